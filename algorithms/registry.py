@@ -1,0 +1,156 @@
+"""The table of planners: what each is, what it costs, and what its word optimal speaks of."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from schedsim.errors import SchedsimError
+from schedsim.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerInfo:
+    """One planner, by name; its code is imported only when it is called.
+
+    Attributes
+    ----------
+    name
+        As on the command line; the function of that name lives in the module of that name.
+    kinds
+        Workload kinds it takes: ``"chain"``, ``"graph"``.
+    summary, source
+        What it does, in a line; the paper or idea behind it.
+    complexity
+        Time, with L stages and M memory slots.
+    optimal_for
+        The class in which its plans are proven best; empty for a heuristic.
+    module
+        Below `schedsim.algorithms`.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    summary: str
+    source: str
+    complexity: str
+    optimal_for: str = ""
+    module: str = ""
+
+    def load(self) -> Callable[..., Plan]:
+        """The planner itself: ``(workload, budget_bytes, *, options) -> Plan``."""
+        module = import_module(f"schedsim.algorithms.{self.module or self.name}")
+        planner: Callable[..., Plan] = getattr(module, self.name)
+        return planner
+
+
+PLANNERS: dict[str, PlannerInfo] = {
+    info.name: info
+    for info in (
+        PlannerInfo(
+            "auto",
+            ("chain",),
+            "frontier where it is small enough, else rotor; heuristics beside them",
+            "schedsim",
+            "as its parts",
+            "persistent schedules",
+        ),
+        PlannerInfo(
+            "store_all",
+            ("chain", "graph"),
+            "keeps everything: the least time, the most memory",
+            "baseline",
+            "O(L)",
+            "any schedule, where it fits",
+        ),
+        PlannerInfo(
+            "recompute_all",
+            ("chain",),
+            "stores every stage input and nothing else, replays each stage once",
+            "baseline; Chen et al. 2016 with one stage a segment",
+            "O(L)",
+        ),
+        PlannerInfo(
+            "periodic",
+            ("chain",),
+            "equal segments, the number of them chosen by simulation",
+            "Chen et al. 2016, eq. 1, any k",
+            "O(L^2)",
+        ),
+        PlannerInfo(
+            "chen_sqrt",
+            ("chain",),
+            "about sqrt(L) equal segments",
+            "Chen et al. 2016, section 4.1",
+            "O(L)",
+            module="chen",
+        ),
+        PlannerInfo(
+            "chen_greedy",
+            ("chain",),
+            "segments closed when their bytes pass b, with the search over b",
+            "Chen et al. 2016, algorithm 3 and appendix A",
+            "O(L^2)",
+            module="chen",
+        ),
+        PlannerInfo(
+            "bisection",
+            ("chain",),
+            "halves the chain again and again, to the depth that fits",
+            "Siskind & Pearlmutter 2018",
+            "O(L log L)",
+        ),
+        PlannerInfo(
+            "revolve",
+            ("chain",),
+            "binomial checkpointing for equal stages, any number of slots",
+            "Griewank & Walther 2000",
+            "O(L log L)",
+            "uniform chains, states only, by number of forwards",
+        ),
+        PlannerInfo(
+            "rotor",
+            ("chain",),
+            "dynamic programme over memory slots, with workspaces",
+            "Beaumont et al. 2019",
+            "O(L^3 M)",
+            "persistent schedules, where slots are exact or the gap closes",
+        ),
+        PlannerInfo(
+            "frontier",
+            ("chain",),
+            "the whole exact memory/time curve on true bytes",
+            "schedsim",
+            "O(L^3 P), P break points",
+            "persistent schedules",
+        ),
+        PlannerInfo(
+            "exhaustive",
+            ("chain", "graph"),
+            "shortest path over all memory states: an oracle for tiny workloads",
+            "schedsim",
+            "exponential",
+            "any schedule",
+        ),
+    )
+}
+
+
+def get_planner(name: str) -> PlannerInfo:
+    """The planner called `name`.
+
+    Raises
+    ------
+    SchedsimError
+        There is none; the hint names the nearest.
+    """
+    if name not in PLANNERS:
+        near = difflib.get_close_matches(name, PLANNERS, n=1)
+        known = ", ".join(PLANNERS)
+        raise SchedsimError(
+            f"unknown planner {name!r}",
+            hint=f"did you mean {near[0]!r}?" if near else f"one of {known}",
+        )
+    return PLANNERS[name]

@@ -1,0 +1,28 @@
+"""The baseline that recomputes nothing."""
+
+from __future__ import annotations
+
+import time
+
+from schedsim.chain import Chain
+from schedsim.graph import Graph
+from schedsim.plan import Plan, best_of
+from schedsim.schedule import Schedule
+
+
+def store_all(workload: Chain | Graph, budget_bytes: int) -> Plan:
+    """The plan that runs every op once and keeps all that is read later; O(ops).
+
+    Optimal over any schedule where it fits, as every op must run at least once.
+
+    Examples
+    --------
+    >>> from schedsim import Chain
+    >>> chain = Chain.from_arrays("one", 1, forward_s=[1], backward_s=[2], output_bytes=[1],
+    ...                           saved_bytes=[1])
+    >>> store_all(chain, 4).status
+    'optimal'
+    """
+    started = time.perf_counter()
+    schedules = [({}, Schedule.store_all(workload))]
+    return best_of(workload, budget_bytes, schedules, planner="store_all", started=started)

@@ -1,0 +1,94 @@
+"""Every error a user can meet, with the next step in the message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+
+class SchedsimError(Exception):
+    """Base of all errors raised on purpose.
+
+    Parameters
+    ----------
+    message
+        One line: what is wrong, where, and the value met.
+    hint
+        One line: what to do about it; may be empty.
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class InvalidWorkloadError(SchedsimError, ValueError):
+    """A chain, a graph or a file that describes one breaks a rule of its format.
+
+    Parameters
+    ----------
+    message
+        What is wrong, without the place.
+    path
+        The field, written ``stages[3].forward_s``; empty for the whole document.
+    """
+
+    def __init__(self, message: str, *, path: str = "", hint: str = "") -> None:
+        super().__init__(f"{path}: {message}" if path else message, hint=hint)
+        self.path = path
+        self.reason = message
+
+
+class InvalidScheduleError(SchedsimError, ValueError):
+    """A schedule is not legal on its workload.
+
+    Parameters
+    ----------
+    rule
+        The rule broken: ``"unknown op"``, ``"missing input"``, ``"once"`` or ``"required op"``.
+    run_index
+        The offending run, 0-based; ``None`` where the fault is an absence.
+    op_name
+        The op concerned.
+    """
+
+    def __init__(
+        self, message: str, *, rule: str, run_index: int | None, op_name: str, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.rule = rule
+        self.run_index = run_index
+        self.op_name = op_name
+
+
+class InfeasibleBudgetError(SchedsimError):
+    """No schedule of the class searched fits the budget.
+
+    Attributes
+    ----------
+    budget_bytes, min_feasible_bytes : int
+        What was asked, and the least that works (``None`` where unknown).
+    plan : Plan
+        The plan with status ``infeasible``, candidates included.
+    """
+
+    def __init__(self, message: str, *, plan: Plan, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.plan = plan
+        self.budget_bytes = plan.budget_bytes
+        self.min_feasible_bytes = plan.min_feasible_bytes
+
+
+class PlannerLimitError(SchedsimError):
+    """A planner refuses a workload that is larger than it can handle in reasonable time."""
+
+
+class UnsupportedError(SchedsimError):
+    """The request is well formed, but not something this version does."""
+
+
+class MissingDependencyError(SchedsimError, ImportError):
+    """An optional package is needed; the hint names the extra that installs it."""
