@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from schedsim.errors import SchedsimError
-from schedsim.plan import Plan
+from schedsim.plans import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import time
 
 from schedsim.chain import Chain
 from schedsim.graph import Graph
-from schedsim.plan import Plan, best_of
+from schedsim.plans import Plan, best_of
 from schedsim.schedule import Schedule
 
 

@@ -24,9 +24,9 @@ from .errors import (
 )
 from .files import load, save
 from .graph import Graph, Op
-from .plan import Plan
+from .plans import Plan
 from .schedule import Schedule
-from .simulate import Simulation, simulate
+from .simulator import Simulation, simulate
 
 __all__ = [
     "Chain",

@@ -10,7 +10,7 @@ from typing import Any
 from .chain import Chain
 from .errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from .graph import Graph
-from .plan import Plan
+from .plans import Plan
 from .units import format_bytes, parse_bytes
 
 

@@ -17,7 +17,7 @@ from .graph import COMPUTE, Graph, Op
 from .schedule import Schedule
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from .plans import Plan
 
 CHAIN_SCHEMA = "schedsim.chain/1"
 GRAPH_SCHEMA = "schedsim.graph/1"
@@ -276,7 +276,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
 
 
 def _read_plan(reader: Reader) -> Plan:
-    from .plan import STATUSES, Candidate, Plan, WorkloadRef
+    from .plans import STATUSES, Candidate, Plan, WorkloadRef
 
     item = reader.take_object("workload")
     reference = WorkloadRef(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
 
 from .files import workload_hash
 from .schedule import Schedule
-from .simulate import Simulation, simulate
+from .simulator import Simulation, simulate
 from .units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -260,6 +258,9 @@ def with_candidates(plan: Plan, tried: Iterable[Plan], *, planning_s: float) -> 
 
 def installed_versions() -> dict[str, str]:
     """Versions of schedsim, Python and numpy, as plans record them."""
+    import platform  # these two are slow to import, and only plans need them
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {"python": platform.python_version()}
     for package in ("schedsim", "numpy"):
         try:
