@@ -1,0 +1,141 @@
+"""The whole exact memory/time curve of a chain, in one run, on true bytes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.chain import Chain
+from schedsim.plans import PERSISTENT, Plan, make_plan
+from schedsim.simulator import simulate
+
+from .persistent import Problem, Table
+
+MAX_POINTS = 60_000_000
+"""Break points kept over all sub-chains: 16 bytes each."""
+
+MAX_WORK = 40_000_000_000
+"""Points merged: minutes."""
+
+
+@dataclass(frozen=True)
+class ExactFrontier:
+    """Every break point of the optimal persistent schedules of a chain.
+
+    Attributes
+    ----------
+    budget_bytes : (num_points,) int64
+        Ascending; static bytes included. The first is the least feasible budget.
+    makespan_s : (num_points,) float64
+        Descending; at ``budget_bytes[i]`` this is the least time, one byte less costs more.
+    scope : str
+    """
+
+    budget_bytes: NDArray[np.int64]
+    makespan_s: NDArray[np.float64]
+    scope: str = PERSISTENT
+
+
+def exact_frontier(
+    chain: Chain, *, max_points: int = MAX_POINTS, max_work: int = MAX_WORK
+) -> ExactFrontier:
+    """The exact memory/time curve of the persistent schedules of `chain`.
+
+    The recurrence of `schedsim.algorithms.persistent` is solved over step functions of memory
+    instead of slots: the sum of two step functions, shifted, and the lower envelope of all such
+    sums, on whole bytes.
+
+    Raises
+    ------
+    WorkLimitReached
+        The curves have more break points than the limits allow.
+
+    Notes
+    -----
+    O(rows * L * P) time, O(rows * P) memory, with `rows` distinct sub-chains (L^2 / 2 at the most)
+    and P break points each.
+
+    Examples
+    --------
+    >>> from schedsim import Chain
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> curve = exact_frontier(chain)
+    >>> curve.budget_bytes.tolist(), curve.makespan_s.tolist()
+    ([5, 6, 7], [13.0, 10.0, 8.0])
+    """
+    problem = Problem(chain)
+    table = problem.solve_exact(2**62, max_points=max_points, max_work=max_work)
+    row = int(problem.row_of[0, -1])
+    points = slice(int(table.start[row]), int(table.start[row] + table.count[row]))
+    return ExactFrontier(table.memory[points] + problem.outside_bytes, table.values[points].copy())
+
+
+def frontier(
+    chain: Chain,
+    budget_bytes: int,
+    *,
+    max_points: int = MAX_POINTS,
+    max_work: int = MAX_WORK,
+) -> Plan:
+    """The optimal persistent schedule within `budget_bytes`, from the exact curve up to it.
+
+    Parameters
+    ----------
+    max_points, max_work
+        Limits on break points kept and points merged.
+
+    Raises
+    ------
+    WorkLimitReached
+        A limit was passed; `rotor` then gives a plan with a proven gap.
+
+    Examples
+    --------
+    >>> from schedsim import Chain
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> frontier(chain, 6).makespan_s
+    10.0
+    """
+    started = time.perf_counter()
+    problem = Problem(chain)
+    if budget_bytes < problem.min_feasible_bytes:
+        return infeasible_plan(problem, budget_bytes, planner="frontier", started=started)
+    table = problem.solve_exact(budget_bytes, max_points=max_points, max_work=max_work)
+    return exact_plan(problem, table, budget_bytes, planner="frontier", started=started)
+
+
+def exact_plan(
+    problem: Problem, table: Table, budget_bytes: int, *, planner: str, started: float
+) -> Plan:
+    """The plan at `budget_bytes` from a table that is exact there."""
+    return make_plan(
+        problem.chain,
+        budget_bytes,
+        problem.schedule(table, budget_bytes),
+        planner=planner,
+        started=started,
+        lower_bound_s=problem.time_s(table, budget_bytes),
+        bound_scope=PERSISTENT,
+        min_feasible_bytes=problem.min_feasible_bytes,
+    )
+
+
+def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str, started: float) -> Plan:
+    """The plan that says which budget would do, and which op sets it."""
+    least = simulate(problem.chain, problem.least_memory_schedule())
+    assert least.peak_bytes == problem.min_feasible_bytes
+    return make_plan(
+        problem.chain,
+        budget_bytes,
+        None,
+        planner=planner,
+        started=started,
+        bound_scope=PERSISTENT,
+        min_feasible_bytes=least.peak_bytes,
+        binding_op=least.peak_op,
+    )

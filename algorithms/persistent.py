@@ -1,0 +1,263 @@
+"""Optimal persistent schedules of a chain: the recurrence, and what rotor and frontier share.
+
+A schedule is persistent when a stored activation stays until its own backward. Let ``T(i, k, m)``
+be the least time to run the forwards and backwards of stages ``i..k-1`` when ``a[i]`` is stored
+outside the ``m`` bytes left, and ``d[k]``, unless ``k`` is the end of the chain, inside. Then
+(Beaumont et al. 2019, section 4, with our memory rule)::
+
+    T(i, k, m) = min( F_i with its bundle, then T(i+1, k, m - saved_i), then B_i ;
+                      F_i..F_{j-1} with nothing, then T(j, k, m - x_j), then T(i, j, m) )
+
+subject to what the runs in between need: a saving forward ``saved_i + workspace + d[k]``, a plain
+one ``x_l + x_{l+1} + workspace + d[k]`` (``x_i`` is outside), a backward ``saved_i + d[i+1] + d[i] +
+workspace``. The gradient alive during the forwards of a replay is ``d[k]``, that of the *end* of
+the sub-chain, and none before the loss.
+
+Sub-chains that are equal, stage by stage and in their input, share one row of the table, so the
+repeated layers of a transformer are solved once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.chain import Chain
+from schedsim.errors import PlannerLimitError
+from schedsim.schedule import Schedule
+
+from . import _persistent_kernels as kernels
+
+MAX_STAGES = 4000
+"""Beyond this the O(L^2) tables alone take gigabytes."""
+
+
+class WorkLimitReached(PlannerLimitError):
+    """The exact recurrence passed the limit set on points or on work."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Solved rows: times against memory, in the kernels' form."""
+
+    dense: bool
+    unit_bytes: int
+    rest_bytes: int
+    take_x: NDArray[np.int64]
+    take_saved: NDArray[np.int64]
+    first: NDArray[np.int64]
+    start: NDArray[np.int64]
+    count: NDArray[np.int64]
+    memory: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+class Problem:
+    """A chain as the kernels read it.
+
+    Parameters
+    ----------
+    chain
+        At most `MAX_STAGES` stages.
+
+    Attributes
+    ----------
+    outside_bytes : int
+        Static bytes and the chain's input: resident throughout, outside the recurrence.
+
+    Notes
+    -----
+    Times are rounded to a grid of 2^-46 of the store-all time (integers stay as they are), so that
+    sums are exact and equal ways to the same time compare equal.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        if chain.num_stages > MAX_STAGES:
+            raise PlannerLimitError(
+                f"{chain.num_stages} stages are more than the {MAX_STAGES} of the exact recurrence",
+                hint="use --planner periodic, revolve or bisection, or group stages",
+            )
+        self.chain = chain
+        stages = chain.stages
+        self.x = chain.activation_bytes()
+        self.saved = np.array([s.saved_bytes for s in stages], dtype=np.int64)
+        self.forward_ws = np.array([s.forward_workspace_bytes for s in stages], dtype=np.int64)
+        self.backward_ws = np.array([s.backward_workspace_bytes for s in stages], dtype=np.int64)
+        self.loss_ws = chain.loss_workspace_bytes
+        self.forward_s, self.backward_s, self.loss_s = _on_grid(chain)
+        self.outside_bytes = chain.static_bytes + chain.input_bytes
+        kinds: dict[tuple[float | int, ...], int] = {}
+        columns = zip(
+            self.forward_s.tolist(),
+            self.backward_s.tolist(),
+            self.x[1:].tolist(),
+            self.saved.tolist(),
+            self.forward_ws.tolist(),
+            self.backward_ws.tolist(),
+            strict=True,
+        )
+        self.kind = np.array([kinds.setdefault(c, len(kinds)) for c in columns], dtype=np.int64)
+        input_key = self.x[:-1].copy()
+        input_key[0] = -1  # the first stage makes no gradient of its input
+        self.row_of, self.row_stage, self.row_length = kernels.find_classes(self.kind, input_key)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of distinct sub-chains."""
+        return int(self.row_stage.size)
+
+    @cached_property
+    def num_splits(self) -> int:
+        """Number of (sub-chain, first checkpoint) pairs: what the recurrence evaluates."""
+        return int(self.row_length.sum())
+
+    @cached_property
+    def _least(self) -> NDArray[np.int64]:
+        least: NDArray[np.int64] = kernels.least_memory(
+            self.x,
+            self.saved,
+            self.forward_ws,
+            self.backward_ws,
+            self.loss_ws,
+            self.row_of,
+            self.row_stage,
+            self.row_length,
+        )
+        return least
+
+    @cached_property
+    def min_feasible_bytes(self) -> int:
+        """The least budget at which any persistent schedule fits, exactly."""
+        return int(self._least[-1]) + self.outside_bytes
+
+    def least_memory_schedule(self) -> Schedule:
+        """A persistent schedule whose peak is `min_feasible_bytes`."""
+        rows = np.arange(self.num_rows, dtype=np.int64)
+        table = Table(
+            dense=False,
+            unit_bytes=1,
+            rest_bytes=0,
+            take_x=self.x,
+            take_saved=self.saved,
+            first=rows,
+            start=rows,
+            count=np.ones_like(rows),
+            memory=self._least,
+            values=np.zeros(self.num_rows, dtype=np.float64),
+        )
+        schedule = self.schedule(table, self.min_feasible_bytes)
+        assert schedule is not None
+        return schedule
+
+    def solve_slots(self, budget_bytes: int, unit_bytes: int, *, round_up: bool) -> Table:
+        """Rows over memory slots of `unit_bytes`.
+
+        Rounding sizes up gives schedules that fit; rounding them down gives lower bounds on time.
+        Only what stays stored is rounded: the needs of single runs are compared in true bytes, as
+        the bytes left are known to be at least (up) or at most (down) ``slots * unit + rest``.
+        """
+        inside = budget_bytes - self.outside_bytes
+        num_slots, rest = inside // unit_bytes, inside % unit_bytes
+        extra = unit_bytes - 1 if round_up else 0
+        take_x, take_saved = (self.x + extra) // unit_bytes, (self.saved + extra) // unit_bytes
+        first, start, count, values = kernels.solve_dense(
+            *self._sizes_and_times,
+            take_x,
+            take_saved,
+            unit_bytes,
+            rest,
+            num_slots,
+        )
+        nothing = np.empty(0, dtype=np.int64)
+        return Table(
+            True, unit_bytes, rest, take_x, take_saved, first, start, count, nothing, values
+        )
+
+    def solve_exact(self, cap_bytes: int, *, max_points: int, max_work: int) -> Table:
+        """Rows on true bytes, up to a budget of `cap_bytes`.
+
+        Raises
+        ------
+        WorkLimitReached
+            More than `max_points` break points in all, or `max_work` points merged.
+        """
+        code, start, count, memory, values = kernels.solve_exact(
+            *self._sizes_and_times, cap_bytes - self.outside_bytes, max_points, max_work
+        )
+        if code != kernels.DONE:
+            what = "break points" if code == kernels.TOO_MANY_POINTS else "points merged"
+            limit = max_points if code == kernels.TOO_MANY_POINTS else max_work
+            raise WorkLimitReached(
+                f"the exact curve of {self.chain.name!r} needs more than {limit:,} {what}",
+                hint="use --planner rotor: memory slots with a proven gap",
+            )
+        return Table(False, 1, 0, self.x, self.saved, start, start, count, memory, values)
+
+    @property
+    def _sizes_and_times(self) -> tuple[Any, ...]:
+        return (
+            self.forward_s,
+            self.backward_s,
+            self.loss_s,
+            self.x,
+            self.saved,
+            self.forward_ws,
+            self.backward_ws,
+            self.loss_ws,
+            self.row_of,
+            self.row_stage,
+            self.row_length,
+        )
+
+    def time_s(self, table: Table, budget_bytes: int) -> float:
+        """Least time of the whole chain in `table` at `budget_bytes`; infinite if infeasible."""
+        row = int(self.row_of[0, -1])
+        inside = budget_bytes - self.outside_bytes
+        if table.dense:
+            at = inside // table.unit_bytes - int(table.first[row])
+        else:
+            points = table.memory[table.start[row] : table.start[row] + table.count[row]]
+            at = int(np.searchsorted(points, inside, side="right")) - 1
+        if at < 0 or not table.count[row]:
+            return math.inf
+        return float(table.values[table.start[row] + min(at, int(table.count[row]) - 1)])
+
+    def schedule(self, table: Table, budget_bytes: int) -> Schedule | None:
+        """The schedule behind `time_s`; ``None`` if infeasible."""
+        runs = kernels.list_runs(
+            self.forward_s,
+            self.backward_s,
+            self.x,
+            self.saved,
+            self.forward_ws,
+            self.backward_ws,
+            self.loss_ws,
+            self.row_of,
+            table.take_x,
+            table.take_saved,
+            table.unit_bytes,
+            table.rest_bytes,
+            table.dense,
+            table.first,
+            table.start,
+            table.count,
+            table.memory,
+            table.values,
+            (budget_bytes - self.outside_bytes) // table.unit_bytes,
+        )
+        return Schedule(self.chain.op_names, runs) if runs.size else None
+
+
+def _on_grid(chain: Chain) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    forward = np.array([s.forward_s for s in chain.stages], dtype=np.float64)
+    backward = np.array([s.backward_s for s in chain.stages], dtype=np.float64)
+    if chain.store_all_s == 0:
+        return forward, backward, 0.0
+    grid = math.ldexp(1.0, math.frexp(chain.store_all_s)[1] - 46)
+    loss = round(chain.loss_s / grid) * grid
+    return np.rint(forward / grid) * grid, np.rint(backward / grid) * grid, loss
