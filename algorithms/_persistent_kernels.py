@@ -1,7 +1,7 @@
 """Compiled kernels of the recurrence over persistent schedules; see `persistent` for its meaning.
 
-All of them read one `Problem` unpacked into arrays, work on rows (classes of equal sub-chains, by
-ascending length) and treat sizes as whole bytes. A row is a non-increasing step function: time as
+All of them read one `Problem` unpacked into arrays, work on rows (classes of equal sub-chains, in
+an order in which each row reads only earlier ones) and treat sizes as whole bytes. A row is a non-increasing step function: time as
 a function of the memory left to the sub-chain.
 """
 
@@ -32,30 +32,25 @@ def find_classes(stage_kind: Any, input_key: Any) -> Any:
         for j in range(num - 1, i, -1):
             if stage_kind[i] == stage_kind[j]:
                 common[i, j] = common[i + 1, j + 1] + 1
-    twin = np.empty((num, num + 1), np.int32)
-    for j in range(num):
-        covered = 0
-        for i in range(j):
-            if input_key[i] != input_key[j]:
-                continue
-            length = min(common[i, j], num - j - 1)
-            for n in range(covered + 1, length + 1):
-                twin[j, n] = i
-            covered = max(covered, length)
-        for n in range(covered + 1, num - j + 1):
-            twin[j, n] = j
     row_of = np.full((num, num + 1), -1, np.int32)
     row_stage = np.empty(num * (num + 1) // 2, np.int32)
     row_length = np.empty(num * (num + 1) // 2, np.int32)
     rows = 0
-    for n in range(1, num + 1):
-        for j in range(num - n + 1):
-            if twin[j, n] == j:
-                row_of[j, n] = rows
-                row_stage[rows], row_length[rows] = j, n
-                rows += 1
-            else:
-                row_of[j, n] = row_of[twin[j, n], n]
+    # From the end of the chain: a row then reads rows of its own stage, which are still in the
+    # cache, and earlier ones.
+    for i in range(num - 1, -1, -1):
+        covered = 0
+        for j in range(num - 1, i, -1):
+            if input_key[i] != input_key[j]:
+                continue
+            length = min(common[i, j], num - j - 1)
+            for n in range(covered + 1, length + 1):
+                row_of[i, n] = row_of[j, n]
+            covered = max(covered, length)
+        for n in range(covered + 1, num - i + 1):
+            row_of[i, n] = rows
+            row_stage[rows], row_length[rows] = i, n
+            rows += 1
     return row_of, row_stage[:rows].copy(), row_length[:rows].copy()
 
 
@@ -116,7 +111,18 @@ def least_memory(
 @njit(cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
 def _improve_dense(best: Any, at: int, base: float, one: Any, other: Any) -> None:
     """best[at + q] = min(itself, base + one[q] + other[q]), the rows held at their last value."""
-    size = best.size - at
+    # `best` falls with memory: from where it is as good as the sum at its very best, stop.
+    least = base + one[-1] + other[-1]
+    low, high = at, best.size
+    while low < high:
+        middle = (low + high) // 2
+        if best[middle] > least:
+            low = middle + 1
+        else:
+            high = middle
+    size = low - at
+    if size == 0:
+        return
     both = min(one.size, other.size, size)
     target = best[at : at + both]
     first, second = one[:both], other[:both]
@@ -132,7 +138,7 @@ def _improve_dense(best: Any, at: int, base: float, one: Any, other: Any) -> Non
             value = base + rest[q]
             tail[q] = min(tail[q], value)
     final = base + longer[-1]
-    flat = best[at + until :]
+    flat = best[at + until : at + size]
     for q in range(flat.size):
         flat[q] = min(flat[q], final)
 
@@ -205,9 +211,6 @@ def solve_dense(
                 if at > num_slots:
                     continue
                 right_end, left_end = start[right] + count[right], start[left] + count[left]
-                # At its very best, with all memory, the split may still lose everywhere.
-                if replay + values[right_end - 1] + values[left_end - 1] >= best[at]:
-                    continue
                 right_at = min(start[right] + at - take_x[j] - first[right], right_end - 1)
                 left_at = min(start[left] + at - first[left], left_end - 1)
                 _improve_dense(

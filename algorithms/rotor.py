@@ -1,0 +1,125 @@
+"""Rotor: the optimal persistent schedule of a heterogeneous chain, over memory slots."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from schedsim.chain import Chain
+from schedsim.plans import PERSISTENT, Plan, make_plan
+from schedsim.schedule import Schedule
+
+from .frontier import exact_plan, infeasible_plan
+from .persistent import Problem
+
+DEFAULT_SLOTS = 500
+
+MAX_TABLE_BYTES = 4 * 2**30
+"""The table of rows x slots is not made larger than this."""
+
+
+def rotor(
+    chain: Chain,
+    budget_bytes: int,
+    *,
+    num_slots: int = DEFAULT_SLOTS,
+    gap: float = 0.01,
+    time_limit_s: float = 10.0,
+) -> Plan:
+    """The optimal persistent schedule within `budget_bytes`, or one with a proven gap.
+
+    Where all stored sizes are multiples of some unit that gives few enough slots, the programme is
+    run once in that unit and is exact. Otherwise it is run twice: with sizes rounded up, for the
+    schedule, and down, for the bound; the number of slots doubles until the two are within `gap`.
+
+    Parameters
+    ----------
+    num_slots
+        Slots to start with, and the most that an exact unit may need, at the least 4096.
+    gap
+        Relative distance between the makespan and its bound to stop at.
+    time_limit_s
+        No doubling is begun that would pass it; the first solution is always finished.
+
+    Notes
+    -----
+    O(L^3 M) time and O(L^2 M) memory for L stages and M slots; sub-chains that repeat count once.
+    The recurrence and its memory rule stand in `schedsim.algorithms.persistent`.
+
+    References
+    ----------
+    Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous
+    chains", arXiv 1911.13214, 2019, section 4.
+
+    Examples
+    --------
+    >>> from schedsim import Chain
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> rotor(chain, 5).makespan_s, rotor(chain, 5).status
+    (13.0, 'optimal')
+    """
+    started = time.perf_counter()
+    if num_slots < 1:
+        raise ValueError(f"num_slots is {num_slots}, but at least 1 slot is needed")
+    problem = Problem(chain)
+    if budget_bytes < problem.min_feasible_bytes:
+        return infeasible_plan(problem, budget_bytes, planner="rotor", started=started)
+    unit = exact_unit(problem)
+    inside = budget_bytes - problem.outside_bytes
+    if inside // unit <= min(max(num_slots, 4096), _most_slots(problem)):
+        table = problem.solve_slots(budget_bytes, unit, round_up=True)
+        return exact_plan(problem, table, budget_bytes, planner="rotor", started=started)
+
+    best_s, best = math.inf, problem.least_memory_schedule()
+    bound_s = chain.store_all_s
+    slots, used, round_s = min(num_slots, _most_slots(problem)), 0, 0.0
+    while True:
+        round_started = time.perf_counter()
+        used = slots
+        makespan_s, schedule = _round_up(problem, budget_bytes, slots)
+        if schedule is not None and makespan_s < best_s:
+            best_s, best = makespan_s, schedule
+        bound_s = max(bound_s, _round_down(problem, budget_bytes, slots))
+        if best_s <= bound_s * (1 + gap):
+            break
+        now = time.perf_counter()
+        round_s = now - round_started
+        slots *= 2
+        if slots > _most_slots(problem) or now - started + 2 * round_s > time_limit_s:
+            break
+    return make_plan(
+        chain,
+        budget_bytes,
+        best,
+        planner="rotor",
+        started=started,
+        options={"num_slots": used, "gap": gap},
+        lower_bound_s=bound_s,
+        bound_scope=PERSISTENT,
+        min_feasible_bytes=problem.min_feasible_bytes,
+    )
+
+
+def exact_unit(problem: Problem) -> int:
+    """The largest unit of which all sizes that stay stored are multiples."""
+    stored = np.concatenate([problem.x[1:-1], problem.saved[:-1]])
+    return max(1, int(np.gcd.reduce(stored))) if stored.size else 1
+
+
+def _most_slots(problem: Problem) -> int:
+    return MAX_TABLE_BYTES // (8 * problem.num_rows) - 1
+
+
+def _round_up(problem: Problem, budget_bytes: int, slots: int) -> tuple[float, Schedule | None]:
+    unit = max(1, -(-(budget_bytes - problem.outside_bytes) // slots))
+    table = problem.solve_slots(budget_bytes, unit, round_up=True)
+    return problem.time_s(table, budget_bytes), problem.schedule(table, budget_bytes)
+
+
+def _round_down(problem: Problem, budget_bytes: int, slots: int) -> float:
+    unit = max(1, -(-(budget_bytes - problem.outside_bytes) // slots))
+    table = problem.solve_slots(budget_bytes, unit, round_up=False)
+    return problem.time_s(table, budget_bytes)
