@@ -54,9 +54,7 @@ def auto(
             try:
                 # About a tenth of the time allowed, by points merged in a second.
                 work = int(2e7 * max(time_limit_s, 1.0))
-                tried.append(
-                    frontier(chain, budget_bytes, max_points=30_000_000, max_work=work)
-                )
+                tried.append(frontier(chain, budget_bytes, max_points=30_000_000, max_work=work))
             except WorkLimitReached:
                 left_s = max(0.0, time_limit_s - (time.perf_counter() - started))
                 tried.append(rotor(chain, budget_bytes, gap=gap, time_limit_s=left_s))

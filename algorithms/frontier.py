@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.chain import Chain
-from schedsim.plans import PERSISTENT, Plan, make_plan
-from schedsim.simulator import simulate
+from schedsim.plans import PERSISTENT, Plan
 
-from .persistent import Problem, Table
+from .persistent import Problem, exact_plan, infeasible_plan
 
 MAX_POINTS = 60_000_000
 """Break points kept over all sub-chains: 16 bytes each."""
@@ -107,35 +106,3 @@ def frontier(
         return infeasible_plan(problem, budget_bytes, planner="frontier", started=started)
     table = problem.solve_exact(budget_bytes, max_points=max_points, max_work=max_work)
     return exact_plan(problem, table, budget_bytes, planner="frontier", started=started)
-
-
-def exact_plan(
-    problem: Problem, table: Table, budget_bytes: int, *, planner: str, started: float
-) -> Plan:
-    """The plan at `budget_bytes` from a table that is exact there."""
-    return make_plan(
-        problem.chain,
-        budget_bytes,
-        problem.schedule(table, budget_bytes),
-        planner=planner,
-        started=started,
-        lower_bound_s=problem.time_s(table, budget_bytes),
-        bound_scope=PERSISTENT,
-        min_feasible_bytes=problem.min_feasible_bytes,
-    )
-
-
-def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str, started: float) -> Plan:
-    """The plan that says which budget would do, and which op sets it."""
-    least = simulate(problem.chain, problem.least_memory_schedule())
-    assert least.peak_bytes == problem.min_feasible_bytes
-    return make_plan(
-        problem.chain,
-        budget_bytes,
-        None,
-        planner=planner,
-        started=started,
-        bound_scope=PERSISTENT,
-        min_feasible_bytes=least.peak_bytes,
-        binding_op=least.peak_op,
-    )

@@ -9,9 +9,9 @@ outside the ``m`` bytes left, and ``d[k]``, unless ``k`` is the end of the chain
                       F_i..F_{j-1} with nothing, then T(j, k, m - x_j), then T(i, j, m) )
 
 subject to what the runs in between need: a saving forward ``saved_i + workspace + d[k]``, a plain
-one ``x_l + x_{l+1} + workspace + d[k]`` (``x_i`` is outside), a backward ``saved_i + d[i+1] + d[i] +
-workspace``. The gradient alive during the forwards of a replay is ``d[k]``, that of the *end* of
-the sub-chain, and none before the loss.
+one ``x_l + x_{l+1} + workspace + d[k]`` (``x_i`` is outside), a backward
+``saved_i + d[i+1] + d[i] + workspace``. The gradient alive during the forwards of a replay is
+``d[k]``, that of the *end* of the sub-chain, and none before the loss.
 
 Sub-chains that are equal, stage by stage and in their input, share one row of the table, so the
 repeated layers of a transformer are solved once.
@@ -29,9 +29,14 @@ from numpy.typing import NDArray
 
 from schedsim.chain import Chain
 from schedsim.errors import PlannerLimitError
+from schedsim.plans import PERSISTENT, Plan, make_plan
 from schedsim.schedule import Schedule
+from schedsim.simulator import simulate
 
-from . import _persistent_kernels as kernels
+from ._recurrence import find_classes, least_memory
+from ._recurrence_exact import DONE, TOO_MANY_POINTS, solve_exact
+from ._recurrence_runs import list_runs
+from ._recurrence_slots import solve_dense
 
 MAX_STAGES = 4000
 """Beyond this the O(L^2) tables alone take gigabytes."""
@@ -43,7 +48,7 @@ class WorkLimitReached(PlannerLimitError):
 
 @dataclass(frozen=True)
 class Table:
-    """Solved rows: times against memory, in the kernels' form."""
+    """Solved rows: times against memory, as the kernels return them."""
 
     dense: bool
     unit_bytes: int
@@ -104,7 +109,7 @@ class Problem:
         self.kind = np.array([kinds.setdefault(c, len(kinds)) for c in columns], dtype=np.int64)
         input_key = self.x[:-1].copy()
         input_key[0] = -1  # the first stage makes no gradient of its input
-        self.row_of, self.row_stage, self.row_length = kernels.find_classes(self.kind, input_key)
+        self.row_of, self.row_stage, self.row_length = find_classes(self.kind, input_key)
 
     @property
     def num_rows(self) -> int:
@@ -118,7 +123,7 @@ class Problem:
 
     @cached_property
     def _least(self) -> NDArray[np.int64]:
-        least: NDArray[np.int64] = kernels.least_memory(
+        least: NDArray[np.int64] = least_memory(
             self.x,
             self.saved,
             self.forward_ws,
@@ -165,7 +170,7 @@ class Problem:
         num_slots, rest = inside // unit_bytes, inside % unit_bytes
         extra = unit_bytes - 1 if round_up else 0
         take_x, take_saved = (self.x + extra) // unit_bytes, (self.saved + extra) // unit_bytes
-        first, start, count, values = kernels.solve_dense(
+        first, start, count, values = solve_dense(
             *self._sizes_and_times,
             take_x,
             take_saved,
@@ -186,12 +191,12 @@ class Problem:
         WorkLimitReached
             More than `max_points` break points in all, or `max_work` points merged.
         """
-        code, start, count, memory, values = kernels.solve_exact(
+        code, start, count, memory, values = solve_exact(
             *self._sizes_and_times, cap_bytes - self.outside_bytes, max_points, max_work
         )
-        if code != kernels.DONE:
-            what = "break points" if code == kernels.TOO_MANY_POINTS else "points merged"
-            limit = max_points if code == kernels.TOO_MANY_POINTS else max_work
+        if code != DONE:
+            what = "break points" if code == TOO_MANY_POINTS else "points merged"
+            limit = max_points if code == TOO_MANY_POINTS else max_work
             raise WorkLimitReached(
                 f"the exact curve of {self.chain.name!r} needs more than {limit:,} {what}",
                 hint="use --planner rotor: memory slots with a proven gap",
@@ -229,7 +234,7 @@ class Problem:
 
     def schedule(self, table: Table, budget_bytes: int) -> Schedule | None:
         """The schedule behind `time_s`; ``None`` if infeasible."""
-        runs = kernels.list_runs(
+        runs = list_runs(
             self.forward_s,
             self.backward_s,
             self.x,
@@ -251,6 +256,38 @@ class Problem:
             (budget_bytes - self.outside_bytes) // table.unit_bytes,
         )
         return Schedule(self.chain.op_names, runs) if runs.size else None
+
+
+def exact_plan(
+    problem: Problem, table: Table, budget_bytes: int, *, planner: str, started: float
+) -> Plan:
+    """The plan at `budget_bytes` from a table that is exact there."""
+    return make_plan(
+        problem.chain,
+        budget_bytes,
+        problem.schedule(table, budget_bytes),
+        planner=planner,
+        started=started,
+        lower_bound_s=problem.time_s(table, budget_bytes),
+        bound_scope=PERSISTENT,
+        min_feasible_bytes=problem.min_feasible_bytes,
+    )
+
+
+def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str, started: float) -> Plan:
+    """The plan that says which budget would do, and which op sets it."""
+    least = simulate(problem.chain, problem.least_memory_schedule())
+    assert least.peak_bytes == problem.min_feasible_bytes
+    return make_plan(
+        problem.chain,
+        budget_bytes,
+        None,
+        planner=planner,
+        started=started,
+        bound_scope=PERSISTENT,
+        min_feasible_bytes=least.peak_bytes,
+        binding_op=least.peak_op,
+    )
 
 
 def _on_grid(chain: Chain) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:

@@ -11,8 +11,7 @@ from schedsim.chain import Chain
 from schedsim.plans import PERSISTENT, Plan, make_plan
 from schedsim.schedule import Schedule
 
-from .frontier import exact_plan, infeasible_plan
-from .persistent import Problem
+from .persistent import Problem, exact_plan, infeasible_plan
 
 DEFAULT_SLOTS = 500
 

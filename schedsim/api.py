@@ -13,6 +13,8 @@ from .graph import Graph
 from .plans import Plan
 from .units import format_bytes, parse_bytes
 
+_NO_LIMIT = 2**53 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class ParetoPoint:
@@ -159,7 +161,9 @@ def pareto(
         from .algorithms.frontier import exact_frontier
 
         curve = exact_frontier(workload)
-        points = [(int(b), float(t)) for b, t in zip(curve.budget_bytes, curve.makespan_s, strict=True)]
+        points = [
+            (int(b), float(t)) for b, t in zip(curve.budget_bytes, curve.makespan_s, strict=True)
+        ]
         scope, exact = curve.scope, True
     else:
         points = _sampled(workload, planner, budgets)
@@ -183,7 +187,10 @@ def _sampled(
 ) -> list[tuple[int, float]]:
     if budgets is None:
         whole = try_plan(workload, 2**53 - 1, planner)
-        most, least = try_plan(workload, 2**53 - 1, "store_all").peak_bytes, whole.min_feasible_bytes
+        most, least = (
+            try_plan(workload, 2**53 - 1, "store_all").peak_bytes,
+            whole.min_feasible_bytes,
+        )
         if most is None or least is None:
             raise SchedsimError(f"{planner} gives no range of budgets", hint="pass budgets=")
         budgets = [least + (most - least) * k // 31 for k in range(32)]

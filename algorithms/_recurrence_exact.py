@@ -1,0 +1,206 @@
+"""The recurrence on true bytes: a row is a non-increasing step function of memory.
+
+A row is kept as its break points, memory ascending and times descending.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from ._recurrence import INFINITE, needs
+
+DONE, TOO_MANY_POINTS, TOO_MUCH_WORK = 0, 1, 2
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def grown(array: Any, size: int) -> Any:
+    if array.size >= size:
+        return array
+    bigger = np.empty(max(size, 2 * array.size), array.dtype)
+    bigger[: array.size] = array
+    return bigger
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _merge_exact(
+    low: int,
+    cap: int,
+    base: float,
+    one_m: Any,
+    one_t: Any,
+    shift: int,
+    other_m: Any,
+    other_t: Any,
+    old_m: Any,
+    old_t: Any,
+    new_m: Any,
+    new_t: Any,
+) -> int:
+    """Lower envelope of `old` and of base + one(m - shift) + other(m) for low <= m <= cap."""
+    p = np.searchsorted(one_m, low - shift, side="right") - 1
+    q = np.searchsorted(other_m, low, side="right") - 1
+    a = np.searchsorted(old_m, low, side="right")
+    new_m[:a] = old_m[:a]
+    new_t[:a] = old_t[:a]
+    size = a
+    last = new_t[a - 1] if a else INFINITE
+    least = base + one_t[-1] + other_t[-1]
+    m = low
+    value = base + one_t[p] + other_t[q]
+    while True:
+        if value < last:
+            if size and new_m[size - 1] == m:
+                size -= 1
+            new_m[size], new_t[size] = m, value
+            size += 1
+            last = value
+        if last <= least:
+            break
+        m = cap + 1
+        if p + 1 < one_m.size:
+            m = min(m, one_m[p + 1] + shift)
+        if q + 1 < other_m.size:
+            m = min(m, other_m[q + 1])
+        if m > cap:
+            break
+        # Points of the old envelope on the way.
+        while a < old_m.size and old_m[a] <= m:
+            if old_t[a] < last:
+                new_m[size], new_t[size] = old_m[a], old_t[a]
+                last = old_t[a]
+                size += 1
+            a += 1
+        if p + 1 < one_m.size and one_m[p + 1] + shift == m:
+            p += 1
+        if q + 1 < other_m.size and other_m[q + 1] == m:
+            q += 1
+        value = base + one_t[p] + other_t[q]
+    while a < old_m.size:
+        if old_t[a] < last:
+            new_m[size], new_t[size] = old_m[a], old_t[a]
+            last = old_t[a]
+            size += 1
+        a += 1
+    return size
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def solve_exact(
+    forward_s: Any,
+    backward_s: Any,
+    loss_s: float,
+    x: Any,
+    saved: Any,
+    forward_ws: Any,
+    backward_ws: Any,
+    loss_ws: int,
+    row_of: Any,
+    row_stage: Any,
+    row_length: Any,
+    cap: int,
+    max_points: int,
+    max_work: int,
+) -> Any:
+    """Break points of all rows up to `cap` bytes, on true bytes.
+
+    Returns (code, start, count, memory, values); `code` says which limit was passed, if any.
+    Work is counted in points merged.
+    """
+    num = saved.size
+    rows = row_stage.size
+    start = np.zeros(rows, np.int64)
+    count = np.zeros(rows, np.int64)
+    memory = np.empty(4 * rows + 64, np.int64)
+    values = np.empty(4 * rows + 64, np.float64)
+    filled = 0
+    work = 0
+    old_m, old_t = np.empty(64, np.int64), np.empty(64, np.float64)
+    new_m, new_t = np.empty(64, np.int64), np.empty(64, np.float64)
+    zero_m, zero_t = np.zeros(1, np.int64), np.zeros(1, np.float64)
+    for row in range(rows):
+        i, n = row_stage[row], row_length[row]
+        k = i + n
+        gradient = x[k] if k < num else 0
+        forward, backward = needs(i, k, x, saved, forward_ws, backward_ws, loss_ws)
+        low = max(forward, backward)
+        own = forward_s[i] + backward_s[i]
+        size = 0
+        if n == 1:
+            if low <= cap:
+                old_m[0] = low
+                old_t[0] = own + loss_s if k == num else own
+                size = 1
+        else:
+            child = row_of[i + 1, n - 1]
+            begin, end = start[child], start[child] + count[child]
+            if end > begin:
+                at = max(low, memory[begin] + saved[i])
+                if at <= cap:
+                    new_m, new_t = grown(new_m, end - begin + 2), grown(new_t, end - begin + 2)
+                    size = _merge_exact(
+                        at,
+                        cap,
+                        own,
+                        memory[begin:end],
+                        values[begin:end],
+                        saved[i],
+                        zero_m,
+                        zero_t,
+                        old_m[:0],
+                        old_t[:0],
+                        new_m,
+                        new_t,
+                    )
+                    old_m, new_m, old_t, new_t = new_m, old_m, new_t, old_t
+            peak = 0
+            replay = 0.0
+            for j in range(i + 1, k):
+                stage = j - 1
+                peak = max(peak, (x[stage] if stage > i else 0) + x[j] + forward_ws[stage])
+                replay += forward_s[stage]
+                if peak + gradient > cap:
+                    break
+                right, left = row_of[j, k - j], row_of[i, j - i]
+                if count[right] == 0 or count[left] == 0:
+                    continue
+                right_at, left_at = start[right], start[left]
+                right_end, left_end = right_at + count[right], left_at + count[left]
+                at = max(peak + gradient, memory[right_at] + x[j], memory[left_at])
+                if at > cap:
+                    continue
+                least = replay + values[right_end - 1] + values[left_end - 1]
+                below = np.searchsorted(old_m[:size], at, side="right")
+                # At its very best, with all memory, the split may still lose everywhere.
+                if below and old_t[below - 1] <= least:
+                    continue
+                room = size + count[right] + count[left] + 2
+                work += room
+                new_m, new_t = grown(new_m, room), grown(new_t, room)
+                size = _merge_exact(
+                    at,
+                    cap,
+                    replay,
+                    memory[right_at:right_end],
+                    values[right_at:right_end],
+                    x[j],
+                    memory[left_at:left_end],
+                    values[left_at:left_end],
+                    old_m[:size],
+                    old_t[:size],
+                    new_m,
+                    new_t,
+                )
+                old_m, new_m, old_t, new_t = new_m, old_m, new_t, old_t
+        if filled + size > max_points:
+            return TOO_MANY_POINTS, start, count, memory[:0], values[:0]
+        if work > max_work:
+            return TOO_MUCH_WORK, start, count, memory[:0], values[:0]
+        memory, values = grown(memory, filled + size), grown(values, filled + size)
+        start[row], count[row] = filled, size
+        memory[filled : filled + size] = old_m[:size]
+        values[filled : filled + size] = old_t[:size]
+        filled += size
+    return DONE, start, count, memory[:filled].copy(), values[:filled].copy()

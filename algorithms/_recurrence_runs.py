@@ -1,0 +1,116 @@
+"""From solved rows back to the op runs of the best schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from ._recurrence import INFINITE, needs, to_units
+from ._recurrence_exact import grown
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _time_at(
+    row: int, m: int, dense: bool, first: Any, start: Any, count: Any, memory: Any, values: Any
+) -> float:
+    """Time of `row` with memory m; infinite where it is infeasible."""
+    if count[row] == 0 or m < 0:
+        return INFINITE
+    if dense:
+        at = m - first[row]
+    else:
+        at = np.searchsorted(memory[start[row] : start[row] + count[row]], m, side="right") - 1
+    if at < 0:
+        return INFINITE
+    return float(values[start[row] + min(at, count[row] - 1)])
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def list_runs(
+    forward_s: Any,
+    backward_s: Any,
+    x: Any,
+    saved: Any,
+    forward_ws: Any,
+    backward_ws: Any,
+    loss_ws: int,
+    row_of: Any,
+    take_x: Any,
+    take_saved: Any,
+    unit: int,
+    rest: int,
+    dense: bool,
+    first: Any,
+    start: Any,
+    count: Any,
+    memory: Any,
+    values: Any,
+    top: int,
+) -> Any:
+    """Op runs of the best schedule of the whole chain with memory `top`; empty if infeasible.
+
+    Choices are found again by evaluating the recurrence, so that no table of them is stored.
+    """
+    num = saved.size
+    runs = np.empty(4 * num + 16, np.int32)
+    made = 0
+    # Entries (i, k, m) are sub-chains to run; (op, -1, 0) is a single run.
+    stack = np.empty((4 * num + 16, 3), np.int64)
+    stack[0, 0], stack[0, 1], stack[0, 2] = 0, num, top
+    height = 1
+    if _time_at(row_of[0, num], top, dense, first, start, count, memory, values) == INFINITE:
+        return runs[:0]
+    while height:
+        height -= 1
+        i, k, m = stack[height, 0], stack[height, 1], stack[height, 2]
+        runs = grown(runs, made + num + 4)
+        if k < 0:
+            runs[made] = i
+            made += 1
+            continue
+        if k == i + 1:
+            runs[made] = i
+            made += 1
+            if k == num:
+                runs[made] = num
+                made += 1
+            runs[made] = 2 * num - i
+            made += 1
+            continue
+        gradient = x[k] if k < num else 0
+        forward, backward = needs(i, k, x, saved, forward_ws, backward_ws, loss_ws)
+        best, choice = INFINITE, -1
+        if m >= to_units(max(forward, backward), unit, rest):
+            child, left_m = row_of[i + 1, k - i - 1], m - take_saved[i]
+            inner = _time_at(child, left_m, dense, first, start, count, memory, values)
+            if inner != INFINITE:
+                best, choice = forward_s[i] + backward_s[i] + inner, i
+        peak = 0
+        replay = 0.0
+        for j in range(i + 1, k):
+            stage = j - 1
+            peak = max(peak, (x[stage] if stage > i else 0) + x[j] + forward_ws[stage])
+            replay += forward_s[stage]
+            if m < to_units(peak + gradient, unit, rest):
+                break
+            right = _time_at(
+                row_of[j, k - j], m - take_x[j], dense, first, start, count, memory, values
+            )
+            left = _time_at(row_of[i, j - i], m, dense, first, start, count, memory, values)
+            if replay + right + left < best:
+                best, choice = replay + right + left, j
+        if choice == i:
+            runs[made] = i
+            made += 1
+            stack[height] = (2 * num - i, -1, 0)
+            stack[height + 1] = (i + 1, k, m - take_saved[i])
+        else:
+            for stage in range(i, choice):
+                runs[made] = stage
+                made += 1
+            stack[height] = (i, choice, m)
+            stack[height + 1] = (choice, k, m - take_x[choice])
+        height += 2
+    return runs[:made].copy()

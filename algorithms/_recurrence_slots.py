@@ -1,0 +1,135 @@
+"""The recurrence over memory slots: a row is an array of times, one per number of slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from ._recurrence import INFINITE, needs, to_units
+
+# Floats are compared, never NaN and never -0.0: with these two facts the minima vectorise.
+_FAST = {"nnan", "nsz"}
+
+
+@njit(cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+def _improve_dense(best: Any, at: int, base: float, one: Any, other: Any) -> None:
+    """best[at + q] = min(itself, base + one[q] + other[q]), the rows held at their last value."""
+    # `best` falls with memory: from where it is as good as the sum at its very best, stop.
+    least = base + one[-1] + other[-1]
+    low, high = at, best.size
+    while low < high:
+        middle = (low + high) // 2
+        if best[middle] > least:
+            low = middle + 1
+        else:
+            high = middle
+    size = low - at
+    if size == 0:
+        return
+    both = min(one.size, other.size, size)
+    target = best[at : at + both]
+    first, second = one[:both], other[:both]
+    for q in range(both):
+        value = base + first[q] + second[q]
+        target[q] = min(target[q], value)
+    longer, fixed = (one, other[-1]) if one.size > other.size else (other, one[-1])
+    until = min(longer.size, size)
+    base += fixed
+    if until > both:
+        tail, rest = best[at + both : at + until], longer[both:until]
+        for q in range(until - both):
+            value = base + rest[q]
+            tail[q] = min(tail[q], value)
+    final = base + longer[-1]
+    flat = best[at + until : at + size]
+    for q in range(flat.size):
+        flat[q] = min(flat[q], final)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def solve_dense(
+    forward_s: Any,
+    backward_s: Any,
+    loss_s: float,
+    x: Any,
+    saved: Any,
+    forward_ws: Any,
+    backward_ws: Any,
+    loss_ws: int,
+    row_of: Any,
+    row_stage: Any,
+    row_length: Any,
+    take_x: Any,
+    take_saved: Any,
+    unit: int,
+    rest: int,
+    num_slots: int,
+) -> Any:
+    """Times of all rows at 0..num_slots slots; O(rows * L * num_slots).
+
+    Returns (first, start, count, values): row r is feasible from slot first[r], and its time at
+    first[r] + q is values[start[r] + q], constant from its last entry on.
+    """
+    num = saved.size
+    rows = row_stage.size
+    first = np.full(rows, num_slots + 1, np.int64)
+    start = np.zeros(rows, np.int64)
+    count = np.zeros(rows, np.int64)
+    values = np.empty(rows * (num_slots + 1), np.float64)  # pages are taken only when written
+    best = np.empty(num_slots + 1, np.float64)
+    filled = 0
+    zero = np.zeros(1, np.float64)
+    for row in range(rows):
+        i, n = row_stage[row], row_length[row]
+        k = i + n
+        gradient = x[k] if k < num else 0
+        forward, backward = needs(i, k, x, saved, forward_ws, backward_ws, loss_ws)
+        low = to_units(max(forward, backward), unit, rest)
+        own = forward_s[i] + backward_s[i]
+        best[:] = INFINITE
+        if n == 1:
+            if k == num:
+                own += loss_s
+            if low <= num_slots:
+                best[low:] = own
+        else:
+            child = row_of[i + 1, n - 1]
+            at = max(low, first[child] + take_saved[i])
+            if first[child] <= num_slots and at <= num_slots:
+                skip = at - first[child] - take_saved[i]
+                end = start[child] + count[child]
+                begin = min(start[child] + skip, end - 1)
+                _improve_dense(best, at, own, values[begin:end], zero)
+            peak = 0
+            replay = 0.0
+            for j in range(i + 1, k):
+                stage = j - 1
+                peak = max(peak, (x[stage] if stage > i else 0) + x[j] + forward_ws[stage])
+                replay += forward_s[stage]
+                at = to_units(peak + gradient, unit, rest)
+                if at > num_slots:
+                    break
+                right, left = row_of[j, k - j], row_of[i, j - i]
+                at = max(at, first[right] + take_x[j], first[left])
+                if at > num_slots:
+                    continue
+                right_end, left_end = start[right] + count[right], start[left] + count[left]
+                right_at = min(start[right] + at - take_x[j] - first[right], right_end - 1)
+                left_at = min(start[left] + at - first[left], left_end - 1)
+                _improve_dense(
+                    best, at, replay, values[right_at:right_end], values[left_at:left_end]
+                )
+        low = 0
+        while low <= num_slots and best[low] == INFINITE:
+            low += 1
+        if low > num_slots:
+            continue
+        end = num_slots
+        while end > low and best[end - 1] == best[end]:
+            end -= 1
+        first[row], start[row], count[row] = low, filled, end - low + 1
+        values[filled : filled + count[row]] = best[low : end + 1]
+        filled += count[row]
+    return first, start, count, values[:filled]
