@@ -78,6 +78,7 @@ def solve_dense(
     start = np.zeros(rows, np.int64)
     count = np.zeros(rows, np.int64)
     values = np.empty(rows * (num_slots + 1), np.float64)  # pages are taken only when written
+    last = np.empty(rows, np.float64)  # beside the rows, so that pruning touches none of them
     best = np.empty(num_slots + 1, np.float64)
     filled = 0
     zero = np.zeros(1, np.float64)
@@ -115,6 +116,9 @@ def solve_dense(
                 at = max(at, first[right] + take_x[j], first[left])
                 if at > num_slots:
                     continue
+                # At its very best, with all memory, the split may still lose everywhere.
+                if replay + last[right] + last[left] >= best[at]:
+                    continue
                 right_end, left_end = start[right] + count[right], start[left] + count[left]
                 right_at = min(start[right] + at - take_x[j] - first[right], right_end - 1)
                 left_at = min(start[left] + at - first[left], left_end - 1)
@@ -130,6 +134,7 @@ def solve_dense(
         while end > low and best[end - 1] == best[end]:
             end -= 1
         first[row], start[row], count[row] = low, filled, end - low + 1
+        last[row] = best[end]
         values[filled : filled + count[row]] = best[low : end + 1]
         filled += count[row]
     return first, start, count, values[:filled]
