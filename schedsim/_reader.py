@@ -91,7 +91,7 @@ class Reader:
     def take(self, name: str, kind: type, default: Any = _REQUIRED) -> Any:
         """The field `name`, which must be of type `kind` (or equal the default)."""
         value = self._pop(name, default)
-        if default is not _REQUIRED and (value is default or value is None and default is None):
+        if default is not _REQUIRED and (value is default or (value is None and default is None)):
             return value
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise InvalidWorkloadError(

@@ -58,9 +58,7 @@ def load(path: str | os.PathLike[str]) -> Chain | Graph | Plan:
     try:
         return from_dict(parse_json(file.read_bytes()))
     except InvalidWorkloadError as error:
-        raise InvalidWorkloadError(
-            f"{file}: {error.message}", path="", hint=error.hint
-        ) from None
+        raise InvalidWorkloadError(f"{file}: {error.message}", path="", hint=error.hint) from None
 
 
 def save(item: Chain | Graph | Plan, path: str | os.PathLike[str]) -> None:

@@ -1,0 +1,233 @@
+"""Models as op records, from which both forms of a workload are derived: graph and chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..chain import Chain, Stage
+from ..graph import Graph, Op
+from .devices import Roofline
+
+
+@dataclass(frozen=True, slots=True)
+class OpRecord:
+    """One op of a stage, before it has a time.
+
+    Parameters
+    ----------
+    name
+        Unique in its stage and phase.
+    reads
+        Tensors by their name in the stage; ``"in"`` is the stage's input, ``"out"`` its output,
+        ``"d.out"`` and ``"d.in"`` their gradients.
+    writes
+        Tensor -> size in bytes.
+    flops
+        Floating point operations of one run.
+    parameter_bytes
+        Weights read, which count as traffic but not as activations.
+    optional
+        Those of `writes` that only a backward op reads.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    writes: Mapping[str, int]
+    flops: int = 0
+    parameter_bytes: int = 0
+    optional: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """A stage: its forward ops in order, its backward ops in order, and its parameters."""
+
+    name: str
+    forward: tuple[OpRecord, ...]
+    backward: tuple[OpRecord, ...]
+    num_parameters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A line of stages with the size of the first one's input.
+
+    Attributes
+    ----------
+    matmul_dtype
+        Number format of the matrix products, which sets the peak rate.
+    """
+
+    name: str
+    input_bytes: int
+    stages: tuple[StageRecord, ...]
+    matmul_dtype: str = "fp16"
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of all stages."""
+        return sum(stage.num_parameters for stage in self.stages)
+
+
+def merge_stages(name: str, parts: Sequence[StageRecord]) -> StageRecord:
+    """One stage made of `parts` in a line; inner outputs get the name of their part."""
+    forward: list[OpRecord] = []
+    backward: list[OpRecord] = []
+    for i, part in enumerate(parts):
+        names = {}
+        if i:
+            names |= {"in": f"{parts[i - 1].name}.out", "d.in": f"d.{parts[i - 1].name}.out"}
+        if i < len(parts) - 1:
+            names |= {"out": f"{part.name}.out", "d.out": f"d.{part.name}.out"}
+        kept = {"in", "out", "d.in", "d.out"} - set(names)
+        forward += [_renamed(op, part.name, names, kept) for op in part.forward]
+        backward = [_renamed(op, part.name, names, kept) for op in part.backward] + backward
+    count = sum(part.num_parameters for part in parts)
+    return StageRecord(name, tuple(forward), tuple(backward), count)
+
+
+def _renamed(op: OpRecord, prefix: str, names: Mapping[str, str], kept: set[str]) -> OpRecord:
+    def new(tensor: str) -> str:
+        if tensor in names:
+            return names[tensor]
+        return tensor if tensor in kept else f"{prefix}.{tensor}"
+
+    return OpRecord(
+        name=f"{prefix}.{op.name}",
+        reads=tuple(new(t) for t in op.reads),
+        writes={new(t): size for t, size in op.writes.items()},
+        flops=op.flops,
+        parameter_bytes=op.parameter_bytes,
+        optional=tuple(new(t) for t in op.optional),
+    )
+
+
+def to_graph(model: ModelRecord, roofline: Roofline, *, static_bytes: int = 0) -> Graph:
+    """The whole training step of `model`, an op a record; O(ops)."""
+    sizes = {"input": model.input_bytes}
+    forward: list[Op] = []
+    backward: list[list[Op]] = []
+    source, gradient = "input", "no gradient of the input"
+    for i, stage in enumerate(model.stages):
+        names = {"in": source, "d.in": gradient}
+        source, gradient = f"{stage.name}.out", f"{stage.name}.d.out"
+
+        def place(op: OpRecord, phase: str, stage: str, names: Mapping[str, str]) -> Op:
+            def new(tensor: str) -> str:
+                return names.get(tensor, f"{stage}.{tensor}")
+
+            writes = {new(t): size for t, size in op.writes.items()}
+            sizes.update(writes)
+            reads = tuple(new(t) for t in op.reads)
+            return Op(
+                name=f"{stage}.{op.name}",
+                phase=phase,
+                time_s=roofline.time_s(op.flops, _moved(op, reads, sizes), model.matmul_dtype),
+                reads=reads,
+                writes=writes,
+                optional=tuple(new(t) for t in op.optional),
+            )
+
+        forward += [place(op, "forward", stage.name, names) for op in stage.forward]
+        sizes[gradient] = sizes[source]
+        reverse = _without_input_gradient(stage.backward) if i == 0 else stage.backward
+        backward.append([place(op, "backward", stage.name, names) for op in reverse])
+    loss = Op(name="loss", phase="loss", reads=(source,), writes={gradient: sizes[source]})
+    return Graph(
+        name=model.name,
+        ops=(*forward, loss, *(op for ops in reversed(backward) for op in ops)),
+        inputs={"input": model.input_bytes},
+        static_bytes=static_bytes,
+    )
+
+
+def _moved(op: OpRecord, reads: Iterable[str], sizes: Mapping[str, int]) -> int:
+    """Bytes that one run reads and writes, weights included."""
+    return sum(sizes[t] for t in reads) + sum(op.writes.values()) + op.parameter_bytes
+
+
+def _without_input_gradient(ops: Sequence[OpRecord]) -> list[OpRecord]:
+    """`ops` of a first stage, whose input needs no gradient."""
+    found = []
+    for op in ops:
+        writes = {t: size for t, size in op.writes.items() if t != "d.in"}
+        found.append(OpRecord(op.name, op.reads, writes, op.flops, op.parameter_bytes, op.optional))
+    return found
+
+
+def to_chain(model: ModelRecord, roofline: Roofline, *, static_bytes: int = 0) -> Chain:
+    """The same step as a chain, with workspaces found by replaying each stage's ops.
+
+    A stage saves what its forward writes and its backward reads, and its output. The forward
+    workspace covers a run that saves nothing and one that saves all; as the chain charges it
+    beside the bundle in both, a saving forward is charged too much: on the safe side. The backward
+    workspace covers the gradients inside the stage, with bundle tensors freed as they are used.
+    """
+    stages = []
+    previous = model.input_bytes
+    for i, stage in enumerate(model.stages):
+        backward = _without_input_gradient(stage.backward) if i == 0 else list(stage.backward)
+        costs = _stage_costs(stage.forward, backward, previous, model.matmul_dtype, roofline)
+        stages.append(Stage(stage.name, *costs))
+        previous = costs[2]
+    return Chain(model.name, model.input_bytes, tuple(stages), static_bytes=static_bytes)
+
+
+def _stage_costs(
+    forward: Sequence[OpRecord],
+    backward: Sequence[OpRecord],
+    input_bytes: int,
+    dtype: str,
+    roofline: Roofline,
+) -> tuple[float, float, int, int, int, int]:
+    sizes: dict[str, int] = {"in": input_bytes}
+    for op in [*forward, *backward]:
+        sizes.update(op.writes)
+    output = sizes["out"]
+    sizes["d.out"] = output
+    made = {tensor for op in forward for tensor in op.writes}
+    needed = {tensor for op in backward for tensor in op.reads} & made
+    saved = needed | {"out"}
+    saved_bytes = sum(sizes[t] for t in saved)
+    optional = {t for op in forward for t in op.optional}
+    plain = _peak(forward, sizes, start=(), stay={"out"}, absent=optional | {"in"})
+    saving = _peak(forward, sizes, start=(), stay=saved, absent={"in"})
+    gradients = {"d.in"} if "d.in" in sizes else set()
+    reverse = _peak(
+        backward, sizes, start=(*sorted(needed), "d.out"), stay=gradients, absent={"in"}
+    )
+    charged = saved_bytes + output + sizes.get("d.in", 0)
+    forward_workspace = max(0, plain - output, saving - saved_bytes)
+
+    def time_s(ops: Iterable[OpRecord]) -> float:
+        return sum(roofline.time_s(op.flops, _moved(op, op.reads, sizes), dtype) for op in ops)
+
+    return (
+        time_s(forward),
+        time_s(backward),
+        output,
+        saved_bytes,
+        forward_workspace,
+        max(0, reverse - charged),
+    )
+
+
+def _peak(
+    ops: Sequence[OpRecord],
+    sizes: Mapping[str, int],
+    *,
+    start: Sequence[str],
+    stay: set[str],
+    absent: set[str],
+) -> int:
+    """Largest sum of live tensors while `ops` run; those in `absent` are never charged."""
+    last = {tensor: i for i, op in enumerate(ops) for tensor in op.reads}
+    live = {tensor for tensor in start if tensor not in absent}
+    peak = 0
+    for i, op in enumerate(ops):
+        live |= {tensor for tensor in op.writes if tensor not in absent}
+        peak = max(peak, sum(sizes[tensor] for tensor in live))
+        live = {tensor for tensor in live if tensor in stay or last.get(tensor, -1) > i}
+    return peak

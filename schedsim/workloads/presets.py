@@ -1,0 +1,88 @@
+"""Models by name."""
+
+from __future__ import annotations
+
+from .resnet import ResNetConfig
+from .transformer import TransformerConfig
+
+
+def _gpt(name: str, layers: int, hidden: int, heads: int, **more: int) -> TransformerConfig:
+    sizes = {"vocab": 50257, "positions": 1024, "seq": 1024, **more}
+    return TransformerConfig(
+        name=name,
+        num_layers=layers,
+        hidden=hidden,
+        num_heads=heads,
+        embedding=True,
+        head=True,
+        **sizes,  # type: ignore[arg-type]
+    )
+
+
+def _korthikanti(name: str, layers: int, hidden: int, heads: int) -> TransformerConfig:
+    return _gpt(name, layers, hidden, heads, vocab=51200, positions=2048, seq=2048)
+
+
+def _llama(
+    name: str, layers: int, hidden: int, heads: int, ffn: int, kv_heads: int
+) -> TransformerConfig:
+    return TransformerConfig(
+        name=name,
+        num_layers=layers,
+        hidden=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        ffn=ffn,
+        seq=4096,
+        dtype="bf16",
+        attention="flash",
+        gated=True,
+        rms_norm=True,
+        bias=False,
+        dropout=False,
+        vocab=32000,
+        tied=False,
+        embedding=True,
+        head=True,
+    )
+
+
+PRESETS: dict[str, TransformerConfig | ResNetConfig] = {
+    # Radford et al. 2019, table 2, as released.
+    "gpt2": _gpt("gpt2", 12, 768, 12),
+    "gpt2-medium": _gpt("gpt2-medium", 24, 1024, 16),
+    "gpt2-large": _gpt("gpt2-large", 36, 1280, 20),
+    "gpt2-xl": _gpt("gpt2-xl", 48, 1600, 25),
+    # Korthikanti et al. 2022, table 3.
+    "gpt-22b": _korthikanti("gpt-22b", 48, 6144, 64),
+    "gpt3-175b": _korthikanti("gpt3-175b", 96, 12288, 96),
+    "mt-nlg-530b": _korthikanti("mt-nlg-530b", 105, 20480, 128),
+    "gpt-1t": _korthikanti("gpt-1t", 128, 25600, 160),
+    # Touvron et al. 2023, "Llama 2".
+    "llama2-7b": _llama("llama2-7b", 32, 4096, 32, 11008, 32),
+    "llama2-13b": _llama("llama2-13b", 40, 5120, 40, 13824, 40),
+    "llama2-70b": _llama("llama2-70b", 80, 8192, 64, 28672, 8),
+    # Dosovitskiy et al. 2021, table 1: 14 x 14 patches and a class token.
+    "vit-b16": TransformerConfig(
+        name="vit-b16",
+        num_layers=12,
+        hidden=768,
+        num_heads=12,
+        seq=197,
+        batch=32,
+        dtype="fp32",
+        dropout=False,
+        embedding=True,
+        head=True,
+        patch=16,
+        image=224,
+        classes=1000,
+    ),
+    "resnet-50": ResNetConfig(depth=50),
+    "resnet-101": ResNetConfig(depth=101),
+    "resnet-152": ResNetConfig(depth=152),
+}
+"""Presets: those of language models carry embedding and head; batch and sequence can be changed."""
+
+BARE_MODEL = "gpt3-175b"
+"""The model whose layers ``--layers N`` alone means."""

@@ -1,0 +1,75 @@
+"""Synthetic chains for experiments: shapes that tell planners apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..chain import Chain
+
+
+def uniform(num_stages: int, seed: int = 0) -> Chain:
+    """Equal stages: 1 ms forward, 2 ms backward, 1 MB out, 8 MB saved; the seed plays no part.
+
+    Examples
+    --------
+    >>> uniform(4).store_all_s
+    0.012
+    """
+    return _chain("uniform", np.ones(num_stages), np.ones(num_stages))
+
+
+def alternating(num_stages: int, seed: int = 0) -> Chain:
+    """Two kinds of stage in turn, as attention and MLP blocks are; the seed plays no part."""
+    kind = np.arange(num_stages) % 2
+    return _chain("alternating", np.where(kind, 1.2, 1.0), np.where(kind, 0.7, 1.0))
+
+
+def u_shaped(num_stages: int, seed: int = 0) -> Chain:
+    """Large activations at both ends and small ones in the middle, as in an autoencoder."""
+    distance = np.abs(np.linspace(-1, 1, num_stages))
+    return _chain("u-shaped", np.ones(num_stages), 0.05 + distance**2, of_output=True)
+
+
+def one_huge(num_stages: int, seed: int = 0) -> Chain:
+    """Equal stages but for one, drawn by the seed, that is thirty times as large."""
+    size = np.ones(num_stages)
+    size[np.random.default_rng(seed).integers(num_stages)] = 30
+    return _chain("one-huge", np.ones(num_stages), size)
+
+
+def heavy_tailed(num_stages: int, seed: int = 0) -> Chain:
+    """Times and sizes from a Pareto distribution of index 1.1, cut at a hundred times the least.
+
+    Examples
+    --------
+    >>> heavy_tailed(5, seed=1) == heavy_tailed(5, seed=1)
+    True
+    """
+    rng = np.random.default_rng(seed)
+    time, size = np.minimum(1 + rng.pareto(1.1, (2, num_stages)), 100)
+    return _chain("heavy-tailed", time, size, of_output=True)
+
+
+def _chain(name: str, time: np.ndarray, size: np.ndarray, *, of_output: bool = False) -> Chain:
+    output = np.rint(1e6 * (size if of_output else np.ones_like(size))).astype(np.int64)
+    saved = output + np.rint(7e6 * size).astype(np.int64)
+    return Chain.from_arrays(
+        f"{name}-{time.size}",
+        10**6,
+        forward_s=0.001 * time,
+        backward_s=0.002 * time,
+        output_bytes=output,
+        saved_bytes=saved,
+    )
+
+
+SYNTHETIC: dict[str, Callable[[int, int], Chain]] = {
+    "uniform": uniform,
+    "alternating": alternating,
+    "u-shaped": u_shaped,
+    "one-huge": one_huge,
+    "heavy-tailed": heavy_tailed,
+}
+"""Generators by name; each takes the number of stages and a seed."""
