@@ -52,7 +52,7 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "auto",
             ("chain",),
-            "frontier where it is small enough, else rotor; heuristics beside them",
+            "store-all where it fits, else frontier, else rotor; heuristics for very long chains",
             "schedsim",
             "as its parts",
             "persistent schedules",

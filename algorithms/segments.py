@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def segment_schedule(chain: Chain, starts: Sequence[int]) -> Schedule:
     """
     num = chain.num_stages
     bounds = [*starts, num]
-    if bounds[0] != 0 or any(a >= b for a, b in zip(bounds, bounds[1:], strict=False)):
+    if bounds[0] != 0 or any(a >= b for a, b in pairwise(bounds)):
         raise ValueError(f"segment starts {list(starts)} do not ascend from 0 to below {num}")
     parts = [np.arange(num + 1)]
     for segment in range(len(bounds) - 2, -1, -1):

@@ -77,7 +77,7 @@ def find_lifetimes(
             kept = category[instance]
             if repeat and op_phase[op] == FORWARD_PHASE:
                 # Something is recomputed from it: a checkpoint, whoever else reads it.
-                if kept == TRANSIENT or kept == SAVED:
+                if kept in (TRANSIENT, SAVED):
                     category[instance] = CHECKPOINT
             elif op_phase[op] == BACKWARD_PHASE and kept == TRANSIENT:
                 category[instance] = SAVED

@@ -102,9 +102,10 @@ class Simulation:
 
     @cached_property
     def timeline(self) -> dict[str, NDArray[np.int64]]:
-        """Bytes per category during each run: category -> ``(num_runs,)``; they add up to `memory_bytes`.
+        """Bytes per category during each run, ``(num_runs,)`` each.
 
-        An output that takes over its input's storage is charged only for what exceeds it.
+        They add up to `memory_bytes`. An output that takes over its input's storage is charged
+        only for what exceeds it.
         """
         from ._replay import live_bytes
 

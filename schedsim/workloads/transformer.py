@@ -2,8 +2,8 @@
 
 Sizes are those of table 2 and section 4 of the paper: 2-byte activations, 1-byte dropout masks,
 everything that a backward op reads counted once, statistics of norms neglected. With
-``s`` tokens, micro-batch ``b``, width ``h`` and ``a`` heads, a layer keeps ``s b h (34 + 5 a s / h)``
-bytes. Collectives of tensor parallelism take no time here.
+``s`` tokens, micro-batch ``b``, width ``h`` and ``a`` heads, a layer keeps
+``s b h (34 + 5 a s / h)`` bytes. Collectives of tensor parallelism take no time here.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ def _input_bytes(config: TransformerConfig) -> int:
 
 
 def _embedding(config: TransformerConfig) -> StageRecord:
-    n, _, t = _units(config)
+    n, _, _ = _units(config)
     e = DTYPE_BYTES[config.dtype]
     h = config.hidden
     if config.patch:

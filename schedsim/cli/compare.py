@@ -1,0 +1,96 @@
+"""``schedsim compare``: one row per planner."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from ..api import comparable, try_plan
+from ..errors import PlannerLimitError, SchedsimError
+from ..files import workload_hash, write_atomically
+from ..plans import Plan
+from ..units import format_bytes, format_bytes_short, format_seconds
+from .app import NO, YES
+from .inputs import Source, budget_option, json_option, output_option, workload_options
+from .show import percent, print_json, print_table, working
+
+
+@click.command("compare")
+@workload_options
+@budget_option(required=True)
+@click.option("--planners", help="Comma-separated names; all that take the workload by default.")
+@json_option
+@output_option("Write the rows to FILE, as JSON.")
+def command(
+    source: Source, budget_bytes: int, planners: str | None, as_json: bool, output: str | None
+) -> int:
+    """Run several planners on one workload and budget.
+
+    \b
+    schedsim compare --preset gpt2-xl --mem 10GB
+    schedsim compare chain.json --mem 2GiB --planners rotor,periodic,chen_sqrt
+    """
+    loaded = source.read()
+    names = [n.strip() for n in planners.split(",")] if planners else comparable(loaded.workload)
+    if not all(names):
+        raise SchedsimError(f"--planners {planners!r} has an empty name", hint="rotor,periodic")
+    plans: list[Plan] = []
+    refused: dict[str, str] = {}
+    for name in names:
+        with working(f"planning with {name}"):
+            try:
+                plans.append(try_plan(loaded.workload, budget_bytes, name))
+            except PlannerLimitError as error:
+                refused[name] = error.message
+    document = _document(loaded.workload, budget_bytes, plans, refused)
+    if output is not None:
+        write_atomically(output, json.dumps(document, indent=1) + "\n")
+    if as_json:
+        print_json(document)
+    else:
+        for line in loaded.assumptions:
+            click.echo(line)
+        click.echo(f"budget {format_bytes(budget_bytes)}\n")
+        headers = ("planner", "status", "peak", "step time", "overhead", "gap", "planned in")
+        print_table(headers, [_row(plan) for plan in plans], left=2)
+        scopes = {plan.bound_scope for plan in plans if plan.status == "optimal"}
+        if scopes:
+            click.echo(f"\noptimal: proven over {', '.join(sorted(scopes))}")
+    for name, why in refused.items():
+        click.echo(f"{name}: {why}", err=True)
+    return YES if any(plan.feasible for plan in plans) else NO
+
+
+def _row(plan: Plan) -> tuple[str, ...]:
+    planned = format_seconds(plan.planning_s)
+    if plan.peak_bytes is None or plan.makespan_s is None or plan.overhead is None:
+        least = plan.min_feasible_bytes
+        needs = f"needs {format_bytes_short(least)}" if least is not None else "-"
+        return (plan.planner, plan.status, needs, "-", "-", "-", planned)
+    return (
+        plan.planner,
+        plan.status,
+        format_bytes_short(plan.peak_bytes),
+        format_seconds(plan.makespan_s),
+        percent(plan.overhead),
+        f"{plan.gap:.2%}".replace("%", " %"),
+        planned,
+    )
+
+
+def _document(
+    workload: Any, budget_bytes: int, plans: list[Plan], refused: dict[str, str]
+) -> dict[str, Any]:
+    return {
+        "schema": "schedsim.comparison/1",
+        "workload": {
+            "name": workload.name,
+            "kind": workload.kind,
+            "content_hash": workload_hash(workload),
+        },
+        "budget_bytes": budget_bytes,
+        "rows": [{name: getattr(p.row, name) for name in p.row.__slots__} for p in plans],
+        "refused": refused,
+    }

@@ -1,0 +1,41 @@
+"""``schedsim env``: versions and machine, for bug reports."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+
+import click
+
+from .app import YES
+from .inputs import json_option
+from .show import print_facts, print_json
+
+PACKAGES = ("schedsim", "numpy", "scipy", "numba", "matplotlib", "click", "rich", "joblib")
+OPTIONAL = ("torch", "ortools")
+
+
+@click.command("env")
+@json_option
+def command(as_json: bool) -> int:
+    """Show versions of everything involved, and the machine.
+
+    \b
+    schedsim env
+    """
+    facts = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": str(os.cpu_count()),
+    }
+    for package in (*PACKAGES, *OPTIONAL):
+        try:
+            facts[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            facts[package] = "not installed (optional)" if package in OPTIONAL else "not installed"
+    if as_json:
+        print_json({"schema": "schedsim.env/1", **facts})
+    else:
+        print_facts(list(facts.items()))
+    return YES

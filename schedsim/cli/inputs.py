@@ -1,0 +1,235 @@
+"""What commands take: workloads from files or options, sizes, output files."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import SchedsimError, UnsupportedError
+from ..units import UnitError, parse_bytes
+
+if TYPE_CHECKING:
+    from ..chain import Chain
+    from ..graph import Graph
+    from ..plans import Plan
+    from ..workloads import WorkloadOptions
+
+
+class SizeType(click.ParamType):
+    """A size in bytes, or one of some words."""
+
+    name = "size"
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Bytes, or the word itself."""
+        if isinstance(value, int) or value in self.words:
+            return value  # type: ignore[no-any-return]
+        try:
+            return parse_bytes(value)
+        except UnitError as error:
+            where = f"{param.opts[0]} " if param else ""
+            raise UnitError(f"{where}{error.message}", hint=error.hint) from None
+
+
+# (flag, field of WorkloadOptions, type, help)
+_OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
+    ("--preset", "preset", str, "Model: gpt2, gpt2-xl, gpt3-175b, llama2-7b, vit-b16, ..."),
+    ("--layers", "layers", int, "Number of layers; alone, layers of gpt3-175b."),
+    ("--hidden", "hidden", int, "Width h."),
+    ("--heads", "heads", int, "Number of attention heads."),
+    ("--seq", "seq", int, "Sequence length in tokens."),
+    ("--batch", "batch", int, "Micro-batch."),
+    ("--dtype", "dtype", str, "Activations in fp16, bf16 or fp32."),
+    ("--attention", "attention", str, "eager or flash."),
+    ("--granularity", "granularity", str, "layer (default), block or op."),
+    ("--tensor-parallel", "tensor_parallel", int, "Tensor-parallel degree."),
+    ("--data-parallel", "data_parallel", int, "Data-parallel degree, for --zero."),
+    ("--zero", "zero_stage", int, "ZeRO stage 0 to 3."),
+    ("--optimizer", "optimizer", str, "For --static auto: adam-mixed (default), adam, sgd, ..."),
+    ("--device", "device", str, "Device whose peaks set the times; a100-80gb by default."),
+    ("--efficiency", "efficiency", float, "Share of the device's peaks reached; 1 by default."),
+    ("--times", "times_path", str, "File with measured times."),
+    ("--synthetic", "synthetic", str, "uniform, alternating, u-shaped, one-huge, heavy-tailed."),
+    ("--seed", "seed", int, "Seed of a synthetic chain."),
+)
+_FLAGS = (
+    ("--sequence-parallel", "sequence_parallel", "Split over the sequence what t does not."),
+    ("--head", "head", "Add embedding and head to bare layers."),
+)
+
+
+def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the file arguments and the formula options; the command gets a `Source`."""
+
+    @functools.wraps(function)
+    def command(files: tuple[str, ...], **given: Any) -> Any:
+        names = [field for _, field, _, _ in _OPTIONS]
+        names += ["static", *(field for _, field, _ in _FLAGS)]
+        return function(Source(files, {name: given.pop(name) for name in names}), **given)
+
+    for flag, field, help_text in reversed(_FLAGS):
+        command = click.option(flag, field, is_flag=True, help=help_text)(command)
+    command = click.option(
+        "--static",
+        type=SizeType("auto"),
+        help="Model state: auto, or a size; none is counted by default.",
+    )(command)
+    for flag, field, kind, help_text in reversed(_OPTIONS):
+        command = click.option(flag, field, type=kind, help=help_text)(command)
+    return click.argument("files", nargs=-1, metavar="[WORKLOAD.json]")(command)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a workload comes from: files, or the options of a formula."""
+
+    files: tuple[str, ...]
+    options: dict[str, Any]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The formula options that were given."""
+        return {k: v for k, v in self.options.items() if v is not None and v is not False}
+
+    def formula(self) -> WorkloadOptions | None:
+        """The formula; ``None`` for a workload from a file."""
+        from ..workloads import WorkloadOptions
+
+        return WorkloadOptions(**self.options) if self.given else None
+
+    def arguments(self) -> str:
+        """The arguments that give this workload again, for a shell."""
+        flags = {field: flag for flag, field, _, _ in _OPTIONS} | {"static": "--static"}
+        flags |= {field: flag for flag, field, _ in _FLAGS}
+        words = list(self.files[:1])
+        for field, value in self.given.items():
+            words += [flags[field]] if value is True else [flags[field], str(value)]
+        return shlex.join(words)
+
+    def read(self, *, plan: bool = False) -> Loaded:
+        """The workload, its assumptions, and the plan among the files where one is allowed."""
+        from ..plans import Plan
+
+        workload: Chain | Graph | None = None
+        found: Plan | None = None
+        lines: tuple[str, ...] = ()
+        for name in self.files:
+            item = _load(name)
+            if isinstance(item, Plan):
+                if not plan:
+                    raise SchedsimError(
+                        f"{name} is a plan, not a workload", hint="give a chain or a graph"
+                    )
+                found = item
+            elif workload is not None:
+                raise SchedsimError(f"{name} is a second workload", hint="give one at a time")
+            else:
+                workload, lines = item, (_describe(item, name),)
+        options = self.formula()
+        if options is not None:
+            from ..workloads import build_workload
+
+            if workload is not None:
+                flag = next(iter(self.given)).replace("_", "-")
+                raise SchedsimError(
+                    f"both a workload file and --{flag} are given", hint="give one of the two"
+                )
+            built = build_workload(options)
+            workload, lines = built.workload, built.assumptions
+        if workload is None:
+            raise SchedsimError(
+                "no workload: neither a file, nor --layers, nor --preset",
+                hint="try --layers 96, --preset gpt2, or a chain.json",
+            )
+        return Loaded(workload, lines, found)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a `Source` holds."""
+
+    workload: Chain | Graph
+    assumptions: tuple[str, ...]
+    plan: Plan | None
+
+    def label(self, op_name: str) -> str:
+        """An op's name, with that of its stage where it has one."""
+        from ..chain import Chain
+
+        return self.workload.stage_label(op_name) if isinstance(self.workload, Chain) else op_name
+
+
+def _load(name: str) -> Chain | Graph | Plan:
+    from ..files import load
+
+    head, _, function = name.rpartition(":")
+    if head.endswith(".py") or (name.endswith(".py") and not function.startswith("/")):
+        raise UnsupportedError(
+            f"{name}: models from Python files are not read by this version",
+            hint="give a .json chain or graph, or --layers or --preset",
+        )
+    return load(name)
+
+
+def _describe(item: Chain | Graph, name: str) -> str:
+    from ..chain import Chain
+
+    size = f"{item.num_stages} stages" if isinstance(item, Chain) else f"{item.num_ops} ops"
+    return f"{item.kind} {item.name} from {name}, {size}"
+
+
+def budget_option(*, required: bool) -> Callable[..., Any]:
+    """``--mem SIZE``."""
+    return click.option(
+        "--mem",
+        "budget_bytes",
+        type=SizeType(),
+        required=required,
+        metavar="SIZE",
+        help="Budget for the simulated peak, model state included: 8GB, 7.5GiB.",
+    )
+
+
+def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(
+        function
+    )
+
+
+def output_option(help_text: str, *, required: bool = False) -> Callable[..., Any]:
+    """``-o FILE``, with its folder checked before anything is computed."""
+
+    def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        if value is not None:
+            path = Path(value)
+            if not path.parent.is_dir():
+                raise SchedsimError(
+                    f"-o {value}: folder {path.parent} does not exist", hint="make it first"
+                )
+            if path.is_dir():
+                raise SchedsimError(f"-o {value} is a folder", hint="name a file in it")
+        return value
+
+    return click.option(
+        "-o", "--output", metavar="FILE", callback=check, required=required, help=help_text
+    )
+
+
+def check_fields() -> Sequence[str]:
+    """Fields of `WorkloadOptions` that no option sets; empty, as a test asserts."""
+    from ..workloads import WorkloadOptions
+
+    known = {field for _, field, _, _ in _OPTIONS} | {field for _, field, _ in _FLAGS} | {"static"}
+    return [field.name for field in fields(WorkloadOptions) if field.name not in known]

@@ -1,0 +1,161 @@
+"""``schedsim plan``: a schedule within a budget."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import click
+
+from ..api import try_plan
+from ..errors import PlannerLimitError, SchedsimError
+from ..files import save
+from ..plans import Plan
+from ..schedule import Schedule
+from ..simulator import simulate
+from ..units import format_bytes, format_bytes_short, format_seconds
+from .app import INTERRUPTED, NO, YES
+from .inputs import Loaded, Source, budget_option, json_option, output_option, workload_options
+from .show import percent, print_facts, print_json, working
+
+
+@click.command("plan")
+@workload_options
+@budget_option(required=True)
+@click.option("--planner", default="auto", show_default=True, help="See `schedsim planners`.")
+@click.option("--gap", type=float, help="Gap to the proven bound to stop at: 0.01 is 1 %.")
+@click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
+@click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
+@json_option
+@output_option("Write the plan to FILE.")
+def command(
+    source: Source, budget_bytes: int, planner: str, as_json: bool, output: str | None, **more: Any
+) -> int:
+    """Plan a schedule within a memory budget, and prove what can be proven.
+
+    \b
+    schedsim plan --layers 96 --mem 8GB
+    schedsim plan chain.json --mem 24GiB --planner rotor -o plan.json
+    """
+    loaded = source.read()
+    options = _planner_options(planner, more)
+    with working(f"planning with {planner}"):
+        plan = try_plan(loaded.workload, budget_bytes, planner, **options)
+    if output is not None:
+        save(plan, output)
+    if as_json:
+        for line in loaded.assumptions:
+            click.echo(line, err=True)
+        print_json(plan.to_dict())
+    else:
+        for line in loaded.assumptions:
+            click.echo(line)
+        click.echo()
+    if not plan.feasible:
+        _explain_infeasible(source, loaded, plan, planner)
+        return NO
+    if not as_json:
+        _show(source, loaded, plan, output)
+    return INTERRUPTED if plan.options.get("interrupted") else YES
+
+
+def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
+    from ..algorithms import get_planner
+
+    given = {name: value for name, value in more.items() if value is not None}
+    taken = inspect.signature(get_planner(planner).load()).parameters
+    flags = {"time_limit_s": "--time-limit", "num_slots": "--slots", "gap": "--gap"}
+    for name, value in given.items():
+        if name not in taken:
+            able = [flags[n] for n in flags if n in taken]
+            raise SchedsimError(
+                f"planner {planner!r} does not take {flags[name]}",
+                hint=f"it takes {', '.join(able)}" if able else f"leave {flags[name]} out",
+            )
+        if not value >= (1 if name == "num_slots" else 0):
+            raise SchedsimError(f"{flags[name]} {value} is too small")
+    return given
+
+
+def _show(source: Source, loaded: Loaded, plan: Plan, output: str | None) -> None:
+    assert plan.schedule is not None
+    assert plan.overhead is not None
+    simulation = simulate(loaded.workload, plan.schedule)
+    everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
+    chosen = plan.options.get("chosen", plan.planner)
+    facts = [
+        ("plan", f"{plan.status}, by {chosen} in {format_seconds(plan.planning_s)}"),
+        ("budget", format_bytes(plan.budget_bytes)),
+        (
+            "peak",
+            f"{format_bytes(simulation.peak_bytes)} at {loaded.label(simulation.peak_op)}, "
+            f"run {simulation.peak_run} of {simulation.num_runs}",
+        ),
+    ]
+    for name, size in simulation.by_category().items():
+        if size:
+            facts.append((f"  {name}", f"{format_bytes_short(size):>10}"))
+    facts += [
+        ("store-all peak", format_bytes(everything.peak_bytes)),
+        (
+            "step time",
+            f"{format_seconds(simulation.makespan_s)}, {percent(plan.overhead)} over store-all "
+            f"{format_seconds(plan.store_all_s)}",
+        ),
+        (
+            "lower bound",
+            f"{format_seconds(plan.lower_bound_s)} over {plan.bound_scope}, "
+            f"gap {(plan.gap or 0):.2%}".replace("%", " %"),
+        ),
+        ("recomputed", f"{simulation.num_recomputed} of {simulation.num_runs} op runs"),
+    ]
+    print_facts(facts)
+    _next_steps(source, loaded, plan, output)
+
+
+def _next_steps(source: Source, loaded: Loaded, plan: Plan, output: str | None) -> None:
+    arguments = source.arguments()
+    file = output or "plan.json"
+    steps = []
+    if output is None:
+        steps.append((f"schedsim plan {arguments} --mem {plan.budget_bytes} -o {file}", "keep it"))
+    steps += [
+        (f"schedsim simulate {arguments} {file}", "replay it"),
+        (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
+        (f"schedsim compare {arguments} --mem {plan.budget_bytes}", "other planners"),
+    ]
+    width = max(len(step) for step, _ in steps)
+    click.echo("\nnext")
+    for step, why in steps:
+        click.echo(f"  {step:<{width}}  # {why}")
+
+
+def _explain_infeasible(source: Source, loaded: Loaded, plan: Plan, planner: str) -> None:
+    budget = format_bytes(plan.budget_bytes)
+    click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {planner}", err=True)
+    if plan.min_feasible_bytes is not None:
+        where = f", set by {loaded.label(plan.binding_op)}" if plan.binding_op else ""
+        least = format_bytes(plan.min_feasible_bytes)
+        click.echo(f"hint: the smallest feasible budget is {least}{where}", err=True)
+    options = source.formula()
+    if options is None:
+        return
+    from ..workloads import build_workload, variants
+
+    rows = []
+    with working("looking at what would lower it"):
+        for label, changed in variants(options):
+            try:
+                other = try_plan(build_workload(changed).workload, plan.budget_bytes, planner)
+            except (PlannerLimitError, SchedsimError):
+                continue
+            least_bytes = other.min_feasible_bytes
+            if other.peak_bytes is not None and other.overhead is not None:
+                rows.append((label, "fits", f"{percent(other.overhead)} time"))
+            elif least_bytes is not None:
+                rows.append((label, "", f"smallest {format_bytes(least_bytes)}"))
+    if rows:
+        click.echo("\nwhat would lower it", err=True)
+        width = max(len(label) for label, _, _ in rows)
+        for label, fits, says in rows:
+            click.echo(f"  {label:<{width}}  {fits + ', ' if fits else ''}{says}", err=True)

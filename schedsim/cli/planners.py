@@ -1,0 +1,38 @@
+"""``schedsim planners``: what there is to choose from."""
+
+from __future__ import annotations
+
+import click
+
+from .app import YES
+from .inputs import json_option
+from .show import print_json, print_table
+
+
+@click.command("planners")
+@json_option
+def command(as_json: bool) -> int:
+    """List the planners: what each takes, costs, and is optimal for.
+
+    \b
+    schedsim planners
+    """
+    from ..algorithms import PLANNERS
+
+    infos = list(PLANNERS.values())
+    if as_json:
+        fields = ("name", "summary", "optimal_for", "complexity", "source")
+        rows = [{f: getattr(info, f) for f in fields} | {"kinds": info.kinds} for info in infos]
+        print_json({"schema": "schedsim.planners/1", "planners": rows})
+        return YES
+    print_table(
+        ("planner", "takes", "time", "optimal for", "source"),
+        [
+            (info.name, ", ".join(info.kinds), info.complexity, info.optimal_for, info.source)
+            for info in infos
+        ],
+        left=5,
+    )
+    click.echo()
+    print_table(("planner", "what it does"), [(i.name, i.summary) for i in infos], left=2)
+    return YES

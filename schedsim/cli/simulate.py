@@ -1,0 +1,165 @@
+"""``schedsim simulate``: replay a plan, or any schedule, and check what it claims."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import InvalidScheduleError, SchedsimError
+from ..files import workload_hash, write_atomically
+from ..plans import Plan
+from ..schedule import Schedule
+from ..simulator import Simulation, simulate
+from ..units import format_bytes, format_bytes_short, format_seconds
+from .app import NO, YES
+from .inputs import Loaded, Source, budget_option, json_option, output_option, workload_options
+from .show import percent, print_facts, print_json, print_table
+
+
+@click.command("simulate")
+@workload_options
+@budget_option(required=False)
+@click.option("--schedule", "schedule_file", metavar="FILE", help="Op names; - reads stdin.")
+@json_option
+@output_option("Write the result to FILE, as JSON.")
+def command(
+    source: Source,
+    budget_bytes: int | None,
+    schedule_file: str | None,
+    as_json: bool,
+    output: str | None,
+) -> int:
+    """Replay the schedule of a plan, or one from a list of op names.
+
+    Exit code 1 where the plan belongs to another workload, where its peak or step time is not what
+    the replay gives, or where the budget is passed.
+
+    \b
+    schedsim simulate --layers 96 plan.json
+    echo "F0 F1 loss B1 F0 B0" | schedsim simulate chain.json --schedule -
+    """
+    loaded = source.read(plan=True)
+    schedule = _schedule(loaded, schedule_file)
+    if schedule_file is None and loaded.plan is not None:
+        _refuse_other_workload(loaded, loaded.plan)
+    simulation = simulate(loaded.workload, schedule)
+    budget = budget_bytes
+    if budget is None and loaded.plan is not None and schedule_file is None:
+        budget = loaded.plan.budget_bytes
+    problems = _problems(loaded, simulation, budget, schedule_file)
+    document = _document(simulation, budget, problems)
+    if output is not None:
+        import json
+
+        write_atomically(output, json.dumps(document, indent=1) + "\n")
+    if as_json:
+        print_json(document)
+    else:
+        _show(loaded, simulation, budget)
+    for problem in problems:
+        click.echo(f"error: {problem}", err=True)
+    return NO if problems else YES
+
+
+def _schedule(loaded: Loaded, schedule_file: str | None) -> Schedule:
+    if schedule_file is not None:
+        text = sys.stdin.read() if schedule_file == "-" else Path(schedule_file).read_text()
+        names = text.split()
+        if not names:
+            raise SchedsimError(f"--schedule {schedule_file}: no op names", hint="F0 F1 loss ...")
+        return Schedule.from_names(names)
+    if loaded.plan is None:
+        return Schedule.store_all(loaded.workload)
+    if loaded.plan.schedule is None:
+        raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
+    return loaded.plan.schedule
+
+
+def _problems(
+    loaded: Loaded, simulation: Simulation, budget: int | None, schedule_file: str | None
+) -> list[str]:
+    found = []
+    plan = loaded.plan if schedule_file is None else None
+    if plan is not None:
+        found += _mismatches(plan, simulation)
+    if budget is not None and simulation.peak_bytes > budget:
+        over = format_bytes(simulation.peak_bytes - budget)
+        found.append(f"the peak is {over} over the budget of {format_bytes(budget)}")
+    return found
+
+
+def _refuse_other_workload(loaded: Loaded, plan: Plan) -> None:
+    if plan.workload.content_hash != workload_hash(loaded.workload):
+        raise InvalidScheduleError(
+            f"the plan is for another workload: its {plan.workload.name!r} had other stages, "
+            "sizes or times",
+            rule="workload",
+            run_index=None,
+            op_name="",
+            hint="give the workload it was made for, or plan again",
+        )
+
+
+def _mismatches(plan: Plan, simulation: Simulation) -> list[str]:
+    found = []
+    if plan.peak_bytes != simulation.peak_bytes:
+        found.append(f"the plan says peak {plan.peak_bytes}, the replay {simulation.peak_bytes}")
+    said = plan.makespan_s or 0.0
+    if abs(said - simulation.makespan_s) > 1e-9 * simulation.makespan_s:
+        found.append(f"the plan says step time {said} s, the replay {simulation.makespan_s} s")
+    return found
+
+
+def _document(simulation: Simulation, budget: int | None, problems: list[str]) -> dict[str, Any]:
+    return {
+        "schema": "schedsim.simulation/1",
+        "workload": simulation.workload_name,
+        "num_runs": simulation.num_runs,
+        "num_recomputed": simulation.num_recomputed,
+        "peak_bytes": simulation.peak_bytes,
+        "peak_run": simulation.peak_run,
+        "peak_op": simulation.peak_op,
+        "peak_by_category": simulation.by_category(),
+        "makespan_s": simulation.makespan_s,
+        "store_all_s": simulation.store_all_s,
+        "overhead": simulation.overhead,
+        "budget_bytes": budget,
+        "problems": problems,
+    }
+
+
+def _show(loaded: Loaded, simulation: Simulation, budget: int | None) -> None:
+    for line in loaded.assumptions:
+        click.echo(line)
+    click.echo()
+    facts = [
+        ("runs", f"{simulation.num_runs}, {simulation.num_recomputed} recomputed"),
+        (
+            "peak",
+            f"{format_bytes(simulation.peak_bytes)} at {loaded.label(simulation.peak_op)}, "
+            f"run {simulation.peak_run}",
+        ),
+    ]
+    for name, size in simulation.by_category().items():
+        if size:
+            facts.append((f"  {name}", f"{format_bytes_short(size):>10}"))
+    if budget is not None:
+        facts.append(("budget", format_bytes(budget)))
+    facts.append(
+        (
+            "step time",
+            f"{format_seconds(simulation.makespan_s)}, {percent(simulation.overhead)} over "
+            f"store-all {format_seconds(simulation.store_all_s)}",
+        )
+    )
+    print_facts(facts)
+    live = simulation.live_tensors()
+    click.echo(f"\nlargest of the {len(live)} tensors alive at the peak")
+    rows = [
+        (t.name, t.category, format_bytes_short(t.size_bytes), f"{t.first_run}..{t.last_run}")
+        for t in live[:8]
+    ]
+    print_table(("tensor", "category", "size", "alive in runs"), rows, left=2)
