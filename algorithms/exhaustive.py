@@ -40,8 +40,8 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
     Notes
     -----
     O(2^(tensors + ops)) states at worst, and up to 2^tensors transitions each: chains of 5 stages
-    take a tenth of a second, of 6 a second, of 8 half a minute where they can be done at all. An infeasible budget is raised step by step to the least
-    feasible one, which costs a search per step.
+    take a tenth of a second, of 6 a second, of 8 half a minute where they can be done at all. An
+    infeasible budget is raised step by step to the least feasible one, a search per step.
 
     Examples
     --------

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-
-from schedsim import Chain, Schedule, simulate
 from schedsim.algorithms.frontier import exact_frontier, frontier
 from schedsim.algorithms.persistent import Problem
 from schedsim.algorithms.revolve import revolve_schedule
 from schedsim.algorithms.rotor import rotor
+
+from schedsim import Chain, Schedule, simulate
 
 
 def heterogeneous(num_stages: int, seed: int = 0) -> Chain:

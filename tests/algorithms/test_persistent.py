@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
+from chains import INSTANCES, needs_instances, random_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.auto import auto
@@ -20,15 +19,8 @@ from schedsim.algorithms.rotor import exact_unit, rotor
 from schedsim import Chain, Schedule, load, simulate
 from schedsim.errors import PlannerLimitError
 
-INSTANCES = Path(
-    os.environ.get("SCHEDSIM_INSTANCES", Path(__file__).parents[3] / "shared" / "instances")
-)
 TRUTH = INSTANCES / "chain" / "truth.json"
 NAMES = sorted(json.loads(TRUTH.read_text())) if TRUTH.exists() else ["absent"]
-
-needs_instances = pytest.mark.skipif(
-    not TRUTH.exists(), reason="the shared instances with known answers are not here"
-)
 
 
 @lru_cache
@@ -36,22 +28,6 @@ def instance(name: str) -> tuple[Chain, dict]:
     chain = load(INSTANCES / "chain" / f"{name}.json")
     assert isinstance(chain, Chain)
     return chain, json.loads(TRUTH.read_text())[name]
-
-
-def random_chain(rng: np.random.Generator, num_stages: int, *, integer_times: bool = True) -> Chain:
-    output = rng.integers(1, 20, num_stages)
-    times = rng.integers(1, 10, (2, num_stages)) if integer_times else rng.random((2, num_stages))
-    return Chain.from_arrays(
-        "random",
-        int(rng.integers(0, 20)),
-        forward_s=times[0],
-        backward_s=times[1],
-        output_bytes=output,
-        saved_bytes=output + rng.integers(0, 30, num_stages),
-        forward_workspace_bytes=rng.integers(0, 10, num_stages),
-        backward_workspace_bytes=rng.integers(0, 10, num_stages),
-        static_bytes=int(rng.integers(0, 50)),
-    )
 
 
 @needs_instances
