@@ -14,7 +14,7 @@ from numba import njit
 INFINITE = np.inf
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def find_classes(stage_kind: Any, input_key: Any) -> Any:
     """Rows for the distinct sub-chains of a chain of L stages; O(L^2).
 
@@ -49,7 +49,7 @@ def find_classes(stage_kind: Any, input_key: Any) -> Any:
     return row_of, row_stage[:rows].copy(), row_length[:rows].copy()
 
 
-@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(cache=True, inline="always")
 def needs(
     i: int, k: int, x: Any, saved: Any, forward_ws: Any, backward_ws: Any, loss_ws: int
 ) -> Any:
@@ -63,13 +63,13 @@ def needs(
     return forward, backward
 
 
-@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(cache=True, inline="always")
 def to_units(need: int, unit: int, rest: int) -> int:
     """Least m with m * unit + rest >= need."""
     return max(0, -((rest - need) // unit))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def least_memory(
     x: Any,
     saved: Any,

@@ -15,7 +15,7 @@ from ._recurrence import INFINITE, needs
 DONE, TOO_MANY_POINTS, TOO_MUCH_WORK = 0, 1, 2
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def grown(array: Any, size: int) -> Any:
     if array.size >= size:
         return array
@@ -24,7 +24,7 @@ def grown(array: Any, size: int) -> Any:
     return bigger
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _merge_exact(
     low: int,
     cap: int,
@@ -38,7 +38,7 @@ def _merge_exact(
     old_t: Any,
     new_m: Any,
     new_t: Any,
-) -> int:
+) -> Any:
     """Lower envelope of `old` and of base + one(m - shift) + other(m) for low <= m <= cap."""
     p = np.searchsorted(one_m, low - shift, side="right") - 1
     q = np.searchsorted(other_m, low, side="right") - 1
@@ -87,7 +87,7 @@ def _merge_exact(
     return size
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def solve_exact(
     forward_s: Any,
     backward_s: Any,

@@ -11,7 +11,7 @@ from ._recurrence import INFINITE, needs, to_units
 from ._recurrence_exact import grown
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _time_at(
     row: int, m: int, dense: bool, first: Any, start: Any, count: Any, memory: Any, values: Any
 ) -> float:
@@ -27,7 +27,7 @@ def _time_at(
     return float(values[start[row] + min(at, count[row] - 1)])
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def list_runs(
     forward_s: Any,
     backward_s: Any,

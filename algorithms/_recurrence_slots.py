@@ -13,7 +13,7 @@ from ._recurrence import INFINITE, needs, to_units
 _FAST = {"nnan", "nsz"}
 
 
-@njit(cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@njit(cache=True, fastmath=_FAST)
 def _improve_dense(best: Any, at: int, base: float, one: Any, other: Any) -> None:
     """best[at + q] = min(itself, base + one[q] + other[q]), the rows held at their last value."""
     # `best` falls with memory: from where it is as good as the sum at its very best, stop.
@@ -48,7 +48,7 @@ def _improve_dense(best: Any, at: int, base: float, one: Any, other: Any) -> Non
         flat[q] = min(flat[q], final)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def solve_dense(
     forward_s: Any,
     backward_s: Any,

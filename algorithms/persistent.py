@@ -34,9 +34,14 @@ from schedsim.schedule import Schedule
 from schedsim.simulator import simulate
 
 from ._recurrence import find_classes, least_memory
-from ._recurrence_exact import DONE, TOO_MANY_POINTS, solve_exact
+from ._recurrence_exact import DONE, TOO_MANY_POINTS
+from ._recurrence_exact import solve_exact as _solve_exact
 from ._recurrence_runs import list_runs
-from ._recurrence_slots import solve_dense
+from ._recurrence_slots import solve_dense as _solve_dense
+
+# numba's stubs take no unpacked arguments.
+solve_exact: Any = _solve_exact
+solve_dense: Any = _solve_dense
 
 MAX_STAGES = 4000
 """Beyond this the O(L^2) tables alone take gigabytes."""

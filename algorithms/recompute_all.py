@@ -24,5 +24,6 @@ def recompute_all(chain: Chain, budget_bytes: int) -> Plan:
     7.0
     """
     started = time.perf_counter()
-    schedules = [({}, segment_schedule(chain, range(chain.num_stages)))]
+    no_options: dict[str, int] = {}
+    schedules = [(no_options, segment_schedule(chain, range(chain.num_stages)))]
     return best_of(chain, budget_bytes, schedules, planner="recompute_all", started=started)

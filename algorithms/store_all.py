@@ -24,5 +24,6 @@ def store_all(workload: Chain | Graph, budget_bytes: int) -> Plan:
     'optimal'
     """
     started = time.perf_counter()
-    schedules = [({}, Schedule.store_all(workload))]
+    no_options: dict[str, int] = {}
+    schedules = [(no_options, Schedule.store_all(workload))]
     return best_of(workload, budget_bytes, schedules, planner="store_all", started=started)

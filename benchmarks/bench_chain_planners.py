@@ -70,7 +70,7 @@ def middle_budget(chain: Chain, fraction: float) -> int:
     return int(least + fraction * (most - least))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def textbook(f: Any, b: Any, x: Any, saved: Any, fws: Any, bws: Any, num_slots: int) -> Any:
     """The recurrence as the paper prints it: every (i, k, m, j), choices stored; sizes in slots."""
     num = f.size

@@ -20,7 +20,7 @@ FORWARD_PHASE = 0
 BACKWARD_PHASE = 2
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def find_lifetimes(
     runs: NDArray[np.int32],
     op_phase: NDArray[np.int8],
@@ -103,7 +103,7 @@ def find_lifetimes(
     return LEGAL, -1, -1, tensor, first, last, source, category
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def live_bytes(
     num_runs: int,
     tensor: NDArray[np.int32],

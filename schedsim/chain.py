@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._checks import check_bytes, check_name, check_seconds
 from .errors import InvalidWorkloadError
@@ -213,12 +213,12 @@ class Chain:
         name: str,
         input_bytes: int,
         *,
-        forward_s: Sequence[float],
-        backward_s: Sequence[float],
-        output_bytes: Sequence[int],
-        saved_bytes: Sequence[int],
-        forward_workspace_bytes: Sequence[int] | None = None,
-        backward_workspace_bytes: Sequence[int] | None = None,
+        forward_s: Sequence[float] | NDArray[Any],
+        backward_s: Sequence[float] | NDArray[Any],
+        output_bytes: Sequence[int] | NDArray[Any],
+        saved_bytes: Sequence[int] | NDArray[Any],
+        forward_workspace_bytes: Sequence[int] | NDArray[Any] | None = None,
+        backward_workspace_bytes: Sequence[int] | NDArray[Any] | None = None,
         static_bytes: int = 0,
     ) -> Chain:
         """A chain from one sequence per field, all of length L; stages are named ``s0..``."""

@@ -37,9 +37,12 @@ KINDS = (
 
 
 def _canvas(axes: Axes | None, width: float = 8.0) -> tuple[Figure, Axes]:
-    if axes is not None:
-        return axes.get_figure(), axes
     from matplotlib.figure import Figure
+
+    if axes is not None:
+        owner = axes.get_figure(root=True)
+        assert isinstance(owner, Figure)
+        return owner, axes
 
     figure = Figure(figsize=(width, 4.2))
     return figure, figure.subplots()

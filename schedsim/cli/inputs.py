@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..workloads import WorkloadOptions
 
 
-class SizeType(click.ParamType):
+class SizeType(click.ParamType):  # type: ignore[type-arg]
     """A size in bytes, or one of some words."""
 
     name = "size"

@@ -76,7 +76,7 @@ def merge_stages(name: str, parts: Sequence[StageRecord]) -> StageRecord:
     forward: list[OpRecord] = []
     backward: list[OpRecord] = []
     for i, part in enumerate(parts):
-        names = {}
+        names: dict[str, str] = {}
         if i:
             names |= {"in": f"{parts[i - 1].name}.out", "d.in": f"d.{parts[i - 1].name}.out"}
         if i < len(parts) - 1:

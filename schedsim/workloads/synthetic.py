@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..chain import Chain
 
@@ -52,7 +53,9 @@ def heavy_tailed(num_stages: int, seed: int = 0) -> Chain:
     return _chain("heavy-tailed", time, size, of_output=True)
 
 
-def _chain(name: str, time: np.ndarray, size: np.ndarray, *, of_output: bool = False) -> Chain:
+def _chain(
+    name: str, time: NDArray[np.float64], size: NDArray[np.float64], *, of_output: bool = False
+) -> Chain:
     output = np.rint(1e6 * (size if of_output else np.ones_like(size))).astype(np.int64)
     saved = output + np.rint(7e6 * size).astype(np.int64)
     return Chain.from_arrays(

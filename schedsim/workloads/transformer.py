@@ -213,8 +213,8 @@ def _attention_block(config: TransformerConfig) -> StageRecord:
         writes = {f"d.{weights}": scores * e, "d.v": kv}
         backward.append(OpRecord("context'", ("d.c", weights, "v"), writes, 2 * product))
         if config.dropout:
-            reads = ("d.pd", "pm")
-            backward.append(OpRecord("softmax_dropout'", reads, {"d.p": scores * e}, scores))
+            grad = {"d.p": scores * e}
+            backward.append(OpRecord("softmax_dropout'", ("d.pd", "pm"), grad, scores))
         backward += [
             OpRecord("softmax'", ("d.p", "p"), {"d.s": scores * e}, 4 * scores),
             OpRecord("scores'", ("d.s", "q", "k"), {"d.q": q, "d.k": kv}, 2 * product),

@@ -59,13 +59,12 @@ def test_gruslys_hidden_states():
 def test_slots_are_never_exceeded():
     """On unit stages the peak is s states and what one run adds, however long the chain.
 
-    A replayed forward holds its output and the gradient that waits; the backward of a step whose
-    input is stored holds its output and two gradients: s + 3 in all.
+    At a turn there are the s states stored, the current one, its output and two gradients.
     """
     for slots in range(1, 9):
         for num in (5, 20, 64, 200):
             chain = unit_chain(num)
-            assert simulate(chain, revolve_schedule(num, slots)).peak_bytes <= slots + 3
+            assert simulate(chain, revolve_schedule(num, slots)).peak_bytes <= slots + 4
 
 
 def test_pyrevolve_agrees():
