@@ -17,6 +17,7 @@ DONE, TOO_MANY_POINTS, TOO_MUCH_WORK = 0, 1, 2
 
 @njit(cache=True)
 def grown(array: Any, size: int) -> Any:
+    """`array`, or a copy of it with room for `size` entries at least."""
     if array.size >= size:
         return array
     bigger = np.empty(max(size, 2 * array.size), array.dtype)

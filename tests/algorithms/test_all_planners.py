@@ -1,0 +1,148 @@
+"""What every planner promises, on ten thousand random chains."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from chains import random_chain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedsim.algorithms import PLANNERS, get_planner
+from schedsim.algorithms.exhaustive import exhaustive
+from schedsim.algorithms.persistent import Problem
+
+import schedsim
+from schedsim import Schedule, simulate
+from schedsim.api import try_plan
+from schedsim.errors import SchedsimError
+from schedsim.files import from_dict
+from schedsim.plans import ANY_SCHEDULE
+
+CHAIN_PLANNERS = [n for n, i in PLANNERS.items() if "chain" in i.kinds and n != "exhaustive"]
+
+
+def some_budget(rng, chain) -> int:
+    """Between a little below the least persistent budget and the store-all peak."""
+    least = Problem(chain).min_feasible_bytes
+    most = simulate(chain, Schedule.store_all(chain)).peak_bytes
+    return int(rng.integers(max(0, least - 5), most + 2))
+
+
+@given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 8), integers=st.booleans())
+@settings(max_examples=10_000)
+def test_plans_keep_their_promises(seed, num_stages, integers):
+    """Never over budget in the replay, never below the bound, optimal ones never beaten."""
+    rng = np.random.default_rng(seed)
+    chain = random_chain(rng, num_stages, integer_times=integers)
+    budget = some_budget(rng, chain)
+    plans = [try_plan(chain, budget, name) for name in CHAIN_PLANNERS]
+    feasible = [plan for plan in plans if plan.feasible]
+    fastest = min((plan.makespan_s for plan in feasible), default=0.0)
+    for plan in feasible:
+        replay = simulate(chain, plan.schedule)
+        assert replay.peak_bytes == plan.peak_bytes <= budget
+        assert replay.makespan_s == plan.makespan_s
+        assert plan.lower_bound_s <= plan.makespan_s
+        if plan.bound_scope == ANY_SCHEDULE:
+            assert plan.lower_bound_s <= fastest * (1 + 1e-9)
+        if plan.status == "optimal":
+            # All of these planners make persistent schedules.
+            assert plan.makespan_s <= fastest * (1 + 1e-9)
+    exact = {plan.planner: plan for plan in plans if plan.planner in ("rotor", "frontier", "auto")}
+    assert len({plan.feasible for plan in exact.values()}) == 1
+    if exact["auto"].feasible:
+        assert all(plan.status == "optimal" for plan in exact.values())
+    else:
+        assert not feasible
+    for plan in plans:
+        if not plan.feasible:
+            assert plan.min_feasible_bytes > budget
+
+
+@given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 4))
+@settings(max_examples=150)
+def test_no_plan_beats_the_oracle(seed, num_stages):
+    """Over all schedules nothing is faster than exhaustive, and its bound holds for everyone."""
+    rng = np.random.default_rng(seed)
+    chain = random_chain(rng, num_stages)
+    budget = some_budget(rng, chain)
+    best = exhaustive(chain, budget)
+    for name in CHAIN_PLANNERS:
+        plan = try_plan(chain, budget, name)
+        if plan.feasible:
+            assert best.makespan_s <= plan.makespan_s
+            if plan.bound_scope == ANY_SCHEDULE:
+                assert plan.lower_bound_s <= best.makespan_s
+    if not best.feasible:
+        assert best.min_feasible_bytes > budget
+
+
+@given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 20))
+@settings(max_examples=300)
+def test_more_memory_never_costs_time(seed, num_stages):
+    """Optimal planners: the makespan falls with the budget."""
+    rng = np.random.default_rng(seed)
+    chain = random_chain(rng, num_stages, integer_times=False)
+    least = Problem(chain).min_feasible_bytes
+    for name in ("rotor", "frontier"):
+        times = [try_plan(chain, least + step, name).makespan_s for step in range(0, 200, 17)]
+        for less, more in pairwise(times):
+            assert more <= less * (1 + 1e-9)
+
+
+@given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 12), factor=st.integers(2, 9))
+@settings(max_examples=200)
+def test_scaling(seed, num_stages, factor):
+    """Times scale the makespan; bytes and budget scaled together change nothing."""
+    rng = np.random.default_rng(seed)
+    chain = random_chain(rng, num_stages)
+    budget = max(some_budget(rng, chain), Problem(chain).min_feasible_bytes)
+    columns = {
+        name: [getattr(stage, name) for stage in chain.stages]
+        for name in ("forward_s", "backward_s")
+    }
+    sizes = {
+        name: [factor * getattr(stage, name) for stage in chain.stages]
+        for name in (
+            "output_bytes", "saved_bytes", "forward_workspace_bytes", "backward_workspace_bytes"
+        )
+    }  # fmt: skip
+    larger = schedsim.Chain.from_arrays(
+        "larger", factor * chain.input_bytes, **columns, **sizes,
+        static_bytes=factor * chain.static_bytes,
+    )  # fmt: skip
+    for name in ("rotor", "frontier"):
+        plan = try_plan(chain, budget, name)
+        scaled = try_plan(larger, factor * budget, name)
+        assert scaled.makespan_s == plan.makespan_s
+        assert scaled.peak_bytes == factor * plan.peak_bytes
+
+
+@given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 8))
+@settings(max_examples=100)
+def test_plans_survive_json(seed, num_stages):
+    """Every planner's plan comes back the same from its file content."""
+    rng = np.random.default_rng(seed)
+    chain = random_chain(rng, num_stages, integer_times=False)
+    budget = some_budget(rng, chain)
+    for name in CHAIN_PLANNERS:
+        document = try_plan(chain, budget, name).to_dict()
+        assert from_dict(json.loads(json.dumps(document))).to_dict() == document
+
+
+@pytest.mark.parametrize("name", list(PLANNERS))
+def test_registry_rows_load(name):
+    """Each row names a function with a docstring that has an example."""
+    planner = get_planner(name).load()
+    assert planner.__name__ == name
+    assert ">>>" in planner.__doc__
+
+
+def test_unknown_planners_get_a_neighbour():
+    """A slip in a planner's name gets the right one in the hint."""
+    with pytest.raises(SchedsimError) as caught:
+        get_planner("roter")
+    assert "rotor" in caught.value.hint

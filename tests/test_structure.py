@@ -1,0 +1,66 @@
+"""The layering, and that the README names what there is."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from schedsim.algorithms import PLANNERS
+
+ROOT = Path(__file__).parents[1]
+OUTWARD = {"api.py", "__main__.py"}
+CORE = [
+    file
+    for file in sorted((ROOT / "schedsim").rglob("*.py"))
+    if "cli" not in file.parts and file.name not in OUTWARD
+]
+
+
+def imported(file: Path) -> set[str]:
+    """Absolute names of the modules that `file` imports anywhere."""
+    parts = list(file.relative_to(ROOT).with_suffix("").parts)
+    if parts[0] == "algorithms":
+        parts.insert(0, "schedsim")
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            base = parts[: -node.level] if node.level else []
+            names.add(".".join([*base, *(node.module or "").split(".")]).strip("."))
+    return names
+
+
+@pytest.mark.parametrize("file", CORE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_core_does_not_look_outward(file):
+    """Only the command line and api.py know planners."""
+    for name in imported(file):
+        assert not name.startswith(("schedsim.algorithms", "schedsim.validation", "schedsim.cli"))
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "algorithms").glob("*.py")), ids=lambda p: p.name)
+def test_planners_know_the_core_alone(file):
+    """No planner imports the command line, the api or validation."""
+    for name in imported(file):
+        assert not name.startswith(("schedsim.cli", "schedsim.api", "schedsim.validation"))
+
+
+def test_the_readme_lists_every_planner():
+    """A row per name."""
+    text = (ROOT / "README.md").read_text()
+    assert [name for name in PLANNERS if f"| `{name}` |" not in text] == []
+
+
+def test_every_public_function_has_a_docstring():
+    """Modules, classes and functions that do not begin with an underscore."""
+    lacking = []
+    for file in [*(ROOT / "schedsim").rglob("*.py"), *(ROOT / "algorithms").glob("*.py")]:
+        tree = ast.parse(file.read_text())
+        if not ast.get_docstring(tree):
+            lacking.append(str(file))
+        for node in tree.body:
+            public = isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"
+            if public and not ast.get_docstring(node):
+                lacking.append(f"{file}:{node.name}")
+    assert lacking == []
