@@ -51,12 +51,12 @@ def find_classes(stage_kind: Any, input_key: Any) -> Any:
 
 @njit(cache=True, inline="always")
 def needs(
-    i: int, k: int, x: Any, saved: Any, forward_ws: Any, backward_ws: Any, loss_ws: int
+    i: int, k: int, x: Any, saved: Any, saving_ws: Any, backward_ws: Any, loss_ws: int
 ) -> Any:
     """Bytes needed by the saving forward of stage i (and the loss) and by its backward."""
     num = saved.size
     gradient = x[k] if k < num else 0
-    forward = saved[i] + forward_ws[i] + gradient
+    forward = saved[i] + saving_ws[i] + gradient
     backward = saved[i] + x[i + 1] + (x[i] if i > 0 else 0) + backward_ws[i]
     if k == i + 1 and k == num:
         forward = max(forward, saved[i] + x[num] + loss_ws)
@@ -74,6 +74,7 @@ def least_memory(
     x: Any,
     saved: Any,
     forward_ws: Any,
+    saving_ws: Any,
     backward_ws: Any,
     loss_ws: int,
     row_of: Any,
@@ -87,7 +88,7 @@ def least_memory(
         i, n = row_stage[row], row_length[row]
         k = i + n
         gradient = x[k] if k < num else 0
-        forward, backward = needs(i, k, x, saved, forward_ws, backward_ws, loss_ws)
+        forward, backward = needs(i, k, x, saved, saving_ws, backward_ws, loss_ws)
         best = max(forward, backward)
         if n > 1:
             best = max(best, saved[i] + least[row_of[i + 1, n - 1]])

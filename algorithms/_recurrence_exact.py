@@ -96,6 +96,7 @@ def solve_exact(
     x: Any,
     saved: Any,
     forward_ws: Any,
+    saving_ws: Any,
     backward_ws: Any,
     loss_ws: int,
     row_of: Any,
@@ -125,7 +126,7 @@ def solve_exact(
         i, n = row_stage[row], row_length[row]
         k = i + n
         gradient = x[k] if k < num else 0
-        forward, backward = needs(i, k, x, saved, forward_ws, backward_ws, loss_ws)
+        forward, backward = needs(i, k, x, saved, saving_ws, backward_ws, loss_ws)
         low = max(forward, backward)
         own = forward_s[i] + backward_s[i]
         size = 0

@@ -34,6 +34,7 @@ def list_runs(
     x: Any,
     saved: Any,
     forward_ws: Any,
+    saving_ws: Any,
     backward_ws: Any,
     loss_ws: int,
     row_of: Any,
@@ -80,7 +81,7 @@ def list_runs(
             made += 1
             continue
         gradient = x[k] if k < num else 0
-        forward, backward = needs(i, k, x, saved, forward_ws, backward_ws, loss_ws)
+        forward, backward = needs(i, k, x, saved, saving_ws, backward_ws, loss_ws)
         best, choice = INFINITE, -1
         if m >= to_units(max(forward, backward), unit, rest):
             child, left_m = row_of[i + 1, k - i - 1], m - take_saved[i]

@@ -89,6 +89,7 @@ class _OpMasks:
 
     time_s: float
     workspace: int
+    saving_workspace: int  # of a run that materialises an optional output
     reads: int
     always: int  # outputs that are always materialised
     optional: int
@@ -117,6 +118,9 @@ class _Search:
                 _OpMasks(
                     op.time_s,
                     op.workspace_bytes,
+                    op.workspace_bytes
+                    if op.saving_workspace_bytes is None
+                    else op.saving_workspace_bytes,
                     sum(1 << index[t] for t in op.reads),
                     writes & ~optional,
                     optional,
@@ -207,12 +211,19 @@ class _Search:
             if done >> i & 1 and not writes & ~live:
                 continue
             _, wanted = self.useful(done | 1 << i)
-            charged = self.bytes_of(op.reads) + self.bytes_of(op.always) + op.workspace
-            others = (live & ~op.reads & ~writes | op.optional) & wanted
+            charged = self.bytes_of(op.reads) + self.bytes_of(op.always)
+            others = live & ~op.reads & ~writes & wanted
+            optional = op.optional & wanted
             for shared, dropped in self._in_place_ways(op):
                 free = (op.reads & ~dropped | op.always) & wanted
-                for kept in self._largest(others, room - charged + shared):
+                left = room - charged + shared
+                for kept in self._largest(others, left - op.workspace):
                     yield i, kept | free
+                if not optional:
+                    continue
+                for kept in self._largest(others | optional, left - op.saving_workspace):
+                    if kept & optional:
+                        yield i, kept | free
 
     def _in_place_ways(self, op: _OpMasks) -> Iterator[tuple[int, int]]:
         """(bytes shared, inputs dropped) for each choice of inputs to take over."""

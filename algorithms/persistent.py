@@ -97,6 +97,14 @@ class Problem:
         self.x = chain.activation_bytes()
         self.saved = np.array([s.saved_bytes for s in stages], dtype=np.int64)
         self.forward_ws = np.array([s.forward_workspace_bytes for s in stages], dtype=np.int64)
+        # A stage without residual keeps nothing that a saving run could materialise.
+        saving = (
+            s.forward_workspace_bytes
+            if s.saving_workspace_bytes is None or s.saved_bytes == s.output_bytes
+            else s.saving_workspace_bytes
+            for s in stages
+        )
+        self.saving_ws = np.fromiter(saving, dtype=np.int64, count=len(stages))
         self.backward_ws = np.array([s.backward_workspace_bytes for s in stages], dtype=np.int64)
         self.loss_ws = chain.loss_workspace_bytes
         self.forward_s, self.backward_s, self.loss_s = _on_grid(chain)
@@ -108,6 +116,7 @@ class Problem:
             self.x[1:].tolist(),
             self.saved.tolist(),
             self.forward_ws.tolist(),
+            self.saving_ws.tolist(),
             self.backward_ws.tolist(),
             strict=True,
         )
@@ -132,6 +141,7 @@ class Problem:
             self.x,
             self.saved,
             self.forward_ws,
+            self.saving_ws,
             self.backward_ws,
             self.loss_ws,
             self.row_of,
@@ -217,6 +227,7 @@ class Problem:
             self.x,
             self.saved,
             self.forward_ws,
+            self.saving_ws,
             self.backward_ws,
             self.loss_ws,
             self.row_of,
@@ -245,6 +256,7 @@ class Problem:
             self.x,
             self.saved,
             self.forward_ws,
+            self.saving_ws,
             self.backward_ws,
             self.loss_ws,
             self.row_of,

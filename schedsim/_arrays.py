@@ -21,7 +21,8 @@ class GraphArrays:
     Attributes
     ----------
     op_time_s : (num_ops,) float64
-    op_workspace_bytes : (num_ops,) int64
+    op_workspace_bytes, op_saving_workspace_bytes : (num_ops,) int64
+        Of a run that materialises no optional output, and of one that does.
     op_phase : (num_ops,) int8
         Index into `schedsim.graph.PHASES`.
     op_once : (num_ops,) bool
@@ -38,6 +39,7 @@ class GraphArrays:
 
     op_time_s: NDArray[np.float64]
     op_workspace_bytes: NDArray[np.int64]
+    op_saving_workspace_bytes: NDArray[np.int64]
     op_phase: NDArray[np.int8]
     op_once: NDArray[np.bool_]
     read_start: NDArray[np.int64]
@@ -89,6 +91,15 @@ def build_arrays(graph: Graph) -> GraphArrays:
     return GraphArrays(
         op_time_s=of_ops([op.time_s for op in graph.ops], np.float64),
         op_workspace_bytes=of_ops([op.workspace_bytes for op in graph.ops], np.int64),
+        op_saving_workspace_bytes=of_ops(
+            [
+                op.workspace_bytes
+                if op.saving_workspace_bytes is None
+                else op.saving_workspace_bytes
+                for op in graph.ops
+            ],
+            np.int64,
+        ),
         op_phase=of_ops([PHASES.index(op.phase) for op in graph.ops], np.int8),
         op_once=of_ops([op.once for op in graph.ops], np.bool_),
         read_start=read_start,

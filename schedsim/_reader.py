@@ -117,9 +117,9 @@ class Reader:
         check_bytes(value, self._at(name))
         return int(value)
 
-    def take_optional_bytes(self, name: str) -> int | None:
+    def take_optional_bytes(self, name: str, default: Any = _REQUIRED) -> int | None:
         """The field `name` as a whole number of bytes, or null."""
-        value = self._pop(name, _REQUIRED)
+        value = self._pop(name, default)
         if value is None:
             return None
         check_bytes(value, self._at(name))

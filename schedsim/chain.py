@@ -33,6 +33,9 @@ class Stage:
         Everything the stage's backward needs besides its input, the output included.
     forward_workspace_bytes, backward_workspace_bytes
         Temporary bytes that live only while the op runs.
+    saving_workspace_bytes
+        Workspace of a forward run that keeps its bundle, where it differs from that of one that
+        keeps nothing; `forward_workspace_bytes` where ``None``.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Stage:
     saved_bytes: int
     forward_workspace_bytes: int = 0
     backward_workspace_bytes: int = 0
+    saving_workspace_bytes: int | None = None
 
     def check(self, path: str) -> None:
         """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
@@ -52,6 +56,8 @@ class Stage:
         check_bytes(self.saved_bytes, f"{path}.saved_bytes")
         check_bytes(self.forward_workspace_bytes, f"{path}.forward_workspace_bytes")
         check_bytes(self.backward_workspace_bytes, f"{path}.backward_workspace_bytes")
+        if self.saving_workspace_bytes is not None:
+            check_bytes(self.saving_workspace_bytes, f"{path}.saving_workspace_bytes")
         if self.saved_bytes < self.output_bytes:
             raise InvalidWorkloadError(
                 f"{self.saved_bytes} is less than output_bytes {self.output_bytes}",
@@ -173,6 +179,7 @@ class Chain:
                     reads=(f"a{i}",),
                     writes=writes,
                     optional=optional,
+                    saving_workspace_bytes=stage.saving_workspace_bytes,
                 )
             )
             previous = self.stages[i - 1].output_bytes if i else 0

@@ -135,19 +135,23 @@ def chain_to_dict(chain: Chain) -> dict[str, Any]:
         document["loss_s"] = float(chain.loss_s)
     if chain.loss_workspace_bytes:
         document["loss_workspace_bytes"] = chain.loss_workspace_bytes
-    document["stages"] = [
-        {
-            "name": stage.name,
-            "forward_s": float(stage.forward_s),
-            "backward_s": float(stage.backward_s),
-            "output_bytes": stage.output_bytes,
-            "saved_bytes": stage.saved_bytes,
-            "forward_workspace_bytes": stage.forward_workspace_bytes,
-            "backward_workspace_bytes": stage.backward_workspace_bytes,
-        }
-        for stage in chain.stages
-    ]
+    document["stages"] = [_stage_to_dict(stage) for stage in chain.stages]
     return document
+
+
+def _stage_to_dict(stage: Stage) -> dict[str, Any]:
+    item: dict[str, Any] = {
+        "name": stage.name,
+        "forward_s": float(stage.forward_s),
+        "backward_s": float(stage.backward_s),
+        "output_bytes": stage.output_bytes,
+        "saved_bytes": stage.saved_bytes,
+        "forward_workspace_bytes": stage.forward_workspace_bytes,
+        "backward_workspace_bytes": stage.backward_workspace_bytes,
+    }
+    if stage.saving_workspace_bytes is not None:
+        item["saving_workspace_bytes"] = stage.saving_workspace_bytes
+    return item
 
 
 def _read_chain(reader: Reader) -> Chain:
@@ -170,6 +174,7 @@ def _read_chain(reader: Reader) -> Chain:
                 saved_bytes=item.take_bytes("saved_bytes"),
                 forward_workspace_bytes=item.take_bytes("forward_workspace_bytes", 0),
                 backward_workspace_bytes=item.take_bytes("backward_workspace_bytes", 0),
+                saving_workspace_bytes=item.take_optional_bytes("saving_workspace_bytes", None),
             )
         )
         item.finish()
@@ -192,6 +197,8 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
             "once": op.once,
         }
         # Only where they say something, so that plain graphs stay plain.
+        if op.saving_workspace_bytes is not None:
+            item["saving_workspace_bytes"] = op.saving_workspace_bytes
         if op.in_place:
             item["in_place"] = dict(op.in_place)
         if op.queue != COMPUTE:
@@ -225,6 +232,7 @@ def _read_graph(reader: Reader) -> Graph:
                 phase=item.take("phase", str),
                 time_s=item.take_seconds("time_s"),
                 workspace_bytes=item.take_bytes("workspace_bytes", 0),
+                saving_workspace_bytes=item.take_optional_bytes("saving_workspace_bytes", None),
                 reads=item.take_names("reads"),
                 writes=item.take_sizes("writes"),
                 optional=item.take_names("optional", ()),

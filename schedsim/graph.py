@@ -38,6 +38,9 @@ class Op:
         Those of `writes` that are materialised only where somebody reads that instance.
     once
         The op may not run twice (it accumulates, or has another effect).
+    saving_workspace_bytes
+        Workspace of a run in which an optional output is materialised; `workspace_bytes` where
+        ``None``.
     in_place
         Output -> input whose storage it takes over, wherever this run is the input's last use.
     queue
@@ -57,6 +60,7 @@ class Op:
     in_place: Mapping[str, str] = field(default_factory=dict)
     queue: str = COMPUTE
     pools: Mapping[str, str] = field(default_factory=dict)
+    saving_workspace_bytes: int | None = None
 
     def check(self, path: str) -> None:
         """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
@@ -69,6 +73,8 @@ class Op:
             )
         check_seconds(self.time_s, f"{path}.time_s")
         check_bytes(self.workspace_bytes, f"{path}.workspace_bytes")
+        if self.saving_workspace_bytes is not None:
+            check_bytes(self.saving_workspace_bytes, f"{path}.saving_workspace_bytes")
         if len(set(self.reads)) != len(self.reads):
             raise InvalidWorkloadError("a tensor is listed twice", path=f"{path}.reads")
         for tensor, size in self.writes.items():
@@ -148,7 +154,9 @@ class Graph:
             if tensor not in self._producers and tensor not in self.inputs:
                 raise InvalidWorkloadError(f"unknown tensor {tensor!r}", path=f"results[{i}]")
         total = self.static_bytes + sum(self.inputs.values())
-        total += sum(sum(op.writes.values()) + op.workspace_bytes for op in self.ops)
+        for op in self.ops:
+            total += sum(op.writes.values()) + op.workspace_bytes
+            total += op.saving_workspace_bytes or 0
         if total >= 2**62:
             raise InvalidWorkloadError("all sizes together pass 2^62 bytes", path="ops")
 

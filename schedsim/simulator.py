@@ -84,6 +84,7 @@ class Simulation:
     _graph: Graph
     _runs: NDArray[np.int32]
     _instances: tuple[NDArray[Any], ...]
+    _workspace: NDArray[np.int64]
 
     @property
     def overhead(self) -> float:
@@ -116,7 +117,7 @@ class Simulation:
             if name == "static":
                 table[name] = np.full(self.num_runs, self.static_bytes, dtype=np.int64)
             elif name == "workspace":
-                table[name] = arrays.op_workspace_bytes[self._runs]
+                table[name] = self._workspace
             else:
                 chosen = category == code
                 table[name] = live_bytes(
@@ -222,7 +223,12 @@ def simulate(workload: Chain | Graph, schedule: Schedule) -> Simulation:
         raise _illegal(graph, runs, int(code), int(run), int(item))
     everything = np.ones(tensor.size, dtype=np.bool_)
     memory = live_bytes(runs.size, tensor, first, last, source, everything, arrays.tensor_bytes)
-    memory += arrays.op_workspace_bytes[runs]
+    saves = np.zeros(runs.size, dtype=np.bool_)
+    saves[first[arrays.tensor_optional[tensor] & (last >= 0)]] = True
+    workspace = np.where(
+        saves, arrays.op_saving_workspace_bytes[runs], arrays.op_workspace_bytes[runs]
+    )
+    memory += workspace
     memory += graph.static_bytes
     memory.setflags(write=False)
     peak_run = int(np.argmax(memory))
@@ -240,6 +246,7 @@ def simulate(workload: Chain | Graph, schedule: Schedule) -> Simulation:
         _graph=graph,
         _runs=runs,
         _instances=(tensor, first, last, source, category),
+        _workspace=workspace,
     )
 
 

@@ -161,9 +161,9 @@ def to_chain(model: ModelRecord, roofline: Roofline, *, static_bytes: int = 0) -
     """The same step as a chain, with workspaces found by replaying each stage's ops.
 
     A stage saves what its forward writes and its backward reads, and its output. The forward
-    workspace covers a run that saves nothing and one that saves all; as the chain charges it
-    beside the bundle in both, a saving forward is charged too much: on the safe side. The backward
-    workspace covers the gradients inside the stage, with bundle tensors freed as they are used.
+    workspaces cover what comes and goes inside the stage in a run that keeps nothing, and in one
+    that keeps all; the backward workspace covers the gradients inside the stage, with bundle
+    tensors freed as they are used.
     """
     stages = []
     previous = model.input_bytes
@@ -181,7 +181,7 @@ def _stage_costs(
     input_bytes: int,
     dtype: str,
     roofline: Roofline,
-) -> tuple[float, float, int, int, int, int]:
+) -> tuple[float, float, int, int, int, int, int]:
     sizes: dict[str, int] = {"in": input_bytes}
     for op in [*forward, *backward]:
         sizes.update(op.writes)
@@ -199,7 +199,6 @@ def _stage_costs(
         backward, sizes, start=(*sorted(needed), "d.out"), stay=gradients, absent={"in"}
     )
     charged = saved_bytes + output + sizes.get("d.in", 0)
-    forward_workspace = max(0, plain - output, saving - saved_bytes)
 
     def time_s(ops: Iterable[OpRecord]) -> float:
         return sum(roofline.time_s(op.flops, _moved(op, op.reads, sizes), dtype) for op in ops)
@@ -209,8 +208,9 @@ def _stage_costs(
         time_s(backward),
         output,
         saved_bytes,
-        forward_workspace,
+        max(0, plain - output),
         max(0, reverse - charged),
+        max(0, saving - saved_bytes),
     )
 
 

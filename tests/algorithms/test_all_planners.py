@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -96,24 +97,21 @@ def test_more_memory_never_costs_time(seed, num_stages):
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 12), factor=st.integers(2, 9))
 @settings(max_examples=200)
 def test_scaling(seed, num_stages, factor):
-    """Times scale the makespan; bytes and budget scaled together change nothing."""
+    """Bytes and budget scaled together change neither the makespan nor the schedule's shape."""
     rng = np.random.default_rng(seed)
     chain = random_chain(rng, num_stages)
     budget = max(some_budget(rng, chain), Problem(chain).min_feasible_bytes)
-    columns = {
-        name: [getattr(stage, name) for stage in chain.stages]
-        for name in ("forward_s", "backward_s")
-    }
-    sizes = {
-        name: [factor * getattr(stage, name) for stage in chain.stages]
-        for name in (
-            "output_bytes", "saved_bytes", "forward_workspace_bytes", "backward_workspace_bytes"
-        )
-    }  # fmt: skip
-    larger = schedsim.Chain.from_arrays(
-        "larger", factor * chain.input_bytes, **columns, **sizes,
+    stages = []
+    for stage in chain.stages:
+        sizes = {name: getattr(stage, name) for name in stage.__slots__ if name.endswith("_bytes")}
+        scaled_sizes = {n: None if size is None else factor * size for n, size in sizes.items()}
+        stages.append(replace(stage, **scaled_sizes))
+    larger = schedsim.Chain(
+        "larger",
+        factor * chain.input_bytes,
+        tuple(stages),
         static_bytes=factor * chain.static_bytes,
-    )  # fmt: skip
+    )
     for name in ("rotor", "frontier"):
         plan = try_plan(chain, budget, name)
         scaled = try_plan(larger, factor * budget, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +24,21 @@ def random_chain(rng: np.random.Generator, num_stages: int, *, integer_times: bo
     """Uneven sizes and times with workspaces and static bytes; some sizes are zero."""
     output = rng.integers(0, 20, num_stages)
     times = rng.integers(1, 10, (2, num_stages)) if integer_times else rng.random((2, num_stages))
-    return Chain.from_arrays(
+    chain = Chain.from_arrays(
         "random",
         int(rng.integers(0, 20)),
         forward_s=times[0],
         backward_s=times[1],
         output_bytes=output,
-        saved_bytes=output + rng.integers(0, 30, num_stages),
+        saved_bytes=output + rng.integers(0, 3, num_stages) * rng.integers(0, 15, num_stages),
         forward_workspace_bytes=rng.integers(0, 10, num_stages),
         backward_workspace_bytes=rng.integers(0, 10, num_stages),
         static_bytes=int(rng.integers(0, 50)),
     )
+    if rng.random() < 0.5:
+        return chain
+    stages = [replace(s, saving_workspace_bytes=int(rng.integers(0, 10))) for s in chain.stages]
+    return replace(chain, stages=tuple(stages))
 
 
 def unit_chain(num_stages: int) -> Chain:
@@ -72,6 +77,7 @@ def random_graph(rng: np.random.Generator, num_ops: int) -> Graph:
                 optional=optional,
                 once=bool(rng.random() < 0.1),
                 in_place=in_place,
+                saving_workspace_bytes=int(rng.integers(0, 9)) if rng.random() < 0.3 else None,
             )
         )
         tensors += list(writes)

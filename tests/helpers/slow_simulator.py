@@ -44,7 +44,11 @@ def slow_memory(graph: Graph, names: list[str]) -> list[int]:
 
     memory = []
     for run, name in enumerate(names):
-        total = graph.static_bytes + ops[name].workspace_bytes
+        op = ops[name]
+        saves = any(i.first == run and i.tensor in op.optional and lives(i) for i in instances)
+        differs = saves and op.saving_workspace_bytes is not None
+        total = graph.static_bytes
+        total += op.saving_workspace_bytes if differs else op.workspace_bytes
         for instance in instances:
             if run not in lives(instance):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,6 +78,15 @@ def test_recomputing_drops_the_bundle_by_hand():
     assert simulation.num_recomputed == 1
     at_recompute = simulation.by_category(4)
     assert (at_recompute["checkpoints"], at_recompute["recompute"]) == (4, 10)
+
+
+def test_a_saving_run_has_a_workspace_of_its_own():
+    """F0 keeps nothing first (workspace 9), then its bundle (workspace 2); F1 keeps it at once."""
+    stage = Stage("s0", 1, 2, 4, 10, 9, 3, saving_workspace_bytes=2)
+    chain = Chain("own", 4, (stage, replace(stage, name="s1")))
+    simulation = simulate(chain, Schedule.from_names(["F0", "F1", "loss", "B1", "F0", "B0"]))
+    # As in the example above, with 9 instead of 1 once and 2 instead of 1 twice.
+    assert simulation.memory_bytes.tolist() == [17, 20, 22, 29, 20, 21]
 
 
 def test_an_unread_output_dies_with_its_op_and_a_result_does_not():
