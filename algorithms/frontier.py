@@ -16,8 +16,8 @@ from .persistent import Problem, exact_plan, infeasible_plan
 MAX_POINTS = 60_000_000
 """Break points kept over all sub-chains: 16 bytes each."""
 
-MAX_WORK = 40_000_000_000
-"""Points merged: minutes."""
+MAX_WORK = 4_000_000_000
+"""Points merged: about half a minute."""
 
 
 @dataclass(frozen=True)

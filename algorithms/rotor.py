@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -75,13 +76,18 @@ def rotor(
     best_s, best = math.inf, problem.least_memory_schedule()
     bound_s = chain.store_all_s
     slots, used, round_s = min(num_slots, _most_slots(problem)), 0, 0.0
+    interrupted = False
     while True:
         round_started = time.perf_counter()
         used = slots
-        makespan_s, schedule = _round_up(problem, budget_bytes, slots)
+        try:
+            makespan_s, schedule, below_s = _both_roundings(problem, budget_bytes, slots)
+        except KeyboardInterrupt:
+            interrupted = True  # the best so far is still a plan
+            break
         if schedule is not None and makespan_s < best_s:
             best_s, best = makespan_s, schedule
-        bound_s = max(bound_s, _round_down(problem, budget_bytes, slots))
+        bound_s = max(bound_s, below_s)
         if best_s <= bound_s * (1 + gap):
             break
         now = time.perf_counter()
@@ -95,7 +101,7 @@ def rotor(
         best,
         planner="rotor",
         started=started,
-        options={"num_slots": used, "gap": gap},
+        options={"num_slots": used, "gap": gap, **({"interrupted": True} if interrupted else {})},
         lower_bound_s=bound_s,
         bound_scope=PERSISTENT,
         min_feasible_bytes=problem.min_feasible_bytes,
@@ -112,13 +118,16 @@ def _most_slots(problem: Problem) -> int:
     return MAX_TABLE_BYTES // (8 * problem.num_rows) - 1
 
 
-def _round_up(problem: Problem, budget_bytes: int, slots: int) -> tuple[float, Schedule | None]:
-    unit = max(1, -(-(budget_bytes - problem.outside_bytes) // slots))
-    table = problem.solve_slots(budget_bytes, unit, round_up=True)
-    return problem.time_s(table, budget_bytes), problem.schedule(table, budget_bytes)
+def _both_roundings(
+    problem: Problem, budget_bytes: int, slots: int
+) -> tuple[float, Schedule | None, float]:
+    """Makespan and schedule with sizes rounded up, and the bound with sizes rounded down.
 
-
-def _round_down(problem: Problem, budget_bytes: int, slots: int) -> float:
+    The two programmes run at once: their kernels need no interpreter lock.
+    """
     unit = max(1, -(-(budget_bytes - problem.outside_bytes) // slots))
-    table = problem.solve_slots(budget_bytes, unit, round_up=False)
-    return problem.time_s(table, budget_bytes)
+    with ThreadPoolExecutor(1) as pool:
+        below = pool.submit(problem.solve_slots, budget_bytes, unit, round_up=False)
+        above = problem.solve_slots(budget_bytes, unit, round_up=True)
+        bound_s = problem.time_s(below.result(), budget_bytes)
+    return problem.time_s(above, budget_bytes), problem.schedule(above, budget_bytes), bound_s

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .chain import Chain
-from .errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
+from .errors import (
+    InfeasibleBudgetError,
+    PlannerLimitError,
+    PlannerSkippedWarning,
+    SchedsimError,
+    UnsupportedError,
+)
 from .graph import Graph
 from .plans import Plan
 from .units import format_bytes, parse_bytes
@@ -119,9 +126,24 @@ def compare(
 ) -> list[Plan]:
     """One plan per planner, infeasible ones included, in the order given.
 
-    By default every planner that takes the workload, but for ``auto`` and ``exhaustive``.
+    By default every planner that takes the workload, but for ``auto`` and ``exhaustive``. A planner
+    for which the workload is too large is left out, with a `PlannerSkippedWarning`.
+
+    Examples
+    --------
+    >>> import schedsim
+    >>> chain = schedsim.Chain.from_arrays("two", 4, forward_s=[1, 1], backward_s=[2, 2],
+    ...                                    output_bytes=[4, 4], saved_bytes=[10, 10])
+    >>> [plan.status for plan in schedsim.compare(chain, 26, ["store_all", "rotor"])]
+    ['infeasible', 'optimal']
     """
-    return [try_plan(workload, budget_bytes, name) for name in planners or comparable(workload)]
+    plans = []
+    for name in planners or comparable(workload):
+        try:
+            plans.append(try_plan(workload, budget_bytes, name))
+        except PlannerLimitError as error:
+            warnings.warn(f"{name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
+    return plans
 
 
 def comparable(workload: Chain | Graph) -> list[str]:

@@ -86,6 +86,10 @@ class PlannerLimitError(SchedsimError):
     """A planner refuses a workload that is larger than it can handle in reasonable time."""
 
 
+class PlannerSkippedWarning(UserWarning):
+    """A comparison leaves a planner out, as the workload is too large for it."""
+
+
 class UnsupportedError(SchedsimError):
     """The request is well formed, but not something this version does."""
 

@@ -11,6 +11,7 @@ import pytest
 from chains import INSTANCES, needs_instances, random_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedsim.algorithms import rotor as rotor_module
 from schedsim.algorithms.auto import auto
 from schedsim.algorithms.frontier import exact_frontier, frontier
 from schedsim.algorithms.persistent import MAX_STAGES, Problem, WorkLimitReached
@@ -170,6 +171,31 @@ def test_rotor_at_the_least_budget_with_few_slots():
     budget = Problem(chain).min_feasible_bytes
     plan = rotor(chain, budget, num_slots=10, gap=10.0)
     assert plan.feasible
+    assert plan.peak_bytes <= budget
+
+
+def test_an_interrupted_planner_gives_its_best_so_far(monkeypatch):
+    """Interrupted in its second round, rotor returns the first round's plan, and says so."""
+    rng = np.random.default_rng(2)
+    output = rng.integers(10**6, 10**7, 20)
+    chain = Chain.from_arrays(
+        "long", 10**6 + 3, forward_s=rng.random(20), backward_s=rng.random(20),
+        output_bytes=output, saved_bytes=output + rng.integers(10**6, 10**8, 20),
+    )  # fmt: skip
+    budget = Problem(chain).min_feasible_bytes * 2
+    rounds = []
+    whole = rotor_module._both_roundings
+
+    def second_is_interrupted(*arguments):
+        rounds.append(arguments)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        return whole(*arguments)
+
+    monkeypatch.setattr(rotor_module, "_both_roundings", second_is_interrupted)
+    plan = rotor(chain, budget, num_slots=10, gap=0.0)
+    assert plan.feasible
+    assert plan.options["interrupted"]
     assert plan.peak_bytes <= budget
 
 

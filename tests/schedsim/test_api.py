@@ -11,6 +11,7 @@ from chains import random_chain, random_graph, unit_chain
 
 import schedsim
 from schedsim import InfeasibleBudgetError, SchedsimError, UnsupportedError
+from schedsim.errors import PlannerSkippedWarning
 
 
 def test_infeasible_raises_with_the_least_budget():
@@ -63,6 +64,13 @@ def test_compare_gives_a_plan_per_planner():
         ("store_all", "infeasible"),
         ("rotor", "optimal"),
     ]
+
+
+def test_compare_leaves_out_what_is_too_large():
+    """A warning names the planner and the reason; the others are there."""
+    with pytest.warns(PlannerSkippedWarning, match="rotor left out"):
+        plans = schedsim.compare(unit_chain(4001), 10**6, ["rotor", "store_all"])
+    assert [plan.planner for plan in plans] == ["store_all"]
 
 
 def test_results_print_well():
