@@ -46,7 +46,7 @@ def find_classes(stage_kind: Any, input_key: Any) -> Any:
             row_of[i, n] = rows
             row_stage[rows], row_length[rows] = i, n
             rows += 1
-    return row_of, row_stage[:rows].copy(), row_length[:rows].copy()
+    return row_of, row_stage[:rows], row_length[:rows]
 
 
 @njit(cache=True, inline="always")
@@ -67,6 +67,19 @@ def needs(
 def to_units(need: int, unit: int, rest: int) -> int:
     """Least m with m * unit + rest >= need."""
     return max(0, -((rest - need) // unit))
+
+
+@njit(cache=True)
+def num_at_most(ascending: Any, limit: int) -> int:
+    """How many entries of `ascending` are at most `limit`; compiles faster than searchsorted."""
+    low, high = 0, ascending.size
+    while low < high:
+        middle = (low + high) // 2
+        if ascending[middle] <= limit:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @njit(cache=True)

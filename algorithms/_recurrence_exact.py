@@ -10,9 +10,16 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ._recurrence import INFINITE, needs
+from ._recurrence import INFINITE, needs, num_at_most
 
 DONE, TOO_MANY_POINTS, TOO_MUCH_WORK = 0, 1, 2
+
+
+@njit(cache=True)
+def copy_into(target: Any, at: int, source: Any, size: int) -> None:
+    """target[at : at + size] = source[:size]; a loop, as slices take a second to compile."""
+    for q in range(size):
+        target[at + q] = source[q]
 
 
 @njit(cache=True)
@@ -21,7 +28,7 @@ def grown(array: Any, size: int) -> Any:
     if array.size >= size:
         return array
     bigger = np.empty(max(size, 2 * array.size), array.dtype)
-    bigger[: array.size] = array
+    copy_into(bigger, 0, array, array.size)
     return bigger
 
 
@@ -41,11 +48,11 @@ def _merge_exact(
     new_t: Any,
 ) -> Any:
     """Lower envelope of `old` and of base + one(m - shift) + other(m) for low <= m <= cap."""
-    p = np.searchsorted(one_m, low - shift, side="right") - 1
-    q = np.searchsorted(other_m, low, side="right") - 1
-    a = np.searchsorted(old_m, low, side="right")
-    new_m[:a] = old_m[:a]
-    new_t[:a] = old_t[:a]
+    p = num_at_most(one_m, low - shift) - 1
+    q = num_at_most(other_m, low) - 1
+    a = num_at_most(old_m, low)
+    copy_into(new_m, 0, old_m, a)
+    copy_into(new_t, 0, old_t, a)
     size = a
     last = new_t[a - 1] if a else INFINITE
     least = base + one_t[-1] + other_t[-1]
@@ -127,82 +134,70 @@ def solve_exact(
         k = i + n
         gradient = x[k] if k < num else 0
         forward, backward = needs(i, k, x, saved, saving_ws, backward_ws, loss_ws)
-        low = max(forward, backward)
-        own = forward_s[i] + backward_s[i]
         size = 0
         if n == 1:
+            low = max(forward, backward)
             if low <= cap:
                 old_m[0] = low
-                old_t[0] = own + loss_s if k == num else own
+                old_t[0] = forward_s[i] + backward_s[i] + (loss_s if k == num else 0.0)
                 size = 1
-        else:
-            child = row_of[i + 1, n - 1]
-            begin, end = start[child], start[child] + count[child]
-            if end > begin:
-                at = max(low, memory[begin] + saved[i])
-                if at <= cap:
-                    new_m, new_t = grown(new_m, end - begin + 2), grown(new_t, end - begin + 2)
-                    size = _merge_exact(
-                        at,
-                        cap,
-                        own,
-                        memory[begin:end],
-                        values[begin:end],
-                        saved[i],
-                        zero_m,
-                        zero_t,
-                        old_m[:0],
-                        old_t[:0],
-                        new_m,
-                        new_t,
-                    )
-                    old_m, new_m, old_t, new_t = new_m, old_m, new_t, old_t
-            peak = 0
-            replay = 0.0
-            for j in range(i + 1, k):
+        peak = 0
+        replay = 0.0
+        for j in range(i, k if n > 1 else i):
+            if j == i:
+                # Stage i keeps its bundle; what is left is the chain after it.
+                right, shift = row_of[i + 1, n - 1], saved[i]
+                at, base = max(forward, backward), forward_s[i] + backward_s[i]
+                left_m, left_t = zero_m, zero_t
+            else:
                 stage = j - 1
                 peak = max(peak, (x[stage] if stage > i else 0) + x[j] + forward_ws[stage])
                 replay += forward_s[stage]
                 if peak + gradient > cap:
                     break
-                right, left = row_of[j, k - j], row_of[i, j - i]
-                if count[right] == 0 or count[left] == 0:
+                right, shift = row_of[j, k - j], x[j]
+                at, base = peak + gradient, replay
+                left = row_of[i, j - i]
+                if count[left] == 0:
                     continue
-                right_at, left_at = start[right], start[left]
-                right_end, left_end = right_at + count[right], left_at + count[left]
-                at = max(peak + gradient, memory[right_at] + x[j], memory[left_at])
-                if at > cap:
-                    continue
-                least = replay + values[right_end - 1] + values[left_end - 1]
-                below = np.searchsorted(old_m[:size], at, side="right")
-                # At its very best, with all memory, the split may still lose everywhere.
-                if below and old_t[below - 1] <= least:
-                    continue
-                room = size + count[right] + count[left] + 2
-                work += room
-                new_m, new_t = grown(new_m, room), grown(new_t, room)
-                size = _merge_exact(
-                    at,
-                    cap,
-                    replay,
-                    memory[right_at:right_end],
-                    values[right_at:right_end],
-                    x[j],
-                    memory[left_at:left_end],
-                    values[left_at:left_end],
-                    old_m[:size],
-                    old_t[:size],
-                    new_m,
-                    new_t,
-                )
-                old_m, new_m, old_t, new_t = new_m, old_m, new_t, old_t
+                left_m = memory[start[left] : start[left] + count[left]]
+                left_t = values[start[left] : start[left] + count[left]]
+            if count[right] == 0:
+                continue
+            right_m = memory[start[right] : start[right] + count[right]]
+            right_t = values[start[right] : start[right] + count[right]]
+            at = max(at, right_m[0] + shift, left_m[0])
+            if at > cap:
+                continue
+            # At its very best, with all memory, this way may still lose everywhere.
+            below = num_at_most(old_m[:size], at)
+            if below and old_t[below - 1] <= base + right_t[-1] + left_t[-1]:
+                continue
+            room = size + right_m.size + left_m.size + 2
+            work += room
+            new_m, new_t = grown(new_m, room), grown(new_t, room)
+            size = _merge_exact(
+                at,
+                cap,
+                base,
+                right_m,
+                right_t,
+                shift,
+                left_m,
+                left_t,
+                old_m[:size],
+                old_t[:size],
+                new_m,
+                new_t,
+            )
+            old_m, new_m, old_t, new_t = new_m, old_m, new_t, old_t
         if filled + size > max_points:
             return TOO_MANY_POINTS, start, count, memory[:0], values[:0]
         if work > max_work:
             return TOO_MUCH_WORK, start, count, memory[:0], values[:0]
         memory, values = grown(memory, filled + size), grown(values, filled + size)
         start[row], count[row] = filled, size
-        memory[filled : filled + size] = old_m[:size]
-        values[filled : filled + size] = old_t[:size]
+        copy_into(memory, filled, old_m, size)
+        copy_into(values, filled, old_t, size)
         filled += size
-    return DONE, start, count, memory[:filled].copy(), values[:filled].copy()
+    return DONE, start, count, memory[:filled], values[:filled]

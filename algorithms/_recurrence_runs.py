@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ._recurrence import INFINITE, needs, to_units
+from ._recurrence import INFINITE, needs, num_at_most, to_units
 from ._recurrence_exact import grown
 
 
@@ -18,13 +18,20 @@ def _time_at(
     """Time of `row` with memory m; infinite where it is infeasible."""
     if count[row] == 0 or m < 0:
         return INFINITE
-    if dense:
-        at = m - first[row]
-    else:
-        at = np.searchsorted(memory[start[row] : start[row] + count[row]], m, side="right") - 1
+    at = m - first[row]
+    if not dense:
+        at = num_at_most(memory[start[row] : start[row] + count[row]], m) - 1
     if at < 0:
         return INFINITE
     return float(values[start[row] + min(at, count[row] - 1)])
+
+
+@njit(cache=True)
+def _put(stack: Any, at: int, i: int, k: int, m: int) -> None:
+    """One entry of the stack; element by element, as rows take a second to compile."""
+    stack[at, 0] = i
+    stack[at, 1] = k
+    stack[at, 2] = m
 
 
 @njit(cache=True)
@@ -59,7 +66,7 @@ def list_runs(
     made = 0
     # Entries (i, k, m) are sub-chains to run; (op, -1, 0) is a single run.
     stack = np.empty((4 * num + 16, 3), np.int64)
-    stack[0, 0], stack[0, 1], stack[0, 2] = 0, num, top
+    _put(stack, 0, 0, num, top)
     height = 1
     if _time_at(row_of[0, num], top, dense, first, start, count, memory, values) == INFINITE:
         return runs[:0]
@@ -105,13 +112,13 @@ def list_runs(
         if choice == i:
             runs[made] = i
             made += 1
-            stack[height] = (2 * num - i, -1, 0)
-            stack[height + 1] = (i + 1, k, m - take_saved[i])
+            _put(stack, height, 2 * num - i, -1, 0)
+            _put(stack, height + 1, i + 1, k, m - take_saved[i])
         else:
             for stage in range(i, choice):
                 runs[made] = stage
                 made += 1
-            stack[height] = (i, choice, m)
-            stack[height + 1] = (choice, k, m - take_x[choice])
+            _put(stack, height, i, choice, m)
+            _put(stack, height + 1, choice, k, m - take_x[choice])
         height += 2
-    return runs[:made].copy()
+    return runs[:made]

@@ -217,10 +217,10 @@ def _pyrevolve() -> int:
 
 
 def _checkpoint_schedules() -> int:
-    from checkpoint_schedules import EndReverse, Revolve
+    from checkpoint_schedules import EndReverse, MultistageCheckpointSchedule
 
     actions = 0
-    for action in Revolve(10_000, 100):
+    for action in MultistageCheckpointSchedule(10_000, 100, 0):
         actions += 1
         if isinstance(action, EndReverse):
             break
