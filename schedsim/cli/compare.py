@@ -53,7 +53,7 @@ def command(
         for line in loaded.assumptions:
             click.echo(line)
         click.echo(f"budget {format_bytes(budget_bytes)}\n")
-        headers = ("planner", "status", "peak", "step time", "overhead", "gap", "planned in")
+        headers = ("planner", "status", "peak", "step time", "overhead", "gap", "planned")
         print_table(headers, [_row(plan) for plan in plans], left=2)
         scopes = {plan.bound_scope for plan in plans if plan.status == "optimal"}
         if scopes:

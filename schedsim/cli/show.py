@@ -21,13 +21,13 @@ def print_json(document: Any) -> None:
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Rows under headers; the first `left` columns are flush left, the others right."""
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        from rich.box import SIMPLE_HEAD
         from rich.console import Console
         from rich.table import Table
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for i, header in enumerate(headers):
-            table.add_column(header, justify="left" if i < left else "right", no_wrap=i == 0)
+            justify: Any = "left" if i < left else "right"
+            table.add_column(header, justify=justify, no_wrap=True)
         for row in rows:
             table.add_row(*row)
         Console().print(table)
