@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .build import BuiltWorkload, WorkloadOptions, build_workload, variants
+from .build import BuiltWorkload, build_workload, variants
 from .devices import DEVICES, Device, Roofline, get_device
 from .model_state import STATE_RULES, model_state_bytes
+from .options import WorkloadOptions
 from .presets import PRESETS
 from .resnet import ResNetConfig, resnet_model
 from .synthetic import SYNTHETIC

@@ -18,6 +18,8 @@ class Device:
 
     Attributes
     ----------
+    name
+        As in ``--device``.
     flops_per_s
         Number format -> peak rate of matrix products; fp32 without TF32.
     bytes_per_s
@@ -36,11 +38,23 @@ class Device:
 
 
 def _device(
-    name: str, half: float, single: float, bandwidth: float, memory_gb: int, source: str
+    name: str,
+    half: float,
+    single: float,
+    bandwidth: float,
+    memory_gb: int,
+    source: str,
+    *,
+    bf16: float | None = None,
 ) -> Device:
-    rates = {"fp16": half * 1e12, "bf16": half * 1e12, "fp32": single * 1e12}
+    """Rates in Tflop/s, bandwidth in GB/s; `bf16` where it differs from fp16."""
+    rates = {"fp16": half * 1e12, "bf16": (bf16 or half) * 1e12, "fp32": single * 1e12}
     return Device(name, rates, bandwidth * 1e9, memory_gb * 10**9, source)
 
+
+# 64 cores x 2.45 GHz x two 256-bit fused multiply-adds a cycle: 5.02 Tflop/s; 8 x DDR4-3200:
+# 204.8 GB/s. It has no half-precision arithmetic: sums are taken in fp32.
+_CPU_RATE = 64 * 2.45e9 * 32 / 1e12
 
 DEVICES: dict[str, Device] = {
     device.name: device
@@ -49,10 +63,20 @@ DEVICES: dict[str, Device] = {
         _device("a100-40gb", 312, 19.5, 1555, 40, "NVIDIA A100 data sheet (SXM)"),
         _device("h100", 989, 67, 3350, 80, "NVIDIA H100 data sheet (SXM), dense"),
         _device("h200", 989, 67, 4800, 141, "NVIDIA H200 data sheet (SXM), dense"),
-        _device("v100", 125, 15.7, 900, 32, "NVIDIA V100 data sheet (SXM2); no bf16 units"),
+        # It has no bf16 units: bf16 runs at the fp32 rate.
+        _device("v100", 125, 15.7, 900, 32, "NVIDIA V100 data sheet (SXM2)", bf16=15.7),
         _device("rtx4090", 165.2, 82.6, 1008, 24, "NVIDIA Ada architecture paper, fp32 sums"),
         _device("rtx3090", 71, 35.6, 936, 24, "NVIDIA Ampere GA102 paper, fp32 sums"),
         _device("l40s", 362, 91.6, 864, 48, "NVIDIA L40S data sheet, dense"),
+        _device("mi300x", 1307.4, 163.4, 5300, 192, "AMD Instinct MI300X data sheet, dense"),
+        _device(
+            "cpu",
+            _CPU_RATE,
+            _CPU_RATE,
+            204.8,
+            4096,
+            "AMD EPYC 7763 data sheet, one socket at base clock; memory: the most it takes",
+        ),
     )
 }
 
@@ -88,7 +112,8 @@ class Roofline:
     device
         Whose peaks.
     efficiency
-        Share of both peaks that is reached, in (0, 1].
+        Share of both peaks that is reached, in (0, 1]; 1 by default, which no real step reaches.
+        It scales all times alike, so it changes neither plans nor overheads.
 
     References
     ----------

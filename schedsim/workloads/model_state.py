@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 
 from ..errors import SchedsimError
@@ -9,7 +10,17 @@ from ..errors import SchedsimError
 
 @dataclass(frozen=True, slots=True)
 class StateRule:
-    """Bytes per parameter of each part of the model state."""
+    """Bytes per parameter of each part of the model state.
+
+    Attributes
+    ----------
+    parameter_bytes, gradient_bytes
+        Of the weights that the step computes with, and of their gradients.
+    optimizer_bytes
+        Moments, and the fp32 master copy where the step computes in 2 bytes.
+    says
+        The rule in words.
+    """
 
     parameter_bytes: int
     gradient_bytes: int
@@ -49,7 +60,18 @@ def model_state_bytes(
         parameters too.
     data_parallel, tensor_parallel
         Numbers of ranks; tensor parallelism splits all three parts (norms and biases too, which it
-        would replicate: under 0.1 % of a transformer).
+        would replicate: under 0.1 % of a transformer). Shares are rounded up to whole parameters
+        and bytes.
+
+    Returns
+    -------
+    int
+        Bytes; nothing is counted for communication buffers.
+
+    Raises
+    ------
+    SchedsimError
+        An unknown optimizer or stage, or a number of ranks below 1.
 
     References
     ----------
@@ -64,8 +86,10 @@ def model_state_bytes(
     31406250000
     """
     if optimizer not in STATE_RULES:
+        near = difflib.get_close_matches(optimizer, STATE_RULES, n=1)
         raise SchedsimError(
-            f"--optimizer {optimizer!r} is unknown", hint=f"one of {', '.join(STATE_RULES)}"
+            f"--optimizer {optimizer!r} is unknown",
+            hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(STATE_RULES)}",
         )
     if zero_stage not in (0, 1, 2, 3):
         raise SchedsimError(f"--zero {zero_stage} is not a stage", hint="0, 1, 2 or 3")
@@ -74,7 +98,10 @@ def model_state_bytes(
         ("--tensor-parallel", tensor_parallel),
     ):
         if degree < 1:
-            raise SchedsimError(f"{option} {degree} is not at least 1")
+            raise SchedsimError(
+                f"{option} {degree} is not at least 1",
+                hint=f"give a whole number of 1 or more to {option}",
+            )
     rule = STATE_RULES[optimizer]
     here = -(-num_parameters // tensor_parallel)
     parts = (rule.parameter_bytes, rule.gradient_bytes, rule.optimizer_bytes)

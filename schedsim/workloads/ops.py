@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from ..chain import Chain, Stage
 from ..graph import Graph, Op
@@ -29,6 +29,8 @@ class OpRecord:
         Weights read, which count as traffic but not as activations.
     optional
         Those of `writes` that only a backward op reads.
+    workspace_bytes
+        Temporary bytes that live only while the op runs.
     """
 
     name: str
@@ -37,6 +39,7 @@ class OpRecord:
     flops: int = 0
     parameter_bytes: int = 0
     optional: tuple[str, ...] = ()
+    workspace_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,6 @@ class ModelRecord:
     input_bytes: int
     stages: tuple[StageRecord, ...]
     matmul_dtype: str = "fp16"
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def num_parameters(self) -> int:
@@ -94,12 +96,11 @@ def _renamed(op: OpRecord, prefix: str, names: Mapping[str, str], kept: set[str]
             return names[tensor]
         return tensor if tensor in kept else f"{prefix}.{tensor}"
 
-    return OpRecord(
+    return replace(
+        op,
         name=f"{prefix}.{op.name}",
         reads=tuple(new(t) for t in op.reads),
         writes={new(t): size for t, size in op.writes.items()},
-        flops=op.flops,
-        parameter_bytes=op.parameter_bytes,
         optional=tuple(new(t) for t in op.optional),
     )
 
@@ -125,6 +126,7 @@ def to_graph(model: ModelRecord, roofline: Roofline, *, static_bytes: int = 0) -
                 name=f"{stage}.{op.name}",
                 phase=phase,
                 time_s=roofline.time_s(op.flops, _moved(op, reads, sizes), model.matmul_dtype),
+                workspace_bytes=op.workspace_bytes,
                 reads=reads,
                 writes=writes,
                 optional=tuple(new(t) for t in op.optional),
@@ -153,25 +155,35 @@ def _without_input_gradient(ops: Sequence[OpRecord]) -> list[OpRecord]:
     found = []
     for op in ops:
         writes = {t: size for t, size in op.writes.items() if t != "d.in"}
-        found.append(OpRecord(op.name, op.reads, writes, op.flops, op.parameter_bytes, op.optional))
+        found.append(replace(op, writes=writes))
     return found
 
 
 def to_chain(model: ModelRecord, roofline: Roofline, *, static_bytes: int = 0) -> Chain:
     """The same step as a chain, with workspaces found by replaying each stage's ops.
 
-    A stage saves what its forward writes and its backward reads, and its output. The forward
-    workspaces cover what comes and goes inside the stage in a run that keeps nothing, and in one
-    that keeps all; the backward workspace covers the gradients inside the stage, with bundle
-    tensors freed as they are used.
+    A stage saves what its forward writes and its backward reads, and its output; its input, which
+    the ops read too, is the output of the stage before, so ``input_bytes`` and all ``saved_bytes``
+    together are exactly the forward tensors that the op graph keeps for its backward, and the
+    logits for the loss. The forward workspaces cover what comes and goes inside the stage in a run
+    that keeps nothing, and in one that keeps all. The backward workspace covers the gradients
+    inside the stage, with bundle tensors freed as they are used. A chain holds the input, the whole
+    bundle and both boundary gradients for as long as its op runs, which the ops need not: its peak
+    is never below the op graph's, the safe side.
     """
     stages = []
     previous = model.input_bytes
+    # Equal layers share their op tuples, so each kind is replayed once.
+    known: dict[tuple[int, int, int, bool], tuple[float, float, int, int, int, int, int]] = {}
     for i, stage in enumerate(model.stages):
-        backward = _without_input_gradient(stage.backward) if i == 0 else list(stage.backward)
-        costs = _stage_costs(stage.forward, backward, previous, model.matmul_dtype, roofline)
-        stages.append(Stage(stage.name, *costs))
-        previous = costs[2]
+        key = id(stage.forward), id(stage.backward), previous, i == 0
+        if key not in known:
+            backward = _without_input_gradient(stage.backward) if i == 0 else stage.backward
+            known[key] = _stage_costs(
+                stage.forward, backward, previous, model.matmul_dtype, roofline
+            )
+        stages.append(Stage(stage.name, *known[key]))
+        previous = stages[-1].output_bytes
     return Chain(model.name, model.input_bytes, tuple(stages), static_bytes=static_bytes)
 
 
@@ -222,12 +234,15 @@ def _peak(
     stay: set[str],
     absent: set[str],
 ) -> int:
-    """Largest sum of live tensors while `ops` run; those in `absent` are never charged."""
+    """Largest sum of live tensors and workspace while `ops` run.
+
+    `start` are alive at the beginning, `stay` are never freed, `absent` are never charged.
+    """
     last = {tensor: i for i, op in enumerate(ops) for tensor in op.reads}
     live = {tensor for tensor in start if tensor not in absent}
     peak = 0
     for i, op in enumerate(ops):
         live |= {tensor for tensor in op.writes if tensor not in absent}
-        peak = max(peak, sum(sizes[tensor] for tensor in live))
+        peak = max(peak, op.workspace_bytes + sum(sizes[tensor] for tensor in live))
         live = {tensor for tensor in live if tensor in stay or last.get(tensor, -1) > i}
     return peak

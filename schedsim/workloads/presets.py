@@ -24,7 +24,7 @@ def _korthikanti(name: str, layers: int, hidden: int, heads: int) -> Transformer
 
 
 def _llama(
-    name: str, layers: int, hidden: int, heads: int, ffn: int, kv_heads: int
+    name: str, layers: int, hidden: int, heads: int, ffn: int, kv_heads: int = 0
 ) -> TransformerConfig:
     return TransformerConfig(
         name=name,
@@ -59,8 +59,8 @@ PRESETS: dict[str, TransformerConfig | ResNetConfig] = {
     "mt-nlg-530b": _korthikanti("mt-nlg-530b", 105, 20480, 128),
     "gpt-1t": _korthikanti("gpt-1t", 128, 25600, 160),
     # Touvron et al. 2023, "Llama 2".
-    "llama2-7b": _llama("llama2-7b", 32, 4096, 32, 11008, 32),
-    "llama2-13b": _llama("llama2-13b", 40, 5120, 40, 13824, 40),
+    "llama2-7b": _llama("llama2-7b", 32, 4096, 32, 11008),
+    "llama2-13b": _llama("llama2-13b", 40, 5120, 40, 13824),
     "llama2-70b": _llama("llama2-70b", 80, 8192, 64, 28672, 8),
     # Dosovitskiy et al. 2021, table 1: 14 x 14 patches and a class token.
     "vit-b16": TransformerConfig(

@@ -2,7 +2,8 @@
 
 The bottleneck networks of He et al. 2016 ("Deep residual learning", table 1) as torchvision builds
 them: the stride sits in the 3 x 3 convolution, ReLU runs in place, batch norm keeps its input and
-two fp32 statistics per channel, max pooling keeps 8-byte indices.
+two fp32 statistics per channel, max pooling keeps its input and 8-byte indices. The convolution
+algorithm's own workspace is not counted.
 """
 
 from __future__ import annotations
@@ -51,7 +52,13 @@ class _Builder:
         return self.batch * channels * edge * edge * self.element_bytes
 
     def conv(
-        self, name: str, source: str, shape: tuple[int, int, int, int], *, stride: int = 1
+        self,
+        name: str,
+        source: str,
+        shape: tuple[int, int, int, int],
+        *,
+        stride: int = 1,
+        of_image: bool = False,
     ) -> int:
         """A convolution (in, out, kernel, edge of its input); the edge of its output."""
         inner, outer, kernel, edge = shape
@@ -63,8 +70,11 @@ class _Builder:
         output = {name: self.size(outer, made)}
         self.forward.append(OpRecord(name, (source,), output, flops, traffic))
         gradient = {f"d.{source}" if source != "in" else f"d.in.{name}": self.size(inner, edge)}
+        ways = 2  # products for the weights' gradient and for the input's
+        if of_image:
+            gradient, ways = {}, 1
         reads = (f"d.{name}", source)
-        self.backward.insert(0, OpRecord(f"{name}'", reads, gradient, 2 * flops, traffic))
+        self.backward.insert(0, OpRecord(f"{name}'", reads, gradient, ways * flops, traffic))
         return made
 
     def norm(self, name: str, source: str, channels: int, edge: int, *, relu: bool) -> None:
@@ -108,7 +118,7 @@ def resnet_model(config: ResNetConfig) -> ModelRecord:
 
 def _stem(config: ResNetConfig) -> StageRecord:
     builder = _Builder(config.batch, DTYPE_BYTES[config.dtype])
-    edge = builder.conv("conv1", "in", (3, 64, 7, config.image), stride=2)
+    edge = builder.conv("conv1", "in", (3, 64, 7, config.image), stride=2, of_image=True)
     builder.norm("bn1", "conv1", 64, edge, relu=True)
     made = builder.size(64, edge // 2)
     elements = made // builder.element_bytes

@@ -1,0 +1,162 @@
+"""The options of a formula workload, as on the command line, and the model they mean."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+
+from ..errors import SchedsimError
+from .devices import DTYPE_BYTES
+from .presets import BARE_MODEL, PRESETS
+from .resnet import ResNetConfig
+from .transformer import TransformerConfig
+
+GRANULARITIES = ("layer", "block", "op")
+ATTENTIONS = ("eager", "flash")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadOptions:
+    """What a formula workload is made of; ``None`` means not given.
+
+    Parameters
+    ----------
+    preset, layers, hidden, heads, seq, batch, dtype, attention
+        The model; `layers` alone means that many layers of gpt3-175b.
+    granularity
+        ``layer``, ``block`` (both chains) or ``op`` (a graph).
+    tensor_parallel, sequence_parallel, head
+        As in `TransformerConfig`; `head` adds embedding and head to bare layers.
+    static, optimizer, zero_stage, data_parallel
+        Model state: ``"auto"`` counts it, a number of bytes is taken as it is, by default 0.
+    device, efficiency, times_path
+        Where times come from.
+    synthetic, seed
+        A synthetic chain of `layers` stages instead of a model.
+    """
+
+    preset: str | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    seq: int | None = None
+    batch: int | None = None
+    dtype: str | None = None
+    attention: str | None = None
+    granularity: str | None = None
+    tensor_parallel: int | None = None
+    sequence_parallel: bool = False
+    head: bool = False
+    static: str | int | None = None
+    optimizer: str | None = None
+    zero_stage: int | None = None
+    data_parallel: int | None = None
+    device: str | None = None
+    efficiency: float | None = None
+    times_path: str | None = None
+    synthetic: str | None = None
+    seed: int | None = None
+
+
+def model_config(options: WorkloadOptions) -> TransformerConfig | ResNetConfig:
+    """The model that `options` mean, checked.
+
+    Raises
+    ------
+    SchedsimError
+        No model is named, an option is unknown or out of range, or two do not go together.
+
+    Examples
+    --------
+    >>> model_config(WorkloadOptions(layers=2, batch=4)).batch
+    4
+    """
+    name = options.preset
+    if name is None:
+        if options.layers is None:
+            raise SchedsimError(
+                "no workload: neither a file, nor --layers, nor --preset",
+                hint="try --layers 96, or --preset gpt2",
+            )
+        name = BARE_MODEL
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        raise SchedsimError(
+            f"--preset {name!r} is unknown",
+            hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(PRESETS)}",
+        )
+    check_choice("dtype", options.dtype, tuple(DTYPE_BYTES))
+    check_choice("attention", options.attention, ATTENTIONS)
+    check_choice("granularity", options.granularity, GRANULARITIES)
+    config = PRESETS[name]
+    if isinstance(config, ResNetConfig):
+        return _resnet(config, options)
+    return _transformer(config, options)
+
+
+def check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
+    """Raise `SchedsimError` where `value` is given and is none of `choices`."""
+    if value is not None and value not in choices:
+        near = difflib.get_close_matches(value, choices, n=1)
+        raise SchedsimError(
+            f"--{option} {value!r} is unknown",
+            hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(choices)}",
+        )
+
+
+def _transformer(config: TransformerConfig, options: WorkloadOptions) -> TransformerConfig:
+    if config.patch and options.seq is not None:
+        raise SchedsimError(
+            f"--seq {options.seq} does not go with {config.name}: the image sets the sequence",
+            hint="leave --seq out",
+        )
+    given = {
+        "num_layers": options.layers,
+        "hidden": options.hidden,
+        "num_heads": options.heads,
+        "seq": options.seq,
+        "batch": options.batch,
+        "dtype": options.dtype,
+        "attention": options.attention,
+        "tensor_parallel": options.tensor_parallel,
+    }
+    changed = {field: value for field, value in given.items() if value is not None}
+    if options.preset is None:
+        changed |= {"embedding": options.head, "head": options.head}
+    if config.ffn and options.hidden is not None:
+        # As Llama chooses it: in proportion to the width, rounded up to a multiple of 256.
+        changed["ffn"] = -(-config.ffn * options.hidden // (config.hidden * 256)) * 256
+    if config.positions and options.seq is not None:
+        # A learned position for every token, even beyond what the released model has.
+        changed["positions"] = max(config.positions, options.seq)
+    config = replace(
+        config,
+        sequence_parallel=options.sequence_parallel,
+        **changed,  # type: ignore[arg-type]
+    )
+    config.check()
+    return config
+
+
+def _resnet(config: ResNetConfig, options: WorkloadOptions) -> ResNetConfig:
+    hint = "a ResNet takes --batch and --dtype"
+    for option in ("layers", "hidden", "heads", "seq", "attention", "tensor_parallel"):
+        value = getattr(options, option)
+        if value is not None:
+            flag = f"--{option.replace('_', '-')} {value}"
+            raise SchedsimError(f"{flag} does not go with resnet-{config.depth}", hint=hint)
+    if options.sequence_parallel:
+        raise SchedsimError(
+            f"--sequence-parallel does not go with resnet-{config.depth}", hint=hint
+        )
+    if options.granularity == "block":
+        raise SchedsimError(
+            "--granularity block is for transformers: a residual block is one stage",
+            hint="use --granularity layer (a stage per residual block) or op",
+        )
+    if options.batch is not None and options.batch < 1:
+        raise SchedsimError(
+            f"--batch {options.batch} is not at least 1",
+            hint="give a whole number of 1 or more to --batch",
+        )
+    return replace(config, batch=options.batch or config.batch, dtype=options.dtype or config.dtype)
