@@ -56,7 +56,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--tensor-parallel", "tensor_parallel", int, "Tensor-parallel degree."),
     ("--data-parallel", "data_parallel", int, "Data-parallel degree, for --zero."),
     ("--zero", "zero_stage", int, "ZeRO stage 0 to 3."),
-    ("--optimizer", "optimizer", str, "For --static auto: adam-mixed, adam (fp32 default), sgd, ..."),
+    ("--optimizer", "optimizer", str, "For --static auto: adam-mixed, adam (fp32 models), sgd."),
     ("--device", "device", str, "Device whose peaks set the times; a100-80gb by default."),
     ("--efficiency", "efficiency", float, "Share of the device's peaks reached; 1 by default."),
     ("--times", "times_path", str, "File with measured times."),
