@@ -6,7 +6,7 @@ import heapq
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 from schedsim.chain import Chain
@@ -18,19 +18,27 @@ from schedsim.simulator import simulate
 
 MAX_STATES = 300_000
 
+State = tuple[int, int, int]
+"""Tensors alive, ops done, ops that owe a read of their bundle; bit masks."""
+
 
 def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = MAX_STATES) -> Plan:
     """The fastest schedule of all within `budget_bytes`: any order, any op any number of times.
 
     A state is the set of tensors alive and the set of ops done. An op may run where its inputs
-    are alive and its memory fits; which tensors stay alive after it is chosen, and only the largest
-    sets that fit need be tried, as dropping a tensor later is free. A* with the time of the ops not
-    yet done as the estimate finds the optimum.
+    are alive and its memory fits; which tensors stay alive beside it is chosen, and only the
+    largest sets that fit need be tried, as dropping a tensor later is free.
+
+    A* finds the optimum. Its estimate is the time of the ops not yet done and of those whose lost
+    outputs one of them needs, through any number of steps. Each of these must run at least once
+    more, and no run takes more than its own time off the estimate, so that it is consistent. A
+    state is dropped for one with the same ops done, no less alive, and reached no later: what can
+    follow the one can follow the other. No op is assumed to run only once.
 
     Parameters
     ----------
     max_states
-        States to expand before giving up.
+        States to expand in one search before giving up.
 
     Raises
     ------
@@ -39,9 +47,9 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
 
     Notes
     -----
-    O(2^(tensors + ops)) states at worst, and up to 2^tensors transitions each: chains of 5 stages
-    take a tenth of a second, of 6 a second, of 8 half a minute where they can be done at all. An
-    infeasible budget is raised step by step to the least feasible one, a search per step.
+    O(2^(tensors + ops)) states at worst, and up to 2^tensors transitions each. The smallest
+    feasible budget is found by halving, a search per step; it stays unknown where one of these
+    reaches `max_states`.
 
     Examples
     --------
@@ -53,9 +61,10 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
     """
     started = time.perf_counter()
     search = _Search(workload.graph, max_states)
-    runs = search.run(budget_bytes)
-    if runs is not None:
-        schedule = Schedule(workload.op_names, runs)
+    anyhow = search.run(budget_bytes, fastest=False)
+    if anyhow is not None:
+        runs = search.run(budget_bytes, fastest=True, at_most_s=search.time_of(anyhow))
+        schedule = Schedule(workload.op_names, anyhow if runs is None else runs)
         return make_plan(
             workload,
             budget_bytes,
@@ -65,12 +74,19 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
             lower_bound_s=simulate(workload, schedule).makespan_s,
             bound_scope=ANY_SCHEDULE,
         )
-    least, found = budget_bytes, None
-    while found is None:
-        assert search.next_bytes is not None, "every workload fits some budget"
-        least = search.next_bytes
-        found = search.run(least)
-    replay = simulate(workload, Schedule(workload.op_names, found))
+    least = simulate(workload, Schedule.store_all(workload))
+    too_small = search.next_bytes - 1
+    try:
+        while least.peak_bytes > too_small + 1:
+            budget = (too_small + least.peak_bytes) // 2
+            found = search.run(budget, fastest=False)
+            if found is None:
+                too_small = min(search.next_bytes, least.peak_bytes) - 1
+            else:
+                least = simulate(workload, Schedule(workload.op_names, found))
+        min_feasible_bytes, binding_op = least.peak_bytes, least.peak_op
+    except PlannerLimitError:
+        min_feasible_bytes = binding_op = None
     return make_plan(
         workload,
         budget_bytes,
@@ -78,12 +94,12 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
         planner="exhaustive",
         started=started,
         bound_scope=ANY_SCHEDULE,
-        min_feasible_bytes=replay.peak_bytes,
-        binding_op=replay.peak_op,
+        min_feasible_bytes=min_feasible_bytes,
+        binding_op=binding_op,
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _OpMasks:
     """An op with its tensors as bit masks."""
 
@@ -97,172 +113,216 @@ class _OpMasks:
     takes_over: tuple[tuple[int, int], ...]  # (output bit, input bit)
 
 
-@dataclass
 class _Search:
-    """A* over (tensors alive, ops done); sets are bit masks."""
+    """A* over states of memory, for the fastest schedule or for any."""
 
-    graph: Graph
-    max_states: int
-    budget: int = field(init=False, default=0)
-    next_bytes: int | None = field(init=False, default=None)
+    next_bytes: int
+    """After a search in vain: no budget below this gives another answer."""
 
-    def __post_init__(self) -> None:
-        arrays = self.graph.arrays
-        self.sizes = arrays.tensor_bytes.tolist()
-        index = {name: i for i, name in enumerate(arrays.tensor_names)}
+    def __init__(self, graph: Graph, max_states: int) -> None:
+        self.name, self.max_states, self.static = graph.name, max_states, graph.static_bytes
+        self.sizes = graph.arrays.tensor_bytes.tolist()
+        bit = {name: 1 << i for i, name in enumerate(graph.arrays.tensor_names)}
         self.ops = []
-        for op in self.graph.ops:
-            optional = sum(1 << index[t] for t in op.optional)
-            writes = sum(1 << index[t] for t in op.writes)
+        for op in graph.ops:
+            saving = op.saving_workspace_bytes
             self.ops.append(
                 _OpMasks(
                     op.time_s,
                     op.workspace_bytes,
-                    op.workspace_bytes
-                    if op.saving_workspace_bytes is None
-                    else op.saving_workspace_bytes,
-                    sum(1 << index[t] for t in op.reads),
-                    writes & ~optional,
-                    optional,
+                    op.workspace_bytes if saving is None else saving,
+                    sum(bit[t] for t in op.reads),
+                    sum(bit[t] for t in op.writes if t not in op.optional),
+                    sum(bit[t] for t in op.optional),
                     op.once,
-                    tuple((1 << index[o], 1 << index[s]) for o, s in op.in_place.items()),
+                    tuple((bit[o], bit[s]) for o, s in op.in_place.items()),
                 )
             )
-        self.results = sum(1 << index[t] for t in self.graph.results)
-        self.inputs = (1 << len(self.graph.inputs)) - 1
+        self.results = sum(bit[t] for t in set(graph.results))
+        self.inputs = (1 << len(graph.inputs)) - 1
         self.all_done = (1 << len(self.ops)) - 1
-        self.useful = cache(self._useful)
+        self.last_first = [
+            (1 << i, op.always | op.optional, op.reads, op.time_s, op.once)
+            for i, op in reversed(list(enumerate(self.ops)))
+        ]
+        self.wanted = cache(self._wanted)
         self.bytes_of = cache(self._bytes_of)
+        self.largest = cache(self._largest)
+
+    def time_of(self, runs: list[int]) -> float:
+        return math.fsum(self.ops[run].time_s for run in runs)
 
     def _bytes_of(self, mask: int) -> int:
         return sum(self.sizes[i] for i in _bits(mask))
 
-    def _useful(self, done: int) -> tuple[int, int]:
-        """Ops that may still have to run, and tensors that one of them reads."""
-        tensors, ops = self.results, self.all_done & ~done
+    def _wanted(self, done: int) -> tuple[list[int], int]:
+        """Ops that may still run to some end, and the tensors that one of them reads."""
+        tensors, ops = self.results, []
         for i in range(len(self.ops) - 1, -1, -1):
             op = self.ops[i]
-            if (op.always | op.optional) & tensors or ops >> i & 1:
-                ops |= 1 << i
+            if (op.always | op.optional) & tensors or not done >> i & 1:
+                ops.append(i)
                 tensors |= op.reads
         return ops, tensors
 
-    def run(self, budget: int) -> list[int] | None:
-        """The fastest sequence of ops within `budget`; ``None`` where there is none.
+    def _left_s(self, live: int, done: int) -> float:
+        """Time of the ops that must run yet; infinite where something is lost for good."""
+        lacking, left_s = self.results & ~live, 0.0
+        for op_bit, writes, reads, time_s, once in self.last_first:
+            if writes & lacking or not done & op_bit:
+                if once and done & op_bit:
+                    return math.inf
+                left_s += time_s
+                lacking |= reads & ~live
+        return math.inf if lacking & self.inputs else left_s
 
-        Then `next_bytes` is the least budget at which more could be tried.
+    def run(self, budget: int, *, fastest: bool, at_most_s: float = math.inf) -> list[int] | None:
+        """A sequence of ops within `budget`, the fastest or any; ``None`` where there is none.
+
+        Where any will do, what has been spent does not count: of two states with the same ops
+        done, the one with more alive is as good.
         """
-        self.budget = budget
-        room = budget - self.graph.static_bytes
-        self.next_bytes = None
-        left_s = {0: self.graph.store_all_s}
-        start = (self.inputs, 0)
-        best: dict[tuple[int, int], float] = {start: 0.0}
-        parent: dict[tuple[int, int], tuple[tuple[int, int], int]] = {}
-        queue = [(self.graph.store_all_s, 0, start)]
-        closed: set[tuple[int, int]] = set()
-        pushed = 0
+        room = budget - self.static
+        lacking = 1 << 62
+        start: State = (self.inputs, 0, 0)
+        spent: dict[State, float] = {start: 0.0}
+        parent: dict[State, tuple[State, int]] = {}
+        expanded: dict[tuple[int, int], list[tuple[int, float]]] = {}
+        queue = [(0.0, 0.0, 0, 0.0, start)]
+        num_pushed = num_expanded = 0
+        at_most_s *= 1 + 1e-12  # sums of floats taken in another order
         while queue:
-            _, _, state = heapq.heappop(queue)
-            if state in closed:
-                continue
-            closed.add(state)
-            if len(closed) > self.max_states:
-                raise PlannerLimitError(
-                    f"{self.graph.name!r} needs more than {self.max_states:,} states",
-                    hint="exhaustive is an oracle for tiny workloads; use --planner auto",
-                )
-            live, done = state
-            if done == self.all_done and live & self.results == self.results:
-                return self._path(parent, state)
-            for op_index, after in self._moves(live, done, room):
-                done_after = done | 1 << op_index
-                cost = best[state] + self.ops[op_index].time_s
-                following = (after, done_after)
-                if cost < best.get(following, math.inf):
-                    best[following] = cost
-                    parent[following] = (state, op_index)
-                    if done_after not in left_s:
-                        left_s[done_after] = math.fsum(
-                            op.time_s for i, op in enumerate(self.ops) if not done_after >> i & 1
-                        )
-                    pushed += 1
-                    closed.discard(following)  # rounding may find a shorter way late
-                    heapq.heappush(queue, (cost + left_s[done_after], pushed, following))
+            _, _, _, spent_s, state = heapq.heappop(queue)
+            if spent_s > spent[state]:
+                continue  # a shorter way was found since
+            live, done, owed = state
+            if done == self.all_done and self._is_end(live, owed):
+                return _path(parent, state)
+            others = expanded.setdefault((done, owed), [])
+            for other, other_s in others:
+                if not live & ~other and other_s <= spent_s and other != live:
+                    break
+            else:
+                others.append((live, spent_s))
+                num_expanded += 1
+                if num_expanded > self.max_states:
+                    raise PlannerLimitError(
+                        f"{self.name!r} needs more than {self.max_states:,} states",
+                        hint="exhaustive is an oracle for tiny workloads; use --planner auto",
+                    )
+                for run, (sets, missed) in self._moves(state, room):
+                    lacking = min(lacking, missed)
+                    done_after = done | 1 << run[0]
+                    after_s = spent_s + self.ops[run[0]].time_s if fastest else 0.0
+                    for kept in sets:
+                        after = (kept | run[1], done_after, run[2])
+                        if after_s >= spent.get(after, math.inf) or self._breaks(after):
+                            continue
+                        left_s = self._left_s(after[0], done_after)
+                        if after_s + left_s > at_most_s or left_s == math.inf:
+                            continue
+                        spent[after] = after_s
+                        parent[after] = (state, run[0])
+                        num_pushed += 1
+                        entry = (after_s + left_s, left_s, num_pushed, after_s, after)
+                        heapq.heappush(queue, entry)
+        self.next_bytes = budget + lacking
         return None
 
-    def _path(
-        self, parent: dict[tuple[int, int], tuple[tuple[int, int], int]], state: tuple[int, int]
-    ) -> list[int]:
-        runs = []
-        while state in parent:
-            state, op_index = parent[state]
-            runs.append(op_index)
-        return runs[::-1]
+    def _is_end(self, live: int, owed: int) -> bool:
+        at_end = live & self.results
+        return at_end == self.results and all(self.ops[i].optional & at_end for i in _bits(owed))
 
-    def _moves(self, live: int, done: int, room: int) -> Iterator[tuple[int, int]]:
-        """(op, tensors alive after it) for every op that can run and every largest set."""
-        useful_ops, _ = self.useful(done)
-        for i in _bits(useful_ops):
+    def _breaks(self, state: State) -> bool:
+        """Whether a bundle that an op owes a read of is gone."""
+        live, _, owed = state
+        return any(not self.ops[i].optional & live for i in _bits(owed))
+
+    def _moves(
+        self, state: State, room: int
+    ) -> Iterator[tuple[tuple[int, int, int], tuple[list[int], int]]]:
+        """((op, tensors it leaves, ops that owe), (sets kept beside, bytes lacking for more)).
+
+        Where a run that keeps its bundle has the smaller workspace, a bundle that nobody reads
+        must not earn it: the op then owes a read, and the bundle stays until there is one.
+        """
+        live, done, owed = state
+        for i in self.wanted(done)[0]:
             op = self.ops[i]
-            if op.reads & ~live or (op.once and done >> i & 1):
+            is_done = done >> i & 1
+            if op.reads & ~live or (op.once and is_done):
                 continue
+            wanted = self.wanted(done | 1 << i)[1]
             writes = op.always | op.optional
-            if done >> i & 1 and not writes & ~live:
+            if is_done and not writes & ~live & wanted:
                 continue
-            _, wanted = self.useful(done | 1 << i)
-            charged = self.bytes_of(op.reads) + self.bytes_of(op.always)
+            still = owed
+            for k in _bits(owed):
+                if self.ops[k].optional & op.reads:
+                    still &= ~(1 << k)
+            if still >> i & 1:
+                continue
+            charged = self.bytes_of(op.reads | op.always)
             others = live & ~op.reads & ~writes & wanted
             optional = op.optional & wanted
-            for shared, dropped in self._in_place_ways(op):
-                free = (op.reads & ~dropped | op.always) & wanted
-                left = room - charged + shared
-                for kept in self._largest(others, left - op.workspace):
-                    yield i, kept | free
-                if not optional:
-                    continue
-                for kept in self._largest(others | optional, left - op.saving_workspace):
-                    if kept & optional:
-                        yield i, kept | free
+            owing = still | 1 << i if op.saving_workspace < op.workspace else still
+            for shared, dropped, bundle in self._in_place_ways(op):
+                leaves = (op.reads & ~dropped | op.always) & wanted | bundle
+                left = room - charged + shared - self.bytes_of(bundle)
+                if not bundle:
+                    yield (i, leaves, still), self.largest(others, left - op.workspace)
+                if optional:
+                    sets, missed = self.largest(
+                        others | optional & ~bundle, left - op.saving_workspace
+                    )
+                    saving = [kept for kept in sets if (kept | bundle) & optional]
+                    yield (i, leaves, owing), (saving, missed)
 
-    def _in_place_ways(self, op: _OpMasks) -> Iterator[tuple[int, int]]:
-        """(bytes shared, inputs dropped) for each choice of inputs to take over."""
-        pairs = [pair for pair in op.takes_over if pair[0] & op.always]
-        for choice in range(1 << len(pairs)):
-            chosen = [pair for k, pair in enumerate(pairs) if choice >> k & 1]
+    def _in_place_ways(self, op: _OpMasks) -> Iterator[tuple[int, int, int]]:
+        """(bytes shared, inputs dropped, optional outputs made) for each choice of take-overs."""
+        for choice in range(1 << len(op.takes_over)):
+            chosen = [pair for k, pair in enumerate(op.takes_over) if choice >> k & 1]
             shared = sum(min(self.bytes_of(o), self.bytes_of(s)) for o, s in chosen)
-            yield shared, sum(source for _, source in chosen)
+            made = sum(output for output, _ in chosen)
+            yield shared, sum(source for _, source in chosen), made & op.optional
 
-    def _largest(self, candidates: int, room: int) -> Iterator[int]:
-        """The subsets of `candidates` that fit in `room` and to which nothing can be added."""
+    def _largest(self, candidates: int, room: int) -> tuple[list[int], int]:
+        """The subsets that fit in `room` and to which nothing can be added; bytes lacking for more.
+
+        With less than that more room, the answer would be the same.
+        """
         if room < 0:
-            self._missed(-room)
-            return
+            return [], -room
         items = sorted(_bits(candidates), key=lambda t: -self.sizes[t])
         total = [0]
         for item in reversed(items):
             total.append(total[-1] + self.sizes[item])
         total.reverse()  # total[k]: bytes of items[k:]
-
-        def extend(k: int, kept: int, left: int, smallest_out: int) -> Iterator[int]:
+        rest = [sum(1 << item for item in items[k:]) for k in range(len(items) + 1)]
+        found: list[int] = []
+        lacking = 1 << 62
+        stack = [(0, 0, room, 1 << 62)]
+        while stack:
+            k, kept, left, smallest_out = stack.pop()
             if total[k] <= left:
                 if smallest_out > left - total[k]:
-                    yield kept | sum(1 << item for item in items[k:])
-                return
+                    found.append(kept | rest[k])
+                continue
             size = self.sizes[items[k]]
+            stack.append((k + 1, kept, left, min(smallest_out, size)))
             if size <= left:
-                yield from extend(k + 1, kept | 1 << items[k], left - size, smallest_out)
+                stack.append((k + 1, kept | 1 << items[k], left - size, smallest_out))
             else:
-                self._missed(size - left)
-            yield from extend(k + 1, kept, left, min(smallest_out, size))
+                lacking = min(lacking, size - left)
+        return found, lacking
 
-        yield from extend(0, 0, room, 1 << 62)
 
-    def _missed(self, lacking: int) -> None:
-        """Remember that with `lacking` more bytes something else could have been tried."""
-        needed = self.budget + lacking
-        if self.next_bytes is None or needed < self.next_bytes:
-            self.next_bytes = needed
+def _path(parent: dict[State, tuple[State, int]], state: State) -> list[int]:
+    runs = []
+    while state in parent:
+        state, run = parent[state]
+        runs.append(run)
+    return runs[::-1]
 
 
 def _bits(mask: int) -> Iterator[int]:

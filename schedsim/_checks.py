@@ -6,8 +6,12 @@ import math
 
 from .errors import InvalidWorkloadError
 
-# 2^53 - 1: the largest integer that JSON readers agree on; 9 PB is beyond any device.
+# 2^53 - 1: the largest integer that JSON readers agree on; 9 PB is beyond any device. The sizes of
+# a workload together stay below it too, so that every peak does.
 MAX_BYTES = 2**53 - 1
+
+# Of one run. Sums of them over any schedule that fits in memory stay finite.
+MAX_SECONDS = 1e15
 
 
 def shown(value: object) -> str:
@@ -17,6 +21,11 @@ def shown(value: object) -> str:
     except ValueError:  # an integer too long to print
         return "a number too long to print"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def shown_key(key: str) -> str:
+    """`key` as part of a field's path: as it is, unless it is long or not printable."""
+    return key if len(key) <= 60 and key.isprintable() else shown(key)
 
 
 def check_bytes(value: object, path: str) -> None:
@@ -33,16 +42,26 @@ def check_bytes(value: object, path: str) -> None:
         raise InvalidWorkloadError(f"{shown(value)} is more than {MAX_BYTES} bytes", path=path)
 
 
-def check_seconds(value: object, path: str) -> None:
-    """Raise unless `value` is a finite number of seconds, zero or more, below 1e15."""
+def check_total(total: int, path: str) -> None:
+    """Raise where the sizes of a whole workload, added up, are not a size themselves."""
+    if total > MAX_BYTES:
+        raise InvalidWorkloadError(
+            f"all sizes together, {total}, are more than {MAX_BYTES} bytes",
+            path=path,
+            hint="are some of them in bits, or measured in another unit?",
+        )
+
+
+def check_seconds(value: object, path: str, *, most: float = MAX_SECONDS) -> None:
+    """Raise unless `value` is a finite number of seconds, zero or more, up to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidWorkloadError(f"{shown(value)} is not a number of seconds", path=path)
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidWorkloadError(f"{value} is not a finite time", path=path)
     if value < 0:
         raise InvalidWorkloadError(f"{shown(value)} is negative", path=path)
-    if value > 1e15:
-        raise InvalidWorkloadError(f"{shown(value)} is more than 1e15 seconds", path=path)
+    if value > most:
+        raise InvalidWorkloadError(f"{shown(value)} is more than {most:g} seconds", path=path)
 
 
 def check_name(value: object, path: str) -> None:

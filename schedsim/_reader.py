@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from ._checks import check_bytes, check_seconds, shown
+from ._checks import MAX_SECONDS, check_bytes, check_seconds, shown, shown_key
 from .errors import InvalidWorkloadError
 
 _REQUIRED: Any = object()
 _TYPE_NAMES = {str: "text", bool: "true or false", int: "an integer", dict: "an object"}
 
+# Of a whole schedule: far above any sum of `MAX_SECONDS`, far below the largest float.
+MAX_TOTAL_SECONDS = 1e100 * MAX_SECONDS
+
+# An option of a planner is a value, a list of them or a table of such lists.
+_MAX_SETTING_DEPTH = 4
+
 Choice = TypeVar("Choice", bound=str)
 
 
 def parse_json(data: bytes) -> Any:
-    """The document in `data`; refuses NaN, repeated keys, truncation and deep nesting."""
+    """The document in `data`; refuses repeated keys, truncation and deep nesting.
+
+    NaN, Infinity and numbers that round to it become objects of no type that a field takes, so that
+    the field that holds one is named.
+    """
     try:
         text = data.decode("utf-8-sig")
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
+        return json.loads(
+            text,
+            parse_constant=_NotFinite,
+            parse_float=_finite_float,
+            object_pairs_hook=_no_repeats,
+        )
     except UnicodeDecodeError as error:
         raise InvalidWorkloadError(f"byte {error.start} is not UTF-8 text") from None
     except json.JSONDecodeError as error:
@@ -36,8 +52,19 @@ def parse_json(data: bytes) -> Any:
         raise InvalidWorkloadError(f"not JSON that can be read: {error}") from None
 
 
-def _no_constant(name: str) -> Any:
-    raise InvalidWorkloadError(f"not JSON: {name} is not a number that JSON knows")
+class _NotFinite:
+    """What stands in a document where a finite number should; printed as it was written."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _finite_float(text: str) -> Any:
+    value = float(text)
+    return value if math.isfinite(value) else _NotFinite(text)
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -49,6 +76,21 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise InvalidWorkloadError(f"the key {shown(key)} stands twice in one object")
             seen.add(key)
     return table
+
+
+def _check_plain(value: Any, path: str, depth: int) -> None:
+    if depth > _MAX_SETTING_DEPTH:
+        raise InvalidWorkloadError("nested too deeply", path=path)
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_plain(item, f"{path}.{shown_key(key)}", depth + 1)
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            _check_plain(item, f"{path}[{i}]", depth + 1)
+    elif not (value is None or isinstance(value, str | int | float)):
+        raise InvalidWorkloadError(f"{shown(value)} is not a JSON value", path=path)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidWorkloadError(f"{value} is not a finite number", path=path)
 
 
 class Reader:
@@ -70,7 +112,7 @@ class Reader:
         self._path = path
 
     def _at(self, name: str) -> str:
-        return f"{self._path}.{name}" if self._path else name
+        return f"{self._path}.{shown_key(name)}" if self._path else shown_key(name)
 
     def _pop(self, name: str, default: Any) -> Any:
         self._known.append(name)
@@ -97,7 +139,17 @@ class Reader:
             raise InvalidWorkloadError(
                 f"{shown(value)} is not {_TYPE_NAMES[kind]}", path=self._at(name)
             )
+        if isinstance(value, str) and not value.isprintable():
+            raise InvalidWorkloadError(
+                f"{shown(value)} has control characters", path=self._at(name)
+            )
         return value
+
+    def take_settings(self, name: str) -> dict[str, Any]:
+        """The field `name`, an object of plain JSON values, nested a few levels at most."""
+        table: dict[str, Any] = self.take(name, dict)
+        _check_plain(table, self._at(name), 0)
+        return table
 
     def take_choice(self, name: str, choices: Sequence[Choice]) -> Choice:
         """The field `name`, which must be one of `choices`."""
@@ -131,12 +183,30 @@ class Reader:
         check_seconds(value, self._at(name))
         return float(value)
 
-    def take_optional_seconds(self, name: str) -> float | None:
-        """The field `name` as a finite number, zero or more, or null."""
+    def take_total_seconds(self, name: str) -> float:
+        """The field `name` as a time of many runs: finite, zero or more."""
+        value = self._pop(name, _REQUIRED)
+        check_seconds(value, self._at(name), most=MAX_TOTAL_SECONDS)
+        return float(value)
+
+    def take_optional_total_seconds(self, name: str) -> float | None:
+        """The field `name` as a time of many runs, or null."""
         value = self._pop(name, _REQUIRED)
         if value is None:
             return None
-        check_seconds(value, self._at(name))
+        check_seconds(value, self._at(name), most=MAX_TOTAL_SECONDS)
+        return float(value)
+
+    def take_optional_ratio(self, name: str) -> float | None:
+        """The field `name` as a finite number without unit, zero or more, or null."""
+        value = self._pop(name, _REQUIRED)
+        if value is None:
+            return None
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 <= value <= MAX_TOTAL_SECONDS:
+            raise InvalidWorkloadError(
+                f"{shown(value)} is not a finite number, zero or more", path=self._at(name)
+            )
         return float(value)
 
     def take_object(self, name: str) -> Reader:
@@ -158,6 +228,10 @@ class Reader:
                 raise InvalidWorkloadError(
                     f"{shown(item)} is not text", path=f"{self._at(name)}[{i}]"
                 )
+            if not item.isprintable():
+                raise InvalidWorkloadError(
+                    f"{shown(item)} has control characters", path=f"{self._at(name)}[{i}]"
+                )
         return tuple(value)
 
     def _take_list(self, name: str, default: Any) -> Any:
@@ -172,7 +246,7 @@ class Reader:
         if not isinstance(table, dict):
             raise InvalidWorkloadError(f"{shown(table)} is not an object", path=self._at(name))
         for key, value in table.items():
-            check_bytes(value, f"{self._at(name)}.{key}")
+            check_bytes(value, f"{self._at(name)}.{shown_key(key)}")
         return dict(table)
 
     def take_texts(self, name: str, default: Any = _REQUIRED) -> dict[str, str]:
@@ -181,9 +255,10 @@ class Reader:
         if not isinstance(table, dict):
             raise InvalidWorkloadError(f"{shown(table)} is not an object", path=self._at(name))
         for key, value in table.items():
-            if not isinstance(value, str):
+            if not isinstance(value, str) or not value.isprintable():
                 raise InvalidWorkloadError(
-                    f"{shown(value)} is not text", path=f"{self._at(name)}.{key}"
+                    f"{shown(value)} is not printable text",
+                    path=f"{self._at(name)}.{shown_key(key)}",
                 )
         return dict(table)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ._checks import check_bytes, check_name, check_seconds
+from ._checks import check_bytes, check_name, check_seconds, check_total, shown
 from .errors import InvalidWorkloadError
 from .graph import Graph, Op
 
@@ -113,10 +113,16 @@ class Chain:
             stage.check(f"stages[{i}]")
             if stage.name in seen:
                 raise InvalidWorkloadError(
-                    f"duplicate name {stage.name!r}, also of stages[{seen[stage.name]}]",
+                    f"duplicate name {shown(stage.name)}, also of stages[{seen[stage.name]}]",
                     path=f"stages[{i}].name",
                 )
             seen[stage.name] = i
+        total = self.input_bytes + self.static_bytes + self.loss_workspace_bytes
+        for stage in self.stages:
+            total += stage.output_bytes + stage.saved_bytes  # the gradient, and what is kept
+            total += stage.forward_workspace_bytes + stage.backward_workspace_bytes
+            total += stage.saving_workspace_bytes or 0
+        check_total(total, "stages")
 
     @property
     def num_stages(self) -> int:
@@ -228,20 +234,39 @@ class Chain:
         backward_workspace_bytes: Sequence[int] | NDArray[Any] | None = None,
         static_bytes: int = 0,
     ) -> Chain:
-        """A chain from one sequence per field, all of length L; stages are named ``s0..``."""
+        """A chain from one sequence per field, all of length L; stages are named ``s0..``.
+
+        Raises
+        ------
+        InvalidWorkloadError
+            The sequences differ in length, or a number is not what its field takes.
+        """
         num = len(forward_s)
         zeros = [0] * num
-        columns = (
-            forward_s,
-            backward_s,
-            output_bytes,
-            saved_bytes,
-            forward_workspace_bytes if forward_workspace_bytes is not None else zeros,
-            backward_workspace_bytes if backward_workspace_bytes is not None else zeros,
-        )
-        rows = zip(*columns, strict=True)
+        columns = {
+            "forward_s": forward_s,
+            "backward_s": backward_s,
+            "output_bytes": output_bytes,
+            "saved_bytes": saved_bytes,
+            "forward_workspace_bytes": zeros
+            if forward_workspace_bytes is None
+            else forward_workspace_bytes,
+            "backward_workspace_bytes": zeros
+            if backward_workspace_bytes is None
+            else backward_workspace_bytes,
+        }
+        for field, column in columns.items():
+            if len(column) != num:
+                raise InvalidWorkloadError(
+                    f"{len(column)} entries, but forward_s has {num}", path=field
+                )
         stages = tuple(
-            Stage(f"s{i}", float(f), float(b), int(out), int(saved), int(fws), int(bws))
-            for i, (f, b, out, saved, fws, bws) in enumerate(rows)
+            Stage(f"s{i}", **{field: _plain(column[i]) for field, column in columns.items()})
+            for i in range(num)
         )
-        return cls(name, int(input_bytes), stages, static_bytes=int(static_bytes))
+        return cls(name, _plain(input_bytes), stages, static_bytes=_plain(static_bytes))
+
+
+def _plain(number: Any) -> Any:
+    """`number` as Python's own, where it is one of numpy's."""
+    return number.item() if hasattr(number, "item") else number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .plans import Plan
@@ -23,6 +23,18 @@ class SchedsimError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders; exceptions alone lose their keyword-only arguments there.
+        return _restored, (type(self), self.args, self.__dict__.copy())
+
+
+def _restored(
+    kind: type[SchedsimError], arguments: tuple[Any, ...], state: dict[str, Any]
+) -> SchedsimError:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(state)
+    return error
 
 
 class InvalidWorkloadError(SchedsimError, ValueError):

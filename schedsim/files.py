@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,16 +51,21 @@ def load(path: str | os.PathLike[str]) -> Chain | Graph | Plan:
     True
     """
     file = Path(path)
-    size = file.stat().st_size
-    if size > MAX_FILE_BYTES:
+    with file.open("rb") as stream:
+        # A pipe has no size: reading stops past the limit all the same.
+        size = os.fstat(stream.fileno()).st_size
+        data = stream.read(MAX_FILE_BYTES + 1) if size <= MAX_FILE_BYTES else b""
+    if size > MAX_FILE_BYTES or len(data) > MAX_FILE_BYTES:
         raise InvalidWorkloadError(
-            f"{file}: {size} bytes, more than the limit of {MAX_FILE_BYTES}",
+            f"{file}: more than the limit of {MAX_FILE_BYTES} bytes",
             hint="a workload or plan file is JSON of a few megabytes",
         )
     try:
-        return from_dict(parse_json(file.read_bytes()))
+        return from_dict(parse_json(data))
     except InvalidWorkloadError as error:
-        raise InvalidWorkloadError(f"{file}: {error.message}", path="", hint=error.hint) from None
+        located = InvalidWorkloadError(f"{file}: {error.message}", hint=error.hint)
+        located.path = error.path
+        raise located from None
 
 
 def save(item: Chain | Graph | Plan, path: str | os.PathLike[str]) -> None:
@@ -67,22 +74,39 @@ def save(item: Chain | Graph | Plan, path: str | os.PathLike[str]) -> None:
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Put `content` at `path` through a temporary file beside it and a rename."""
-    target = Path(path)
+    """Put `content` at `path` through a temporary file beside it and a rename.
+
+    A link is followed and stays one; what is no regular file, a pipe for one, is simply written to.
+    An existing file keeps its permissions.
+    """
     data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    target = Path(path)
+    if target.exists() and not target.is_file():
+        target.write_bytes(data)
+        return
+    target = target.resolve()
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such folder", str(target.parent))
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".schedsim-")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp's 0600 is not what a user expects
+        os.chmod(temporary, _permissions(target))  # mkstemp's 0600 is not what a user expects
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _permissions(target: Path) -> int:
+    """What `target` has, or what a new file gets."""
+    if target.exists():
+        return stat.S_IMODE(target.stat().st_mode)
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 def to_dict(item: Chain | Graph | Plan) -> dict[str, Any]:
@@ -298,9 +322,9 @@ def _read_plan(reader: Reader) -> Plan:
                 planner=row.take("planner", str),
                 status=row.take_choice("status", STATUSES),
                 peak_bytes=row.take_optional_bytes("peak_bytes"),
-                makespan_s=row.take_optional_seconds("makespan_s"),
-                overhead=row.take_optional_seconds("overhead"),
-                lower_bound_s=row.take_seconds("lower_bound_s"),
+                makespan_s=row.take_optional_total_seconds("makespan_s"),
+                overhead=row.take_optional_ratio("overhead"),
+                lower_bound_s=row.take_total_seconds("lower_bound_s"),
                 bound_scope=row.take("bound_scope", str),
                 min_feasible_bytes=row.take_optional_bytes("min_feasible_bytes"),
                 planning_s=row.take_seconds("planning_s"),
@@ -312,16 +336,16 @@ def _read_plan(reader: Reader) -> Plan:
         workload=reference,
         budget_bytes=reader.take_bytes("budget_bytes"),
         planner=reader.take("planner", str),
-        options=reader.take("options", dict),
+        options=reader.take_settings("options"),
         status=reader.take_choice("status", STATUSES),
         peak_bytes=reader.take_optional_bytes("peak_bytes"),
         static_bytes=reader.take_bytes("static_bytes"),
-        makespan_s=reader.take_optional_seconds("makespan_s"),
-        store_all_s=reader.take_seconds("store_all_s"),
-        overhead=reader.take_optional_seconds("overhead"),
-        lower_bound_s=reader.take_seconds("lower_bound_s"),
+        makespan_s=reader.take_optional_total_seconds("makespan_s"),
+        store_all_s=reader.take_total_seconds("store_all_s"),
+        overhead=reader.take_optional_ratio("overhead"),
+        lower_bound_s=reader.take_total_seconds("lower_bound_s"),
         bound_scope=reader.take("bound_scope", str),
-        gap=reader.take_optional_seconds("gap"),
+        gap=reader.take_optional_ratio("gap"),
         planning_s=reader.take_seconds("planning_s"),
         min_feasible_bytes=reader.take_optional_bytes("min_feasible_bytes"),
         binding_op=reader.take("binding_op", str, None),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ._arrays import GraphArrays, build_arrays
-from ._checks import check_bytes, check_name, check_seconds, shown
+from ._checks import check_bytes, check_name, check_seconds, check_total, shown, shown_key
 from .errors import InvalidWorkloadError
 
 PHASES = ("forward", "loss", "backward")
@@ -62,6 +62,13 @@ class Op:
     pools: Mapping[str, str] = field(default_factory=dict)
     saving_workspace_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        # Copies: a caller who changes the list or dict that was passed does not change the op.
+        for name in ("reads", "optional"):
+            object.__setattr__(self, name, _names(getattr(self, name), name))
+        for name in ("writes", "in_place", "pools"):
+            object.__setattr__(self, name, dict(getattr(self, name)))
+
     def check(self, path: str) -> None:
         """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
         check_name(self.name, f"{path}.name")
@@ -79,16 +86,16 @@ class Op:
             raise InvalidWorkloadError("a tensor is listed twice", path=f"{path}.reads")
         for tensor, size in self.writes.items():
             check_name(tensor, f"{path}.writes")
-            check_bytes(size, f"{path}.writes.{tensor}")
+            check_bytes(size, f"{path}.writes.{shown_key(tensor)}")
         for i, tensor in enumerate(self.optional):
             if tensor not in self.writes:
                 raise InvalidWorkloadError(
-                    f"the op does not write {tensor!r}", path=f"{path}.optional[{i}]"
+                    f"the op does not write {shown(tensor)}", path=f"{path}.optional[{i}]"
                 )
         for output, source in self.in_place.items():
             if output not in self.writes or source not in self.reads:
                 raise InvalidWorkloadError(
-                    f"{output!r} must be written and {source!r} read by the op",
+                    f"{shown(output)} must be written and {shown(source)} read by the op",
                     path=f"{path}.in_place",
                 )
         if len(set(self.in_place.values())) != len(self.in_place):
@@ -97,11 +104,21 @@ class Op:
             )
         check_name(self.queue, f"{path}.queue")
         for tensor, pool in self.pools.items():
-            check_name(pool, f"{path}.pools.{tensor}")
+            check_name(pool, f"{path}.pools.{shown_key(tensor)}")
             if tensor not in self.writes:
                 raise InvalidWorkloadError(
-                    f"the op does not write {tensor!r}", path=f"{path}.pools"
+                    f"the op does not write {shown(tensor)}", path=f"{path}.pools"
                 )
+
+
+def _names(value: Iterable[str], path: str) -> tuple[str, ...]:
+    if isinstance(value, str):  # each letter would be taken for a tensor
+        raise InvalidWorkloadError(
+            f"{shown(value)} is one text, not a list of tensors",
+            path=path,
+            hint="a tuple of one needs a comma: ('x',)",
+        )
+    return tuple(value)
 
 
 @dataclass(frozen=True)
@@ -143,22 +160,23 @@ class Graph:
         check_name(self.name, "name")
         check_bytes(self.static_bytes, "static_bytes")
         object.__setattr__(self, "ops", tuple(self.ops))
+        object.__setattr__(self, "inputs", dict(self.inputs))
+        object.__setattr__(self, "results", _names(self.results, "results"))
         if not self.ops:
             raise InvalidWorkloadError("a graph needs at least one op", path="ops")
         for tensor, size in self.inputs.items():
             check_name(tensor, "inputs")
-            check_bytes(size, f"inputs.{tensor}")
+            check_bytes(size, f"inputs.{shown_key(tensor)}")
         self._check_names()
         self._check_reads()
         for i, tensor in enumerate(self.results):
             if tensor not in self._producers and tensor not in self.inputs:
-                raise InvalidWorkloadError(f"unknown tensor {tensor!r}", path=f"results[{i}]")
+                raise InvalidWorkloadError(f"unknown tensor {shown(tensor)}", path=f"results[{i}]")
         total = self.static_bytes + sum(self.inputs.values())
         for op in self.ops:
             total += sum(op.writes.values()) + op.workspace_bytes
             total += op.saving_workspace_bytes or 0
-        if total >= 2**62:
-            raise InvalidWorkloadError("all sizes together pass 2^62 bytes", path="ops")
+        check_total(total, "ops")
 
     def _check_names(self) -> None:
         seen: dict[str, int] = {}
@@ -167,7 +185,7 @@ class Graph:
             op.check(f"ops[{i}]")
             if op.name in seen:
                 raise InvalidWorkloadError(
-                    f"duplicate name {op.name!r}, also of ops[{seen[op.name]}]",
+                    f"duplicate name {shown(op.name)}, also of ops[{seen[op.name]}]",
                     path=f"ops[{i}].name",
                 )
             seen[op.name] = i
@@ -175,8 +193,8 @@ class Graph:
                 if tensor in producers or tensor in self.inputs:
                     other = f"ops[{producers[tensor]}]" if tensor in producers else "inputs"
                     raise InvalidWorkloadError(
-                        f"duplicate tensor {tensor!r}, also written by {other}",
-                        path=f"ops[{i}].writes.{tensor}",
+                        f"duplicate tensor {shown(tensor)}, also written by {other}",
+                        path=f"ops[{i}].writes.{shown_key(tensor)}",
                     )
                 producers[tensor] = i
         object.__setattr__(self, "_op_index", seen)
@@ -188,13 +206,13 @@ class Graph:
                 producer = self._producers.get(tensor, -1)
                 if producer < 0 and tensor not in self.inputs:
                     raise InvalidWorkloadError(
-                        f"unknown tensor {tensor!r}", path=f"ops[{i}].reads[{k}]"
+                        f"unknown tensor {shown(tensor)}", path=f"ops[{i}].reads[{k}]"
                     )
                 if producer >= i:
                     # A cycle cannot be put in any order; say which of the two it is.
                     cyclic = self._reaches(i, producer)
                     raise InvalidWorkloadError(
-                        f"{tensor!r} is written by ops[{producer}], "
+                        f"{shown(tensor)} is written by ops[{producer}], "
                         + ("which depends on this op: a cycle" if cyclic else "which stands later"),
                         path=f"ops[{i}].reads[{k}]",
                         hint="" if cyclic else "list the ops in an order in which they can run",

@@ -34,6 +34,16 @@ KINDS = (
     ("loss", "#000000"),
     ("backward", "#D55E00"),
 )
+# Colour and marker of each curve, so that a planner is known without its colour too.
+_LINES = (
+    ("#0072B2", "o"),
+    ("#D55E00", "s"),
+    ("#009E73", "^"),
+    ("#CC79A7", "D"),
+    ("#000000", "v"),
+    ("#E69F00", "P"),
+    ("#56B4E9", "X"),
+)
 
 
 def _canvas(axes: Axes | None, width: float = 8.0) -> tuple[Figure, Axes]:
@@ -87,7 +97,7 @@ def draw_timeline(
             "budget",
             (0, budget_bytes / factor),
             textcoords="offset points",
-            xytext=(4, -10),
+            xytext=(4, 4),
             fontsize=8,
         )
     axes.set(
@@ -109,12 +119,20 @@ def draw_pareto(curves: Sequence[ParetoCurve], *, axes: Axes | None = None) -> F
     for number, curve in enumerate(curves):
         budgets = [point.budget_bytes / factor for point in curve.points]
         overheads = [100 * point.overhead for point in curve.points]
-        colour = list(COLOURS.values())[1 + number % 6]
+        colour, marker = _LINES[number % len(_LINES)]
         if curve.exact:
             label = f"optimal over {curve.scope}"
             axes.step(budgets, overheads, where="post", color=colour, label=label)
         else:
-            axes.plot(budgets, overheads, "o", markersize=4, color=colour, label=curve.planner)
+            axes.plot(
+                budgets,
+                overheads,
+                marker,
+                markersize=5,
+                color=colour,
+                label=curve.planner,
+                clip_on=False,  # points on the axis, where nothing is recomputed, stay whole
+            )
     axes.set(
         title=curves[0].workload_name,
         xlabel=f"budget [{unit}]",

@@ -29,6 +29,11 @@ class Schedule:
     runs
         Indices into `op_names`, shape ``(num_runs,)``, in run order.
 
+    Raises
+    ------
+    InvalidScheduleError
+        `runs` are not such indices.
+
     Examples
     --------
     >>> Schedule.from_names(["F0", "F1", "loss", "B1", "F0", "B0"])
@@ -41,11 +46,15 @@ class Schedule:
     runs: NDArray[np.int32]
 
     def __init__(self, op_names: Sequence[str], runs: Sequence[int] | NDArray[Any]) -> None:
-        array = np.array(runs, dtype=np.int32)  # a copy: nobody else can change it
-        if array.ndim != 1:
-            raise ValueError("runs must be one-dimensional")
-        if array.size and (array.min() < 0 or array.max() >= len(op_names)):
-            raise ValueError(f"runs must be indices into op_names, 0..{len(op_names) - 1}")
+        given = np.asarray(runs)
+        # Looked at before the conversion, which would cut and wrap what does not fit.
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise _not_indices(f"{given.ndim} dimensions of {given.dtype}", len(op_names), None)
+        outside = np.flatnonzero((given < 0) | (given >= len(op_names))) if given.size else given
+        if outside.size:
+            at = int(outside[0])
+            raise _not_indices(f"schedule[{at}] is {given[at]}", len(op_names), at)
+        array = given.astype(np.int32)  # a copy: nobody else can change it
         array.setflags(write=False)
         object.__setattr__(self, "op_names", tuple(op_names))
         object.__setattr__(self, "runs", array)
@@ -121,3 +130,13 @@ class Schedule:
             names = [*names[:12], "...", *names[-6:]]
             return f"Schedule({' '.join(names)}; {len(self)} runs)"
         return f"Schedule({' '.join(names)})"
+
+
+def _not_indices(what: str, num_ops: int, run_index: int | None) -> InvalidScheduleError:
+    return InvalidScheduleError(
+        f"runs must be whole indices into {num_ops} op names, one after another: {what}",
+        rule="unknown op",
+        run_index=run_index,
+        op_name="",
+        hint="Schedule.from_names takes the names themselves",
+    )

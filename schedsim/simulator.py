@@ -127,12 +127,12 @@ class Simulation:
 
     def by_category(self, run: int | None = None) -> dict[str, int]:
         """Bytes per category during `run`; during the peak where none is given."""
-        at = self.peak_run if run is None else run
+        at = self._at(run)
         return {name: int(row[at]) for name, row in self.timeline.items()}
 
     def live_tensors(self, run: int | None = None) -> list[LiveTensor]:
         """The instances alive during `run` (the peak by default), largest first."""
-        at = self.peak_run if run is None else run
+        at = self._at(run)
         tensor, first, last, _, category = self._instances
         arrays = self._graph.arrays
         found = [
@@ -146,6 +146,10 @@ class Simulation:
             for i in np.flatnonzero((first <= at) & (last >= at))
         ]
         return sorted(found, key=lambda item: -item.size_bytes)
+
+    def _at(self, run: int | None) -> int:
+        """The run meant: the peak for ``None``; negative ones count from the end."""
+        return self.peak_run if run is None else range(self.num_runs)[run]
 
     def __str__(self) -> str:
         lines = [

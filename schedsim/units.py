@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from ._checks import shown
 from .errors import SchedsimError
 
 _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
@@ -30,9 +31,9 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("8GB"), parse_bytes("8 GiB"), parse_bytes("512")
     (8000000000, 8589934592, 512)
     """
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(text) if len(text) <= 100 else None
     if match is None:
-        raise UnitError(f"{text!r} is not a size", hint="write it like 8GB, 7.5GiB or 512MiB")
+        raise UnitError(f"{shown(text)} is not a size", hint="write it like 8GB, 7.5GiB or 512MiB")
     number, unit = match.groups()
     by_lower = {name.lower(): name for name in _UNITS}
     if unit.upper() in {"K", "M", "G", "T", "P"}:
@@ -95,5 +96,5 @@ def format_seconds(seconds: float) -> str:
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
         if abs(seconds) >= factor * 0.9995 or unit == "ns":
             value = seconds / factor
-            return f"{value:.3g} {unit}" if abs(value) < 1000 else f"{value:,.0f} {unit}"
+            return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:,.0f} {unit}"
     raise AssertionError("unreachable")

@@ -10,14 +10,31 @@ from importlib import import_module
 
 import click
 
-from ..errors import InvalidScheduleError, SchedsimError
+from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError
 
 COMMANDS = ("plan", "simulate", "compare", "plot", "planners", "env")
 
 YES, NO, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 
 
-class LazyGroup(click.Group):
+class SuggestingGroup(click.Group):
+    """A group that answers an unknown command with its nearest neighbour."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but with a hint."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            near = difflib.get_close_matches(name, known, n=1)
+            raise SchedsimError(
+                f"unknown command {name!r}",
+                hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}",
+            )
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(SuggestingGroup):
     """A group whose commands are imported when they are called or described."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -31,28 +48,18 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(f".{cmd_name}", __package__).command
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but an unknown command gets its nearest neighbour."""
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
-            raise SchedsimError(
-                f"unknown command {name!r}",
-                hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(COMMANDS)}",
-            )
-        return super().resolve_command(ctx, args)
-
 
 @click.group(
     cls=LazyGroup,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Sizes: 8GB is 8 * 10^9 bytes, 8GiB is 8 * 2^30. "
     "Exit codes: 0 yes, 1 no (infeasible, mismatch), 2 usage or a bad file, 130 interrupted.",
 )
 @click.version_option(package_name="schedsim", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> int:
     """Decide which activations of a training step to keep or recompute.
 
     \b
@@ -60,6 +67,14 @@ def cli() -> None:
     schedsim plan chain.json --mem 24GiB           a chain from a file
     schedsim compare --preset gpt2-xl --mem 10GB   every planner on it
     """
+    return help_without_command(ctx)
+
+
+def help_without_command(ctx: click.Context) -> int:
+    """What a group does by itself: where no command follows, its help, as a usage error."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+    return USAGE
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -68,21 +83,23 @@ def run(arguments: Sequence[str]) -> int:
         result = cli.main(args=list(arguments), prog_name="schedsim", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else YES
-    except InvalidScheduleError as error:
+    except (InvalidScheduleError, InfeasibleBudgetError) as error:
         return _fail(error.message, error.hint, NO)
     except SchedsimError as error:
         return _fail(error.message, error.hint, USAGE)
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.NoSuchOption as error:
+        return _fail(f"no such option {error.option_name}", _nearest_option(error), USAGE)
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "schedsim"
-        return _fail(_one_line(error.format_message()), f"see {command} --help", USAGE)
+        return _fail(_from_click(error), _see_help(error), USAGE)
     except click.ClickException as error:
-        return _fail(_one_line(error.format_message()), "", USAGE)
+        return _fail(_from_click(error), "", USAGE)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", "", INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read us has enough; keep the interpreter from complaining at exit.
+    except (BrokenPipeError, SystemExit):
+        # Whoever read us has enough (click exits by itself on a closed pipe); keep the interpreter
+        # from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return YES
     except OSError as error:
@@ -95,6 +112,22 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(
             f"internal: {what}", "this is a bug; SCHEDSIM_DEBUG=1 shows the traceback", BUG
         )
+
+
+def _nearest_option(error: click.NoSuchOption) -> str:
+    known = [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
+    near = difflib.get_close_matches(error.option_name, known, n=1)
+    return f"did you mean {near[0]}?" if near else _see_help(error)
+
+
+def _see_help(error: click.UsageError) -> str:
+    return f"see {error.ctx.command_path if error.ctx else 'schedsim'} --help"
+
+
+def _from_click(error: click.ClickException) -> str:
+    """click's message in our manner: one line, no capital, no full stop."""
+    text = _one_line(error.format_message()).removesuffix(".")
+    return text[:1].lower() + text[1:]
 
 
 def _one_line(text: str) -> str:

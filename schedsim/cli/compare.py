@@ -11,18 +11,27 @@ from ..api import comparable, try_plan
 from ..errors import PlannerLimitError, SchedsimError
 from ..files import workload_hash, write_atomically
 from ..plans import Plan
+from ..schedule import Schedule
+from ..simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
-from .inputs import Source, budget_option, json_option, output_option, workload_options
+from .inputs import (
+    Source,
+    budget_option,
+    json_option,
+    output_option,
+    size_text,
+    workload_options,
+)
 from .show import percent, print_json, print_table, working
 
 
-@click.command("compare")
-@workload_options
+@click.command("compare", short_help="Several planners on one workload and budget, a row each.")
 @budget_option(required=True)
 @click.option("--planners", help="Comma-separated names; all that take the workload by default.")
 @json_option
 @output_option("Write the rows to FILE, as JSON.")
+@workload_options
 def command(
     source: Source, budget_bytes: int, planners: str | None, as_json: bool, output: str | None
 ) -> int:
@@ -32,12 +41,18 @@ def command(
     schedsim compare --preset gpt2-xl --mem 10GB
     schedsim compare chain.json --mem 2GiB --planners rotor,periodic,chen_sqrt
     """
+    from ..algorithms import get_planner
+
     loaded = source.read()
     names = [n.strip() for n in planners.split(",")] if planners else comparable(loaded.workload)
     if not all(names):
         raise SchedsimError(f"--planners {planners!r} has an empty name", hint="rotor,periodic")
+    for name in names:
+        get_planner(name)  # an unknown name is refused before anything is planned
     plans: list[Plan] = []
     refused: dict[str, str] = {}
+    # So that loading the simulator does not count as the first planner's time.
+    simulate(loaded.workload, Schedule.store_all(loaded.workload))
     for name in names:
         with working(f"planning with {name}"):
             try:
@@ -60,7 +75,25 @@ def command(
             click.echo(f"\noptimal: proven over {', '.join(sorted(scopes))}")
     for name, why in refused.items():
         click.echo(f"{name}: {why}", err=True)
-    return YES if any(plan.feasible for plan in plans) else NO
+    if any(plan.feasible for plan in plans):
+        return YES
+    _explain_none(loaded.workload.name, budget_bytes, plans)
+    return NO
+
+
+def _explain_none(name: str, budget_bytes: int, plans: list[Plan]) -> None:
+    """The error and hint lines where no planner fits."""
+    click.echo(
+        f"error: {name} does not fit in {format_bytes(budget_bytes)} with any of these", err=True
+    )
+    known = [(p.min_feasible_bytes, p.planner) for p in plans if p.min_feasible_bytes is not None]
+    if known:
+        least, planner = min(known, key=lambda pair: pair[0])
+        click.echo(
+            f"hint: the smallest feasible budget is {format_bytes(least)}, by {planner}: "
+            f"--mem {size_text(least)}",
+            err=True,
+        )
 
 
 def _row(plan: Plan) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import platform
 
 import click
 
+from ..units import format_bytes
 from .app import YES
 from .inputs import json_option
 from .show import print_facts, print_json
@@ -16,7 +17,7 @@ PACKAGES = ("schedsim", "numpy", "scipy", "numba", "matplotlib", "click", "rich"
 OPTIONAL = ("torch", "ortools")
 
 
-@click.command("env")
+@click.command("env", short_help="Versions of everything involved, and the machine.")
 @json_option
 def command(as_json: bool) -> int:
     """Show versions of everything involved, and the machine.
@@ -28,6 +29,7 @@ def command(as_json: bool) -> int:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cores": str(os.cpu_count()),
+        "memory": _memory(),
     }
     for package in (*PACKAGES, *OPTIONAL):
         try:
@@ -39,3 +41,10 @@ def command(as_json: bool) -> int:
     else:
         print_facts(list(facts.items()))
     return YES
+
+
+def _memory() -> str:
+    try:
+        return format_bytes(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):  # not every system says
+        return "unknown"

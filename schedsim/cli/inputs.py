@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import SchedsimError, UnsupportedError
-from ..units import UnitError, parse_bytes
+from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError, UnsupportedError
+from ..units import UnitError, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from ..chain import Chain
     from ..graph import Graph
     from ..plans import Plan
+    from ..schedule import Schedule
     from ..workloads import WorkloadOptions
 
 
@@ -40,6 +42,15 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]
         except UnitError as error:
             where = f"{param.opts[0]} " if param else ""
             raise UnitError(f"{where}{error.message}", hint=error.hint) from None
+
+
+def size_text(size: int) -> str:
+    """`size` as an argument that gives exactly it: ``8GB``, ``24GiB``, else plain bytes."""
+    for exponent, name in ((3, "GB"), (2, "MB")):
+        for base, unit in ((1000, name), (1024, name.replace("B", "iB"))):
+            if size and size % base**exponent == 0:
+                return f"{size // base**exponent}{unit}"
+    return str(size)
 
 
 # (flag, field of WorkloadOptions, type, help)
@@ -74,9 +85,10 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def command(files: tuple[str, ...], **given: Any) -> Any:
-        names = [field for _, field, _, _ in _OPTIONS]
-        names += ["static", *(field for _, field, _ in _FLAGS)]
-        return function(Source(files, {name: given.pop(name) for name in names}), **given)
+        output, inputs = given.get("output"), [*files, given["times_path"]]
+        if output and Path(output).resolve() in [Path(name).resolve() for name in inputs if name]:
+            raise SchedsimError(f"-o {output} would overwrite an input", hint="name another file")
+        return function(Source(files, {name: given.pop(name) for name in _flags()}), **given)
 
     for flag, field, help_text in reversed(_FLAGS):
         command = click.option(flag, field, is_flag=True, help=help_text)(command)
@@ -88,6 +100,12 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for flag, field, kind, help_text in reversed(_OPTIONS):
         command = click.option(flag, field, type=kind, help=help_text)(command)
     return click.argument("files", nargs=-1, metavar="[WORKLOAD.json]")(command)
+
+
+def _flags() -> dict[str, str]:
+    """Field of `WorkloadOptions` -> its option."""
+    flags = {field: flag for flag, field, _, _ in _OPTIONS} | {"static": "--static"}
+    return flags | {field: flag for flag, field, _ in _FLAGS}
 
 
 @dataclass(frozen=True)
@@ -110,11 +128,10 @@ class Source:
 
     def arguments(self) -> str:
         """The arguments that give this workload again, for a shell."""
-        flags = {field: flag for flag, field, _, _ in _OPTIONS} | {"static": "--static"}
-        flags |= {field: flag for flag, field, _ in _FLAGS}
-        words = list(self.files[:1])
+        words, flags = list(self.files[:1]), _flags()
         for field, value in self.given.items():
-            words += [flags[field]] if value is True else [flags[field], str(value)]
+            text = size_text(value) if field == "static" and value != "auto" else str(value)
+            words += [flags[field]] if value is True else [flags[field], text]
         return shlex.join(words)
 
     def read(self, *, plan: bool = False) -> Loaded:
@@ -131,6 +148,8 @@ class Source:
                     raise SchedsimError(
                         f"{name} is a plan, not a workload", hint="give a chain or a graph"
                     )
+                if found is not None:
+                    raise SchedsimError(f"{name} is a second plan", hint="give one at a time")
                 found = item
             elif workload is not None:
                 raise SchedsimError(f"{name} is a second workload", hint="give one at a time")
@@ -141,9 +160,9 @@ class Source:
             from ..workloads import build_workload
 
             if workload is not None:
-                flag = next(iter(self.given)).replace("_", "-")
+                flag = _flags()[next(iter(self.given))]
                 raise SchedsimError(
-                    f"both a workload file and --{flag} are given", hint="give one of the two"
+                    f"both a workload file and {flag} are given", hint="give one of the two"
                 )
             built = build_workload(options)
             workload, lines = built.workload, built.assumptions
@@ -152,6 +171,8 @@ class Source:
                 "no workload: neither a file, nor --layers, nor --preset",
                 hint="try --layers 96, --preset gpt2, or a chain.json",
             )
+        if found is not None:
+            _check_plan(found, workload)
         return Loaded(workload, lines, found)
 
 
@@ -168,6 +189,35 @@ class Loaded:
         from ..chain import Chain
 
         return self.workload.stage_label(op_name) if isinstance(self.workload, Chain) else op_name
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """The plan's schedule; `InfeasibleBudgetError` where it has none."""
+    if plan.schedule is None:
+        least = plan.min_feasible_bytes
+        raise InfeasibleBudgetError(
+            f"the plan has no schedule: nothing fits {format_bytes(plan.budget_bytes)}",
+            plan=plan,
+            hint=f"the smallest feasible budget is {format_bytes(least)}: --mem {size_text(least)}"
+            if least is not None
+            else "plan again with a larger budget",
+        )
+    return plan.schedule
+
+
+def _check_plan(plan: Plan, workload: Chain | Graph) -> None:
+    """Refuse the plan of another workload, whose op names may well fit this one."""
+    from ..files import workload_hash
+
+    if plan.workload.content_hash != workload_hash(workload):
+        raise InvalidScheduleError(
+            f"the plan is for another workload: its {plan.workload.name!r} had other stages, "
+            "sizes or times",
+            rule="workload",
+            run_index=None,
+            op_name="",
+            hint="give the workload it was made for, or plan again",
+        )
 
 
 def _load(name: str) -> Chain | Graph | Plan:
@@ -220,6 +270,10 @@ def output_option(help_text: str, *, required: bool = False) -> Callable[..., An
                 )
             if path.is_dir():
                 raise SchedsimError(f"-o {value} is a folder", hint="name a file in it")
+            if not os.access(path.parent, os.W_OK):
+                raise SchedsimError(
+                    f"-o {value}: folder {path.parent} is not writable", hint="choose another"
+                )
         return value
 
     return click.option(

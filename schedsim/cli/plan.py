@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from typing import Any
 
 import click
@@ -12,15 +13,24 @@ from ..errors import PlannerLimitError, SchedsimError
 from ..files import save
 from ..plans import Plan
 from ..schedule import Schedule
-from ..simulator import simulate
+from ..simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import INTERRUPTED, NO, YES
-from .inputs import Loaded, Source, budget_option, json_option, output_option, workload_options
+from .inputs import (
+    Loaded,
+    Source,
+    budget_option,
+    json_option,
+    output_option,
+    size_text,
+    workload_options,
+)
 from .show import percent, print_facts, print_json, working
 
+_FLAGS = {"time_limit_s": "--time-limit", "num_slots": "--slots", "gap": "--gap"}
 
-@click.command("plan")
-@workload_options
+
+@click.command("plan", short_help="A schedule within a memory budget, and what is proven of it.")
 @budget_option(required=True)
 @click.option("--planner", default="auto", show_default=True, help="See `schedsim planners`.")
 @click.option("--gap", type=float, help="Gap to the proven bound to stop at: 0.01 is 1 %.")
@@ -28,6 +38,7 @@ from .show import percent, print_facts, print_json, working
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
 @json_option
 @output_option("Write the plan to FILE.")
+@workload_options
 def command(
     source: Source, budget_bytes: int, planner: str, as_json: bool, output: str | None, **more: Any
 ) -> int:
@@ -40,6 +51,8 @@ def command(
     loaded = source.read()
     options = _planner_options(planner, more)
     with working(f"planning with {planner}"):
+        # Before planning, so that loading the simulator does not count as planning time.
+        everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
         plan = try_plan(loaded.workload, budget_bytes, planner, **options)
     if output is not None:
         save(plan, output)
@@ -55,7 +68,8 @@ def command(
         _explain_infeasible(source, loaded, plan, planner)
         return NO
     if not as_json:
-        _show(source, loaded, plan, output)
+        _show(loaded, plan, everything)
+        _next_steps(source, plan, planner, options, output)
     return INTERRUPTED if plan.options.get("interrupted") else YES
 
 
@@ -64,24 +78,23 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
 
     given = {name: value for name, value in more.items() if value is not None}
     taken = inspect.signature(get_planner(planner).load()).parameters
-    flags = {"time_limit_s": "--time-limit", "num_slots": "--slots", "gap": "--gap"}
     for name, value in given.items():
         if name not in taken:
-            able = [flags[n] for n in flags if n in taken]
+            able = [_FLAGS[n] for n in _FLAGS if n in taken]
             raise SchedsimError(
-                f"planner {planner!r} does not take {flags[name]}",
-                hint=f"it takes {', '.join(able)}" if able else f"leave {flags[name]} out",
+                f"planner {planner!r} does not take {_FLAGS[name]}",
+                hint=f"it takes {', '.join(able)}" if able else f"leave {_FLAGS[name]} out",
             )
-        if not value >= (1 if name == "num_slots" else 0):
-            raise SchedsimError(f"{flags[name]} {value} is too small")
+        least = 1 if name == "num_slots" else 0
+        if not value >= least:  # so that nan is refused too
+            raise SchedsimError(f"{_FLAGS[name]} {value} is not at least {least}")
     return given
 
 
-def _show(source: Source, loaded: Loaded, plan: Plan, output: str | None) -> None:
+def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     assert plan.schedule is not None
     assert plan.overhead is not None
     simulation = simulate(loaded.workload, plan.schedule)
-    everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
     chosen = plan.options.get("chosen", plan.planner)
     facts = [
         ("plan", f"{plan.status}, by {chosen} in {format_seconds(plan.planning_s)}"),
@@ -96,7 +109,7 @@ def _show(source: Source, loaded: Loaded, plan: Plan, output: str | None) -> Non
         if size:
             facts.append((f"  {name}", f"{format_bytes_short(size):>10}"))
     facts += [
-        ("store-all peak", format_bytes(everything.peak_bytes)),
+        ("store-all peak", _compared(everything.peak_bytes, simulation.peak_bytes)),
         (
             "step time",
             f"{format_seconds(simulation.makespan_s)}, {percent(plan.overhead)} over store-all "
@@ -110,19 +123,30 @@ def _show(source: Source, loaded: Loaded, plan: Plan, output: str | None) -> Non
         ("recomputed", f"{simulation.num_recomputed} of {simulation.num_runs} op runs"),
     ]
     print_facts(facts)
-    _next_steps(source, loaded, plan, output)
 
 
-def _next_steps(source: Source, loaded: Loaded, plan: Plan, output: str | None) -> None:
-    arguments = source.arguments()
-    file = output or "plan.json"
+def _compared(everything: int, peak: int) -> str:
+    """The store-all peak, and how much of it the plan needs."""
+    share = f"{peak / everything:.1%}".replace("%", " %") if everything else "0 %"
+    return f"{format_bytes(everything)}, of which the plan needs {share}"
+
+
+def _next_steps(
+    source: Source, plan: Plan, planner: str, options: dict[str, Any], output: str | None
+) -> None:
+    arguments, budget = source.arguments(), size_text(plan.budget_bytes)
+    file = shlex.quote(output or "plan.json")
     steps = []
     if output is None:
-        steps.append((f"schedsim plan {arguments} --mem {plan.budget_bytes} -o {file}", "keep it"))
+        same = [] if planner == "auto" else ["--planner", planner]
+        for name, value in options.items():
+            same += [_FLAGS[name], f"{value:g}"]
+        words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
+        steps.append((" ".join(words), "keep it"))
     steps += [
         (f"schedsim simulate {arguments} {file}", "replay it"),
         (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
-        (f"schedsim compare {arguments} --mem {plan.budget_bytes}", "other planners"),
+        (f"schedsim compare {arguments} --mem {budget}", "other planners"),
     ]
     width = max(len(step) for step, _ in steps)
     click.echo("\nnext")
@@ -136,7 +160,9 @@ def _explain_infeasible(source: Source, loaded: Loaded, plan: Plan, planner: str
     if plan.min_feasible_bytes is not None:
         where = f", set by {loaded.label(plan.binding_op)}" if plan.binding_op else ""
         least = format_bytes(plan.min_feasible_bytes)
-        click.echo(f"hint: the smallest feasible budget is {least}{where}", err=True)
+        # The exact number, as three digits may be less than what is needed.
+        exact = f": --mem {size_text(plan.min_feasible_bytes)}"
+        click.echo(f"hint: the smallest feasible budget is {least}{where}{exact}", err=True)
     options = source.formula()
     if options is None:
         return
@@ -151,8 +177,8 @@ def _explain_infeasible(source: Source, loaded: Loaded, plan: Plan, planner: str
                 continue
             least_bytes = other.min_feasible_bytes
             if other.peak_bytes is not None and other.overhead is not None:
-                rows.append((label, "fits", f"{percent(other.overhead)} time"))
-            elif least_bytes is not None:
+                rows.append((label, "fits", f"{percent(other.overhead)} over its store-all"))
+            elif least_bytes is not None and least_bytes < (plan.min_feasible_bytes or 0):
                 rows.append((label, "", f"smallest {format_bytes(least_bytes)}"))
     if rows:
         click.echo("\nwhat would lower it", err=True)

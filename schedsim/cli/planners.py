@@ -9,7 +9,7 @@ from .inputs import json_option
 from .show import print_json, print_table
 
 
-@click.command("planners")
+@click.command("planners", short_help="What there is to choose from.")
 @json_option
 def command(as_json: bool) -> int:
     """List the planners: what each takes, costs, and is optimal for.

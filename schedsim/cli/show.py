@@ -27,7 +27,8 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for i, header in enumerate(headers):
             justify: Any = "left" if i < left else "right"
-            table.add_column(header, justify=justify, no_wrap=True)
+            # Names and numbers stay whole; on a narrow terminal, text between them wraps.
+            table.add_column(header, justify=justify, no_wrap=i == 0 or i >= left)
         for row in rows:
             table.add_row(*row)
         Console().print(table)

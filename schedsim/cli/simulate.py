@@ -8,23 +8,31 @@ from typing import Any
 
 import click
 
-from ..errors import InvalidScheduleError, SchedsimError
-from ..files import workload_hash, write_atomically
+from ..errors import SchedsimError
+from ..files import write_atomically
 from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
-from .inputs import Loaded, Source, budget_option, json_option, output_option, workload_options
+from .inputs import (
+    Loaded,
+    Source,
+    budget_option,
+    json_option,
+    output_option,
+    schedule_of,
+    workload_options,
+)
 from .show import percent, print_facts, print_json, print_table
 
 
-@click.command("simulate")
-@workload_options
+@click.command("simulate", short_help="Replay a plan or a list of op names, and check it.")
 @budget_option(required=False)
 @click.option("--schedule", "schedule_file", metavar="FILE", help="Op names; - reads stdin.")
 @json_option
 @output_option("Write the result to FILE, as JSON.")
+@workload_options
 def command(
     source: Source,
     budget_bytes: int | None,
@@ -43,13 +51,11 @@ def command(
     """
     loaded = source.read(plan=True)
     schedule = _schedule(loaded, schedule_file)
-    if schedule_file is None and loaded.plan is not None:
-        _refuse_other_workload(loaded, loaded.plan)
     simulation = simulate(loaded.workload, schedule)
     budget = budget_bytes
-    if budget is None and loaded.plan is not None and schedule_file is None:
+    if budget is None and loaded.plan is not None:
         budget = loaded.plan.budget_bytes
-    problems = _problems(loaded, simulation, budget, schedule_file)
+    problems = _problems(loaded, simulation, budget)
     document = _document(simulation, budget, problems)
     if output is not None:
         import json
@@ -59,48 +65,40 @@ def command(
         print_json(document)
     else:
         _show(loaded, simulation, budget)
-    for problem in problems:
-        click.echo(f"error: {problem}", err=True)
+    if problems:
+        click.echo(f"error: {'; '.join(problems)}", err=True)
     return NO if problems else YES
 
 
 def _schedule(loaded: Loaded, schedule_file: str | None) -> Schedule:
     if schedule_file is not None:
-        text = sys.stdin.read() if schedule_file == "-" else Path(schedule_file).read_text()
-        names = text.split()
+        if loaded.plan is not None:
+            raise SchedsimError("both a plan and --schedule are given", hint="give one of the two")
+        names = _read_text(schedule_file).split()
         if not names:
             raise SchedsimError(f"--schedule {schedule_file}: no op names", hint="F0 F1 loss ...")
         return Schedule.from_names(names)
     if loaded.plan is None:
         return Schedule.store_all(loaded.workload)
-    if loaded.plan.schedule is None:
-        raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
-    return loaded.plan.schedule
+    return schedule_of(loaded.plan)
 
 
-def _problems(
-    loaded: Loaded, simulation: Simulation, budget: int | None, schedule_file: str | None
-) -> list[str]:
-    found = []
-    plan = loaded.plan if schedule_file is None else None
-    if plan is not None:
-        found += _mismatches(plan, simulation)
+def _read_text(name: str) -> str:
+    data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise SchedsimError(
+            f"--schedule {name}: not a text file", hint="op names with spaces between them"
+        ) from None
+
+
+def _problems(loaded: Loaded, simulation: Simulation, budget: int | None) -> list[str]:
+    found = _mismatches(loaded.plan, simulation) if loaded.plan is not None else []
     if budget is not None and simulation.peak_bytes > budget:
         over = format_bytes(simulation.peak_bytes - budget)
         found.append(f"the peak is {over} over the budget of {format_bytes(budget)}")
     return found
-
-
-def _refuse_other_workload(loaded: Loaded, plan: Plan) -> None:
-    if plan.workload.content_hash != workload_hash(loaded.workload):
-        raise InvalidScheduleError(
-            f"the plan is for another workload: its {plan.workload.name!r} had other stages, "
-            "sizes or times",
-            rule="workload",
-            run_index=None,
-            op_name="",
-            hint="give the workload it was made for, or plan again",
-        )
 
 
 def _mismatches(plan: Plan, simulation: Simulation) -> list[str]:

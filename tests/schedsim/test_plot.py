@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from chains import random_chain, unit_chain
+from matplotlib.figure import Figure
 
 import schedsim
 from schedsim.plot import draw_pareto, draw_schedule, draw_timeline, schedule_grid
@@ -33,3 +34,30 @@ def test_the_grid_marks_what_runs():
     simulation = schedsim.simulate(chain, schedule)
     assert schedule_grid(chain, simulation).tolist() == [[1, 0, 0, 0, 2, 4], [0, 1, 3, 4, 0, 0]]
     assert draw_schedule(chain, simulation).axes[0].get_xlabel() == "op run"
+
+
+def test_planners_differ_by_marker_too():
+    """Colour is never the only difference, and points on the axis are not cut off."""
+    chain = unit_chain(8)
+    curves = [schedsim.pareto(chain, name) for name in ("frontier", "periodic", "bisection")]
+    lines = draw_pareto(curves).axes[0].lines[1:]
+    assert len({line.get_marker() for line in lines}) == 2
+    assert not any(line.get_clip_on() for line in lines)
+
+
+def test_drawing_into_given_axes():
+    """All three draw into the axes they are given and return the figure that owns them."""
+    chain = unit_chain(4)
+    simulation = schedsim.simulate(chain, schedsim.Schedule.store_all(chain))
+    figure = Figure()
+    for axes, draw in zip(
+        figure.subplots(3),
+        (
+            lambda axes: draw_timeline(simulation, axes=axes),
+            lambda axes: draw_pareto([schedsim.pareto(chain)], axes=axes),
+            lambda axes: draw_schedule(chain, simulation, axes=axes),
+        ),
+        strict=True,
+    ):
+        assert draw(axes) is figure
+        assert axes.get_xlabel()

@@ -16,6 +16,7 @@ from schedsim import (
     Chain,
     Graph,
     InvalidScheduleError,
+    InvalidWorkloadError,
     Op,
     Schedule,
     Stage,
@@ -142,12 +143,18 @@ def test_several_queues_are_refused():
 
 
 def test_large_sizes_do_not_overflow():
-    """Sums beyond 2^53 stay exact: 500 tensors of 2^53 - 1 bytes live at once."""
-    big = 2**53 - 1
-    ops = [Op(f"f{i}", writes={f"x{i}": big}) for i in range(500)]
-    ops.append(Op("b", "backward", reads=tuple(f"x{i}" for i in range(500))))
-    graph = Graph("big", tuple(ops))
+    """Sums up to 2^53 - 1 stay exact: 500 tensors of 16 TiB live at once; more is refused."""
+    big = (2**53 - 1) // 500
+    graph = _many_alive(big)
     assert simulate(graph, Schedule.store_all(graph)).peak_bytes == 500 * big
+    with pytest.raises(InvalidWorkloadError, match="all sizes together"):
+        _many_alive(big + 1)
+
+
+def _many_alive(size: int) -> Graph:
+    ops = [Op(f"f{i}", writes={f"x{i}": size}) for i in range(500)]
+    ops.append(Op("b", "backward", reads=tuple(f"x{i}" for i in range(500))))
+    return Graph("big", tuple(ops))
 
 
 @needs_instances

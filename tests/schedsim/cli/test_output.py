@@ -1,0 +1,190 @@
+"""What the command line looks like: the exact text in a pipe, a terminal, and what is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import schedsim
+from schedsim.cli.app import COMMANDS, run
+from schedsim.cli.inputs import size_text
+from schedsim.files import save
+from schedsim.units import parse_bytes
+
+CHAIN = schedsim.Chain.from_arrays(
+    "four", 4, forward_s=[1] * 4, backward_s=[2] * 4, output_bytes=[4] * 4, saved_bytes=[20] * 4
+)
+TIME = re.compile(r"[\d.,]+ (?:s|ms|us|ns)\b")
+
+FORMULA_OPTIONS = {
+    "--attention", "--batch", "--data-parallel", "--device", "--dtype", "--efficiency",
+    "--granularity", "--head", "--heads", "--hidden", "--layers", "--optimizer", "--preset",
+    "--seed", "--seq", "--sequence-parallel", "--static", "--synthetic", "--tensor-parallel",
+    "--times", "--zero",
+}  # fmt: skip
+OWN_OPTIONS = {
+    ("plan",): {"--gap", "--json", "--mem", "--output", "--planner", "--slots", "--time-limit"},
+    ("simulate",): {"--json", "--mem", "--output", "--schedule"},
+    ("compare",): {"--json", "--mem", "--output", "--planners"},
+    ("plot", "timeline"): {"--mem", "--output"},
+    ("plot", "schedule"): {"--mem", "--output"},
+    ("plot", "pareto"): {"--output", "--planners"},
+}
+
+
+@pytest.fixture(autouse=True)
+def chain_file(tmp_path, monkeypatch) -> str:
+    """``chain.json`` in the current folder, so that golden text has no other path in it."""
+    monkeypatch.chdir(tmp_path)
+    save(CHAIN, "chain.json")
+    return "chain.json"
+
+
+def start(*arguments: str, **more) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own, both streams piped."""
+    command = [sys.executable, "-m", "schedsim", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **more)
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """What the command line writes where all its streams are a terminal."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "schedsim", *arguments]
+    kept = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    settings = {**kept, "TERM": "xterm", "COLUMNS": "80", **environment}
+    process = subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, env=settings
+    )
+    os.close(follower)
+    parts = []
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # Linux's word for the end of a pseudo-terminal
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(leader)
+    assert process.wait() == 0
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+def test_plan_in_a_pipe():
+    """The whole text; recomputing F0 and F1 for 2 s more is what 60 bytes cost."""
+    done = start("plan", "chain.json", "--mem", "60")
+    text = TIME.sub("TIME", done.stdout.split("\n", 3)[2]) + "\n" + done.stdout.split("\n", 3)[3]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("chain four from chain.json, 4 stages\n\n")
+    assert text == (
+        "plan            optimal, by frontier in TIME\n"
+        "budget          60 B\n"
+        "peak            60 B at B3 (s3), run 5 of 11\n"
+        "  checkpoints          8 B\n"
+        "  saved               44 B\n"
+        "  gradients            8 B\n"
+        "store-all peak  92 B, of which the plan needs 65.2 %\n"
+        "step time       14 s, +16.67 % over store-all 12 s\n"
+        "lower bound     14 s over persistent schedules, gap 0.00 %\n"
+        "recomputed      2 of 11 op runs\n"
+        "\n"
+        "next\n"
+        "  schedsim plan chain.json --mem 60 -o plan.json               # keep it\n"
+        "  schedsim simulate chain.json plan.json                       # replay it\n"
+        "  schedsim plot timeline chain.json plan.json -o timeline.svg  # see its memory\n"
+        "  schedsim compare chain.json --mem 60                         # other planners\n"
+    )
+
+
+def test_the_next_steps_work(capsys):
+    """Each suggested line runs, and the first keeps the planner and its options."""
+    run(["plan", "chain.json", "--mem", "60", "--planner", "rotor", "--slots", "60"])
+    lines = capsys.readouterr().out.split("\nnext\n")[1].splitlines()
+    steps = [shlex.split(line, comments=True) for line in lines]
+    assert steps[0][2:] == shlex.split(
+        "chain.json --mem 60 --planner rotor --slots 60 -o plan.json"
+    )
+    for step in steps:
+        assert run(step[1:]) == 0
+    assert json.loads(Path("plan.json").read_text())["planner"] == "rotor"
+
+
+def test_compare_in_a_pipe():
+    """Columns aligned with spaces, no trailing ones, no escape codes."""
+    done = start("compare", "chain.json", "--mem", "60", "--planners", "store_all,rotor")
+    rows = [re.split(r" {2,}", line) for line in done.stdout.splitlines()[3:6]]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [len(row) for row in rows] == [7, 7, 7]
+    assert rows[1][:6] == ["store_all", "infeasible", "needs 92 B", "-", "-", "-"]
+    assert rows[2][:6] == ["rotor", "optimal", "60 B", "14 s", "+16.67 %", "0.00 %"]
+    assert "\x1b" not in done.stdout
+    assert not re.search(r" $", done.stdout, re.MULTILINE)
+
+
+def test_tables_on_a_terminal():
+    """Bold heads; every name whole in 80 columns."""
+    text = on_a_terminal("planners")
+    assert "\x1b[1m" in text
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert all(len(line) <= 80 for line in plain.splitlines())
+    for name in ("recompute_all", "chen_greedy", "exhaustive"):
+        assert len(re.findall(rf"^{name} ", plain, re.MULTILINE)) == 2
+
+
+def test_no_color_is_honoured():
+    """Not one escape code."""
+    assert "\x1b" not in on_a_terminal("planners", NO_COLOR="1")
+
+
+def test_json_is_alone_on_stdout():
+    """Every command with --json prints one document; narration is elsewhere."""
+    for arguments in (
+        ["plan", "chain.json", "--mem", "60"],
+        ["simulate", "chain.json"],
+        ["compare", "chain.json", "--mem", "60"],
+        ["planners"],
+        ["env"],
+    ):
+        assert json.loads(start(*arguments, "--json").stdout)["schema"].startswith("schedsim.")
+
+
+@pytest.mark.parametrize("code", ["import schedsim", "run(['--help'])", "run(['plan', '--help'])"])
+def test_nothing_heavy_is_loaded(code):
+    """Neither to import the package nor to ask for help."""
+    heavy = ("torch", "matplotlib", "scipy.optimize", "numba", "rich")
+    script = (
+        "import sys, schedsim\nfrom schedsim.cli.app import run\n"
+        f"{code}\nprint([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", OWN_OPTIONS, ids=" ".join)
+def test_options_are_frozen(path, capsys):
+    """Scripts depend on these names: a new one is added here on purpose."""
+    run([*path, "--help"])
+    found = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
+    assert found - {"--help"} == OWN_OPTIONS[path] | FORMULA_OPTIONS
+
+
+def test_help_lists_every_command_in_full(capsys):
+    """No description is cut off."""
+    run(["--help"])
+    out = capsys.readouterr().out
+    assert "..." not in out.split("Commands:")[1]
+    assert all(f"\n  {command} " in out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("text", ["8GB", "24GiB", "1500MB", "3MiB", "3271557121", "60", "0"])
+def test_size_text_is_exact_and_short(text):
+    """What is suggested gives the very same number of bytes, as people write it."""
+    assert size_text(parse_bytes(text)) == text
