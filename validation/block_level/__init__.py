@@ -1,0 +1,1 @@
+"""Run any schedule of a chain of blocks over the eager blocks."""

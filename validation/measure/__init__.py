@@ -1,0 +1,1 @@
+"""Peak bytes and times of a real step."""

@@ -1,0 +1,1 @@
+"""Models to validate on, of any size."""

@@ -1,0 +1,1 @@
+"""Run any schedule of a captured graph as the forward and backward of a module."""
