@@ -1,0 +1,249 @@
+"""Simulated annealing over the recomputations of a schedule, every move repaired before it counts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ._moves import (
+    drop_extra,
+    move_run,
+    reads_at,
+    random_below,
+    recompute_before,
+    repair,
+    try_dropping,
+)
+from ._profile import (
+    NUM_EDITS,
+    NUM_EXTRA,
+    NUM_SLOTS,
+    Profile,
+    Steps,
+    first_out,
+    next_read,
+    peak_slot,
+    random_unit,
+    run_before,
+    store_runs,
+    undo_edits,
+)
+
+
+@njit(cache=True, nogil=True)
+def random_run(steps: Steps, profile: Profile) -> int:
+    """A run of an op that may run again, or -1 where a few tries found none."""
+    for _ in range(64):
+        run = profile.slot_run[random_below(profile, profile.counts[NUM_SLOTS])]
+        if run >= 0 and not steps.fixed[profile.op_of[run]]:
+            return int(run)
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def drop_window(steps: Steps, profile: Profile, free: bool) -> bool:
+    """Remove every recomputation in a random stretch of the schedule."""
+    if profile.counts[NUM_EXTRA] == 0:
+        return False
+    centre = profile.slot_of[profile.extra[random_below(profile, profile.counts[NUM_EXTRA])]]
+    span = int(profile.counts[NUM_SLOTS] * 0.002 * math.exp(3.0 * random_unit(profile))) + 2
+    low, high = max(1, centre - span), min(profile.counts[NUM_SLOTS] - 2, centre + span)
+    dropped = 0
+    for slot in range(high, low, -1):
+        run = profile.slot_run[slot]
+        if run >= 0 and profile.extra_at[run] >= 0 and profile.prev_same[run] >= 0:
+            if not drop_extra(steps, profile, run, free):
+                return False
+            dropped += 1
+            if dropped == 24:
+                break
+    return dropped > 0
+
+
+@njit(cache=True, nogil=True)
+def evict_random(
+    steps: Steps, profile: Profile, limit: int, free: bool, at_most_s: float
+) -> bool:
+    """Recompute some instance before a random one of its readers."""
+    run = random_run(steps, profile)
+    if run < 0:
+        return False
+    op = profile.op_of[run]
+    outputs = steps.write_start[op + 1] - steps.write_start[op]
+    if outputs == 0:
+        return False
+    k = random_below(profile, outputs)
+    tensor = steps.write_tensor[steps.write_start[op] + k]
+    end = profile.end_of[first_out(profile, run) + k]
+    if end == run:
+        return False
+    low, high = profile.slot_of[run], profile.slot_of[end]
+    if high - low < 2:
+        return False
+    reader = next_read(steps, profile, tensor, low + random_below(profile, high - low))
+    if reader < 0:
+        return False
+    return recompute_before(steps, profile, op, reader, limit, free, 0.9, at_most_s)
+
+
+@njit(cache=True, nogil=True)
+def shift(steps: Steps, profile: Profile, run: int) -> bool:
+    """Move a run to a random place: near ones are tried more often than far ones."""
+    slot = profile.slot_of[run]
+    distance = random_unit(profile)
+    distance *= distance * distance
+    if random_unit(profile) < 0.5:
+        slot += 1 + int(distance * (profile.counts[NUM_SLOTS] - 2 - slot))
+    else:
+        slot -= 1 + int(distance * (slot - 1))
+    slot = max(2, min(profile.counts[NUM_SLOTS] - 3, slot))
+    while profile.slot_run[slot] < 0:
+        slot += 1
+    return move_run(steps, profile, run, profile.slot_run[slot])
+
+
+@njit(cache=True, nogil=True)
+def shift_any(steps: Steps, profile: Profile) -> bool:
+    """`shift` of any run; the virtual ones excepted."""
+    num_ops = steps.time_s.size - 2
+    return shift(steps, profile, profile.first_of[random_below(profile, num_ops)])
+
+
+@njit(cache=True, nogil=True)
+def advance_reader(steps: Steps, profile: Profile, slot: int) -> bool:
+    """Move the last reader of something that is alive at `slot` to just before it."""
+    num_ops = steps.time_s.size - 2
+    for _ in range(20):
+        op = random_below(profile, num_ops)
+        run = run_before(profile, op, slot)
+        outputs = steps.write_start[op + 1] - steps.write_start[op]
+        if run < 0 or outputs == 0:
+            continue
+        end = profile.end_of[first_out(profile, run) + random_below(profile, outputs)]
+        if profile.slot_of[end] > slot and profile.op_of[end] < num_ops:
+            return move_run(steps, profile, end, profile.slot_run[slot])
+    return False
+
+
+@njit(cache=True, nogil=True)
+def evict_sampled(
+    steps: Steps, profile: Profile, slot: int, limit: int, free: bool, at_most_s: float
+) -> bool:
+    """Recompute some instance that is alive at `slot` before its next reader, with random depth."""
+    num_ops = steps.time_s.size - 2
+    here = profile.slot_run[slot]
+    for _ in range(40):
+        op = random_below(profile, num_ops)
+        if steps.fixed[op]:
+            continue
+        outputs = steps.write_start[op + 1] - steps.write_start[op]
+        if outputs == 0:
+            continue
+        run = run_before(profile, op, slot)
+        if run < 0:
+            continue
+        k = random_below(profile, outputs) if outputs > 1 else 0
+        end = profile.end_of[first_out(profile, run) + k]
+        if profile.slot_of[end] <= slot:
+            continue
+        tensor = steps.write_tensor[steps.write_start[op] + k]
+        if steps.size[tensor] == 0 or (here >= 0 and reads_at(steps, profile, here, tensor)):
+            continue
+        reader = next_read(steps, profile, tensor, slot)
+        caution = random_unit(profile) * 1.5 - 0.5
+        return recompute_before(steps, profile, op, reader, limit, free, caution, at_most_s)
+    return False
+
+
+@njit(cache=True, nogil=True)
+def random_extra(profile: Profile) -> int:
+    """A random recomputation, or -1."""
+    count = profile.counts[NUM_EXTRA]
+    return int(profile.extra[random_below(profile, count)]) if count > 0 else -1
+
+
+@njit(cache=True, nogil=True)
+def anneal(
+    steps: Steps,
+    profile: Profile,
+    best_runs: NDArray[np.int32],
+    best: NDArray[np.float64],
+    limit: int,
+    price: NDArray[np.float64],
+    hot_s: float,
+    cold_s: float,
+    num_moves: int,
+    thorough: float,
+    free: bool,
+) -> None:
+    """Anneal from one temperature to another; both in seconds of step time.
+
+    Parameters
+    ----------
+    best_runs, best
+        The fastest schedule within `limit` so far; its time, the number of its runs, and the
+        least peak of all schedules seen.
+    price : (3,)
+        Seconds per byte above `limit`, raised while the peak is above and lowered while it is
+        within; its least and largest values.
+    thorough
+        Share of moves that are repaired by greedy evictions before they count. These are some
+        twenty times as slow as the others, and reach what single steps do not.
+    """
+    cooling = (cold_s / hot_s) ** (1.0 / max(1, num_moves - 1))
+    heat = hot_s
+    excess = max(0, profile.tree_max[1] - limit)
+    for move in range(num_moves):
+        heat *= cooling
+        if move % 64 == 0:
+            if excess > 0:
+                price[0] = min(price[0] * 1.04, price[2])
+            else:
+                price[0] = max(price[0] * 0.98, price[1])
+        profile.counts[NUM_EDITS] = 0
+        before_s = profile.total_s[0]
+        # What the move may cost is drawn first, so that a hopeless one ends early.
+        allowed_s = before_s + price[0] * excess
+        allowed_s -= heat * math.log(max(random_unit(profile), 1e-300))
+        repaired = random_unit(profile) < thorough
+        kind = random_unit(profile)
+        if repaired:
+            if kind < 0.5:
+                run = random_extra(profile)
+                moved = run >= 0 and drop_extra(steps, profile, run, free)
+            elif kind < 0.65:
+                moved = drop_window(steps, profile, free)
+            else:
+                moved = evict_random(steps, profile, limit, free, allowed_s + 4.0 * heat)
+            if moved:
+                moved = repair(steps, profile, limit, free, allowed_s + 4.0 * heat, 40, 1.0, 8, False)
+                try_dropping(steps, profile, limit, free, 3)
+        elif free and random_unit(profile) < 0.4:
+            moved = shift_any(steps, profile)
+        elif kind < 0.4:
+            slot = peak_slot(profile)
+            moved = evict_sampled(steps, profile, slot, limit, free, allowed_s)
+        elif kind < 0.75:
+            run = random_extra(profile)
+            moved = run >= 0 and drop_extra(steps, profile, run, free)
+        elif kind < 0.85:
+            moved = evict_random(steps, profile, limit, free, allowed_s)
+        elif kind < 0.92 or not free:
+            run = random_extra(profile)
+            moved = run >= 0 and shift(steps, profile, run)
+        else:
+            moved = advance_reader(steps, profile, peak_slot(profile))
+        after = max(0, profile.tree_max[1] - limit)
+        if not moved or profile.total_s[0] + price[0] * after > allowed_s:
+            undo_edits(steps, profile, 0)
+            profile.total_s[0] = before_s
+            continue
+        excess = after
+        if profile.tree_max[1] < best[2]:
+            best[2] = profile.tree_max[1]
+        if excess == 0 and profile.total_s[0] < best[0] * (1.0 - 1e-12):
+            best[0] = profile.total_s[0]
+            best[1] = store_runs(steps, profile, best_runs)
