@@ -10,7 +10,7 @@ from ._profile import Steps
 
 
 @njit(cache=True, nogil=True)
-def greedy_order(steps: Steps, patience: float, seed: int) -> NDArray[np.int32]:
+def greedy_order(steps: Steps, patience: float) -> NDArray[np.int32]:
     """An order in which each next op is the ready one that leaves the fewest bytes alive.
 
     `patience` of 0 looks at what an op frees and makes only; larger values prefer ops that stand
@@ -32,7 +32,6 @@ def greedy_order(steps: Steps, patience: float, seed: int) -> NDArray[np.int32]:
             ready[num_ready] = op
             num_ready += 1
     mean = max(1.0, steps.size.sum() / max(1, steps.size.size))
-    np.random.seed(seed)
     order = np.empty(num_ops, np.int32)
     for position in range(num_ops):
         best, best_at = np.inf, 0
@@ -48,8 +47,6 @@ def greedy_order(steps: Steps, patience: float, seed: int) -> NDArray[np.int32]:
                 if readers_left[tensor] == 1:
                     left -= steps.size[tensor]
             left += patience * mean * (op - position)
-            if seed > 0:
-                left += 0.2 * mean * np.random.random()
             if left < best or (left == best and op < ready[best_at]):
                 best, best_at = left, at
         op = ready[best_at]

@@ -1,0 +1,343 @@
+"""Local search over recomputation and order: the planner for graphs too large to solve exactly."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.errors import SchedsimError
+from schedsim.graph import Graph
+from schedsim.plans import Plan, make_plan
+from schedsim.schedule import Schedule
+from schedsim.simulator import simulate
+
+Order = Literal["fixed", "free"]
+
+FIXED_ORDER = "schedules that run each op first in the graph's order"
+
+# Temperatures in mean op times, at the start and at the end of a round.
+_HOT, _COLD = 0.5, 0.01
+_COOLER = 0.6  # each round begins cooler than the one before
+
+# Shares of moves repaired before they count: which is better depends on the graph.
+_THOROUGH = (0.3, 0.02)
+
+# How far from the file's order the greedy orders may stray; see `greedy_order`.
+_PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+
+_CHUNK_S = 0.02
+
+
+def local_search(
+    graph: Graph,
+    budget_bytes: int,
+    *,
+    order: Order = "fixed",
+    time_limit_s: float = 10.0,
+    seed: int = 0,
+    num_threads: int | None = None,
+    starts: Sequence[Schedule] = (),
+) -> Plan:
+    """The fastest schedule within `budget_bytes` found by annealing in `time_limit_s`.
+
+    Several walkers start from the graph's order, from its greedy repair (evict at the peak what is
+    cheapest to have again) and, where the order is free, from orders of less memory. Each round,
+    the worse half drops out. A move inserts, removes or shifts runs, singly or with a greedy repair
+    of the peak behind it; live memory is kept up under these edits, so that a move costs
+    microseconds. Two kinds of walkers share the time, one of many small moves, one of few
+    thorough ones.
+
+    Parameters
+    ----------
+    order
+        ``"fixed"``: the first runs keep the graph's order, recomputations may stand anywhere;
+        ``"free"``: any legal sequence.
+    time_limit_s
+        Stops earlier where the bound is met. Interrupting gives the best plan so far.
+    seed
+        Of all random choices. As the time allowed is measured, two runs may still differ.
+    num_threads
+        Walkers at work at a time; all cores by default.
+    starts
+        Schedules to start from beside the usual ones; they need not fit.
+
+    Returns
+    -------
+    Plan
+        ``optimal`` where it meets the proven bound, else ``feasible`` with its gap. Where none
+        fits, `min_feasible_bytes` is the least peak seen.
+
+    Notes
+    -----
+    Memory O(ops + reads) a walker. A move takes O(edits * (reads + writes of an op) * log runs).
+
+    The space is that of Checkmate (Jain et al. 2020), ops computed again before any first run;
+    annealing over recomputations after Imanishi et al. 2023 (FastSA), with another
+    neighbourhood and objective.
+
+    Examples
+    --------
+    >>> from schedsim import Graph, Op
+    >>> graph = Graph("four", (
+    ...     Op("a", time_s=1, writes={"x": 2}),
+    ...     Op("b", time_s=1, reads=("x",), writes={"y": 2}),
+    ...     Op("c", time_s=1, reads=("y",), writes={"z": 2}),
+    ...     Op("d", "backward", time_s=1, reads=("x", "z")),
+    ... ))
+    >>> local_search(graph, 4, time_limit_s=0.1).schedule
+    Schedule(a b c a d)
+    """
+    started = time.perf_counter()
+    if order not in ("fixed", "free"):
+        raise SchedsimError(f"order {order!r} is not known", hint="fixed or free")
+    search = _Search(graph, budget_bytes, order == "free", seed, num_threads)
+    lower_bound_s, scope = search.bound()
+    interrupted = search.run(started + time_limit_s, lower_bound_s, starts)
+    best = search.best()
+    options: dict[str, Any] = {"order": order, "time_limit_s": time_limit_s, "moves": search.moves}
+    if interrupted:
+        options["interrupted"] = True
+    least = search.least()
+    return make_plan(
+        graph,
+        budget_bytes,
+        best,
+        planner="local_search",
+        started=started,
+        options=options,
+        lower_bound_s=lower_bound_s,
+        bound_scope=scope,
+        min_feasible_bytes=least.peak_bytes if best is None else None,
+        binding_op=least.peak_op if best is None else None,
+        seed=seed,
+    )
+
+
+@dataclass
+class _Walker:
+    """One annealing, with the best it has seen."""
+
+    steps: Any
+    profile: Any
+    limit: int
+    mean_s: float
+    thorough: float
+    free: bool
+    runs: NDArray[np.int32]
+    best: NDArray[np.float64]  # time, number of runs, least peak
+    price: NDArray[np.float64]
+    least_runs: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    least_bytes: int = 2**62
+    moves: int = 0
+    chunk: int = 50
+
+    def walk(self, seconds: float, hot: float, stop: Callable[[float], bool]) -> None:
+        from ._anneal import anneal
+
+        begun = time.perf_counter()
+        share = 0.0
+        while share < 1.0 and not stop(self.best[0]):
+            heat = self.mean_s * hot * (_COLD / hot) ** share
+            chunk_begun = time.perf_counter()
+            anneal(
+                self.steps,
+                self.profile,
+                self.runs,
+                self.best,
+                self.limit,
+                self.price,
+                heat,
+                heat,
+                self.chunk,
+                self.thorough,
+                self.free,
+            )
+            self.moves += self.chunk
+            self.note_least()
+            now = time.perf_counter()
+            took = max(now - chunk_begun, 1e-6)
+            self.chunk = int(min(4.0 * self.chunk, max(8.0, self.chunk * _CHUNK_S / took)))
+            share = (now - begun) / max(seconds, 1e-9)
+
+    def note_least(self) -> None:
+        """Keep the schedule of the least peak, for as long as none fits."""
+        from ._profile import store_runs
+
+        peak = int(self.profile.tree_max[1])
+        if not self.best[1] and peak < self.least_bytes:
+            self.least_bytes = peak
+            buffer = np.empty(self.profile.op_of.size, np.int32)
+            self.least_runs = buffer[: store_runs(self.steps, self.profile, buffer)].copy()
+
+    def take(self, runs: NDArray[np.int32]) -> None:
+        """Go on from the schedule `runs`."""
+        from ._profile import load_runs, store_runs
+
+        load_runs(self.steps, self.profile, runs)
+        if self.profile.tree_max[1] <= self.limit and self.profile.total_s[0] < self.best[0]:
+            self.best[0] = self.profile.total_s[0]
+            self.best[1] = store_runs(self.steps, self.profile, self.runs)
+
+    def greedy(self) -> None:
+        """Evict at the peak until the schedule fits, as far as that goes."""
+        from ._moves import repair
+        from ._profile import NUM_EDITS, store_runs
+
+        num_ops = self.mean_s and self.profile.first_of.size - 2
+        repair(
+            self.steps,
+            self.profile,
+            self.limit,
+            self.free,
+            np.inf,
+            8 * int(num_ops),
+            0.3,
+            200,
+            True,
+        )
+        self.profile.counts[NUM_EDITS] = 0
+        if self.profile.tree_max[1] <= self.limit and self.profile.total_s[0] < self.best[0]:
+            self.best[0] = self.profile.total_s[0]
+            self.best[1] = store_runs(self.steps, self.profile, self.runs)
+
+    @property
+    def found(self) -> NDArray[np.int32]:
+        return self.runs[: int(self.best[1])]
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        return (0, float(self.best[0])) if self.best[1] else (1, float(self.least_bytes))
+
+
+class _Search:
+    """Walkers, rounds and threads."""
+
+    def __init__(
+        self, graph: Graph, budget_bytes: int, free: bool, seed: int, num_threads: int | None
+    ) -> None:
+        from ._profile import make_steps
+
+        self.graph, self.free, self.seed = graph, free, seed
+        self.budget_bytes = budget_bytes
+        self.limit = budget_bytes - graph.static_bytes
+        self.steps = make_steps(graph.arrays)
+        self.num_threads = num_threads or os.cpu_count() or 1
+        self.walkers: list[_Walker] = []
+        self.stopped = threading.Event()
+        self.enough_s = 0.0
+
+    def bound(self) -> tuple[float, str]:
+        return self.graph.store_all_s, "any schedule"
+
+    def run(self, deadline: float, lower_bound_s: float, starts: Sequence[Schedule]) -> bool:
+        """Search until `deadline`; whether it was interrupted."""
+        self.enough_s = lower_bound_s * (1 + 1e-12)
+        lines = self._starts(starts)
+        num_walkers = self._num_walkers()
+        with ThreadPoolExecutor(self.num_threads) as pool:
+            try:
+                made = [
+                    pool.submit(self._make, i, lines[i % len(lines)], i >= len(starts))
+                    for i in range(max(num_walkers, len(starts)))
+                ]
+                self.walkers = [walker for one in made if (walker := one.result()) is not None]
+                active = list(self.walkers)
+                hot = _HOT
+                num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
+                for left in range(num_rounds, 0, -1):
+                    active = sorted(active, key=lambda walker: walker.rank)
+                    if left < num_rounds:
+                        active = active[: max(min(self.num_threads, 2), len(active) // 2)]
+                    now = time.perf_counter()
+                    seconds = (deadline - now) / left
+                    seconds *= min(1.0, self.num_threads / len(active))
+                    done = [pool.submit(one.walk, seconds, hot, self._stop) for one in active]
+                    _wait(done)
+                    hot *= _COOLER
+            except KeyboardInterrupt:
+                self.stopped.set()
+                return True
+        return False
+
+    def _stop(self, best_s: float) -> bool:
+        if best_s <= self.enough_s:
+            self.stopped.set()
+        return self.stopped.is_set()
+
+    def _num_walkers(self) -> int:
+        num_ops = self.graph.num_ops
+        few = self.num_threads
+        return max(few, 8 if num_ops < 700 else 4 if num_ops < 3000 else few)
+
+    def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[np.int32]]:
+        from ._orders import greedy_order
+
+        lines = [schedule.bind(self.graph) for schedule in starts]
+        usual = np.arange(self.graph.num_ops, dtype=np.int32)
+        lines.append(usual)
+        if self.free:
+            found = [greedy_order(self.steps, patience) for patience in _PATIENCE]
+            names = self.graph.op_names
+            peaks = [simulate(self.graph, Schedule(names, line)).peak_bytes for line in found]
+            lines += [found[k] for k in np.argsort(peaks, kind="stable")[:3]]
+        return lines
+
+    def _make(self, number: int, line: NDArray[np.int32], greedy: bool) -> _Walker:
+        from ._profile import make_profile
+
+        profile = make_profile(self.steps, line, seed=self.seed * 1000 + number)
+        unit_s = self.graph.store_all_s / max(1, int(profile.tree_max[1]))
+        unit_s = unit_s or 1.0
+        walker = _Walker(
+            steps=self.steps,
+            profile=profile,
+            limit=self.limit,
+            mean_s=self.graph.store_all_s / self.graph.num_ops or 1e-12,
+            thorough=_THOROUGH[number % len(_THOROUGH)],
+            free=self.free,
+            runs=np.zeros(profile.op_of.size, np.int32),
+            best=np.array([np.inf, 0.0, np.inf]),
+            price=np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s]),
+        )
+        walker.take(line)
+        if greedy and number // 2 % 2 == 0 and not self.stopped.is_set():
+            walker.greedy()
+        walker.note_least()
+        return walker
+
+    @property
+    def moves(self) -> int:
+        return sum(walker.moves for walker in self.walkers)
+
+    def best(self) -> Schedule | None:
+        found = [walker for walker in self.walkers if walker.best[1]]
+        if not found:
+            return None
+        best = min(found, key=lambda walker: walker.rank)
+        return Schedule(self.graph.op_names, best.found)
+
+    def least(self) -> Any:
+        """The simulation of the schedule of the least peak, of those that do not fit."""
+        walkers = [walker for walker in self.walkers if walker.least_runs.size]
+        if not walkers:
+            return simulate(self.graph, Schedule.store_all(self.graph))
+        least = min(walkers, key=lambda walker: walker.least_bytes)
+        return simulate(self.graph, Schedule(self.graph.op_names, least.least_runs))
+
+
+def _wait(futures: list[Future[None]]) -> None:
+    for future in futures:
+        while True:  # in slices, so that an interrupt is seen
+            try:
+                future.result(timeout=0.2)
+                break
+            except TimeoutError:
+                continue
