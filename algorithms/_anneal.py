@@ -1,29 +1,47 @@
-"""Simulated annealing over the recomputations of a schedule, every move repaired before it counts."""
+"""Simulated annealing over the recomputations and the order of a schedule."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ._moves import (
+    MAX_INSERTED,
     drop_extra,
     move_run,
-    reads_at,
     random_below,
+    reads_at,
     recompute_before,
     repair,
     try_dropping,
 )
 from ._profile import (
+    BOOL,
+    EXTRA,
+    EXTRA_AT,
+    FIRST,
+    FIXED,
+    INT,
+    INTS,
+    LARGEST,
     NUM_EDITS,
     NUM_EXTRA,
     NUM_SLOTS,
+    OP,
+    PREV,
+    PROFILE,
+    REAL,
+    REALS,
+    SIZE,
+    SLOT,
+    STEPS,
+    WRITES,
     Profile,
     Steps,
     first_out,
+    kernel,
     next_read,
     peak_slot,
     random_unit,
@@ -33,28 +51,28 @@ from ._profile import (
 )
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE)
 def random_run(steps: Steps, profile: Profile) -> int:
     """A run of an op that may run again, or -1 where a few tries found none."""
     for _ in range(64):
         run = profile.slot_run[random_below(profile, profile.counts[NUM_SLOTS])]
-        if run >= 0 and not steps.fixed[profile.op_of[run]]:
+        if run >= 0 and not steps.op[profile.run[run, OP], FIXED]:
             return int(run)
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, BOOL)
 def drop_window(steps: Steps, profile: Profile, free: bool) -> bool:
     """Remove every recomputation in a random stretch of the schedule."""
     if profile.counts[NUM_EXTRA] == 0:
         return False
-    centre = profile.slot_of[profile.extra[random_below(profile, profile.counts[NUM_EXTRA])]]
+    centre = profile.run[profile.run[random_below(profile, profile.counts[NUM_EXTRA]), EXTRA], SLOT]
     span = int(profile.counts[NUM_SLOTS] * 0.002 * math.exp(3.0 * random_unit(profile))) + 2
     low, high = max(1, centre - span), min(profile.counts[NUM_SLOTS] - 2, centre + span)
     dropped = 0
     for slot in range(high, low, -1):
         run = profile.slot_run[slot]
-        if run >= 0 and profile.extra_at[run] >= 0 and profile.prev_same[run] >= 0:
+        if run >= 0 and profile.run[run, EXTRA_AT] >= 0 and profile.run[run, PREV] >= 0:
             if not drop_extra(steps, profile, run, free):
                 return False
             dropped += 1
@@ -63,36 +81,34 @@ def drop_window(steps: Steps, profile: Profile, free: bool) -> bool:
     return dropped > 0
 
 
-@njit(cache=True, nogil=True)
-def evict_random(
-    steps: Steps, profile: Profile, limit: int, free: bool, at_most_s: float
-) -> bool:
+@kernel(STEPS, PROFILE, INT, BOOL, REAL)
+def evict_random(steps: Steps, profile: Profile, limit: int, free: bool, at_most_s: float) -> bool:
     """Recompute some instance before a random one of its readers."""
     run = random_run(steps, profile)
     if run < 0:
         return False
-    op = profile.op_of[run]
-    outputs = steps.write_start[op + 1] - steps.write_start[op]
+    op = profile.run[run, OP]
+    outputs = steps.op[op + 1, WRITES] - steps.op[op, WRITES]
     if outputs == 0:
         return False
     k = random_below(profile, outputs)
-    tensor = steps.write_tensor[steps.write_start[op] + k]
+    tensor = steps.flat[steps.op[op, WRITES] + k]
     end = profile.end_of[first_out(profile, run) + k]
     if end == run:
         return False
-    low, high = profile.slot_of[run], profile.slot_of[end]
+    low, high = profile.run[run, SLOT], profile.run[end, SLOT]
     if high - low < 2:
         return False
     reader = next_read(steps, profile, tensor, low + random_below(profile, high - low))
     if reader < 0:
         return False
-    return recompute_before(steps, profile, op, reader, limit, free, 0.9, at_most_s)
+    return recompute_before(steps, profile, op, reader, limit, free, 0.9, at_most_s, MAX_INSERTED)
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT)
 def shift(steps: Steps, profile: Profile, run: int) -> bool:
     """Move a run to a random place: near ones are tried more often than far ones."""
-    slot = profile.slot_of[run]
+    slot = profile.run[run, SLOT]
     distance = random_unit(profile)
     distance *= distance * distance
     if random_unit(profile) < 0.5:
@@ -105,30 +121,30 @@ def shift(steps: Steps, profile: Profile, run: int) -> bool:
     return move_run(steps, profile, run, profile.slot_run[slot])
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE)
 def shift_any(steps: Steps, profile: Profile) -> bool:
     """`shift` of any run; the virtual ones excepted."""
     num_ops = steps.time_s.size - 2
-    return shift(steps, profile, profile.first_of[random_below(profile, num_ops)])
+    return shift(steps, profile, profile.ends[random_below(profile, num_ops), FIRST])
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT)
 def advance_reader(steps: Steps, profile: Profile, slot: int) -> bool:
     """Move the last reader of something that is alive at `slot` to just before it."""
     num_ops = steps.time_s.size - 2
     for _ in range(20):
         op = random_below(profile, num_ops)
         run = run_before(profile, op, slot)
-        outputs = steps.write_start[op + 1] - steps.write_start[op]
+        outputs = steps.op[op + 1, WRITES] - steps.op[op, WRITES]
         if run < 0 or outputs == 0:
             continue
         end = profile.end_of[first_out(profile, run) + random_below(profile, outputs)]
-        if profile.slot_of[end] > slot and profile.op_of[end] < num_ops:
+        if profile.run[end, SLOT] > slot and profile.run[end, OP] < num_ops:
             return move_run(steps, profile, end, profile.slot_run[slot])
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, INT, BOOL, REAL)
 def evict_sampled(
     steps: Steps, profile: Profile, slot: int, limit: int, free: bool, at_most_s: float
 ) -> bool:
@@ -137,9 +153,9 @@ def evict_sampled(
     here = profile.slot_run[slot]
     for _ in range(40):
         op = random_below(profile, num_ops)
-        if steps.fixed[op]:
+        if steps.op[op, FIXED]:
             continue
-        outputs = steps.write_start[op + 1] - steps.write_start[op]
+        outputs = steps.op[op + 1, WRITES] - steps.op[op, WRITES]
         if outputs == 0:
             continue
         run = run_before(profile, op, slot)
@@ -147,29 +163,32 @@ def evict_sampled(
             continue
         k = random_below(profile, outputs) if outputs > 1 else 0
         end = profile.end_of[first_out(profile, run) + k]
-        if profile.slot_of[end] <= slot:
+        if profile.run[end, SLOT] <= slot:
             continue
-        tensor = steps.write_tensor[steps.write_start[op] + k]
-        if steps.size[tensor] == 0 or (here >= 0 and reads_at(steps, profile, here, tensor)):
+        tensor = steps.flat[steps.op[op, WRITES] + k]
+        if steps.tensor[tensor, SIZE] == 0 or (
+            here >= 0 and reads_at(steps, profile, here, tensor)
+        ):
             continue
         reader = next_read(steps, profile, tensor, slot)
-        caution = random_unit(profile) * 1.5 - 0.5
-        return recompute_before(steps, profile, op, reader, limit, free, caution, at_most_s)
+        caution, most = random_unit(profile), random_unit(profile)
+        most = 1 + int(MAX_INSERTED * most * most * most)
+        return recompute_before(steps, profile, op, reader, limit, free, caution, at_most_s, most)
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel(PROFILE)
 def random_extra(profile: Profile) -> int:
     """A random recomputation, or -1."""
     count = profile.counts[NUM_EXTRA]
-    return int(profile.extra[random_below(profile, count)]) if count > 0 else -1
+    return int(profile.run[random_below(profile, count), EXTRA]) if count > 0 else -1
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INTS, REALS, INT, REALS, REAL, REAL, INT, REAL, BOOL)
 def anneal(
     steps: Steps,
     profile: Profile,
-    best_runs: NDArray[np.int32],
+    best_runs: NDArray[np.int64],
     best: NDArray[np.float64],
     limit: int,
     price: NDArray[np.float64],
@@ -195,7 +214,7 @@ def anneal(
     """
     cooling = (cold_s / hot_s) ** (1.0 / max(1, num_moves - 1))
     heat = hot_s
-    excess = max(0, profile.tree_max[1] - limit)
+    excess = max(0, profile.tree[1, LARGEST] - limit)
     for move in range(num_moves):
         heat *= cooling
         if move % 64 == 0:
@@ -219,7 +238,9 @@ def anneal(
             else:
                 moved = evict_random(steps, profile, limit, free, allowed_s + 4.0 * heat)
             if moved:
-                moved = repair(steps, profile, limit, free, allowed_s + 4.0 * heat, 40, 1.0, 8, False)
+                moved = repair(
+                    steps, profile, limit, free, allowed_s + 4.0 * heat, 40, 1.0, 8, False
+                )
                 try_dropping(steps, profile, limit, free, 3)
         elif free and random_unit(profile) < 0.4:
             moved = shift_any(steps, profile)
@@ -236,14 +257,14 @@ def anneal(
             moved = run >= 0 and shift(steps, profile, run)
         else:
             moved = advance_reader(steps, profile, peak_slot(profile))
-        after = max(0, profile.tree_max[1] - limit)
+        after = max(0, profile.tree[1, LARGEST] - limit)
         if not moved or profile.total_s[0] + price[0] * after > allowed_s:
             undo_edits(steps, profile, 0)
             profile.total_s[0] = before_s
             continue
         excess = after
-        if profile.tree_max[1] < best[2]:
-            best[2] = profile.tree_max[1]
+        if profile.tree[1, LARGEST] < best[2]:
+            best[2] = profile.tree[1, LARGEST]
         if excess == 0 and profile.total_s[0] < best[0] * (1.0 - 1e-12):
             best[0] = profile.total_s[0]
             best[1] = store_runs(steps, profile, best_runs)

@@ -5,18 +5,38 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ._profile import (
+    BOOL,
+    EXTRA,
+    FIRST,
+    FIXED,
+    INT,
+    INTS,
+    LARGEST,
+    LAST,
+    NEXT,
+    NTH,
     NUM_EDITS,
     NUM_EXTRA,
+    OP,
+    PREV,
+    PRODUCER,
+    PROFILE,
+    READS,
+    REAL,
+    SIZE,
+    SLOT,
+    STEPS,
+    WRITES,
     Profile,
     Steps,
     can_edit,
     first_out,
     insert_run,
     is_unread,
+    kernel,
     last_read,
     max_range,
     next_read,
@@ -28,24 +48,45 @@ from ._profile import (
 )
 
 # Rows of `Profile.scratch`; no two that are in use at the same time are the same.
-TENSORS, READERS, DROPPED, PRICED = range(4)
+TENSORS, WAITING, DROPPED, PRICED = range(4)
 SOURCES = PRICED
 
+# Ops looked at for one eviction: all of a small graph, a sample of a large one.
+_MAX_LOOKED_AT = 1200
 # Candidates whose whole price is worked out before one is evicted.
 _SHORT_LIST = 4
 # Ops looked at to price a recomputation.
 _MAX_PRICED = 24
-# Runs that one eviction may insert; recomputing more at once never paid, and wide graphs explode.
-_MAX_INSERTED = 24
+# Runs that one eviction may insert: in wide graphs what an op reads, and so on, soon is everything.
+MAX_INSERTED = 24
 
 
-@njit(cache=True, nogil=True)
+@kernel(PROFILE, INT)
 def random_below(profile: Profile, count: int) -> int:
     """A random integer in [0, count)."""
     return int(random_unit(profile) * count)
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, INTS, INT)
+def _remove_and_list(
+    steps: Steps, profile: Profile, run: int, runs: NDArray[np.int64], count: int
+) -> int:
+    """Remove `run` and put the runs it read from into `runs`, after the first `count` of them."""
+    op, slot = profile.run[run, OP], profile.run[run, SLOT]
+    remove_run(steps, profile, run)
+    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
+        source = run_before(profile, steps.tensor[steps.flat[r], PRODUCER], slot)
+        if (
+            count < runs.size
+            and profile.ends[profile.run[source, OP], FIRST]
+            != profile.ends[profile.run[source, OP], LAST]
+        ):
+            runs[count] = source
+            count += 1
+    return count
+
+
+@kernel(STEPS, PROFILE, INT, BOOL)
 def drop_unread(steps: Steps, profile: Profile, run: int, free: bool) -> bool:
     """Remove `run`, if nobody reads it and its op runs elsewhere, and then what only it read."""
     stack = profile.scratch[DROPPED]
@@ -54,10 +95,10 @@ def drop_unread(steps: Steps, profile: Profile, run: int, free: bool) -> bool:
     while depth > 0:
         depth -= 1
         run = stack[depth]
-        op = profile.op_of[run]
-        if op < 0 or profile.first_of[op] == profile.last_of[op]:
+        op = profile.run[run, OP]
+        if op < 0 or profile.ends[op, FIRST] == profile.ends[op, LAST]:
             continue
-        if (profile.prev_same[run] < 0 and not free) or not is_unread(steps, profile, run):
+        if (profile.run[run, PREV] < 0 and not free) or not is_unread(steps, profile, run):
             continue
         if not can_edit(profile):
             return False
@@ -65,9 +106,9 @@ def drop_unread(steps: Steps, profile: Profile, run: int, free: bool) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, BOOL)
 def drop_extra(steps: Steps, profile: Profile, run: int, free: bool) -> bool:
-    """Remove a recomputation, so that the run before it serves its readers; and what it alone read."""
+    """Remove a recomputation: the run before it serves its readers. What it alone read goes too."""
     if not can_edit(profile):
         return False
     sources = profile.scratch[SOURCES]
@@ -77,22 +118,7 @@ def drop_extra(steps: Steps, profile: Profile, run: int, free: bool) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
-def _remove_and_list(
-    steps: Steps, profile: Profile, run: int, runs: NDArray[np.int32], count: int
-) -> int:
-    """Remove `run` and put the runs it read from into `runs`, after the first `count` of them."""
-    op, slot = profile.op_of[run], profile.slot_of[run]
-    remove_run(steps, profile, run)
-    for r in range(steps.read_start[op], steps.read_start[op + 1]):
-        source = run_before(profile, steps.producer[steps.read_tensor[r]], slot)
-        if count < runs.size and profile.first_of[profile.op_of[source]] != profile.last_of[profile.op_of[source]]:
-            runs[count] = source
-            count += 1
-    return count
-
-
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, INT, INT, BOOL, REAL, REAL, INT)
 def recompute_before(
     steps: Steps,
     profile: Profile,
@@ -102,27 +128,31 @@ def recompute_before(
     free: bool,
     caution: float,
     at_most_s: float,
+    most: int,
 ) -> bool:
     """Run `op` just before `follower`, and what it reads where keeping that breaks the limit.
 
     With probability `caution` an input that breaks the limit is recomputed too; else it is kept
-    and left to repair. Gives up where the step would take more than `at_most_s`.
+    and left to repair; so are all where `most` runs have been inserted. Gives up where the step
+    would take more than `at_most_s`.
     """
-    tensors, readers = profile.scratch[TENSORS], profile.scratch[READERS]
+    tensors, readers = profile.scratch[TENSORS], profile.scratch[WAITING]
     depth, inserted = 0, 0
     while True:
-        if steps.fixed[op] or inserted == _MAX_INSERTED or not can_edit(profile):
+        if steps.op[op, FIXED] or not can_edit(profile):
             return False
         if profile.total_s[0] + steps.time_s[op] > at_most_s:
             return False
         run = insert_run(steps, profile, op, follower)
         inserted += 1
-        if profile.prev_same[run] >= 0 and not drop_unread(
-            steps, profile, profile.prev_same[run], free
+        if profile.run[run, PREV] >= 0 and not drop_unread(
+            steps, profile, profile.run[run, PREV], free
         ):
             return False
-        for r in range(steps.read_start[op], steps.read_start[op + 1]):
-            tensors[depth] = steps.read_tensor[r]
+        if inserted == most:
+            return True
+        for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
+            tensors[depth] = steps.flat[r]
             readers[depth] = run
             depth += 1
         while True:  # the next input whose wait breaks the limit
@@ -130,46 +160,51 @@ def recompute_before(
                 return True
             depth -= 1
             tensor, follower = tensors[depth], readers[depth]
-            op = steps.producer[tensor]
-            if steps.fixed[op] or profile.op_of[follower] < 0:
+            op = steps.tensor[tensor, PRODUCER]
+            if steps.op[op, FIXED] or profile.run[follower, OP] < 0:
                 continue
-            slot = profile.slot_of[follower]
+            slot = profile.run[follower, SLOT]
             source = run_before(profile, op, slot)
-            if profile.end_of[first_out(profile, source) + steps.nth[tensor]] != follower:
+            if profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]] != follower:
                 continue  # somebody reads it later anyhow
-            end = last_read(steps, profile, tensor, profile.slot_of[source], slot)
-            since = profile.slot_of[end] if end >= 0 else profile.slot_of[source]
+            end = last_read(steps, profile, tensor, profile.run[source, SLOT], slot)
+            since = profile.run[end, SLOT] if end >= 0 else profile.run[source, SLOT]
             if max_range(profile, since + 1, slot - 1) > limit and random_unit(profile) < caution:
                 break
 
 
-@njit(cache=True, nogil=True)
-def price(steps: Steps, profile: Profile, op: int, follower: int, limit: int, enough: float) -> float:
-    """About the time it takes to have `op` run again before `follower`: with the inputs that are
-    no longer there and can't be kept; infinite where something can't run again."""
+@kernel(STEPS, PROFILE, INT, INT, INT, REAL)
+def price(
+    steps: Steps, profile: Profile, op: int, follower: int, limit: int, enough: float
+) -> float:
+    """About the time it takes to have `op` run again before `follower`.
+
+    With it run the inputs that are no longer there and can't be kept; infinite where something
+    can't run again.
+    """
     stack = profile.scratch[PRICED]
-    slot = profile.slot_of[follower]
+    slot = profile.run[follower, SLOT]
     stack[0] = op
     count, at = 1, 0
     total = 0.0
     while at < count:
         op = stack[at]
         at += 1
-        if steps.fixed[op]:
+        if steps.op[op, FIXED]:
             return math.inf
         total += steps.time_s[op]
         if total >= enough:
             return total
-        for r in range(steps.read_start[op], steps.read_start[op + 1]):
-            tensor = steps.read_tensor[r]
-            maker = steps.producer[tensor]
+        for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
+            tensor = steps.flat[r]
+            maker = steps.tensor[tensor, PRODUCER]
             source = run_before(profile, maker, slot)
-            end = profile.end_of[first_out(profile, source) + steps.nth[tensor]]
-            since = profile.slot_of[end]
+            end = profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]]
+            since = profile.run[end, SLOT]
             if since >= slot:
                 continue
-            room = limit - steps.size[tensor]
-            if steps.fixed[maker] or max_range(profile, since + 1, slot - 1) <= room:
+            room = limit - steps.tensor[tensor, SIZE]
+            if steps.op[maker, FIXED] or max_range(profile, since + 1, slot - 1) <= room:
                 continue
             seen = False
             for k in range(count):
@@ -184,44 +219,52 @@ def price(steps: Steps, profile: Profile, op: int, follower: int, limit: int, en
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, INT)
 def reads_at(steps: Steps, profile: Profile, run: int, tensor: int) -> bool:
     """Whether `run` reads `tensor`."""
-    op = profile.op_of[run]
-    for r in range(steps.read_start[op], steps.read_start[op + 1]):
-        if steps.read_tensor[r] == tensor:
-            return True
-    return False
+    op = profile.run[run, OP]
+    found = False
+    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
+        found = found or steps.flat[r] == tensor
+    return found
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, INT, BOOL, REAL, REAL)
 def evict_at(
-    steps: Steps, profile: Profile, slot: int, limit: int, free: bool, noise: float, at_most_s: float
+    steps: Steps,
+    profile: Profile,
+    slot: int,
+    limit: int,
+    free: bool,
+    noise: float,
+    at_most_s: float,
 ) -> bool:
     """Have something alive at `slot`, but not read there, recomputed before its next reader."""
     excess = max(1, max_range(profile, slot, slot) - limit)
     if random_unit(profile) < 0.5:  # far above the limit, less than the peak is good too
-        limit += int(random_unit(profile) * max(0, profile.tree_max[1] - 1 - limit))
+        limit += int(random_unit(profile) * max(0, profile.tree[1, LARGEST] - 1 - limit))
     here = profile.slot_run[slot]
     best_0 = best_1 = best_2 = best_3 = math.inf
     run_0 = run_1 = run_2 = run_3 = -1
     tensor_0 = tensor_1 = tensor_2 = tensor_3 = -1
-    for op in range(steps.time_s.size - 2):
-        if steps.fixed[op]:
+    num_ops = steps.time_s.size - 2
+    for number in range(min(num_ops, _MAX_LOOKED_AT)):
+        op = number if num_ops <= _MAX_LOOKED_AT else random_below(profile, num_ops)
+        if steps.op[op, FIXED]:
             continue
         run = run_before(profile, op, slot)
         if run < 0:
             continue
         out = first_out(profile, run)
-        for w in range(steps.write_start[op], steps.write_start[op + 1]):
+        for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
             end = profile.end_of[out]
             out += 1
-            if profile.slot_of[end] <= slot:
+            if profile.run[end, SLOT] <= slot:
                 continue
-            tensor = steps.write_tensor[w]
-            if steps.size[tensor] == 0 or reads_at(steps, profile, here, tensor):
+            tensor = steps.flat[w]
+            if steps.tensor[tensor, SIZE] == 0 or reads_at(steps, profile, here, tensor):
                 continue
-            rough = (steps.time_s[op] + 1e-30) / min(steps.size[tensor], excess)
+            rough = (steps.time_s[op] + 1e-30) / min(steps.tensor[tensor, SIZE], excess)
             if noise > 0.0:
                 rough *= 1.0 + 3.0 * noise * random_unit(profile)
             if rough < best_3:
@@ -252,19 +295,21 @@ def evict_at(
         if run < 0:
             break
         reader = next_read(steps, profile, tensor, slot)
-        weight = math.exp(noise * (random_unit(profile) - 0.5)) / min(steps.size[tensor], excess)
-        cost = weight * (
-            price(steps, profile, profile.op_of[run], reader, limit + steps.size[tensor], best / weight)
-            + 1e-30
-        )
+        size = steps.tensor[tensor, SIZE]
+        weight = math.exp(noise * (random_unit(profile) - 0.5)) / min(size, excess)
+        # With the tensor gone, there is as much more room for what it is made from.
+        took = price(steps, profile, profile.run[run, OP], reader, limit + size, best / weight)
+        cost = weight * (took + 1e-30)
         if cost < best:
-            best, chosen, follower = cost, profile.op_of[run], reader
+            best, chosen, follower = cost, profile.run[run, OP], reader
     if chosen < 0:
         return False
-    return recompute_before(steps, profile, chosen, follower, limit, free, 0.95, at_most_s)
+    return recompute_before(
+        steps, profile, chosen, follower, limit, free, 0.95, at_most_s, MAX_INSERTED
+    )
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, BOOL, REAL, INT, REAL, INT, BOOL)
 def repair(
     steps: Steps,
     profile: Profile,
@@ -283,7 +328,7 @@ def repair(
     """
     failures = 0
     for _ in range(max_steps):
-        peak = profile.tree_max[1]
+        peak = profile.tree[1, LARGEST]
         if peak <= limit:
             return True
         if profile.total_s[0] > at_most_s:
@@ -293,51 +338,51 @@ def repair(
         mark = profile.counts[NUM_EDITS]
         total_s = profile.total_s[0]
         done = evict_at(steps, profile, peak_slot(profile), limit, free, noise, at_most_s)
-        if not done or profile.tree_max[1] > peak:
+        if not done or profile.tree[1, LARGEST] > peak:
             undo_edits(steps, profile, mark)
             profile.total_s[0] = total_s
             noise = min(noise + 0.5, 8.0)
             failures += 1
             if failures == max_failures:
                 return False
-    return bool(profile.tree_max[1] <= limit)
+    return bool(profile.tree[1, LARGEST] <= limit)
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, BOOL, INT)
 def try_dropping(steps: Steps, profile: Profile, limit: int, free: bool, tries: int) -> None:
     """Remove random recomputations where that keeps the peak within `limit`."""
     for _ in range(tries):
         if profile.counts[NUM_EXTRA] == 0:
             return
-        run = profile.extra[random_below(profile, profile.counts[NUM_EXTRA])]
+        run = profile.run[random_below(profile, profile.counts[NUM_EXTRA]), EXTRA]
         mark = profile.counts[NUM_EDITS]
         done = drop_extra(steps, profile, run, free)
-        if not done or profile.tree_max[1] > limit:
+        if not done or profile.tree[1, LARGEST] > limit:
             undo_edits(steps, profile, mark)
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, INT)
 def move_run(steps: Steps, profile: Profile, run: int, follower: int) -> bool:
     """Move `run` to just before `follower`, unless somebody's input would be gone by that."""
-    op, now, target = profile.op_of[run], profile.slot_of[run], profile.slot_of[follower]
-    before, after = profile.prev_same[run], profile.next_same[run]
+    op, now, target = profile.run[run, OP], profile.run[run, SLOT], profile.run[follower, SLOT]
+    before, after = profile.run[run, PREV], profile.run[run, NEXT]
     if follower == run or profile.counts[NUM_EDITS] + 2 > profile.journal.shape[0]:
         return False
-    if before >= 0 and profile.slot_of[before] >= target:
+    if before >= 0 and profile.run[before, SLOT] >= target:
         return False
-    if after >= 0 and profile.slot_of[after] < target:
+    if after >= 0 and profile.run[after, SLOT] < target:
         return False
     if target < now:
-        for r in range(steps.read_start[op], steps.read_start[op + 1]):
-            maker = steps.producer[steps.read_tensor[r]]
-            if profile.slot_of[profile.first_of[maker]] >= target:
+        for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
+            maker = steps.tensor[steps.flat[r], PRODUCER]
+            if profile.run[profile.ends[maker, FIRST], SLOT] >= target:
                 return False
     elif before < 0:
         out = first_out(profile, run)
-        for w in range(steps.write_start[op], steps.write_start[op + 1]):
+        for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
             if profile.end_of[out] != run:
-                reader = next_read(steps, profile, steps.write_tensor[w], now)
-                if profile.slot_of[reader] < target:
+                reader = next_read(steps, profile, steps.flat[w], now)
+                if profile.run[reader, SLOT] < target:
                     return False
             out += 1
     if not can_edit(profile):

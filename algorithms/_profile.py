@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 from numpy.typing import NDArray
 
 from schedsim._arrays import GraphArrays
@@ -28,51 +28,95 @@ NUM_SPARE, NUM_EDITS, NUM_SLOTS, NUM_EXTRA, NUM_REBUILDS, PER_RUN = range(6)
 # Kinds of edits in the journal.
 INSERTED, REMOVED = 0, 1
 
+# Columns of `Steps.op`. The last three say where the op's entries in `flat` and `share` begin;
+# the next row says where they end.
+WORKSPACE, SAVING, FIXED, READS, WRITES, SHARES = range(6)
+# Columns of `Steps.tensor`.
+PRODUCER, NTH, SIZE, UNBUILT, READERS = range(5)
+# Columns of `Profile.run`.
+OP, SLOT, NEXT, PREV, KEPT, EXTRA_AT, EXTRA, SPARE = range(8)
+# Columns of `Profile.ends` and of `Profile.tree`.
+FIRST, LAST = range(2)
+LARGEST, ADDED = range(2)
+
 
 class Steps(NamedTuple):
-    """A graph for the kernels: that of `GraphArrays` and the two virtual ops, n and n + 1."""
+    """A graph for the kernels: that of `GraphArrays` and the two virtual ops, n and n + 1.
+
+    Few arrays with named columns, all of one type: kernels compile several times as fast so.
+
+    Attributes
+    ----------
+    time_s : (num_ops + 2,)
+    op : (num_ops + 3, 6)
+        Workspace in bytes; what a run that keeps an optional output has beyond it; whether it runs
+        only once (`once` ops and the virtual ones); first entries of what it reads and writes in
+        `flat`, and of what it takes over in `share`.
+    tensor : (num_tensors + 1, 5)
+        Producer; place among its outputs; bytes; whether it is not materialised where nobody reads
+        it; first of the ops that read it in `flat`.
+    flat : (any,)
+        Tensors read, tensors written, ops that read.
+    share : (any, 2)
+        Input whose storage an output takes over, and the bytes this saves.
+    """
 
     time_s: NDArray[np.float64]
-    workspace: NDArray[np.int64]
-    saving_extra: NDArray[np.int64]  # workspace of a run that keeps an optional output, less that
-    fixed: NDArray[np.bool_]  # runs once: `once` ops and the virtual ones
-    read_start: NDArray[np.int64]
-    read_tensor: NDArray[np.int64]
-    write_start: NDArray[np.int64]
-    write_tensor: NDArray[np.int64]
-    producer: NDArray[np.int64]
-    nth: NDArray[np.int64]  # place of a tensor among its producer's outputs
-    size: NDArray[np.int64]
-    unbuilt: NDArray[np.bool_]  # not materialised where nobody reads it
-    reader_start: NDArray[np.int64]
-    reader_op: NDArray[np.int64]
-    share_start: NDArray[np.int64]  # of ops: inputs whose storage an output takes over
-    share_tensor: NDArray[np.int64]
-    share_bytes: NDArray[np.int64]
+    op: NDArray[np.int64]
+    tensor: NDArray[np.int64]
+    flat: NDArray[np.int64]
+    share: NDArray[np.int64]
 
 
 class Profile(NamedTuple):
-    """A schedule with its lifetimes and live bytes; every array is changed in place."""
+    """A schedule with its lifetimes and live bytes; every array is changed in place.
 
-    slot_run: NDArray[np.int32]  # run in a slot, -1 for none
-    op_of: NDArray[np.int32]
-    slot_of: NDArray[np.int32]
-    next_same: NDArray[np.int32]  # next run of the same op, -1 for none
-    prev_same: NDArray[np.int32]
-    end_of: NDArray[np.int32]  # per run and output: the run that reads the instance last, or itself
-    num_kept: NDArray[np.int32]  # optional outputs that somebody reads
-    first_of: NDArray[np.int32]  # per op
-    last_of: NDArray[np.int32]
-    spare: NDArray[np.int32]  # ids of runs not in use, a stack
-    extra: NDArray[np.int32]  # runs beyond the first of their op, in no order
-    extra_at: NDArray[np.int32]
-    tree_max: NDArray[np.int64]
-    tree_add: NDArray[np.int64]
-    journal: NDArray[np.int32]  # (edits, 3): kind, run or op, run that follows
+    Attributes
+    ----------
+    run : (most_runs, 8)
+        Its op (-1: not in use), slot, the next and the previous run of that op (-1: none), how many
+        optional outputs are read, place in the list of extra runs (-1: the first of its op). The
+        last two columns are lists of their own: extra runs, in no order, and unused rows.
+    end_of : (most_runs * outputs,)
+        Per run and output, the run that reads the instance last, or itself.
+    slot_run : (num_slots,)
+        -1 for none.
+    ends : (num_ops + 2, 2)
+        First and last run of an op.
+    tree : (2 * num_slots, 2)
+        Largest live bytes below a node, and what was added to all below it.
+    journal : (most_edits, 3)
+        Kind, run or op, run that follows.
+    counts : (8,)
+    total_s : (1,)
+    scratch : (4, any)
+        Stacks of the moves.
+    random : (1,)
+    """
+
+    run: NDArray[np.int64]
+    end_of: NDArray[np.int64]
+    slot_run: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    tree: NDArray[np.int64]
+    journal: NDArray[np.int64]
     counts: NDArray[np.int64]
     total_s: NDArray[np.float64]
-    scratch: NDArray[np.int32]  # (4, any): stacks of the moves
+    scratch: NDArray[np.int64]
     random: NDArray[np.uint64]
+
+
+INT, REAL, BOOL = types.int64, types.float64, types.boolean
+INTS, REALS, TABLE = types.int64[::1], types.float64[::1], types.int64[:, ::1]
+STEPS = types.NamedTuple((REALS, TABLE, TABLE, INTS, TABLE), Steps)
+PROFILE = types.NamedTuple(
+    (TABLE, INTS, INTS, TABLE, TABLE, TABLE, INTS, REALS, TABLE, types.uint64[::1]), Profile
+)
+
+
+def kernel(*arguments: Any) -> Any:
+    """Compile for these types of arguments, and no others: each variant costs seconds."""
+    return njit(arguments, cache=True, nogil=True)
 
 
 def make_steps(arrays: GraphArrays) -> Steps:
@@ -80,93 +124,74 @@ def make_steps(arrays: GraphArrays) -> Steps:
     num_ops, num_tensors = arrays.op_time_s.size, arrays.tensor_bytes.size
     inputs = np.flatnonzero(arrays.tensor_producer < 0)
     results = np.flatnonzero(arrays.tensor_result)
-    read_start = np.concatenate(
-        [arrays.read_start, arrays.read_start[-1:], arrays.read_start[-1:] + results.size]
-    )
+    reads = np.concatenate([np.diff(arrays.read_start), [0, results.size]])
+    writes = np.concatenate([np.diff(arrays.write_start), [inputs.size, 0]])
     read_tensor = np.concatenate([arrays.read_tensor, results])
-    write_start = np.concatenate(
-        [
-            arrays.write_start,
-            arrays.write_start[-1:] + inputs.size,
-            arrays.write_start[-1:] + inputs.size,
-        ]
-    )
     write_tensor = np.concatenate([arrays.write_tensor, inputs])
-    producer = np.where(arrays.tensor_producer < 0, num_ops, arrays.tensor_producer)
-    nth = np.zeros(num_tensors, np.int64)
-    for op in range(num_ops + 2):
-        mine = write_tensor[write_start[op] : write_start[op + 1]]
-        nth[mine] = np.arange(mine.size)
-    reader = np.repeat(np.arange(num_ops + 2), np.diff(read_start))
+    producer = np.repeat(np.arange(num_ops + 2), writes)
+    reader = np.repeat(np.arange(num_ops + 2), reads)
     by_tensor = np.argsort(read_tensor, kind="stable")
-    reader_start = np.zeros(num_tensors + 1, np.int64)
-    np.cumsum(np.bincount(read_tensor, minlength=num_tensors), out=reader_start[1:])
 
+    op = np.zeros((num_ops + 3, 6), np.int64)
+    op[:num_ops, WORKSPACE] = arrays.op_workspace_bytes
+    op[:num_ops, SAVING] = arrays.op_saving_workspace_bytes - arrays.op_workspace_bytes
+    op[:, FIXED] = 1
+    op[:num_ops, FIXED] = arrays.op_once
+    op[1:, READS] = np.cumsum(reads)
+    op[0, WRITES] = read_tensor.size
+    op[1:, WRITES] = read_tensor.size + np.cumsum(writes)
     # An output that is not always materialised is not counted on to save its input's bytes.
     takers = np.flatnonzero((arrays.tensor_takes_over >= 0) & ~arrays.tensor_optional)
-    takers = takers[np.argsort(producer[takers], kind="stable")]
-    share_start = np.zeros(num_ops + 3, np.int64)
-    np.cumsum(np.bincount(producer[takers], minlength=num_ops + 2), out=share_start[1:])
+    takers = takers[np.argsort(arrays.tensor_producer[takers], kind="stable")]
     sources = arrays.tensor_takes_over[takers]
-    zeros = np.zeros(2, np.int64)
+    op[1:, SHARES] = np.cumsum(np.bincount(arrays.tensor_producer[takers], minlength=num_ops + 2))
+
+    tensor = np.zeros((num_tensors + 1, 5), np.int64)
+    tensor[write_tensor, PRODUCER] = producer
+    tensor[write_tensor, NTH] = np.arange(producer.size) - (op[producer, WRITES] - op[0, WRITES])
+    tensor[:num_tensors, SIZE] = arrays.tensor_bytes
+    tensor[:num_tensors, UNBUILT] = arrays.tensor_optional | (arrays.tensor_producer < 0)
+    tensor[0, READERS] = op[-1, WRITES]
+    tensor[1:, READERS] = op[-1, WRITES] + np.cumsum(
+        np.bincount(read_tensor, minlength=num_tensors)
+    )
+    saved = np.minimum(arrays.tensor_bytes[takers], arrays.tensor_bytes[sources])
     return Steps(
         time_s=np.concatenate([arrays.op_time_s, np.zeros(2)]),
-        workspace=np.concatenate([arrays.op_workspace_bytes, zeros]),
-        saving_extra=np.concatenate(
-            [arrays.op_saving_workspace_bytes - arrays.op_workspace_bytes, zeros]
-        ),
-        fixed=np.concatenate([arrays.op_once, np.ones(2, np.bool_)]),
-        read_start=read_start,
-        read_tensor=read_tensor,
-        write_start=write_start,
-        write_tensor=write_tensor,
-        producer=producer,
-        nth=nth,
-        size=arrays.tensor_bytes.copy(),
-        unbuilt=arrays.tensor_optional | (arrays.tensor_producer < 0),
-        reader_start=reader_start,
-        reader_op=reader[by_tensor],
-        share_start=share_start,
-        share_tensor=sources,
-        share_bytes=np.minimum(arrays.tensor_bytes[takers], arrays.tensor_bytes[sources]),
+        op=op,
+        tensor=tensor,
+        flat=np.concatenate([read_tensor, write_tensor, reader[by_tensor]]).astype(np.int64),
+        share=np.stack([sources, saved], axis=1).astype(np.int64),
     )
 
 
 def make_profile(steps: Steps, runs: NDArray[Any], *, seed: int = 0, room: float = 8.0) -> Profile:
-    """The profile of the schedule `runs`, which must be legal; room for `room` times the ops."""
+    """The profile of the schedule `runs`, which must be legal; slots for `room` times the ops."""
     num_ops = steps.time_s.size - 2
     num_slots = 1 << max(6, int(np.ceil(np.log2(max(room * num_ops, 3.0 * runs.size)))))
     num_runs = num_slots // 2
-    outputs = np.diff(steps.write_start)
+    outputs = np.diff(steps.op[:, WRITES])
     per_run = max(1, int(outputs[:num_ops].max(initial=0)))
-    most_reads = int(np.diff(steps.read_start).max(initial=0))
+    most_reads = int(np.diff(steps.op[:, READS]).max(initial=0))
+    num_ends = (num_runs - 1) * per_run + max(per_run, int(outputs[num_ops]))
     profile = Profile(
-        slot_run=np.full(num_slots, -1, np.int32),
-        op_of=np.full(num_runs, -1, np.int32),
-        slot_of=np.full(num_runs, -1, np.int32),
-        next_same=np.full(num_runs, -1, np.int32),
-        prev_same=np.full(num_runs, -1, np.int32),
-        end_of=np.full((num_runs - 1) * per_run + max(per_run, int(outputs[num_ops])), -1, np.int32),
-        num_kept=np.zeros(num_runs, np.int32),
-        first_of=np.full(num_ops + 2, -1, np.int32),
-        last_of=np.full(num_ops + 2, -1, np.int32),
-        spare=np.zeros(num_runs, np.int32),
-        extra=np.zeros(num_runs, np.int32),
-        extra_at=np.full(num_runs, -1, np.int32),
-        tree_max=np.zeros(2 * num_slots, np.int64),
-        tree_add=np.zeros(2 * num_slots, np.int64),
-        journal=np.zeros((65536, 3), np.int32),
+        run=np.full((num_runs, 8), -1, np.int64),
+        end_of=np.full(num_ends, -1, np.int64),
+        slot_run=np.full(num_slots, -1, np.int64),
+        ends=np.full((num_ops + 2, 2), -1, np.int64),
+        tree=np.zeros((2 * num_slots, 2), np.int64),
+        journal=np.zeros((65536, 3), np.int64),
         counts=np.zeros(8, np.int64),
         total_s=np.zeros(1),
-        scratch=np.zeros((4, 64 * most_reads + 1024), np.int32),
+        scratch=np.zeros((4, 64 * most_reads + 1024), np.int64),
         random=np.array([(seed * 0x9E3779B97F4A7C15 + 0x1234567) % 2**64], np.uint64),
     )
     profile.counts[NUM_SLOTS], profile.counts[PER_RUN] = num_slots, per_run
-    load_runs(steps, profile, runs.astype(np.int32))
+    load_runs(steps, profile, runs.astype(np.int64))
     return profile
 
 
-@njit(cache=True, nogil=True)
+@kernel(PROFILE)
 def random_unit(profile: Profile) -> float:
     """A random number in [0, 1); xorshift64* (Vigna 2016)."""
     x = profile.random[0]
@@ -177,156 +202,163 @@ def random_unit(profile: Profile) -> float:
     return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True)
+@kernel(TABLE, INT)
+def _pull(tree: NDArray[np.int64], node: int) -> None:
+    """Renew the largest of an inner node from its children."""
+    tree[node, LARGEST] = tree[node, ADDED] + max(
+        tree[2 * node, LARGEST], tree[2 * node + 1, LARGEST]
+    )
+
+
+@kernel(PROFILE, INT, INT, INT)
 def add_range(profile: Profile, low: int, high: int, change: int) -> None:
     """Add `change` to the slots low..high, both included."""
-    tree_max, tree_add = profile.tree_max, profile.tree_add
+    tree = profile.tree
     num_slots = profile.counts[NUM_SLOTS]
     left, right = low + num_slots - 1, high + num_slots + 1
     while left ^ right ^ 1:
         if not left & 1:
-            tree_max[left ^ 1] += change
-            tree_add[left ^ 1] += change
+            tree[left ^ 1, LARGEST] += change
+            tree[left ^ 1, ADDED] += change
         if right & 1:
-            tree_max[right ^ 1] += change
-            tree_add[right ^ 1] += change
+            tree[right ^ 1, LARGEST] += change
+            tree[right ^ 1, ADDED] += change
         left >>= 1
         right >>= 1
-        tree_max[left] = max(tree_max[2 * left], tree_max[2 * left + 1]) + tree_add[left]
-        tree_max[right] = max(tree_max[2 * right], tree_max[2 * right + 1]) + tree_add[right]
+        _pull(tree, left)
+        _pull(tree, right)
     while left > 1:
         left >>= 1
-        tree_max[left] = max(tree_max[2 * left], tree_max[2 * left + 1]) + tree_add[left]
+        _pull(tree, left)
 
 
-@njit(cache=True, nogil=True)
+@kernel(PROFILE, INT, INT)
 def max_range(profile: Profile, low: int, high: int) -> int:
     """The largest of the slots low..high; below zero where all of them are empty."""
     if low > high:
         return -_EMPTY
-    tree_max, tree_add = profile.tree_max, profile.tree_add
     num_slots = profile.counts[NUM_SLOTS]
     left, right = low + num_slots - 1, high + num_slots + 1
     of_left = of_right = -2 * _EMPTY
     while left ^ right ^ 1:
         if not left & 1:
-            of_left = max(of_left, tree_max[left ^ 1])
+            of_left = max(of_left, profile.tree[left ^ 1, LARGEST])
         if right & 1:
-            of_right = max(of_right, tree_max[right ^ 1])
+            of_right = max(of_right, profile.tree[right ^ 1, LARGEST])
         left >>= 1
         right >>= 1
-        of_left += tree_add[left]
-        of_right += tree_add[right]
+        of_left += profile.tree[left, ADDED]
+        of_right += profile.tree[right, ADDED]
     largest = max(of_left, of_right)
     while left > 1:
         left >>= 1
-        largest += tree_add[left]
+        largest += profile.tree[left, ADDED]
     return int(largest)
 
 
-@njit(cache=True, nogil=True)
+@kernel(PROFILE)
 def peak_slot(profile: Profile) -> int:
     """The first slot at which live bytes are largest."""
-    tree_max, num_slots = profile.tree_max, profile.counts[NUM_SLOTS]
+    num_slots = profile.counts[NUM_SLOTS]
     node = 1
     while node < num_slots:
         node *= 2
-        if tree_max[node + 1] > tree_max[node]:
+        if profile.tree[node + 1, LARGEST] > profile.tree[node, LARGEST]:
             node += 1
     return int(node - num_slots)
 
 
-@njit(cache=True, nogil=True)
+@kernel(PROFILE, INT)
 def first_out(profile: Profile, run: int) -> int:
     """Where the instances of `run` stand in `end_of`."""
     return int(run * profile.counts[PER_RUN])
 
 
-@njit(cache=True, nogil=True)
+@kernel(PROFILE, INT, INT)
 def run_before(profile: Profile, op: int, slot: int) -> int:
     """The last run of `op` before `slot`, or -1."""
-    run = profile.last_of[op]
-    while run >= 0 and profile.slot_of[run] >= slot:
-        run = profile.prev_same[run]
+    run = profile.ends[op, LAST]
+    while run >= 0 and profile.run[run, SLOT] >= slot:
+        run = profile.run[run, PREV]
     return int(run)
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, INT, INT)
 def last_read(steps: Steps, profile: Profile, tensor: int, after: int, before: int) -> int:
     """The last run between two slots, both excluded, that reads `tensor`; or -1."""
     best = -1
-    for i in range(steps.reader_start[tensor], steps.reader_start[tensor + 1]):
-        run = run_before(profile, steps.reader_op[i], before)
-        if run >= 0 and profile.slot_of[run] > after:
-            after = profile.slot_of[run]
+    for i in range(steps.tensor[tensor, READERS], steps.tensor[tensor + 1, READERS]):
+        run = run_before(profile, steps.flat[i], before)
+        if run >= 0 and profile.run[run, SLOT] > after:
+            after = profile.run[run, SLOT]
             best = run
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, INT)
 def next_read(steps: Steps, profile: Profile, tensor: int, after: int) -> int:
     """The first run after a slot that reads `tensor`, or -1."""
     best, best_slot = -1, profile.counts[NUM_SLOTS]
-    for i in range(steps.reader_start[tensor], steps.reader_start[tensor + 1]):
-        run = profile.last_of[steps.reader_op[i]]
-        while run >= 0 and profile.slot_of[run] > after:
-            if profile.slot_of[run] < best_slot:
-                best, best_slot = run, profile.slot_of[run]
-            run = profile.prev_same[run]
+    for i in range(steps.tensor[tensor, READERS], steps.tensor[tensor + 1, READERS]):
+        run = profile.ends[steps.flat[i], LAST]
+        while run >= 0 and profile.run[run, SLOT] > after:
+            if profile.run[run, SLOT] < best_slot:
+                best, best_slot = run, profile.run[run, SLOT]
+            run = profile.run[run, PREV]
     return int(best)
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, INT, INT)
 def _shared(steps: Steps, op: int, tensor: int) -> int:
     """Bytes that a run of `op` saves where it is the last to read `tensor`."""
-    for i in range(steps.share_start[op], steps.share_start[op + 1]):
-        if steps.share_tensor[i] == tensor:
-            return int(steps.share_bytes[i])
+    for i in range(steps.op[op, SHARES], steps.op[op + 1, SHARES]):
+        if steps.share[i, 0] == tensor:
+            return int(steps.share[i, 1])
     return 0
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, INT, INT)
 def _set_end(steps: Steps, profile: Profile, run: int, tensor: int, end: int) -> None:
     """Let the instance of `tensor` that `run` writes live to the run `end`."""
-    at = first_out(profile, run) + steps.nth[tensor]
+    at = first_out(profile, run) + steps.tensor[tensor, NTH]
     old = profile.end_of[at]
     if old == end:
         return
     profile.end_of[at] = end
-    slot_of, size = profile.slot_of, steps.size[tensor]
+    size = steps.tensor[tensor, SIZE]
     if old != run:
-        shared = _shared(steps, profile.op_of[old], tensor)
+        shared = _shared(steps, profile.run[old, OP], tensor)
         if shared:
-            add_range(profile, slot_of[old], slot_of[old], shared)
+            add_range(profile, profile.run[old, SLOT], profile.run[old, SLOT], shared)
     if end != run:
-        shared = _shared(steps, profile.op_of[end], tensor)
+        shared = _shared(steps, profile.run[end, OP], tensor)
         if shared:
-            add_range(profile, slot_of[end], slot_of[end], -shared)
-    was, will = slot_of[old], slot_of[end]
-    if steps.unbuilt[tensor]:  # nothing is charged until somebody reads it
-        extra = steps.saving_extra[profile.op_of[run]]
+            add_range(profile, profile.run[end, SLOT], profile.run[end, SLOT], -shared)
+    was, will = profile.run[old, SLOT], profile.run[end, SLOT]
+    if steps.tensor[tensor, UNBUILT]:  # nothing is charged until somebody reads it
+        extra = steps.op[profile.run[run, OP], SAVING]
         if old == run:
             was -= 1
-            profile.num_kept[run] += 1
-            if profile.num_kept[run] == 1 and extra:
-                add_range(profile, slot_of[run], slot_of[run], extra)
+            profile.run[run, KEPT] += 1
+            if profile.run[run, KEPT] == 1 and extra:
+                add_range(profile, profile.run[run, SLOT], profile.run[run, SLOT], extra)
         elif end == run:
             will -= 1
-            profile.num_kept[run] -= 1
-            if profile.num_kept[run] == 0 and extra:
-                add_range(profile, slot_of[run], slot_of[run], -extra)
+            profile.run[run, KEPT] -= 1
+            if profile.run[run, KEPT] == 0 and extra:
+                add_range(profile, profile.run[run, SLOT], profile.run[run, SLOT], -extra)
     if will > was:
         add_range(profile, was + 1, will, size)
     else:
         add_range(profile, will + 1, was, -size)
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE)
 def rebuild(steps: Steps, profile: Profile) -> None:
     """Spread the runs evenly over the slots and sum live bytes anew; O(runs + slots)."""
     num_slots = profile.counts[NUM_SLOTS]
-    slot_run, slot_of, op_of = profile.slot_run, profile.slot_of, profile.op_of
-    line = np.empty(num_slots, np.int32)
+    slot_run = profile.slot_run
+    line = np.empty(num_slots, np.int64)
     num_runs = 0
     for slot in range(num_slots):
         if slot_run[slot] >= 0:
@@ -336,51 +368,70 @@ def rebuild(steps: Steps, profile: Profile) -> None:
     for i in range(num_runs):
         slot = 1 + i * (num_slots - 3) // (num_runs - 1)
         slot_run[slot] = line[i]
-        slot_of[line[i]] = slot
+        profile.run[line[i], SLOT] = slot
     live = np.zeros(num_slots + 1, np.int64)
-    tree_max, tree_add = profile.tree_max, profile.tree_add
     for i in range(num_runs):
         run = line[i]
-        op, slot = op_of[run], slot_of[run]
+        op, slot = profile.run[run, OP], profile.run[run, SLOT]
         out = first_out(profile, run)
-        for w in range(steps.write_start[op], steps.write_start[op + 1]):
-            tensor = steps.write_tensor[w]
+        for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
+            tensor = steps.flat[w]
             end = profile.end_of[out]
             out += 1
-            if end == run and steps.unbuilt[tensor]:
+            if end == run and steps.tensor[tensor, UNBUILT]:
                 continue
-            live[slot] += steps.size[tensor]
-            live[slot_of[end] + 1] -= steps.size[tensor]
+            live[slot] += steps.tensor[tensor, SIZE]
+            live[profile.run[end, SLOT] + 1] -= steps.tensor[tensor, SIZE]
             if end != run:
-                shared = _shared(steps, op_of[end], tensor)
-                live[slot_of[end]] -= shared
-                live[slot_of[end] + 1] += shared
+                shared = _shared(steps, profile.run[end, OP], tensor)
+                live[profile.run[end, SLOT]] -= shared
+                live[profile.run[end, SLOT] + 1] += shared
     total = 0
     for slot in range(num_slots):
         total += live[slot]
         run, value = slot_run[slot], total - _EMPTY
-        if run >= 0 and op_of[run] < steps.time_s.size - 2:
-            value = total + steps.workspace[op_of[run]]
-            if profile.num_kept[run] > 0:
-                value += steps.saving_extra[op_of[run]]
-        tree_max[num_slots + slot] = value
-        tree_add[num_slots + slot] = 0
+        if run >= 0 and profile.run[run, OP] < steps.time_s.size - 2:
+            value = total + steps.op[profile.run[run, OP], WORKSPACE]
+            if profile.run[run, KEPT] > 0:
+                value += steps.op[profile.run[run, OP], SAVING]
+        profile.tree[num_slots + slot, LARGEST] = value
+        profile.tree[num_slots + slot, ADDED] = 0
     for node in range(num_slots - 1, 0, -1):
-        tree_max[node] = max(tree_max[2 * node], tree_max[2 * node + 1])
-        tree_add[node] = 0
+        profile.tree[node, LARGEST] = max(
+            profile.tree[2 * node, LARGEST], profile.tree[2 * node + 1, LARGEST]
+        )
+        profile.tree[node, ADDED] = 0
     profile.counts[NUM_REBUILDS] += 1
 
 
-@njit(cache=True, nogil=True)
-def load_runs(steps: Steps, profile: Profile, runs: NDArray[np.int32]) -> None:
+@kernel(PROFILE, INT)
+def _add_extra(profile: Profile, run: int) -> None:
+    count = profile.counts[NUM_EXTRA]
+    profile.run[count, EXTRA] = run
+    profile.run[run, EXTRA_AT] = count
+    profile.counts[NUM_EXTRA] = count + 1
+
+
+@kernel(PROFILE, INT)
+def _drop_extra(profile: Profile, run: int) -> None:
+    last = profile.counts[NUM_EXTRA] - 1
+    moved = profile.run[last, EXTRA]
+    profile.run[profile.run[run, EXTRA_AT], EXTRA] = moved
+    profile.run[moved, EXTRA_AT] = profile.run[run, EXTRA_AT]
+    profile.run[run, EXTRA_AT] = -1
+    profile.counts[NUM_EXTRA] = last
+
+
+@kernel(STEPS, PROFILE, INTS)
+def load_runs(steps: Steps, profile: Profile, runs: NDArray[np.int64]) -> None:
     """Forget everything and take up the legal schedule `runs`; O(runs + reads + slots)."""
     num_ops = steps.time_s.size - 2
-    ids = profile.op_of.size
+    ids = profile.run.shape[0]
     profile.slot_run[:] = -1
-    profile.op_of[:] = -1
-    profile.num_kept[:] = 0
-    profile.first_of[:] = -1
-    profile.last_of[:] = -1
+    profile.run[:, OP] = -1
+    profile.run[:, KEPT] = 0
+    profile.ends[:, FIRST] = -1
+    profile.ends[:, LAST] = -1
     profile.counts[NUM_EDITS] = 0
     profile.counts[NUM_EXTRA] = 0
     total = 0.0
@@ -388,114 +439,96 @@ def load_runs(steps: Steps, profile: Profile, runs: NDArray[np.int32]) -> None:
         # The first virtual op takes the last id: it may write more tensors than any other.
         run = ids - 1 if i < 0 else i
         op = num_ops if i < 0 else (runs[i] if i < runs.size else num_ops + 1)
-        profile.op_of[run] = op
+        profile.run[run, OP] = op
         profile.slot_run[i + 1] = run
-        profile.slot_of[run] = i + 1
-        before = profile.last_of[op]
-        profile.prev_same[run] = before
-        profile.next_same[run] = -1
-        profile.last_of[op] = run
+        profile.run[run, SLOT] = i + 1
+        before = profile.ends[op, LAST]
+        profile.run[run, PREV] = before
+        profile.run[run, NEXT] = -1
+        profile.ends[op, LAST] = run
         if before >= 0:
-            profile.next_same[before] = run
+            profile.run[before, NEXT] = run
             _add_extra(profile, run)
         else:
-            profile.first_of[op] = run
+            profile.ends[op, FIRST] = run
         out = first_out(profile, run)
-        for k in range(steps.write_start[op + 1] - steps.write_start[op]):
+        for k in range(steps.op[op + 1, WRITES] - steps.op[op, WRITES]):
             profile.end_of[out + k] = run
         total += steps.time_s[op]
-        for r in range(steps.read_start[op], steps.read_start[op + 1]):
-            tensor = steps.read_tensor[r]
-            source = profile.last_of[steps.producer[tensor]]
-            at = first_out(profile, source) + steps.nth[tensor]
-            if profile.end_of[at] == source and steps.unbuilt[tensor]:
-                profile.num_kept[source] += 1
+        for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
+            tensor = steps.flat[r]
+            source = profile.ends[steps.tensor[tensor, PRODUCER], LAST]
+            at = first_out(profile, source) + steps.tensor[tensor, NTH]
+            if profile.end_of[at] == source and steps.tensor[tensor, UNBUILT]:
+                profile.run[source, KEPT] += 1
             profile.end_of[at] = run
     num_spare = 0
     for run in range(ids - 2, runs.size, -1):
-        profile.spare[num_spare] = run
+        profile.run[num_spare, SPARE] = run
         num_spare += 1
     profile.counts[NUM_SPARE] = num_spare
     profile.total_s[0] = total
     rebuild(steps, profile)
 
 
-@njit(cache=True, nogil=True)
-def store_runs(steps: Steps, profile: Profile, runs: NDArray[np.int32]) -> int:
+@kernel(STEPS, PROFILE, INTS)
+def store_runs(steps: Steps, profile: Profile, runs: NDArray[np.int64]) -> int:
     """Write the schedule into `runs`; the number of its runs."""
     num_ops = steps.time_s.size - 2
     count = 0
     for run in profile.slot_run:
-        if run >= 0 and profile.op_of[run] < num_ops:
-            runs[count] = profile.op_of[run]
+        if run >= 0 and profile.run[run, OP] < num_ops:
+            runs[count] = profile.run[run, OP]
             count += 1
     return count
 
 
-@njit(cache=True, nogil=True)
-def _add_extra(profile: Profile, run: int) -> None:
-    count = profile.counts[NUM_EXTRA]
-    profile.extra[count] = run
-    profile.extra_at[run] = count
-    profile.counts[NUM_EXTRA] = count + 1
-
-
-@njit(cache=True, nogil=True)
-def _drop_extra(profile: Profile, run: int) -> None:
-    last = profile.counts[NUM_EXTRA] - 1
-    moved = profile.extra[last]
-    profile.extra[profile.extra_at[run]] = moved
-    profile.extra_at[moved] = profile.extra_at[run]
-    profile.extra_at[run] = -1
-    profile.counts[NUM_EXTRA] = last
-
-
-@njit(cache=True, nogil=True)
+@kernel(PROFILE, INT)
 def _value(profile: Profile, slot: int) -> int:
     """What the tree holds for `slot`."""
     node = slot + profile.counts[NUM_SLOTS]
-    value = profile.tree_max[node]
+    value = profile.tree[node, LARGEST]
     while node > 1:
         node >>= 1
-        value += profile.tree_add[node]
+        value += profile.tree[node, ADDED]
     return int(value)
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT)
 def _shift_left(steps: Steps, profile: Profile, slot: int) -> None:
     """Move the run in `slot` one to the left, where there is nothing; O(reads and writes)."""
     run = profile.slot_run[slot]
-    op = profile.op_of[run]
+    op = profile.run[run, OP]
     empty_value, value = _value(profile, slot - 1), _value(profile, slot)
     # Left behind is a slot after the run: without its workspace and what ended there.
     after = value
     if op < steps.time_s.size - 2:
-        after -= _EMPTY + steps.workspace[op]
-        if profile.num_kept[run] > 0:
-            after -= steps.saving_extra[op]
-    for r in range(steps.read_start[op], steps.read_start[op + 1]):
-        tensor = steps.read_tensor[r]
-        source = run_before(profile, steps.producer[tensor], slot)
-        if profile.end_of[first_out(profile, source) + steps.nth[tensor]] == run:
-            after += _shared(steps, op, tensor) - steps.size[tensor]
+        after -= _EMPTY + steps.op[op, WORKSPACE]
+        if profile.run[run, KEPT] > 0:
+            after -= steps.op[op, SAVING]
+    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
+        tensor = steps.flat[r]
+        source = run_before(profile, steps.tensor[tensor, PRODUCER], slot)
+        if profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]] == run:
+            after += _shared(steps, op, tensor) - steps.tensor[tensor, SIZE]
     out = first_out(profile, run)
-    for w in range(steps.write_start[op], steps.write_start[op + 1]):
-        tensor = steps.write_tensor[w]
-        if profile.end_of[out] == run and not steps.unbuilt[tensor]:
-            after -= steps.size[tensor]
+    for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
+        tensor = steps.flat[w]
+        if profile.end_of[out] == run and not steps.tensor[tensor, UNBUILT]:
+            after -= steps.tensor[tensor, SIZE]
         out += 1
     profile.slot_run[slot] = -1
     profile.slot_run[slot - 1] = run
-    profile.slot_of[run] = slot - 1
+    profile.run[run, SLOT] = slot - 1
     add_range(profile, slot - 1, slot - 1, value - empty_value)
     add_range(profile, slot, slot, after - value)
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT)
 def _slot_before(steps: Steps, profile: Profile, follower: int) -> int:
     """An empty slot between the run `follower` and the one before it; makes room where needed."""
     slot_run = profile.slot_run
-    right = profile.slot_of[follower]
+    right = profile.run[follower, SLOT]
     left = right - 1
     while slot_run[left] < 0:
         left -= 1
@@ -508,118 +541,118 @@ def _slot_before(steps: Steps, profile: Profile, follower: int) -> int:
                 _shift_left(steps, profile, slot)
             return int(left)
         rebuild(steps, profile)
-        right = profile.slot_of[follower]
+        right = profile.run[follower, SLOT]
         left = right - 1
         while slot_run[left] < 0:
             left -= 1
     return int((left + right) // 2)
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, INT)
 def _insert(steps: Steps, profile: Profile, op: int, follower: int) -> int:
     slot = _slot_before(steps, profile, follower)
-    slot_run, slot_of = profile.slot_run, profile.slot_of
+    slot_run = profile.slot_run
     count = profile.counts[NUM_SPARE] - 1
     profile.counts[NUM_SPARE] = count
-    run = profile.spare[count]
+    run = profile.run[count, SPARE]
     slot_run[slot] = run
-    slot_of[run] = slot
-    profile.op_of[run] = op
-    profile.num_kept[run] = 0
+    profile.run[run, SLOT] = slot
+    profile.run[run, OP] = op
+    profile.run[run, KEPT] = 0
     profile.total_s[0] += steps.time_s[op]
-    add_range(profile, slot, slot, _EMPTY + steps.workspace[op])
+    add_range(profile, slot, slot, _EMPTY + steps.op[op, WORKSPACE])
 
     before = run_before(profile, op, slot)
-    after = profile.next_same[before] if before >= 0 else profile.first_of[op]
-    profile.prev_same[run] = before
-    profile.next_same[run] = after
+    after = profile.run[before, NEXT] if before >= 0 else profile.ends[op, FIRST]
+    profile.run[run, PREV] = before
+    profile.run[run, NEXT] = after
     if after >= 0:
-        profile.prev_same[after] = run
+        profile.run[after, PREV] = run
     else:
-        profile.last_of[op] = run
+        profile.ends[op, LAST] = run
     if before >= 0:
-        profile.next_same[before] = run
+        profile.run[before, NEXT] = run
         _add_extra(profile, run)
     else:
-        profile.first_of[op] = run
+        profile.ends[op, FIRST] = run
         if after >= 0:
             _add_extra(profile, after)
 
-    for r in range(steps.read_start[op], steps.read_start[op + 1]):
-        tensor = steps.read_tensor[r]
-        source = run_before(profile, steps.producer[tensor], slot)
-        end = profile.end_of[first_out(profile, source) + steps.nth[tensor]]
-        if slot_of[end] < slot:
+    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
+        tensor = steps.flat[r]
+        source = run_before(profile, steps.tensor[tensor, PRODUCER], slot)
+        end = profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]]
+        if profile.run[end, SLOT] < slot:
             _set_end(steps, profile, source, tensor, run)
     out = first_out(profile, run)
-    for w in range(steps.write_start[op], steps.write_start[op + 1]):
-        tensor = steps.write_tensor[w]
+    for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
+        tensor = steps.flat[w]
         profile.end_of[out] = run
         out += 1
-        if not steps.unbuilt[tensor]:
-            add_range(profile, slot, slot, steps.size[tensor])
+        if not steps.tensor[tensor, UNBUILT]:
+            add_range(profile, slot, slot, steps.tensor[tensor, SIZE])
         if before >= 0:
-            end = profile.end_of[first_out(profile, before) + steps.nth[tensor]]
-            if slot_of[end] < slot:
+            end = profile.end_of[first_out(profile, before) + steps.tensor[tensor, NTH]]
+            if profile.run[end, SLOT] < slot:
                 continue  # the run before was not read after this slot
-            earlier = last_read(steps, profile, tensor, slot_of[before], slot)
+            earlier = last_read(steps, profile, tensor, profile.run[before, SLOT], slot)
             _set_end(steps, profile, before, tensor, earlier if earlier >= 0 else before)
             _set_end(steps, profile, run, tensor, end)
         else:
-            limit = slot_of[after] if after >= 0 else profile.counts[NUM_SLOTS]
+            limit = profile.run[after, SLOT] if after >= 0 else profile.counts[NUM_SLOTS]
             end = last_read(steps, profile, tensor, slot, limit)
             if end >= 0:
                 _set_end(steps, profile, run, tensor, end)
     return int(run)
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT)
 def _remove(steps: Steps, profile: Profile, run: int) -> int:
     """The op of the run, and the run that followed it, are what brings it back."""
-    slot_run, slot_of = profile.slot_run, profile.slot_of
-    slot, op = slot_of[run], profile.op_of[run]
-    before, after = profile.prev_same[run], profile.next_same[run]
+    slot_run = profile.slot_run
+    slot, op = profile.run[run, SLOT], profile.run[run, OP]
+    before, after = profile.run[run, PREV], profile.run[run, NEXT]
     out = first_out(profile, run)
-    for w in range(steps.write_start[op], steps.write_start[op + 1]):
-        tensor = steps.write_tensor[w]
+    for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
+        tensor = steps.flat[w]
         end = profile.end_of[out]
         out += 1
         if end != run:
             _set_end(steps, profile, run, tensor, run)
             _set_end(steps, profile, before, tensor, end)
-        if not steps.unbuilt[tensor]:
-            add_range(profile, slot, slot, -steps.size[tensor])
+        if not steps.tensor[tensor, UNBUILT]:
+            add_range(profile, slot, slot, -steps.tensor[tensor, SIZE])
     # Unlinked before the inputs' last reads are looked for.
     if before >= 0:
-        profile.next_same[before] = after
+        profile.run[before, NEXT] = after
         _drop_extra(profile, run)
     else:
-        profile.first_of[op] = after
+        profile.ends[op, FIRST] = after
         if after >= 0:
             _drop_extra(profile, after)
     if after >= 0:
-        profile.prev_same[after] = before
+        profile.run[after, PREV] = before
     else:
-        profile.last_of[op] = before
-    for r in range(steps.read_start[op], steps.read_start[op + 1]):
-        tensor = steps.read_tensor[r]
-        source = run_before(profile, steps.producer[tensor], slot)
-        if profile.end_of[first_out(profile, source) + steps.nth[tensor]] == run:
-            end = last_read(steps, profile, tensor, slot_of[source], slot)
+        profile.ends[op, LAST] = before
+    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
+        tensor = steps.flat[r]
+        source = run_before(profile, steps.tensor[tensor, PRODUCER], slot)
+        if profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]] == run:
+            end = last_read(steps, profile, tensor, profile.run[source, SLOT], slot)
             _set_end(steps, profile, source, tensor, end if end >= 0 else source)
-    add_range(profile, slot, slot, -_EMPTY - steps.workspace[op])
+    add_range(profile, slot, slot, -_EMPTY - steps.op[op, WORKSPACE])
     slot_run[slot] = -1
     profile.total_s[0] -= steps.time_s[op]
-    profile.spare[profile.counts[NUM_SPARE]] = run
+    profile.run[profile.counts[NUM_SPARE], SPARE] = run
     profile.counts[NUM_SPARE] += 1
-    profile.op_of[run] = -1
+    profile.run[run, OP] = -1
     follower = slot + 1
     while slot_run[follower] < 0:
         follower += 1
     return int(slot_run[follower])
 
 
-@njit(cache=True, nogil=True)
+@kernel(PROFILE)
 def can_edit(profile: Profile) -> bool:
     """Whether there is room for one more run, and for one more edit in the journal."""
     return bool(
@@ -627,7 +660,7 @@ def can_edit(profile: Profile) -> bool:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT, INT)
 def insert_run(steps: Steps, profile: Profile, op: int, follower: int) -> int:
     """Run `op` just before the run `follower`; its inputs must have been made before. The run.
 
@@ -641,10 +674,10 @@ def insert_run(steps: Steps, profile: Profile, op: int, follower: int) -> int:
     return run
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT)
 def remove_run(steps: Steps, profile: Profile, run: int) -> None:
     """Take a run out; one of the same op must stand before it, or nobody may read from it."""
-    op = profile.op_of[run]
+    op = profile.run[run, OP]
     follower = _remove(steps, profile, run)
     at = profile.counts[NUM_EDITS]
     profile.journal[at, 0] = REMOVED
@@ -653,7 +686,7 @@ def remove_run(steps: Steps, profile: Profile, run: int) -> None:
     profile.counts[NUM_EDITS] = at + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT)
 def undo_edits(steps: Steps, profile: Profile, mark: int) -> None:
     """Take back all edits but the first `mark`, the last first: ids of runs come back too."""
     for at in range(profile.counts[NUM_EDITS] - 1, mark - 1, -1):
@@ -664,11 +697,11 @@ def undo_edits(steps: Steps, profile: Profile, mark: int) -> None:
     profile.counts[NUM_EDITS] = mark
 
 
-@njit(cache=True, nogil=True)
+@kernel(STEPS, PROFILE, INT)
 def is_unread(steps: Steps, profile: Profile, run: int) -> bool:
     """Whether nobody reads what `run` writes."""
-    op, out = profile.op_of[run], first_out(profile, run)
-    for k in range(steps.write_start[op + 1] - steps.write_start[op]):
+    op, out = profile.run[run, OP], first_out(profile, run)
+    for k in range(steps.op[op + 1, WRITES] - steps.op[op, WRITES]):
         if profile.end_of[out + k] != run:
             return False
     return True

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.errors import SchedsimError
-from schedsim.graph import Graph
+from schedsim.graph import Graph, Op
 from schedsim.plans import Plan, make_plan
 from schedsim.schedule import Schedule
 from schedsim.simulator import simulate
@@ -23,12 +24,12 @@ Order = Literal["fixed", "free"]
 
 FIXED_ORDER = "schedules that run each op first in the graph's order"
 
-# Temperatures in mean op times, at the start and at the end of a round.
-_HOT, _COLD = 0.5, 0.01
+# Shares of moves repaired before they count, and temperatures in mean op times at the start of a
+# round. Which is better depends on the graph: the walkers take them in turn.
+_THOROUGH = (0.3, 0.005)
+_HOT = (0.5, 1.0)
+_COLD = 0.02  # at the end of a round, of the start
 _COOLER = 0.6  # each round begins cooler than the one before
-
-# Shares of moves repaired before they count: which is better depends on the graph.
-_THOROUGH = (0.3, 0.02)
 
 # How far from the file's order the greedy orders may stray; see `greedy_order`.
 _PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -95,9 +96,10 @@ def local_search(
     >>> local_search(graph, 4, time_limit_s=0.1).schedule
     Schedule(a b c a d)
     """
-    started = time.perf_counter()
     if order not in ("fixed", "free"):
         raise SchedsimError(f"order {order!r} is not known", hint="fixed or free")
+    _load_kernels()
+    started = time.perf_counter()
     search = _Search(graph, budget_bytes, order == "free", seed, num_threads)
     lower_bound_s, scope = search.bound()
     interrupted = search.run(started + time_limit_s, lower_bound_s, starts)
@@ -128,24 +130,24 @@ class _Walker:
     steps: Any
     profile: Any
     limit: int
-    mean_s: float
+    hot_s: float
     thorough: float
     free: bool
-    runs: NDArray[np.int32]
+    runs: NDArray[np.int64]
     best: NDArray[np.float64]  # time, number of runs, least peak
     price: NDArray[np.float64]
-    least_runs: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    least_runs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     least_bytes: int = 2**62
     moves: int = 0
     chunk: int = 50
 
-    def walk(self, seconds: float, hot: float, stop: Callable[[float], bool]) -> None:
+    def walk(self, seconds: float, stop: Callable[[float], bool]) -> None:
         from ._anneal import anneal
 
         begun = time.perf_counter()
         share = 0.0
         while share < 1.0 and not stop(self.best[0]):
-            heat = self.mean_s * hot * (_COLD / hot) ** share
+            heat = self.hot_s * _COLD**share
             chunk_begun = time.perf_counter()
             anneal(
                 self.steps,
@@ -166,50 +168,51 @@ class _Walker:
             took = max(now - chunk_begun, 1e-6)
             self.chunk = int(min(4.0 * self.chunk, max(8.0, self.chunk * _CHUNK_S / took)))
             share = (now - begun) / max(seconds, 1e-9)
+        self.hot_s *= _COOLER
 
     def note_least(self) -> None:
         """Keep the schedule of the least peak, for as long as none fits."""
-        from ._profile import store_runs
+        from ._profile import LARGEST, store_runs
 
-        peak = int(self.profile.tree_max[1])
+        peak = int(self.profile.tree[1, LARGEST])
         if not self.best[1] and peak < self.least_bytes:
             self.least_bytes = peak
-            buffer = np.empty(self.profile.op_of.size, np.int32)
+            buffer = np.empty(self.profile.run.shape[0], np.int64)
             self.least_runs = buffer[: store_runs(self.steps, self.profile, buffer)].copy()
 
-    def take(self, runs: NDArray[np.int32]) -> None:
+    def take(self, runs: NDArray[np.int64]) -> None:
         """Go on from the schedule `runs`."""
-        from ._profile import load_runs, store_runs
+        from ._profile import LARGEST, load_runs, store_runs
 
         load_runs(self.steps, self.profile, runs)
-        if self.profile.tree_max[1] <= self.limit and self.profile.total_s[0] < self.best[0]:
+        if self.profile.tree[1, LARGEST] <= self.limit and self.profile.total_s[0] < self.best[0]:
             self.best[0] = self.profile.total_s[0]
             self.best[1] = store_runs(self.steps, self.profile, self.runs)
 
     def greedy(self) -> None:
         """Evict at the peak until the schedule fits, as far as that goes."""
         from ._moves import repair
-        from ._profile import NUM_EDITS, store_runs
+        from ._profile import LARGEST, NUM_EDITS, store_runs
 
-        num_ops = self.mean_s and self.profile.first_of.size - 2
+        num_ops = self.profile.ends.shape[0] - 2
         repair(
             self.steps,
             self.profile,
             self.limit,
             self.free,
             np.inf,
-            8 * int(num_ops),
+            8 * num_ops,
             0.3,
             200,
             True,
         )
         self.profile.counts[NUM_EDITS] = 0
-        if self.profile.tree_max[1] <= self.limit and self.profile.total_s[0] < self.best[0]:
+        if self.profile.tree[1, LARGEST] <= self.limit and self.profile.total_s[0] < self.best[0]:
             self.best[0] = self.profile.total_s[0]
             self.best[1] = store_runs(self.steps, self.profile, self.runs)
 
     @property
-    def found(self) -> NDArray[np.int32]:
+    def found(self) -> NDArray[np.int64]:
         return self.runs[: int(self.best[1])]
 
     @property
@@ -250,7 +253,6 @@ class _Search:
                 ]
                 self.walkers = [walker for one in made if (walker := one.result()) is not None]
                 active = list(self.walkers)
-                hot = _HOT
                 num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
                 for left in range(num_rounds, 0, -1):
                     active = sorted(active, key=lambda walker: walker.rank)
@@ -259,9 +261,8 @@ class _Search:
                     now = time.perf_counter()
                     seconds = (deadline - now) / left
                     seconds *= min(1.0, self.num_threads / len(active))
-                    done = [pool.submit(one.walk, seconds, hot, self._stop) for one in active]
+                    done = [pool.submit(one.walk, seconds, self._stop) for one in active]
                     _wait(done)
-                    hot *= _COOLER
             except KeyboardInterrupt:
                 self.stopped.set()
                 return True
@@ -277,11 +278,11 @@ class _Search:
         few = self.num_threads
         return max(few, 8 if num_ops < 700 else 4 if num_ops < 3000 else few)
 
-    def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[np.int32]]:
+    def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[np.int64]]:
         from ._orders import greedy_order
 
         lines = [schedule.bind(self.graph) for schedule in starts]
-        usual = np.arange(self.graph.num_ops, dtype=np.int32)
+        usual = np.arange(self.graph.num_ops, dtype=np.int64)
         lines.append(usual)
         if self.free:
             found = [greedy_order(self.steps, patience) for patience in _PATIENCE]
@@ -290,25 +291,26 @@ class _Search:
             lines += [found[k] for k in np.argsort(peaks, kind="stable")[:3]]
         return lines
 
-    def _make(self, number: int, line: NDArray[np.int32], greedy: bool) -> _Walker:
-        from ._profile import make_profile
+    def _make(self, number: int, line: NDArray[np.int64], greedy: bool) -> _Walker:
+        from ._profile import LARGEST, make_profile
 
         profile = make_profile(self.steps, line, seed=self.seed * 1000 + number)
-        unit_s = self.graph.store_all_s / max(1, int(profile.tree_max[1]))
+        unit_s = self.graph.store_all_s / max(1, int(profile.tree[1, LARGEST]))
         unit_s = unit_s or 1.0
+        mean_s = self.graph.store_all_s / self.graph.num_ops
         walker = _Walker(
             steps=self.steps,
             profile=profile,
             limit=self.limit,
-            mean_s=self.graph.store_all_s / self.graph.num_ops or 1e-12,
+            hot_s=_HOT[number // 2 % 2] * mean_s or 1e-12,
             thorough=_THOROUGH[number % len(_THOROUGH)],
             free=self.free,
-            runs=np.zeros(profile.op_of.size, np.int32),
+            runs=np.zeros(profile.run.shape[0], np.int64),
             best=np.array([np.inf, 0.0, np.inf]),
             price=np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s]),
         )
         walker.take(line)
-        if greedy and number // 2 % 2 == 0 and not self.stopped.is_set():
+        if greedy and number % 4 in (0, 3) and not self.stopped.is_set():
             walker.greedy()
         walker.note_least()
         return walker
@@ -341,3 +343,30 @@ def _wait(futures: list[Future[None]]) -> None:
                 break
             except TimeoutError:
                 continue
+
+
+@cache
+def _load_kernels() -> None:
+    """Compile the kernels, or load them, so that this does not count as time to plan in."""
+    from ._orders import greedy_order
+    from ._profile import make_profile, make_steps
+
+    ops = (Op("a", writes={"x": 1}), Op("b", reads=("x",)))
+    graph = Graph("two", ops)
+    steps = make_steps(graph.arrays)
+    greedy_order(steps, 0.0)
+    line = np.arange(2, dtype=np.int64)
+    walker = _Walker(
+        steps=steps,
+        profile=make_profile(steps, line),
+        limit=0,
+        hot_s=1.0,
+        thorough=0.5,
+        free=True,
+        runs=np.zeros(64, np.int64),
+        best=np.array([np.inf, 0.0, np.inf]),
+        price=np.ones(3),
+    )
+    walker.take(line)
+    walker.greedy()
+    walker.walk(0.0, lambda _: False)
