@@ -164,10 +164,8 @@ def _shared_bytes(op: int, first: bool, eager: bool, evicting: bool, g: Any, m: 
 
 
 @njit(cache=True)
-def _make_room(
-    op: int, first: bool, eager: bool, budget: int, times: Any, heuristic: int, g: Any, m: Any
-) -> Any:
-    """Evict until `op` fits beside what stays; (whether it does, whether it drops its inputs)."""
+def _room_bytes(op: int, first: bool, eager: bool, g: Any, m: Any) -> int:
+    """Bytes that a run of `op` adds to what is in memory: outputs not there yet, and workspace."""
     room = 0
     workspace = g.op_workspace_bytes[op]
     for w in range(g.write_start[op], g.write_start[op + 1]):
@@ -177,19 +175,31 @@ def _make_room(
                 workspace = max(workspace, g.op_saving_workspace_bytes[op])
             if m.state[u] != RESIDENT:
                 room += g.tensor_bytes[u]
-    room += workspace
+    return int(room + workspace)
+
+
+@njit(cache=True)
+def _make_room(
+    op: int, first: bool, eager: bool, budget: int, times: Any, heuristic: int, g: Any, m: Any
+) -> Any:
+    """Evict until `op` fits beside what stays; (whether it does, whether it drops its inputs)."""
     evicting = False
-    shared = _shared_bytes(op, first, eager, evicting, g, m)
-    while m.num[USED] + room - shared > budget:
+    while True:
+        needed = m.num[USED] + _room_bytes(op, first, eager, g, m)
+        if needed - _shared_bytes(op, first, eager, evicting, g, m) <= budget:
+            return True, evicting
+        # To evict what the run is about to write again frees nothing.
+        for w in range(g.write_start[op], g.write_start[op + 1]):
+            m.pins[g.write_tensor[w]] += not g.tensor_optional[g.write_tensor[w]]
         worst = _worst(heuristic, times[0], times[1], g, m)
+        for w in range(g.write_start[op], g.write_start[op + 1]):
+            m.pins[g.write_tensor[w]] -= not g.tensor_optional[g.write_tensor[w]]
         if worst >= 0:
             evict(worst, heuristic, g, m)
         elif not evicting:
             evicting = True
-            shared = _shared_bytes(op, first, eager, evicting, g, m)
         elif not (eager and _banish_one(heuristic, g, m)):
             return False, evicting
-    return True, evicting
 
 
 @njit(cache=True)
@@ -267,7 +277,6 @@ def replay(
     frame_read = np.empty(num_ops + 2, np.int64)
     num_ended = 0
     for step in range(num_steps + (num_tensors if num_steps == num_ops else 0)):
-        m.num[NOW] = min(step, num_ops)
         if step < num_steps:
             frame_op[0] = step
         else:
@@ -304,6 +313,8 @@ def replay(
                 frame_read[depth] = -1
                 continue
             first = not m.ran[op]
+            # What only this step may still need is needed until its own op runs.
+            m.num[NOW] = step if depth == 0 else step - 1
             fits, dropping = _make_room(op, first, eager, budget_bytes, times, heuristic, g, m)
             if not fits:
                 return NO_ROOM, runs[:made], m.state
