@@ -112,6 +112,14 @@ def _is_made(u: int, first: bool, eager: bool, g: Any, m: Any) -> bool:
 
 
 @njit(cache=True)
+def _goes_first(t: int, other: int, m: Any) -> bool:
+    """Of two with the same h, the one used longer ago goes; of these the one written first."""
+    if m.last_access_s[t] != m.last_access_s[other]:
+        return bool(m.last_access_s[t] < m.last_access_s[other])
+    return t < other
+
+
+@njit(cache=True)
 def _worst(heuristic: int, clock_s: float, tick_s: float, g: Any, m: Any) -> int:
     """The tensor in the pool with the least h; -1 where all are pinned."""
     best, best_h = -1, np.inf
@@ -138,7 +146,7 @@ def _worst(heuristic: int, clock_s: float, tick_s: float, g: Any, m: Any) -> int
             h /= size
         if heuristic not in (H_SIZE, H_MSPS, H_NEIGHBOURHOOD):
             h /= max(clock_s - m.last_access_s[t], tick_s)
-        if h < best_h:
+        if h < best_h or (h == best_h and best >= 0 and _goes_first(t, best, m)):
             best, best_h = t, h
     return best
 

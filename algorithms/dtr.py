@@ -49,6 +49,8 @@ def dtr(
         msps           (c(t) + c(evicted ancestors)) / m(t)
         neighbourhood  c(t) + c(e*(t)), the reduced form of the paper's theorem 3.1
 
+    Of tensors with the same h the one used longest ago goes.
+
     Parameters
     ----------
     heuristic
