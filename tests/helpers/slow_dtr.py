@@ -5,6 +5,8 @@ For graphs without inputs, optional outputs, outputs in place, and ops that run 
 
 from __future__ import annotations
 
+from functools import cache
+
 from schedsim import Graph
 
 
@@ -35,6 +37,7 @@ class SlowDtr:
     def last_needs(self) -> dict[str, int]:
         """By search from every tensor through all that can be made of it."""
 
+        @cache
         def reach(tensor: str) -> int:
             found = self.graph.num_ops if tensor in self.graph.results else -1
             for op in self.readers[tensor]:
