@@ -94,9 +94,12 @@ def all_masks(part: ForwardPart, max_sets: int) -> list[int]:
     return _by_size(found)
 
 
-def lower_sets(part: ForwardPart, masks: list[int]) -> LowerSets:
-    """The family `masks` with what the dynamic programme needs of each set."""
-    steps = _time_steps(part.op_time_s, max(64, MAX_CELLS // len(masks)))
+def lower_sets(part: ForwardPart, masks: list[int], max_steps: int = MAX_TIME_STEPS) -> LowerSets:
+    """The family `masks` with what the dynamic programme needs of each set.
+
+    Times are counted in about `max_steps` steps at the most, fewer for very many sets.
+    """
+    steps = _time_steps(part.op_time_s, min(max_steps, max(64, MAX_CELLS // len(masks))))
     before, after = _predecessors(part), [0] * part.num_ops
     for producer, reader in part.edges.tolist():
         after[producer] |= 1 << reader
@@ -133,7 +136,6 @@ def lower_sets(part: ForwardPart, masks: list[int]) -> LowerSets:
 
 def _time_steps(times: NDArray[np.float64], most: int) -> NDArray[np.int64]:
     """Times as whole steps: exact where they are few multiples of one number, else rounded."""
-    most = min(most, MAX_TIME_STEPS)
     total = float(times.sum())
     if not total:
         return np.zeros(times.size, dtype=np.int64)

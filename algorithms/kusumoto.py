@@ -15,7 +15,7 @@ from schedsim.plans import Plan, best_of
 from schedsim.schedule import Schedule
 
 from ._forward_part import ForwardPart, forward_part
-from ._lower_sets import LowerSets, all_masks, lower_sets, reachable_masks
+from ._lower_sets import MAX_TIME_STEPS, LowerSets, all_masks, lower_sets, reachable_masks
 
 MAX_SETS = 3000
 NUM_LIMITS = 24
@@ -136,13 +136,14 @@ def lower_set_runs(
     *,
     objective: Literal["time", "memory"] = "time",
     num_limits: int = NUM_LIMITS,
+    max_steps: int = MAX_TIME_STEPS,
 ) -> Iterator[tuple[int, NDArray[np.int32]]]:
     """(limit, op runs) of the best sequence of `masks` at each limit, without repeats."""
     from ._lower_set_kernel import best_sequence, least_limit, list_steps
 
     if not part.num_ops:
         return
-    sets = lower_sets(part, masks)
+    sets = lower_sets(part, masks, max_steps)
     start, to, again, kept, peak = list_steps(
         sets.words,
         sets.set_bytes,
