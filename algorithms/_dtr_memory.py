@@ -226,6 +226,7 @@ def _changed(t: int, heuristic: int, g: Any, m: Any) -> None:
 
 @njit(cache=True)
 def leave_pool(t: int, m: Any) -> None:
+    """`t` is no candidate for eviction any longer."""
     at = m.place[t]
     if at >= 0:
         m.num[IN_POOL] -= 1

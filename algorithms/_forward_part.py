@@ -101,7 +101,7 @@ class ForwardPart:
         """
         arrays = self.arrays
         lacking = self.made & ~keep & ~self.must_keep
-        return _runs_on_demand(
+        runs: NDArray[np.int32] = _runs_on_demand(
             lacking,
             self.num_ops,
             arrays.read_start,
@@ -110,6 +110,7 @@ class ForwardPart:
             arrays.write_tensor,
             arrays.tensor_producer,
         )
+        return runs
 
     def runs_of_groups(self, group: NDArray[np.int64]) -> NDArray[np.int32]:
         """The op runs where what crosses groups is kept, and the whole last group.

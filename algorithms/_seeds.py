@@ -70,10 +70,9 @@ def dtr_seeds(
     DTR counts a tensor as long as it is in memory, the replay until its last read: with a little
     more room than the budget DTR evicts less, and what it makes may still fit.
     """
-    if heuristics is None:
-        heuristics = ("dtr_eq", "local", "size")
-        if graph.num_ops <= MANY_OPS:
-            heuristics = ("dtr", "msps", *heuristics)
+    few: tuple[Heuristic, ...] = ("dtr_eq", "local", "size")
+    many: tuple[Heuristic, ...] = ("dtr", "msps", "dtr_eq", "local", "size")
+    names = heuristics or (many if graph.num_ops <= MANY_OPS else few)
     factors = (1.0, 1.02, 1.05) if graph.num_ops <= MANY_OPS else (1.0,)
     room_bytes = budget_bytes - graph.static_bytes
 
@@ -83,7 +82,7 @@ def dtr_seeds(
             if runs is not None:
                 yield _measured(graph, f"dtr {heuristic}", runs)
 
-    return [seed for name in heuristics for seed in _best(tried(name), budget_bytes)]
+    return [seed for name in names for seed in _best(tried(name), budget_bytes)]
 
 
 def chen_seeds(graph: Graph, budget_bytes: int) -> list[Seed]:
