@@ -113,9 +113,12 @@ def kusumoto_seeds(graph: Graph, budget_bytes: int) -> list[Seed]:
     except PlannerLimitError:
         return []
 
+    room_bytes = budget_bytes - graph.static_bytes
+
     def tried(objective: Literal["time", "memory"]) -> Iterator[Seed]:
-        limits = lower_set_runs(part, masks, objective=objective, num_limits=12, max_steps=200)
-        for _, runs in limits:
+        for _, runs in lower_set_runs(
+            part, masks, room_bytes, objective=objective, num_limits=12, max_steps=200
+        ):
             yield _measured(graph, f"kusumoto {objective}", runs)
 
     return _best(tried("time"), budget_bytes) + _best(tried("memory"), budget_bytes)

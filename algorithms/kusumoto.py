@@ -43,8 +43,8 @@ def kusumoto(
     bytes while V runs backward, the gradients of V among them. The dynamic programme finds, for
     each set and each time recomputed, the least bytes stored within a limit on that count. What it
     counts is not what a replay does, which knows when each tensor is last read: so the programme is
-    solved at several limits, from the least possible to the one that stores all, and what fits
-    `budget_bytes` in the replay is taken.
+    solved at several limits, the budget, and from the least possible to the one that stores all,
+    and what fits `budget_bytes` in the replay is taken.
 
     Parameters
     ----------
@@ -104,7 +104,10 @@ def kusumoto(
 
     def schedules() -> Iterator[tuple[Mapping[str, Any], Schedule]]:
         yield {**named, "limit_bytes": None}, Schedule.store_all(graph)
-        for limit, runs in lower_set_runs(part, masks, objective=objective, num_limits=num_limits):
+        room_bytes = budget_bytes - graph.static_bytes
+        for limit, runs in lower_set_runs(
+            part, masks, room_bytes, objective=objective, num_limits=num_limits
+        ):
             yield {**named, "limit_bytes": limit}, Schedule(graph.op_names, runs)
 
     return best_of(graph, budget_bytes, schedules(), planner="kusumoto", started=started)
@@ -133,12 +136,16 @@ def family_masks(
 def lower_set_runs(
     part: ForwardPart,
     masks: list[int],
+    room_bytes: int,
     *,
     objective: Literal["time", "memory"] = "time",
     num_limits: int = NUM_LIMITS,
     max_steps: int = MAX_TIME_STEPS,
 ) -> Iterator[tuple[int, NDArray[np.int32]]]:
-    """(limit, op runs) of the best sequence of `masks` at each limit, without repeats."""
+    """(limit, op runs) of the best sequence of `masks` at each limit, without repeats.
+
+    The limits are `room_bytes` and `num_limits` more.
+    """
     from ._lower_set_kernel import best_sequence, least_limit, list_steps
 
     if not part.num_ops:
@@ -158,7 +165,8 @@ def lower_set_runs(
     least = least_limit(start, to, kept, peak, -1, most)
     num_steps = int(sets.set_steps[-1])
     seen: set[bytes] = set()
-    for limit in _limits(least, most, num_limits):
+    limits = {*_limits(least, most, num_limits), min(max(room_bytes, least), most)}
+    for limit in sorted(limits):
         sequence = best_sequence(
             start, to, again, kept, peak, num_steps, limit, objective == "memory"
         )
