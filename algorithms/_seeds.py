@@ -108,6 +108,8 @@ def saved_bytes_seeds(graph: Graph, budget_bytes: int) -> list[Seed]:
 def kusumoto_seeds(graph: Graph, budget_bytes: int) -> list[Seed]:
     """Lower sets of the approximate family, by either objective; none for very many ops."""
     part = forward_part(graph.arrays)
+    if part.num_ops == graph.num_ops:
+        return []
     try:
         masks = family_masks(part, "approximate", MAX_LOWER_SETS)
     except PlannerLimitError:

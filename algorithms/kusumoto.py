@@ -99,7 +99,8 @@ def kusumoto(
     if num_limits < 1:
         raise ValueError(f"num_limits must be at least 1: {num_limits}")
     part = forward_part(graph.arrays)
-    masks = family_masks(part, family, max_sets)
+    # Without a backward there is nothing to recompute for, and no need to look at lower sets.
+    masks = family_masks(part, family, max_sets) if part.num_ops < graph.num_ops else []
     named = {"family": family, "objective": objective}
 
     def schedules() -> Iterator[tuple[Mapping[str, Any], Schedule]]:
@@ -148,7 +149,7 @@ def lower_set_runs(
     """
     from ._lower_set_kernel import best_sequence, least_limit, list_steps
 
-    if not part.num_ops:
+    if not part.num_ops or not masks:
         return
     sets = lower_sets(part, masks, max_steps)
     start, to, again, kept, peak = list_steps(

@@ -157,6 +157,14 @@ def test_too_many_sets_are_refused():
         kusumoto(graph, 100, max_sets=10)
 
 
+def test_a_graph_without_a_backward():
+    """However many lower sets there are, nothing is looked at: only store-all can be had."""
+    ops = tuple(Op(f"f{i}", time_s=1, writes={f"x{i}": 1}) for i in range(40))
+    graph = Graph("no backward", ops)
+    assert kusumoto(graph, 1, family="exact").status == "optimal"
+    assert kusumoto(graph, 0, family="exact").min_feasible_bytes == 1
+
+
 @pytest.mark.parametrize("num", [16, 64])
 def test_memory_of_a_unit_chain(num):
     """Within a constant factor of sqrt(n) kept and sqrt(n) made again, as for chains of stages."""
