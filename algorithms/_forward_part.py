@@ -88,7 +88,9 @@ class ForwardPart:
         found[tensors[crossing]] = True
         return found
 
-    def runs_keeping(self, keep: NDArray[np.bool_]) -> NDArray[np.int32]:
+    def runs_keeping(
+        self, keep: NDArray[np.bool_], order: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int32]:
         """The op runs where only the tensors in `keep` outlive the part; O(ops + reads) a run.
 
         The ops run in order. An op after the part that lacks a tensor first has it made again, and
@@ -98,11 +100,16 @@ class ForwardPart:
         Parameters
         ----------
         keep : (num_tensors,) bool
+        order : (num_ops of the graph,) int64
+            The order of first runs, those of the part before all others; the graph's by default.
         """
         arrays = self.arrays
+        if order is None:
+            order = np.arange(arrays.op_time_s.size)
         lacking = self.made & ~keep & ~self.must_keep
         runs: NDArray[np.int32] = _runs_on_demand(
             lacking,
+            order,
             self.num_ops,
             arrays.read_start,
             arrays.read_tensor,
@@ -112,7 +119,9 @@ class ForwardPart:
         )
         return runs
 
-    def runs_of_groups(self, group: NDArray[np.int64]) -> NDArray[np.int32]:
+    def runs_of_groups(
+        self, group: NDArray[np.int64], order: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int32]:
         """The op runs where what crosses groups is kept, and the whole last group.
 
         The last one is followed by its own backward, so that dropping it would free nothing.
@@ -121,7 +130,7 @@ class ForwardPart:
         if self.num_ops:
             producer = self.arrays.tensor_producer
             keep |= self.made & (group[np.minimum(producer, self.num_ops - 1)] == group.max())
-        return self.runs_keeping(keep)
+        return self.runs_keeping(keep, order)
 
 
 def forward_part(arrays: GraphArrays) -> ForwardPart:
@@ -141,6 +150,7 @@ def forward_part(arrays: GraphArrays) -> ForwardPart:
 @njit(cache=True)
 def _runs_on_demand(
     lacking: Any,
+    order: Any,
     num_forward: int,
     read_start: Any,
     read_tensor: Any,
@@ -153,7 +163,7 @@ def _runs_on_demand(
     wanted = np.zeros(num_ops, np.bool_)
     stack = np.empty(num_ops + 1, np.int64)
     made = 0
-    for op in range(num_ops):
+    for op in order:
         if op >= num_forward:
             lowest, height = num_ops, 1
             stack[0] = op

@@ -27,6 +27,7 @@ def kusumoto(
     *,
     family: Literal["approximate", "exact"] = "approximate",
     objective: Literal["time", "memory"] = "time",
+    order: Literal["fixed", "free"] = "fixed",
     max_sets: int = MAX_SETS,
     num_limits: int = NUM_LIMITS,
 ) -> Plan:
@@ -53,6 +54,9 @@ def kusumoto(
     objective
         ``"time"``: the least time recomputed (time-centric); ``"memory"``: the most, which stores
         the least, for the replay to gain from (memory-centric).
+    order
+        ``"fixed"``: first runs keep the graph's order; ``"free"``: as in the paper, set by set,
+        the backward of the last set first.
     max_sets
         Sets to look at, at the most.
     num_limits
@@ -63,15 +67,14 @@ def kusumoto(
     PlannerLimitError
         The family has more than `max_sets` lower sets.
     ValueError
-        `family` or `objective` is none of these, or `num_limits` is not positive.
+        `family`, `objective` or `order` is none of these, or `num_limits` is not positive.
 
     Notes
     -----
     O(#L^2 T) time per limit and O(#L T) memory, with #L lower sets and T steps of time; times are
-    rounded to steps where they are not few multiples of one number. The ops keep the graph's
-    order, while the paper runs them set by set, forward and backward; the last set's ops, which
-    are followed by their own backward, are kept and not made again. Sizes are what an op writes;
-    the forward part is what stands before the first loss or backward op.
+    rounded to steps where they are not few multiples of one number. The last set's ops, which are
+    followed by their own backward, are kept and not made again. Sizes are what an op writes; the
+    forward part is what stands before the first loss or backward op.
 
     References
     ----------
@@ -96,18 +99,20 @@ def kusumoto(
         raise ValueError(f"family {family!r} is neither 'approximate' nor 'exact'")
     if objective not in ("time", "memory"):
         raise ValueError(f"objective {objective!r} is neither 'time' nor 'memory'")
+    if order not in ("fixed", "free"):
+        raise ValueError(f"order {order!r} is neither 'fixed' nor 'free'")
     if num_limits < 1:
         raise ValueError(f"num_limits must be at least 1: {num_limits}")
     part = forward_part(graph.arrays)
     # Without a backward there is nothing to recompute for, and no need to look at lower sets.
     masks = family_masks(part, family, max_sets) if part.num_ops < graph.num_ops else []
-    named = {"family": family, "objective": objective}
+    named = {"family": family, "objective": objective, "order": order}
 
     def schedules() -> Iterator[tuple[Mapping[str, Any], Schedule]]:
         yield {**named, "limit_bytes": None}, Schedule.store_all(graph)
         room_bytes = budget_bytes - graph.static_bytes
         for limit, runs in lower_set_runs(
-            part, masks, room_bytes, objective=objective, num_limits=num_limits
+            part, masks, room_bytes, objective=objective, order=order, num_limits=num_limits
         ):
             yield {**named, "limit_bytes": limit}, Schedule(graph.op_names, runs)
 
@@ -140,6 +145,7 @@ def lower_set_runs(
     room_bytes: int,
     *,
     objective: Literal["time", "memory"] = "time",
+    order: Literal["fixed", "free"] = "fixed",
     num_limits: int = NUM_LIMITS,
     max_steps: int = MAX_TIME_STEPS,
 ) -> Iterator[tuple[int, NDArray[np.int32]]]:
@@ -173,7 +179,29 @@ def lower_set_runs(
         )
         if sequence.tobytes() not in seen:
             seen.add(sequence.tobytes())
-            yield limit, part.runs_of_groups(_groups(sets, sequence[::-1].tolist(), part.num_ops))
+            group = _groups(sets, sequence[::-1].tolist(), part.num_ops)
+            first_runs = order_by_groups(part, group) if order == "free" else None
+            yield limit, part.runs_of_groups(group, first_runs)
+
+
+def order_by_groups(part: ForwardPart, group: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The graph's ops group by group, and those after the part from the last group back; O(reads).
+
+    An op after the part belongs to the latest group that it reads from, or, where what it reads of
+    the backward belongs to an earlier one, to that.
+    """
+    arrays, num_ops = part.arrays, part.arrays.op_time_s.size
+    reads, start = arrays.read_tensor.tolist(), arrays.read_start.tolist()
+    producer = arrays.tensor_producer.tolist()
+    of_op = group.tolist()
+    for op in range(part.num_ops, num_ops):
+        made_by = [producer[t] for t in reads[start[op] : start[op + 1]]]
+        values = [of_op[p] for p in made_by if 0 <= p < part.num_ops]
+        latest = min((of_op[p] for p in made_by if p >= part.num_ops), default=int(group.max()))
+        of_op.append(min(latest, max(values, default=latest)))
+    forward = sorted(range(part.num_ops), key=lambda op: (of_op[op], op))
+    rest = sorted(range(part.num_ops, num_ops), key=lambda op: (-of_op[op], op))
+    return np.array(forward + rest, dtype=np.int64)
 
 
 def _groups(sets: LowerSets, sequence: list[int], num_ops: int) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from training_graphs import (
     some_budget,
 )
 
-from schedsim import Graph, Op, Schedule, simulate
+from schedsim import Graph, Op, Schedule, UnsupportedError, simulate
 from schedsim.api import try_plan
 
 PLANNERS = {
@@ -96,6 +96,15 @@ def test_a_graph_that_begins_with_its_backward(name):
     assert try_plan(graph, 4, name).status == "optimal"
 
 
+@pytest.mark.parametrize("name", ["dtr", "chen_articulation", "kusumoto", "saved_bytes"])
+def test_what_is_not_simulated_is_refused(name):
+    """A copy on a queue of its own, with the hint of the simulator."""
+    ops = (Op("f", writes={"x": 4}), Op("copy", reads=("x",), writes={"h": 4}, queue="d2h"))
+    with pytest.raises(UnsupportedError, match="copy") as caught:
+        try_plan(Graph("copies", ops), 100, name)
+    assert caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("planner", "options"),
     [
@@ -105,6 +114,7 @@ def test_a_graph_that_begins_with_its_backward(name):
         (chen_articulation, {"search": "none"}),
         (kusumoto, {"family": "small"}),
         (kusumoto, {"objective": "space"}),
+        (kusumoto, {"order": "sets"}),
         (kusumoto, {"num_limits": 0}),
         (saved_bytes, {"fraction": 1.5}),
         (saved_bytes, {"num_fractions": 0}),
