@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -112,7 +113,8 @@ def dtr(
 
     plan = best_of(graph, budget_bytes, schedules(budget_bytes), planner="dtr", started=started)
     if plan.feasible:
-        return plan
+        # How far down it would go is not known from one budget.
+        return replace(plan, min_feasible_bytes=None, binding_op=None)
     found = list(schedules(budget_bytes))
     low, high = budget_bytes, _most_bytes(graph)
     found += schedules(high)
