@@ -74,8 +74,9 @@ def dtr(
     they are in memory; the replay, which ends each at its last read, charges no more.
 
     O(evictions x tensors in memory) for the heuristics without e*; each eviction with it walks
-    the evicted neighbourhood of what it touches. The smallest budget reported for an infeasible
-    one is the least of a halving search: DTR may still fail at some budget above it.
+    the evicted neighbourhood of what it touches. Where it fails within the budget, more room is
+    tried by halving, as what it makes then may still fit in the replay; the least room in which it
+    does not fail is the smallest budget reported. DTR may fail at some budget above that one.
 
     References
     ----------
@@ -112,18 +113,19 @@ def dtr(
                 yield options, Schedule(graph.op_names, runs)
 
     plan = best_of(graph, budget_bytes, schedules(budget_bytes), planner="dtr", started=started)
-    if plan.feasible:
-        # How far down it would go is not known from one budget.
-        return replace(plan, min_feasible_bytes=None, binding_op=None)
-    found = list(schedules(budget_bytes))
-    low, high = budget_bytes, _most_bytes(graph)
-    found += schedules(high)
-    while high - low > max(1, high // 200):
-        middle = (low + high) // 2
-        more = list(schedules(middle))
-        found += more
-        low, high = (low, middle) if more else (middle, high)
-    return best_of(graph, budget_bytes, found, planner="dtr", started=started)
+    if not plan.feasible:
+        low, high = budget_bytes, _most_bytes(graph)
+        found = list(schedules(high))
+        while high - low > max(1, high // 200):
+            middle = (low + high) // 2
+            more = list(schedules(middle))
+            found += more
+            low, high = (low, middle) if more else (middle, high)
+        plan = best_of(graph, budget_bytes, found, planner="dtr", started=started)
+        if not plan.feasible:
+            return replace(plan, min_feasible_bytes=high)
+    # How far down it would go is not known from one budget.
+    return replace(plan, min_feasible_bytes=None, binding_op=None)
 
 
 def dtr_runs(

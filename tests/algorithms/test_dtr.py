@@ -165,15 +165,18 @@ def test_all_takes_the_fastest():
     assert dtr(graph, budget, heuristic="all").makespan_s == min(times)
 
 
-def test_an_infeasible_plan_names_a_budget_that_works():
-    """The least budget found is above the one refused, and feasible."""
-    graph = unit_training_chain(40)
-    refused = dtr(graph, 3)
-    assert refused.status == "infeasible"
-    assert refused.min_feasible_bytes > 3
-    plan = dtr(graph, refused.min_feasible_bytes)
+@given(seed=st.integers(0, 10**9), size=st.integers(1, 20), heuristic=st.sampled_from(HEURISTICS))
+@settings(max_examples=60)
+def test_an_infeasible_plan_names_a_budget_that_works(seed, size, heuristic):
+    """The least budget found is above the one refused, and feasible; a feasible plan names none."""
+    rng = np.random.default_rng(seed)
+    graph = random_training_graph(rng, size)
+    plan = dtr(graph, some_budget(rng, graph) * 2 // 3, heuristic=heuristic)
+    if not plan.feasible:
+        assert plan.min_feasible_bytes > plan.budget_bytes
+        plan = dtr(graph, plan.min_feasible_bytes, heuristic=heuristic)
     assert plan.feasible
-    assert plan.min_feasible_bytes is None  # unknown from one budget alone
+    assert plan.min_feasible_bytes is None
 
 
 @needs_instances
