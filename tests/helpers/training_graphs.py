@@ -107,7 +107,9 @@ def check_graph_plan(
     assert plan.lower_bound_s >= graph.store_all_s
     if plan.schedule is None:
         assert plan.status == "infeasible"
-        assert plan.min_feasible_bytes is None or plan.min_feasible_bytes > budget_bytes
+        if plan.min_feasible_bytes is not None:
+            assert plan.min_feasible_bytes > budget_bytes
+            assert planner(graph, plan.min_feasible_bytes).feasible
         return plan
     replay = simulate(graph, plan.schedule)
     assert replay.peak_bytes == plan.peak_bytes <= budget_bytes
