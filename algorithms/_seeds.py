@@ -71,7 +71,7 @@ def dtr_seeds(
     more room than the budget DTR evicts less, and what it makes may still fit.
     """
     few: tuple[Heuristic, ...] = ("dtr_eq", "local", "size")
-    many: tuple[Heuristic, ...] = ("dtr", "msps", "dtr_eq", "local", "size")
+    many: tuple[Heuristic, ...] = ("dtr", "msps", "neighbourhood", *few)
     names = heuristics or (many if graph.num_ops <= MANY_OPS else few)
     factors = (1.0, 1.02, 1.05) if graph.num_ops <= MANY_OPS else (1.0,)
     room_bytes = budget_bytes - graph.static_bytes
