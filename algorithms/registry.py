@@ -134,6 +134,34 @@ PLANNERS: dict[str, PlannerInfo] = {
             "exponential",
             "any schedule",
         ),
+        PlannerInfo(
+            "dtr",
+            ("graph",),
+            "evicts what is cheapest to lose whenever an op lacks room; seven heuristics",
+            "Kirisame et al. 2021",
+            "O(E T), E evictions, T tensors in memory",
+        ),
+        PlannerInfo(
+            "chen_articulation",
+            ("graph",),
+            "segments that end at articulation points, with the search over b",
+            "Chen et al. 2016, algorithm 3 and appendix A",
+            "O(n + m) a threshold",
+        ),
+        PlannerInfo(
+            "kusumoto",
+            ("graph",),
+            "dynamic programme over lower sets of the forward part, two families, two objectives",
+            "Kusumoto et al. 2019",
+            "O(#L^2 T), #L lower sets, T steps of time",
+        ),
+        PlannerInfo(
+            "saved_bytes",
+            ("graph",),
+            "knapsack and minimum cut under a bound on saved bytes, turned until the peak fits",
+            "PyTorch's activation memory budget",
+            "O(n S + cut) a setting, S steps of bytes",
+        ),
     )
 }
 

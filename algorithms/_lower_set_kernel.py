@@ -1,0 +1,155 @@
+"""The dynamic programme over lower sets behind `kusumoto`.
+
+Compiled by numba on first use and cached beside this file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+NO_BYTES = 2**62
+"""In place of the bytes of a state that cannot be reached."""
+
+
+@njit(cache=True)
+def _contains(words: Any, larger: int, smaller: int) -> bool:
+    for k in range(words.shape[1]):  # noqa: SIM110
+        if words[smaller, k] & ~words[larger, k]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def list_steps(
+    words: Any,
+    set_bytes: Any,
+    set_steps: Any,
+    after_bytes: Any,
+    edge_start: Any,
+    edge_op: Any,
+    op_bytes: Any,
+    op_steps: Any,
+) -> Any:
+    """All steps from a lower set to a larger one of the family; O(#L^2 (words + boundary)).
+
+    Returns (start, to, again, kept, peak): the steps from set i stand at ``start[i]:start[i + 1]``;
+    `again` is the time recomputed for the ops between the two, `kept` what the larger set's
+    boundary adds to what is stored, `peak` the bytes while the ops between run backward, less
+    what was stored before.
+    """
+    num = set_bytes.size
+    start = np.zeros(num + 1, np.int64)
+    for i in range(num):
+        start[i + 1] = start[i]
+        for j in range(i + 1, num):
+            if _contains(words, j, i):
+                start[i + 1] += 1
+    to = np.empty(start[num], np.int32)
+    again = np.empty(start[num], np.int32)
+    kept = np.empty(start[num], np.int64)
+    peak = np.empty(start[num], np.int64)
+    at = 0
+    for i in range(num):
+        for j in range(i + 1, num):
+            if not _contains(words, j, i):
+                continue
+            time_kept, bytes_kept = 0, 0
+            for e in range(edge_start[j], edge_start[j + 1]):
+                op = edge_op[e]
+                if not (words[i, op >> 6] >> np.uint64(op & 63)) & np.uint64(1):
+                    time_kept += op_steps[op]
+                    bytes_kept += op_bytes[op]
+            to[at] = j
+            again[at] = set_steps[j] - set_steps[i] - time_kept
+            kept[at] = bytes_kept
+            peak[at] = 2 * (set_bytes[j] - set_bytes[i]) + after_bytes[j]
+            at += 1
+    return start, to, again, kept, peak
+
+
+@njit(cache=True)
+def least_limit(start: Any, to: Any, kept: Any, peak: Any, low: int, high: int) -> int:
+    """The least limit on bytes, within low < limit <= high, at which the whole can be reached.
+
+    Less stored is never worse here, so that a search by halving needs one number a set.
+    """
+    num = start.size - 1
+    stored = np.empty(num, np.int64)
+    while high - low > 1:
+        limit = (low + high) // 2
+        for i in range(num):
+            stored[i] = NO_BYTES
+        stored[0] = 0
+        for i in range(num):
+            if stored[i] == NO_BYTES:
+                continue
+            for e in range(start[i], start[i + 1]):
+                if stored[i] + peak[e] <= limit and stored[i] + kept[e] < stored[to[e]]:
+                    stored[to[e]] = stored[i] + kept[e]
+        if stored[num - 1] < NO_BYTES:
+            high = limit
+        else:
+            low = limit
+    return high
+
+
+@njit(cache=True)
+def best_sequence(
+    start: Any,
+    to: Any,
+    again: Any,
+    kept: Any,
+    peak: Any,
+    num_steps: int,
+    limit: int,
+    most_time: bool,
+) -> Any:
+    """The sets, last to first, with the least time recomputed within `limit` bytes; or the most.
+
+    For each set and each time recomputed, the least bytes stored. A state with no less of either
+    than another is dropped, so that the most time is that of the least bytes stored. Empty where
+    there is no sequence; O(#L^2 num_steps) at worst.
+    """
+    num = start.size - 1
+    stored = np.full((num, num_steps + 1), NO_BYTES, np.int64)
+    from_set = np.full((num, num_steps + 1), -1, np.int32)
+    from_time = np.zeros((num, num_steps + 1), np.int32)
+    last_time = np.full(num, -1, np.int64)
+    stored[0, 0] = 0
+    last_time[0] = 0
+    front_time = np.empty(num_steps + 1, np.int64)
+    front_bytes = np.empty(num_steps + 1, np.int64)
+    found = -1
+    for i in range(num):
+        size = 0
+        for t in range(last_time[i] + 1):
+            if stored[i, t] < (front_bytes[size - 1] if size else NO_BYTES):
+                front_time[size], front_bytes[size] = t, stored[i, t]
+                size += 1
+        if i == num - 1 and size:
+            found = front_time[size - 1] if most_time else front_time[0]
+        for e in range(start[i], start[i + 1]):
+            j, room = to[e], limit - peak[e]
+            # The least bytes stand last: from there back, until one does not fit.
+            for k in range(size - 1, -1, -1):
+                if front_bytes[k] > room:
+                    break
+                t, more = front_time[k] + again[e], front_bytes[k] + kept[e]
+                if more < stored[j, t]:
+                    stored[j, t] = more
+                    from_set[j, t] = i
+                    from_time[j, t] = front_time[k]
+                    last_time[j] = max(last_time[j], t)
+    at = num - 1
+    sequence = np.empty(num, np.int32)
+    made = 0
+    while found >= 0:
+        sequence[made] = at
+        made += 1
+        if at == 0:
+            break
+        at, found = from_set[at, found], from_time[at, found]
+    return sequence[:made]

@@ -1,0 +1,230 @@
+"""DTR (Kirisame et al. 2021): evict the tensor that is cheapest to lose whenever room lacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim._arrays import GraphArrays
+from schedsim.graph import Graph
+from schedsim.plans import Plan, best_of
+from schedsim.schedule import Schedule
+
+if TYPE_CHECKING:
+    from ._dtr_memory import Dataflow
+
+Heuristic = Literal["dtr", "dtr_eq", "local", "lru", "size", "msps", "neighbourhood"]
+HEURISTICS: tuple[Heuristic, ...] = get_args(Heuristic)
+"""In the order of the kernel's codes."""
+
+MAX_RUNS_PER_OP = 30
+MAX_STEPS = 200_000_000
+"""Steps of walks through evicted tensors; a replay beyond either limit is given up."""
+
+
+def dtr(
+    graph: Graph,
+    budget_bytes: int,
+    *,
+    heuristic: Heuristic | Literal["all"] = "dtr",
+    deallocation: Literal["eager", "never"] = "eager",
+) -> Plan:
+    """The schedule that online eviction makes of `graph` within `budget_bytes`.
+
+    The ops run in the graph's order. Where an op's outputs and workspace do not fit beside what
+    is in memory, the tensor with the least h goes, until they do. An op whose inputs have gone
+    runs their producers first, recursively, with the inputs already there pinned; so it may fail
+    where a schedule exists. With c(t) the time of the producer, m(t) the size, s(t) the time since
+    the last use and e*(t) the evicted tensors to be recomputed before t, or after it from t::
+
+        dtr            (c(t) + c(e*(t))) / (m(t) s(t))
+        dtr_eq         the same, e*(t) held as groups that join but never split
+        local          c(t) / (m(t) s(t))
+        lru            1 / s(t)
+        size           1 / m(t)
+        msps           (c(t) + c(evicted ancestors)) / m(t)
+        neighbourhood  c(t) + c(e*(t)), the reduced form of the paper's theorem 3.1
+
+    Of tensors with the same h the one used longest ago goes.
+
+    Parameters
+    ----------
+    heuristic
+        One of the above; ``"all"`` takes the fastest of their schedules.
+    deallocation
+        ``"eager"``: a tensor leaves memory after the last first run of an op that reads it, and
+        for good after the last op that could need it, as known from the graph. ``"never"``: only
+        evictions free memory, as for a runtime that learns of no deallocation.
+
+    Raises
+    ------
+    ValueError
+        `heuristic` or `deallocation` is none of these.
+
+    Notes
+    -----
+    Inputs of the graph and outputs of ``once`` ops cannot be recomputed, and are not evicted.
+    They are given up ("banished") where nothing else can go and all that depends on them is in
+    memory, which can then not be recomputed either. The account charges whole tensors as long as
+    they are in memory; the replay, which ends each at its last read, charges no more.
+
+    O(evictions x tensors in memory) for the heuristics without e*; each eviction with it walks
+    the evicted neighbourhood of what it touches. Where it fails within the budget, more room is
+    tried by halving, as what it makes then may still fit in the replay; the least room in which it
+    does not fail is the smallest budget reported. DTR may fail at some budget above that one.
+
+    References
+    ----------
+    Kirisame, Lyubomirsky, Haan, Brennan, He, Roesch, Chen, Tatlock, "Dynamic tensor
+    rematerialization", ICLR 2021, arXiv 2006.09616, sections 2, 3 and appendix.
+
+    Examples
+    --------
+    >>> from schedsim import Graph, Op
+    >>> forward = [Op(f"f{i}", time_s=1, reads=(f"x{i}",), writes={f"x{i + 1}": 1})
+    ...            for i in range(4)]
+    >>> backward = [Op(f"b{i}", "backward", 1, reads=(f"x{i}", f"d{i + 1}"), writes={f"d{i}": 1})
+    ...             for i in (3, 2, 1, 0)]
+    >>> loss = Op("loss", "loss", reads=("x4",), writes={"d4": 1})
+    >>> graph = Graph("four", (*forward, loss, *backward), {"x0": 1})
+    >>> plan = dtr(graph, 5)
+    >>> plan.peak_bytes, plan.makespan_s
+    (5, 9.0)
+    """
+    started = time.perf_counter()
+    if heuristic != "all" and heuristic not in HEURISTICS:
+        raise ValueError(f"heuristic {heuristic!r} is none of {', '.join(HEURISTICS)}, all")
+    if deallocation not in ("eager", "never"):
+        raise ValueError(f"deallocation {deallocation!r} is neither 'eager' nor 'never'")
+    names = HEURISTICS if heuristic == "all" else (heuristic,)
+    flow = dataflow(graph.arrays)
+    eager = deallocation == "eager"
+
+    def schedules(budget: int) -> Iterator[tuple[Mapping[str, Any], Schedule]]:
+        for name in names:
+            runs = _replay(flow, budget - graph.static_bytes, name, eager)
+            if runs is not None:
+                options = {"heuristic": name, "deallocation": deallocation}
+                yield options, Schedule(graph.op_names, runs)
+
+    plan = best_of(graph, budget_bytes, schedules(budget_bytes), planner="dtr", started=started)
+    if not plan.feasible:
+        low, high = budget_bytes, _most_bytes(graph)
+        found = list(schedules(high))
+        while high - low > max(1, high // 200):
+            middle = (low + high) // 2
+            more = list(schedules(middle))
+            found += more
+            low, high = (low, middle) if more else (middle, high)
+        plan = best_of(graph, budget_bytes, found, planner="dtr", started=started)
+        if not plan.feasible:
+            return replace(plan, min_feasible_bytes=high)
+    # How far down it would go is not known from one budget.
+    return replace(plan, min_feasible_bytes=None, binding_op=None)
+
+
+def dtr_runs(
+    arrays: GraphArrays, room_bytes: int, heuristic: Heuristic = "dtr_eq"
+) -> NDArray[np.int32] | None:
+    """The op runs that DTR makes within `room_bytes`; ``None`` where it fails.
+
+    Parameters
+    ----------
+    arrays
+        Of the graph.
+    room_bytes
+        The budget less the static bytes.
+
+    Examples
+    --------
+    >>> from schedsim import Graph, Op
+    >>> graph = Graph("g", (Op("f", writes={"x": 8}), Op("b", "backward", reads=("x",))))
+    >>> dtr_runs(graph.arrays, 8).tolist(), dtr_runs(graph.arrays, 7)
+    ([0, 1], None)
+    """
+    return _replay(dataflow(arrays), room_bytes, heuristic, True)
+
+
+def resident_after(
+    arrays: GraphArrays, room_bytes: int, heuristic: Heuristic, num_ops: int
+) -> NDArray[np.bool_] | None:
+    """Which tensors are in memory after the first runs of `num_ops` ops; ``None`` where it fails.
+
+    Examples
+    --------
+    >>> from schedsim import Graph, Op
+    >>> graph = Graph("g", (Op("f", writes={"x": 8}), Op("b", "backward", reads=("x",))))
+    >>> resident_after(graph.arrays, 8, "dtr", 1).tolist()
+    [True]
+    """
+    from ._dtr_kernel import DONE, replay
+    from ._dtr_memory import RESIDENT
+
+    code = HEURISTICS.index(heuristic)
+    ended, _, state = replay(dataflow(arrays), room_bytes, code, True, num_ops, _limits(arrays))
+    return state == RESIDENT if ended == DONE else None
+
+
+def dataflow(arrays: GraphArrays) -> Dataflow:
+    """`arrays` with the readers of each tensor and the last op that can need it; O(reads)."""
+    from ._dtr_memory import Dataflow, last_needs
+
+    num_tensors, num_ops = arrays.tensor_bytes.size, arrays.op_time_s.size
+    counts = np.bincount(arrays.read_tensor, minlength=num_tensors)
+    reader_start = np.concatenate([[0], np.cumsum(counts)])
+    op_of_read = np.repeat(np.arange(num_ops), np.diff(arrays.read_start))
+    last_need = last_needs(
+        arrays.op_once,
+        arrays.read_start,
+        arrays.read_tensor,
+        arrays.write_start,
+        arrays.write_tensor,
+        arrays.tensor_result,
+    )
+    return Dataflow(
+        arrays.op_time_s,
+        arrays.op_workspace_bytes,
+        arrays.op_saving_workspace_bytes,
+        arrays.op_once,
+        arrays.read_start,
+        arrays.read_tensor,
+        arrays.write_start,
+        arrays.write_tensor,
+        reader_start,
+        op_of_read[np.argsort(arrays.read_tensor, kind="stable")],
+        arrays.tensor_bytes,
+        arrays.tensor_producer,
+        arrays.tensor_optional,
+        arrays.tensor_result,
+        arrays.tensor_takes_over,
+        last_need,
+        np.argsort(last_need, kind="stable"),
+    )
+
+
+def _limits(arrays: GraphArrays) -> NDArray[np.int64]:
+    return np.array([MAX_RUNS_PER_OP * arrays.op_time_s.size, MAX_STEPS], dtype=np.int64)
+
+
+def _replay(
+    flow: Dataflow, room_bytes: int, heuristic: Heuristic, eager: bool
+) -> NDArray[np.int32] | None:
+    from ._dtr_kernel import DONE, replay
+
+    num_ops = flow.op_time_s.size
+    limits = np.array([MAX_RUNS_PER_OP * num_ops, MAX_STEPS], dtype=np.int64)
+    code = HEURISTICS.index(heuristic)
+    ended, runs, _ = replay(flow, room_bytes, code, eager, num_ops, limits)
+    return runs if ended == DONE else None
+
+
+def _most_bytes(graph: Graph) -> int:
+    """A budget within which nothing is ever evicted."""
+    arrays = graph.arrays
+    workspace = np.maximum(arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
+    return graph.static_bytes + int(arrays.tensor_bytes.sum()) + int(workspace.max())
