@@ -1,0 +1,111 @@
+"""Several cuts of a step in one mixed-integer programme: a bound on the time of recomputation.
+
+For the cuts t_0, t_1, ..., t_{K-1} in the order of their first runs, with t_K the end:
+
+- ``alive[k, w]``: tensor w is alive during the first run of t_k;
+- ``again[k, l, p]``: op p, which ran before, runs again between the first runs of t_k and of t_l.
+
+Every schedule gives such numbers, so that the least cost of the programme is a lower bound:
+
+1. what a first run between the two cuts reads was alive at the first or is made again between them:
+   ``alive[k, w] + again[k, l, producer(w)] >= 1``;
+2. a repeated run reads too: ``again[k, l, p] <= alive[k, u] + again[k, l, producer(u)]``;
+3. what is alive at the second cut was alive at the first or is made between them;
+4. what is alive at a cut fits beside the run of its op;
+5. between two cuts there is a repeated run where there is one between two neighbours among them.
+
+In whole numbers the pairs (k, K) are implied by the pairs of neighbours, but not in fractions:
+without them a repeated run is split over the intervals, each part living on the same half of a
+tensor.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._cuts import Bools, Cut, CutTable
+from ._programme import Floats, Ints, Programme
+
+
+def cut_programme(table: CutTable, cuts: list[Cut], costs: Floats) -> Programme:
+    """The programme for `cuts`, ordered by their first runs; `costs` of a run per op.
+
+    O(cuts (ops + tensors + reads)) variables, rows and non-zeros.
+    """
+    arrays = table.graph.arrays
+    num_ops, num_cuts = table.num_ops, len(cuts)
+    producer = arrays.tensor_producer
+    made = producer >= 0
+    programme = Programme()
+    byte_unit = max(1.0, table.budget_bytes / 1e4)
+    known: list[Bools] = []
+    alive: list[Ints] = []
+    for cut in cuts:
+        ran = cut.before.copy()
+        ran[cut.op] = True
+        known.append(ran)
+        there = ~made | ran[producer]
+        column = programme.variables(
+            producer.size, lb=cut.given, ub=cut.given | there, integral=True
+        )
+        alive.append(column)
+        charged = np.flatnonzero(there & (cut.charged_bytes != 0))
+        programme.placed(
+            1,
+            (0, column[charged], cut.charged_bytes[charged] / byte_unit),
+            lb=-np.inf,
+            ub=cut.room_bytes / byte_unit,
+        )
+    neighbours: list[Ints] = []
+    for k in range(num_cuts):
+        again = programme.variables(
+            num_ops, ub=known[k] & ~arrays.op_once, cost=costs, integral=True
+        )
+        neighbours.append(again)
+        _add_interval(programme, table, cuts, known, alive, k, k + 1, again)
+    for k in range(num_cuts - 1):
+        again = programme.variables(num_ops, ub=known[k] & ~arrays.op_once, integral=True)
+        ran_ops = np.flatnonzero(known[k])
+        parts = [(neighbours[j][ran_ops], -1.0) for j in range(k, num_cuts)]
+        programme.rows(ran_ops.size, (again[ran_ops], 1.0), *parts)
+        _add_interval(programme, table, cuts, known, alive, k, num_cuts, again)
+    return programme
+
+
+def _add_interval(
+    programme: Programme,
+    table: CutTable,
+    cuts: list[Cut],
+    known: list[Bools],
+    alive: list[Ints],
+    k: int,
+    end: int,
+    again: Ints,
+) -> None:
+    """Rules 1 to 3 for the repeated runs between the cuts `k` and `end`."""
+    arrays = table.graph.arrays
+    producer = arrays.tensor_producer
+    remade = (producer >= 0) & known[k][producer]
+    if end < len(cuts):
+        surely = np.zeros(table.num_tensors, dtype=np.bool_)
+        surely[arrays.read_tensor[(cuts[k].after & known[end])[table.readers]]] = True
+    else:
+        surely = table.needed(cuts[k].after)
+    need = np.flatnonzero(surely & remade)
+    programme.rows(
+        need.size, (alive[k][need], 1.0), (again[producer[need]], 1.0), lb=1.0, ub=np.inf
+    )
+
+    edges = np.flatnonzero(known[k][table.readers] & (producer[arrays.read_tensor] >= 0))
+    reader, read = table.readers[edges], arrays.read_tensor[edges]
+    programme.rows(
+        edges.size, (again[reader], 1.0), (alive[k][read], -1.0), (again[producer[read]], -1.0)
+    )
+    if end < len(cuts):
+        kept = np.flatnonzero(remade)
+        programme.rows(
+            kept.size,
+            (alive[end][kept], 1.0),
+            (alive[k][kept], -1.0),
+            (again[producer[kept]], -1.0),
+        )
