@@ -21,14 +21,19 @@ tensor.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ._cuts import Bools, Cut, CutTable
 from ._programme import Floats, Ints, Programme
+from ._scaling import byte_units
 
 
-def cut_programme(table: CutTable, cuts: list[Cut], costs: Floats) -> Programme:
+def cut_programme(table: CutTable, cuts: list[Cut], costs: Floats) -> tuple[Programme, list[Ints]]:
     """The programme for `cuts`, ordered by their first runs; `costs` of a run per op.
+
+    Second comes the index of ``alive[k, 0]`` ... ``alive[k, num_tensors - 1]`` for each cut.
 
     O(cuts (ops + tensors + reads)) variables, rows and non-zeros.
     """
@@ -37,7 +42,7 @@ def cut_programme(table: CutTable, cuts: list[Cut], costs: Floats) -> Programme:
     producer = arrays.tensor_producer
     made = producer >= 0
     programme = Programme()
-    byte_unit = max(1.0, table.budget_bytes / 1e4)
+    byte_unit, whole = byte_units(arrays.tensor_bytes, table.budget_bytes)
     known: list[Bools] = []
     alive: list[Ints] = []
     for cut in cuts:
@@ -54,7 +59,7 @@ def cut_programme(table: CutTable, cuts: list[Cut], costs: Floats) -> Programme:
             1,
             (0, column[charged], cut.charged_bytes[charged] / byte_unit),
             lb=-np.inf,
-            ub=cut.room_bytes / byte_unit,
+            ub=math.floor(cut.room_bytes / byte_unit) if whole else cut.room_bytes / byte_unit,
         )
     neighbours: list[Ints] = []
     for k in range(num_cuts):
@@ -69,7 +74,7 @@ def cut_programme(table: CutTable, cuts: list[Cut], costs: Floats) -> Programme:
         parts = [(neighbours[j][ran_ops], -1.0) for j in range(k, num_cuts)]
         programme.rows(ran_ops.size, (again[ran_ops], 1.0), *parts)
         _add_interval(programme, table, cuts, known, alive, k, num_cuts, again)
-    return programme
+    return programme, alive
 
 
 def _add_interval(

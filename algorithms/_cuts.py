@@ -24,6 +24,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Order = Literal["fixed", "free"]
+ORDERS: tuple[Order, ...] = ("fixed", "free")
 
 # Prices per byte tried for all ops at once; the best few ops are then looked at exactly.
 _NUM_PRICES = 64

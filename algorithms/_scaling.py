@@ -22,8 +22,8 @@ class SolverTimes:
     Attributes
     ----------
     costs : (num_ops,) float64
-        Times in units of `unit_s`; whole numbers where `whole`, else with a sum of a million, beside
-        which absolute tolerances of solvers are small.
+        Times in units of `unit_s`; whole numbers where `whole`, else with a sum of a million,
+        beside which the absolute tolerances of solvers are small.
     unit_s : float
         Seconds per unit.
     whole : bool
@@ -63,3 +63,31 @@ def byte_divisor(sizes_bytes: Iterable[int]) -> int:
     Dividing by it all sizes, and the budget with rounding down, changes nothing.
     """
     return math.gcd(*sizes_bytes) or 1
+
+
+def whole_costs(times_s: NDArray[np.float64]) -> tuple[list[int], float]:
+    """(times in whole units, seconds per unit), rounded down where they have no common unit.
+
+    A bound on a sum of them is a bound in seconds; rounding loses a billionth of a millionth.
+    """
+    total = math.fsum(times_s.tolist())
+    if total == 0:
+        return [0] * times_s.size, 1.0
+    if total < 2.0**52 and np.all(times_s == np.floor(times_s)):
+        divisor = int(np.gcd.reduce(times_s.astype(np.int64)))
+        return (times_s.astype(np.int64) // divisor).tolist(), float(divisor)
+    unit_s = total / 2.0**50
+    return np.floor(times_s / unit_s).astype(np.int64).tolist(), unit_s
+
+
+def byte_units(sizes_bytes: NDArray[np.int64], budget_bytes: int) -> tuple[float, bool]:
+    """(bytes per unit, whether all sizes are whole) for solvers that compute in floats.
+
+    The common divisor where that makes the budget a number that is small beside the solver's
+    tolerance, so that the tolerance cannot let a byte too many pass; else a ten-thousandth of the
+    budget.
+    """
+    divisor = byte_divisor(sizes_bytes.tolist())
+    if budget_bytes / divisor <= 1e5:
+        return float(divisor), True
+    return max(1.0, budget_bytes / 1e4), False

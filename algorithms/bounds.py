@@ -6,26 +6,28 @@ import math
 import time
 from collections.abc import Iterator
 
-import numpy as np
-
 from schedsim.errors import SchedsimError
 from schedsim.graph import Graph
 from schedsim.plans import ANY_SCHEDULE
 
-from ._cut_model import cut_programme
-from ._cuts import Cut, CutTable, Order, cut_bound, fixed_order_bounds, own_bytes
-from ._scaling import SolverTimes, solver_times
+from ._cut_search import CutSearch
+from ._cuts import ORDERS, Order, own_bytes
 
 FIXED_ORDER = "fixed order of first runs"
 """The schedules whose first runs come in the graph's order; repeated runs stand anywhere."""
 
-ORDERS: tuple[Order, ...] = ("fixed", "free")
 
-# Cuts put into one programme, and cuts looked at one by one before that.
-_MOST_CUTS = 6
-_MOST_SINGLE = 12
-# Non-zeros that HiGHS reads, presolves and solves as a linear programme in about a second.
-_NONZEROS_PER_S = 60_000.0
+def as_finite(
+    graph: Graph, bound_s: float, scope: str, found: bool
+) -> tuple[float, str, dict[str, str]]:
+    """(bound, scope, options to record) of a plan, which holds finite numbers only.
+
+    An infinite bound says that no schedule fits; the plan then records this as an option, and why
+    there is no schedule where that is not proven.
+    """
+    if math.isinf(bound_s):
+        return graph.store_all_s, ANY_SCHEDULE, {"infeasible": f"proven over {scope}"}
+    return bound_s, scope, {} if found else {"infeasible": "none found in the time"}
 
 
 def scope_of(order: Order) -> str:
@@ -128,8 +130,9 @@ def time_bound_s(
 
     Every op runs once; the question is how much must run again. Cuts at the first runs of ops
     answer it (see ``_cuts.py``): first all of them by a fractional knapsack, then the best of them
-    as a programme that knows what recomputation reads, then several together. Each step only
-    starts while there is time; the first always runs.
+    as a programme that knows what recomputation reads, then several together, chosen where the
+    schedule that the programme suggests does not fit. Each step only starts while there is time;
+    the first always runs.
 
     Parameters
     ----------
@@ -160,102 +163,6 @@ def time_bound_s(
     scope_of(order)
     if budget_bytes < least_memory_bytes(graph)[0]:
         return math.inf, "no schedule fits: one op alone needs more"
-    search = _Search(graph, budget_bytes, order, started + time_limit_s)
-    search.knapsacks()
-    search.single_programmes()
-    search.several_cuts()
-    if math.isinf(search.best_s):
-        return math.inf, f"no schedule fits: {search.how}"
-    if search.best_s == 0:
-        return graph.store_all_s, "store-all time"
-    return graph.store_all_s + search.best_s, search.how
-
-
-class _Search:
-    """The steps of `time_bound_s`; keeps the best bound on extra time."""
-
-    def __init__(self, graph: Graph, budget_bytes: int, order: Order, until: float) -> None:
-        self.graph, self.until = graph, until
-        self.table = CutTable(graph, budget_bytes, order)
-        self.times: SolverTimes = solver_times(graph.arrays.op_time_s)
-        self.best_s, self.how = 0.0, ""
-        self.cuts: dict[int, Cut] = {}
-        self.bound_at: dict[int, float] = {}
-        arrays = graph.arrays
-        self.nonzeros = 3 * arrays.read_tensor.size + 4 * arrays.tensor_bytes.size
-
-    @property
-    def left_s(self) -> float:
-        return self.until - time.perf_counter()
-
-    def keep(self, extra_s: float, how: str) -> None:
-        if extra_s > self.best_s:
-            self.best_s, self.how = extra_s, how
-
-    def cut(self, op: int) -> Cut:
-        if op not in self.cuts:
-            self.cuts[op] = self.table.cut(op)
-        return self.cuts[op]
-
-    def knapsacks(self) -> None:
-        """The fractional knapsack at each op, the most promising first."""
-        rough = fixed_order_bounds(self.graph, self.table.budget_bytes, self.times.costs)
-        best = 0.0
-        self.rough = rough
-        for place, op in enumerate(np.argsort(-rough, kind="stable").tolist()):
-            # In any order a cut is crossed by no more than in the fixed one.
-            if rough[op] <= 0 or (place >= _MOST_SINGLE and rough[op] <= best):
-                break
-            if place >= _MOST_SINGLE and (self.left_s < 0 or place > 200):
-                break
-            found = cut_bound(self.table, self.cut(op), self.times.costs)
-            self.bound_at[op] = found
-            best = max(best, found)
-            extra = math.inf if math.isinf(found) else self.times.bound_s(found)
-            self.keep(extra, f"knapsack at {self.graph.op_names[op]}")
-
-    def single_programmes(self) -> None:
-        """One cut with what recomputation reads: relaxed for several ops, then in whole numbers."""
-        ops = sorted(self.bound_at, key=lambda op: -self.bound_at[op])[:_MOST_SINGLE]
-        relaxed: dict[int, float] = {}
-        for op in ops:
-            if self.left_s < self.nonzeros / _NONZEROS_PER_S or math.isinf(self.best_s):
-                break
-            relaxed[op] = self.solve([self.cut(op)], 0.3 * self.left_s, integral=False)
-        for op in sorted(relaxed, key=lambda op: -relaxed[op])[:3]:
-            if self.left_s > 0 and not math.isinf(self.best_s):
-                self.bound_at[op] = self.solve([self.cut(op)], 0.5 * self.left_s, integral=True)
-
-    def several_cuts(self) -> None:
-        """Several cuts together: relaxed, then in whole numbers."""
-        ops = self.spread()
-        for integral in (False, True):
-            needed_s = self.nonzeros * len(ops) / _NONZEROS_PER_S
-            if len(ops) > 1 and self.left_s > needed_s and not math.isinf(self.best_s):
-                self.solve([self.cut(op) for op in ops], self.left_s, integral=integral)
-
-    def solve(self, cuts: list[Cut], limit_s: float, *, integral: bool) -> float:
-        """The extra time that a programme proves, in solver units."""
-        answer = cut_programme(self.table, cuts, self.times.costs).solve(limit_s, integral=integral)
-        names = ", ".join(self.graph.op_names[cut.op] for cut in cuts[:3])
-        kind = "whole" if integral else "relaxed"
-        how = f"{kind} programme of {len(cuts)} cuts: {names}{', ...' if len(cuts) > 3 else ''}"
-        if answer.infeasible:
-            self.keep(math.inf, how)
-            return math.inf
-        self.keep(self.times.bound_s(answer.bound), how)
-        return answer.bound or 0.0
-
-    def spread(self) -> list[int]:
-        """The best op, and others before and after it at which something must go."""
-        if not self.bound_at:
-            return []
-        best = max(self.bound_at, key=lambda op: self.bound_at[op])
-        some = np.flatnonzero(self.rough > 0.3 * self.rough.max())
-        places = np.linspace(0, some.size - 1, _MOST_CUTS - 1).round().astype(int)
-        chosen = [best]
-        for op in some[places].tolist():
-            cut = self.cut(op)
-            if all(cut.before[other] or cut.after[other] for other in chosen):
-                chosen.append(op)
-        return sorted(chosen)
+    search = CutSearch(graph, budget_bytes, order, started + time_limit_s)
+    search.run()
+    return search.bound_s, search.how

@@ -16,10 +16,11 @@ from schedsim.plans import OPTIMALITY_TOLERANCE, Plan, make_plan
 from schedsim.schedule import Schedule
 from schedsim.simulator import simulate
 
+from ._cut_search import CutSearch
 from ._programme import Answer, Floats, Programme
-from ._scaling import solver_times
+from ._scaling import byte_units, solver_times
 from ._staged_model import StagedModel, build_model, num_variables
-from .bounds import FIXED_ORDER, scope_of, time_bound_s
+from .bounds import FIXED_ORDER, as_finite, least_memory_bytes, scope_of
 
 # Beyond this HiGHS does not solve even the relaxation in minutes.
 MAX_VARIABLES = 1_000_000
@@ -36,7 +37,7 @@ def checkmate(
     budget_bytes: int,
     *,
     order: str = "fixed",
-    time_limit_s: float = 60.0,
+    time_limit_s: float = 30.0,
     seed: int = 0,
     passes: int = 1,
     start: Schedule | None = None,
@@ -47,7 +48,8 @@ def checkmate(
     `passes` times, in rounds that keep the graph's order too; within that class a plan called
     optimal is proven to be so. It is not the class of all schedules with that order of first runs:
     between two of them it may pay to repeat ops in another order, or an op twice. The bound of
-    `time_bound_s` speaks of that wider class, and is reported where it is the better one.
+    `time_bound_s` speaks of that wider class, and is reported where it is the better one; the
+    planner `cuts`, which goes with it, has the first word.
 
     The linear relaxation comes first. Its answer is rounded as Checkmate's two-phase rounding does
     (what is kept, by several thresholds; then the runs that this needs). If that does not meet the
@@ -70,7 +72,7 @@ def checkmate(
     Returns
     -------
     Plan
-        ``infeasible`` where none was found; its bound is infinite only where that is proven.
+        ``infeasible`` where none was found; its option of that name says whether it is proven.
 
     Raises
     ------
@@ -106,23 +108,24 @@ def checkmate(
     if start is not None:
         search.consider(start)
     if not search.is_proven():
-        search.widen_bound(time_bound_s(graph, budget_bytes, time_limit_s=0.05 * time_limit_s)[0])
+        search.cut(0.1 * time_limit_s)
     if not search.is_proven():
         if num_variables(graph, passes) > MAX_VARIABLES:
             raise PlannerLimitError(
-                f"{graph.name!r} with {graph.num_ops} ops needs more than {MAX_VARIABLES:,} variables",
+                f"{graph.name!r}: {graph.num_ops} ops need more than {MAX_VARIABLES:,} variables",
                 hint="checkmate is for some hundred ops; use a heuristic",
             )
         search.solve(passes)
+    bound_s, scope, more = as_finite(graph, search.bound_s, search.scope, search.best is not None)
     return make_plan(
         graph,
         budget_bytes,
         search.best,
         planner="checkmate",
         started=started,
-        options={"order": order, "time_limit_s": time_limit_s, "passes": passes},
-        lower_bound_s=search.bound_s,
-        bound_scope=search.scope,
+        options={"order": order, "time_limit_s": time_limit_s, "passes": passes, **more},
+        lower_bound_s=bound_s,
+        bound_scope=scope,
         seed=seed,
     )
 
@@ -157,11 +160,26 @@ class _Search:
         if bound_s > self.bound_s:
             self.bound_s, self.scope = bound_s, scope
 
+    def cut(self, time_limit_s: float) -> None:
+        """The bound of any planner, and the schedule that it suggests."""
+        if self.budget_bytes < least_memory_bytes(self.graph)[0]:
+            self.widen_bound(math.inf)
+            return
+        until = time.perf_counter() + time_limit_s
+        search = CutSearch(self.graph, self.budget_bytes, "fixed", until)
+        search.run()
+        self.widen_bound(search.bound_s)
+        if search.best is not None:
+            self.consider(search.best)
+
     def solve(self, passes: int) -> None:
         """The relaxation, its rounding, then the programme in whole numbers."""
         scope = staged_scope(passes)
-        byte_unit = max(1.0, self.budget_bytes / 1e3)
+        arrays = self.graph.arrays
+        sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
+        byte_unit, whole = byte_units(np.concatenate(sizes), self.budget_bytes)
         room = (self.budget_bytes - self.graph.static_bytes) / byte_unit
+        room = math.floor(room) if whole else room
         model = build_model(self.graph, room, byte_unit, self.times.costs, passes=passes)
         answer = model.programme.solve(0.4 * self.left_s, integral=False)
         self.learn(answer, scope)
@@ -179,9 +197,14 @@ class _Search:
             self.learn(answer, scope)
         if answer.x is not None:
             fits = self.consider(Schedule(self.graph.op_names, model.runs(answer.x)))
-            if not fits:
-                for schedule in rounded(self.graph, model, answer.x):
-                    self.consider(schedule)
+            if not fits and self.left_s > 0:
+                # Over budget by less than the solver's tolerance: a plan needs a little less room.
+                model = build_model(
+                    self.graph, room * (1 - 1e-5), byte_unit, self.times.costs, passes=passes
+                )
+                answer = model.programme.solve(self.left_s)
+                if answer.x is not None:
+                    self.consider(Schedule(self.graph.op_names, model.runs(answer.x)))
 
     def aim(self, programme: Programme) -> None:
         """Asks for better than the best plan, and tells what is known to be impossible."""

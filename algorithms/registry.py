@@ -134,6 +134,30 @@ PLANNERS: dict[str, PlannerInfo] = {
             "exponential",
             "any schedule",
         ),
+        PlannerInfo(
+            "cuts",
+            ("graph",),
+            "lets go what its lower bound lets go at the tightest ops; proven where that fits",
+            "schedsim",
+            "integer programmes of O(n + e) variables per cut",
+            "fixed order, or any schedule with order='free', where its schedule fits",
+        ),
+        PlannerInfo(
+            "checkmate",
+            ("graph",),
+            "mixed-integer programme over stages, with its linear relaxation and its rounding",
+            "Jain et al. 2020",
+            "exponential; O(n (n + e)) variables",
+            "fixed order, one round of repeats before each first run",
+        ),
+        PlannerInfo(
+            "moccasin",
+            ("graph",),
+            "constraint programme over retention intervals, at most C per tensor (extra: cp)",
+            "Bartan et al. 2023",
+            "exponential; O(C n) integer variables",
+            "fixed or any order, at most C - 1 repeats of an op",
+        ),
     )
 }
 
