@@ -12,7 +12,9 @@ Every schedule gives such numbers, so that the least cost of the programme is a 
 2. a repeated run reads too: ``again[k, l, p] <= alive[k, u] + again[k, l, producer(u)]``;
 3. what is alive at the second cut was alive at the first or is made between them;
 4. what is alive at a cut fits beside the run of its op;
-5. between two cuts there is a repeated run where there is one between two neighbours among them.
+5. between two cuts there is a repeated run where there is one between two neighbours among them;
+6. where asked for: what is alive at two neighbouring cuts, and not made between them, is alive all
+   the time between them, and so beside a run that is repeated there: ``through[k, w]``.
 
 In whole numbers the pairs (k, K) are implied by the pairs of neighbours, but not in fractions:
 without them a repeated run is split over the intervals, each part living on the same half of a
@@ -22,6 +24,7 @@ tensor.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -30,10 +33,25 @@ from ._programme import Floats, Ints, Programme
 from ._scaling import byte_units
 
 
-def cut_programme(table: CutTable, cuts: list[Cut], costs: Floats) -> tuple[Programme, list[Ints]]:
+def cut_programme(
+    table: CutTable,
+    cuts: list[Cut],
+    costs: Floats,
+    *,
+    beside: Sequence[tuple[int, int]] = (),
+    at_least: float = 0.0,
+) -> tuple[Programme, list[Ints]]:
     """The programme for `cuts`, ordered by their first runs; `costs` of a run per op.
 
     Second comes the index of ``alive[k, 0]`` ... ``alive[k, num_tensors - 1]`` for each cut.
+
+    Parameters
+    ----------
+    beside
+        Pairs (k, op): memory is looked at beside a repeated run of the op between the cuts k and
+        k + 1.
+    at_least
+        A bound that is known already.
 
     O(cuts (ops + tensors + reads)) variables, rows and non-zeros.
     """
@@ -74,6 +92,13 @@ def cut_programme(table: CutTable, cuts: list[Cut], costs: Floats) -> tuple[Prog
         parts = [(neighbours[j][ran_ops], -1.0) for j in range(k, num_cuts)]
         programme.rows(ran_ops.size, (again[ran_ops], 1.0), *parts)
         _add_interval(programme, table, cuts, known, alive, k, num_cuts, again)
+    for k in sorted({k for k, _ in beside}):
+        ops = [op for at, op in beside if at == k]
+        _add_beside(programme, table, cuts, alive, k, neighbours[k], ops, byte_unit)
+    if at_least > 0:
+        paid = np.flatnonzero(costs)
+        terms = [(0, again[paid], costs[paid]) for again in neighbours]
+        programme.placed(1, *terms, lb=at_least, ub=np.inf)
     return programme, alive
 
 
@@ -113,4 +138,50 @@ def _add_interval(
             (alive[end][kept], 1.0),
             (alive[k][kept], -1.0),
             (again[producer[kept]], -1.0),
+        )
+
+
+def _add_beside(
+    programme: Programme,
+    table: CutTable,
+    cuts: list[Cut],
+    alive: list[Ints],
+    k: int,
+    again: Ints,
+    ops: list[int],
+    byte_unit: float,
+) -> None:
+    """Rule 6 for the repeated runs of `ops` between the cuts `k` and `k` + 1."""
+    arrays = table.graph.arrays
+    producer = arrays.tensor_producer
+    made = np.flatnonzero(producer >= 0)
+    through = np.full(producer.size, -1, dtype=np.int64)
+    through[made] = programme.variables(made.size)
+    programme.rows(
+        made.size,
+        (alive[k][made], 1.0),
+        (alive[k + 1][made], 1.0),
+        (again[producer[made]], -1.0),
+        (through[made], -1.0),
+        ub=1.0,
+    )
+    later = cuts[k + 1].after.copy()
+    later[cuts[k + 1].op] = True
+    held = table.needed(later) & (producer < 0)
+    for op in ops:
+        own = np.zeros(producer.size, dtype=np.bool_)
+        own[arrays.read_tensor[arrays.read_start[op] : arrays.read_start[op + 1]]] = True
+        own[arrays.write_tensor[arrays.write_start[op] : arrays.write_start[op + 1]]] = True
+        room = table.budget_bytes - table.graph.static_bytes - table.least_own_bytes(op)
+        room -= int(arrays.tensor_bytes[held & ~own].sum())
+        others = made[~own[made]]
+        sizes = arrays.tensor_bytes[others]
+        # Without the repeated run, the row says nothing.
+        slack = max(0, int(sizes.sum()) - room)
+        programme.placed(
+            1,
+            (0, through[others], sizes / byte_unit),
+            (0, again[[op]], slack / byte_unit),
+            lb=-np.inf,
+            ub=(room + slack) / byte_unit,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from ._scaling import SolverTimes, solver_times
 # Cuts that are looked at one by one, and that are put into one programme.
 _MOST_SINGLE = 12
 _MOST_WHOLE = 3
-_MOST_CUTS = 10
+_MOST_CUTS = 40
 # Non-zeros that HiGHS reads, presolves and solves as a linear programme in about a second.
 _NONZEROS_PER_S = 60_000.0
 
@@ -46,7 +47,8 @@ class CutSearch:
         self.best_s = math.inf
         self.cuts: dict[int, Cut] = {}
         self.bound_at: dict[int, float] = {}
-        self.worst_op: int | None = None
+        # The first run at or before which the last schedule is over budget; repeats there.
+        self.worst: tuple[int, tuple[int, ...]] | None = None
         arrays = graph.arrays
         self.nonzeros = 3 * arrays.read_tensor.size + 4 * arrays.tensor_bytes.size
 
@@ -111,22 +113,45 @@ class CutSearch:
                 self.bound_at[op] = self.solve([self.cut(op)], 0.5 * self.left_s, integral=True)
 
     def several_cuts(self) -> None:
-        """Cuts together: where the suggested schedule is most over budget, a cut is added."""
+        """Cuts together: where the suggested schedule is most over budget, a cut is added.
+
+        Where that is beside a repeated run, the cuts on both sides of it are, and the programme is
+        told to look beside that run. The choice is the search's; the bound holds for any choice.
+        """
         if not self.bound_at:
             return
         chosen = [max(self.bound_at, key=lambda op: self.bound_at[op])]
+        beside: set[tuple[int, int]] = set()  # (op of the cut behind, op that is repeated)
         spread = self.spread()
+        self.worst = None
         while len(chosen) < _MOST_CUTS and not self.is_done():
-            tried = [op for op in (self.worst_op, *spread) if op is not None]
-            new = [op for op in tried if op not in chosen and self.is_related(op, chosen)]
-            if not new:
+            before = (len(chosen), len(beside))
+            if self.worst is not None:
+                op, repeated = self.worst
+                if self.table.order == "free":
+                    repeated = ()
+                self.choose(chosen, [op - 1, op] if repeated else [op])
+                if op in chosen and op - 1 in chosen:
+                    beside.update((op, again) for again in repeated)
+            while spread and before == (len(chosen), len(beside)):
+                self.choose(chosen, [spread.pop(0)])
+            if before == (len(chosen), len(beside)):
                 return
-            chosen.append(new[0])
-            cuts = [self.cut(op) for op in sorted(chosen)]
-            needed_s = self.nonzeros * len(cuts) / _NONZEROS_PER_S
-            if self.left_s < needed_s:
+            chosen.sort()
+            if self.left_s < self.nonzeros * len(chosen) / _NONZEROS_PER_S:
                 return
-            self.solve(cuts, 0.5 * self.left_s, integral=True)
+            self.solve(
+                [self.cut(op) for op in chosen],
+                0.5 * self.left_s,
+                integral=True,
+                beside=[(chosen.index(op) - 1, again) for op, again in sorted(beside)],
+            )
+
+    def choose(self, chosen: list[int], ops: list[int]) -> None:
+        """Adds those of `ops` whose place among the others is sure."""
+        for op in ops:
+            if op not in chosen and self.is_related(op, chosen):
+                chosen.append(op)
 
     def is_related(self, op: int, chosen: list[int]) -> bool:
         """Whether the first run of `op` is surely before or after those of all the others."""
@@ -139,9 +164,19 @@ class CutSearch:
         places = np.array([0.0, 1.0, 0.5, 0.25, 0.75]) * (some.size - 1)
         return some[places.round().astype(int)].tolist() if some.size else []
 
-    def solve(self, cuts: list[Cut], limit_s: float, *, integral: bool) -> float:
+    def solve(
+        self,
+        cuts: list[Cut],
+        limit_s: float,
+        *,
+        integral: bool,
+        beside: Sequence[tuple[int, int]] = (),
+    ) -> float:
         """The cost that a programme proves, in solver units; looks at its schedule too."""
-        programme, alive = cut_programme(self.table, cuts, self.times.costs)
+        known = self.extra_s / self.times.unit_s * (1 - 1e-9) if len(cuts) > 1 else 0.0
+        programme, alive = cut_programme(
+            self.table, cuts, self.times.costs, beside=beside, at_least=known
+        )
         answer = programme.solve(limit_s, integral=integral)
         names = ", ".join(self.graph.op_names[cut.op] for cut in cuts[:3])
         kind = "programme" if integral else "relaxed programme"
@@ -163,21 +198,27 @@ class CutSearch:
         schedule = Schedule(self.graph.op_names, runs)
         simulation = simulate(self.graph, schedule)
         if simulation.peak_bytes <= self.budget_bytes:
-            self.worst_op = None
+            self.worst = None
             if simulation.makespan_s < self.best_s:
                 self.best, self.best_s = schedule, simulation.makespan_s
             return
         sequence = np.array(runs)
         is_first = np.zeros(sequence.size, dtype=np.bool_)
         is_first[np.unique(sequence, return_index=True)[1]] = True
-        # A repeated run belongs to the first run behind it.
+        # Repeated runs belong to the first run behind them.
         places = np.flatnonzero(is_first)
-        behind = np.searchsorted(places, simulation.peak_run)
-        self.worst_op = int(sequence[places[min(int(behind), places.size - 1)]])
+        stage = int(np.searchsorted(places, simulation.peak_run))
+        if stage == places.size:
+            self.worst = (int(sequence[places[-1]]), ())
+            return
+        over = np.flatnonzero(simulation.memory_bytes > self.budget_bytes)
+        low = places[stage - 1] if stage else -1
+        repeats = over[(over > low) & (over < places[stage])]
+        self.worst = (int(sequence[places[stage]]), tuple(sorted(set(sequence[repeats].tolist()))))
 
 
 def lazy_runs(graph: Graph, cuts: list[Cut], alive: list[Bools]) -> list[int] | None:
-    """Every first run in the graph's order, with what the cuts let go made again when needed.
+    """Every first run in the graph's order, with what the cuts let go made again where needed.
 
     Parameters
     ----------
@@ -196,6 +237,13 @@ def lazy_runs(graph: Graph, cuts: list[Cut], alive: list[Bools]) -> list[int] | 
     lasting = arrays.tensor_producer < 0
     lasting |= arrays.op_once[arrays.tensor_producer]
     kept_at = {cut.op: kept | cut.given | lasting for cut, kept in zip(cuts, alive, strict=True)}
+    readers = np.repeat(np.arange(graph.num_ops), np.diff(arrays.read_start))
+    ahead = {}
+    for cut, kept in zip(cuts, alive, strict=True):
+        read_later = arrays.tensor_result.copy()
+        read_later[arrays.read_tensor[readers > cut.op]] = True
+        earlier = (arrays.tensor_producer >= 0) & (arrays.tensor_producer < cut.op)
+        ahead[cut.op] = kept & ~cut.given & read_later & earlier
     there = arrays.tensor_producer < 0
     runs: list[int] = []
 
@@ -213,6 +261,11 @@ def lazy_runs(graph: Graph, cuts: list[Cut], alive: list[Bools]) -> list[int] | 
             stack += [(source, False) for source in sorted(missing, reverse=True)]
 
     for op in range(graph.num_ops):
+        if op in kept_at:
+            # Made again ahead of a cut: behind it, its own inputs may be gone.
+            for tensor in np.flatnonzero(ahead[op] & ~there).tolist():
+                if not there[tensor]:
+                    run(producer[tensor])
         run(op)
         if op in kept_at:
             there &= kept_at[op]

@@ -104,6 +104,17 @@ class CutTable:
                 room += shared
         return Cut(op, before, after, room, charged, given)
 
+    def least_own_bytes(self, op: int) -> int:
+        """Own bytes of any run of `op`, with all storage taken over that may be."""
+        arrays = self.graph.arrays
+        own = int(self.own_bytes[op])
+        for tensor in range(int(arrays.write_start[op]), int(arrays.write_start[op + 1])):
+            output = arrays.write_tensor[tensor]
+            source = arrays.tensor_takes_over[output]
+            if source >= 0 and not arrays.tensor_optional[output]:
+                own -= int(min(arrays.tensor_bytes[output], arrays.tensor_bytes[source]))
+        return own
+
     def needed(self, after: Bools) -> Bools:
         """Tensors that an op in `after` reads, or that are results; shape ``(num_tensors,)``."""
         arrays = self.graph.arrays

@@ -228,7 +228,8 @@ def _add_stage(
     there = np.flatnonzero(chains.turn < num_turns)
     tensor, turn = chains.tensor[there], chains.turn[there]
     position, begin = chains.position[there], chains.begin[there]
-    is_last = np.append(tensor[1:] != tensor[:-1], True)
+    is_last = np.ones(tensor.size, dtype=np.bool_)
+    is_last[:-1] = tensor[1:] != tensor[:-1]
     lb = ub = None
     if at_end is not None:
         lb = is_last & at_end[tensor]

@@ -47,7 +47,8 @@ def moccasin(
     CP-SAT over retention intervals: O(ops) integer variables, memory as one `cumulative`
     constraint. In the fixed order, repeats between two first runs keep the graph's order. Its bound
     speaks of that class alone; the bound of `time_bound_s`, of all schedules in that order, is
-    reported where it is the better one. Every answer of the solver is replayed.
+    reported where it is the better one. The planner `cuts`, which goes with it, has the first word:
+    where its plan fits, it may lie outside the class. Every answer of the solver is replayed.
 
     Parameters
     ----------
