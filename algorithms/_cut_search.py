@@ -21,8 +21,8 @@ from ._scaling import SolverTimes, solver_times
 _MOST_SINGLE = 12
 _MOST_WHOLE = 3
 _MOST_CUTS = 40
-# Non-zeros that HiGHS reads, presolves and solves as a linear programme in about a second.
-_NONZEROS_PER_S = 60_000.0
+# Non-zeros that HiGHS reads, presolves and solves as a linear programme in a second, at best.
+_NONZEROS_PER_S = 200_000.0
 
 
 class CutSearch:
@@ -104,12 +104,15 @@ class CutSearch:
     def single_programmes(self) -> None:
         """One cut with what recomputation reads: relaxed for several ops, then in whole numbers."""
         relaxed: dict[int, float] = {}
+        enough_s = 0.85 * self.left_s
         for op in sorted(self.bound_at, key=lambda op: -self.bound_at[op])[:_MOST_SINGLE]:
             if self.left_s < self.nonzeros / _NONZEROS_PER_S or self.is_done():
                 break
+            if relaxed and self.left_s < enough_s:
+                break
             relaxed[op] = self.solve([self.cut(op)], 0.3 * self.left_s, integral=False)
         for op in sorted(relaxed, key=lambda op: -relaxed[op])[:_MOST_WHOLE]:
-            if self.left_s > 0 and not self.is_done():
+            if self.left_s > 0.2 * enough_s and not self.is_done():
                 self.bound_at[op] = self.solve([self.cut(op)], 0.5 * self.left_s, integral=True)
 
     def several_cuts(self) -> None:
