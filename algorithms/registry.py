@@ -51,11 +51,11 @@ PLANNERS: dict[str, PlannerInfo] = {
     for info in (
         PlannerInfo(
             "auto",
-            ("chain",),
-            "store-all where it fits, else frontier, else rotor; heuristics for very long chains",
+            ("chain", "graph"),
+            "store-all where it fits; chains: frontier or rotor; graphs: cuts and local search",
             "schedsim",
             "as its parts",
-            "persistent schedules",
+            "persistent schedules of chains; on graphs, where the bound is met",
         ),
         PlannerInfo(
             "store_all",
@@ -135,6 +135,14 @@ PLANNERS: dict[str, PlannerInfo] = {
             "any schedule",
         ),
         PlannerInfo(
+            "local_search",
+            ("graph",),
+            "anneals recomputations, and the order where it is free, on live memory under edits",
+            "schedsim; Imanishi et al. 2023",
+            "anytime; a move takes O(edges of its ops, times log runs)",
+            "where it meets the bound of cuts",
+        ),
+        PlannerInfo(
             "dtr",
             ("graph",),
             "evicts what is cheapest to lose whenever an op lacks room; seven heuristics",
@@ -161,6 +169,30 @@ PLANNERS: dict[str, PlannerInfo] = {
             "knapsack and minimum cut under a bound on saved bytes, turned until the peak fits",
             "PyTorch's activation memory budget",
             "O(n S + cut) a setting, S steps of bytes",
+        ),
+        PlannerInfo(
+            "cuts",
+            ("graph",),
+            "lets go what its lower bound lets go at the tightest ops; proven where that fits",
+            "schedsim",
+            "integer programmes of O(n + e) variables per cut",
+            "fixed order, or any schedule with order='free', where its schedule fits",
+        ),
+        PlannerInfo(
+            "checkmate",
+            ("graph",),
+            "mixed-integer programme over stages, with its linear relaxation and its rounding",
+            "Jain et al. 2020",
+            "exponential; O(n (n + e)) variables",
+            "fixed order, one round of repeats before each first run",
+        ),
+        PlannerInfo(
+            "moccasin",
+            ("graph",),
+            "constraint programme over retention intervals, at most C per tensor (extra: cp)",
+            "Bartan et al. 2023",
+            "exponential; O(C n) integer variables",
+            "fixed or any order, at most C - 1 repeats of an op",
         ),
     )
 }

@@ -100,6 +100,12 @@ def find_lifetimes(
     for t in range(num_tensors):
         if tensor_result[t]:
             last[latest[t]] = runs.size - 1
+    for i in range(made):
+        # The last run may read a result, but not take over its storage: the result outlives it.
+        if source[i] >= 0:
+            t = tensor[source[i]]
+            if tensor_result[t] and latest[t] == source[i]:
+                source[i] = -1
     return LEGAL, -1, -1, tensor, first, last, source, category
 
 

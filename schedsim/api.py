@@ -11,6 +11,7 @@ from typing import Any
 from .chain import Chain
 from .errors import (
     InfeasibleBudgetError,
+    MissingDependencyError,
     PlannerLimitError,
     PlannerSkippedWarning,
     SchedsimError,
@@ -127,7 +128,8 @@ def compare(
     """One plan per planner, infeasible ones included, in the order given.
 
     By default every planner that takes the workload, but for ``auto`` and ``exhaustive``. A planner
-    for which the workload is too large is left out, with a `PlannerSkippedWarning`.
+    for which the workload is too large, or whose extra is not installed, is left out, with a
+    `PlannerSkippedWarning`.
 
     Examples
     --------
@@ -141,7 +143,7 @@ def compare(
     for name in planners or comparable(workload):
         try:
             plans.append(try_plan(workload, budget_bytes, name))
-        except PlannerLimitError as error:
+        except (PlannerLimitError, MissingDependencyError) as error:
             warnings.warn(f"{name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
     return plans
 

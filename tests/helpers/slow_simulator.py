@@ -55,6 +55,8 @@ def slow_memory(graph: Graph, names: list[str]) -> list[int]:
             total += sizes[instance.tensor]
             source = instance.source
             dies_here = source is not None and lives(source) and lives(source)[-1] == run
+            if dies_here and source.tensor in graph.results and latest[source.tensor] is source:
+                dies_here = False  # a result outlives the last run
             if instance.first == run and dies_here:
                 total -= min(sizes[instance.tensor], sizes[source.tensor])
         memory.append(total)

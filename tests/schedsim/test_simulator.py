@@ -157,6 +157,15 @@ def _many_alive(size: int) -> Graph:
     return Graph("big", tuple(ops))
 
 
+def test_the_storage_of_a_result_is_not_taken_over():
+    """x is a result: even the very last run needs room for y beside it, 16 bytes and not 8."""
+    ops = (Op("f", writes={"x": 8}), Op("relu", reads=("x",), writes={"y": 8}, in_place={"y": "x"}))
+    graph = Graph("g", ops)
+    assert simulate(graph, Schedule.store_all(graph)).peak_bytes == 8
+    kept = replace(graph, results=("x",))
+    assert simulate(kept, Schedule.store_all(kept)).peak_bytes == 16
+
+
 @needs_instances
 def test_store_all_of_the_shared_instances():
     """Peaks and times of chains and graphs equal those found by others."""

@@ -1,0 +1,187 @@
+"""Several cuts of a step in one mixed-integer programme: a bound on the time of recomputation.
+
+For the cuts t_0, t_1, ..., t_{K-1} in the order of their first runs, with t_K the end:
+
+- ``alive[k, w]``: tensor w is alive during the first run of t_k;
+- ``again[k, l, p]``: op p, which ran before, runs again between the first runs of t_k and of t_l.
+
+Every schedule gives such numbers, so that the least cost of the programme is a lower bound:
+
+1. what a first run between the two cuts reads was alive at the first or is made again between them:
+   ``alive[k, w] + again[k, l, producer(w)] >= 1``;
+2. a repeated run reads too: ``again[k, l, p] <= alive[k, u] + again[k, l, producer(u)]``;
+3. what is alive at the second cut was alive at the first or is made between them;
+4. what is alive at a cut fits beside the run of its op;
+5. between two cuts there is a repeated run where there is one between two neighbours among them;
+6. where asked for: what is alive at two neighbouring cuts, and not made between them, is alive all
+   the time between them, and so beside a run that is repeated there: ``through[k, w]``.
+
+In whole numbers the pairs (k, K) are implied by the pairs of neighbours, but not in fractions:
+without them a repeated run is split over the intervals, each part living on the same half of a
+tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ._cuts import Bools, Cut, CutTable
+from ._programme import Floats, Ints, Programme
+from ._scaling import byte_units
+
+
+def cut_programme(
+    table: CutTable,
+    cuts: list[Cut],
+    costs: Floats,
+    *,
+    beside: Sequence[tuple[int, int]] = (),
+    at_least: float = 0.0,
+) -> tuple[Programme, list[Ints]]:
+    """The programme for `cuts`, ordered by their first runs; `costs` of a run per op.
+
+    Second comes the index of ``alive[k, 0]`` ... ``alive[k, num_tensors - 1]`` for each cut.
+
+    Parameters
+    ----------
+    beside
+        Pairs (k, op): memory is looked at beside a repeated run of the op between the cuts k and
+        k + 1.
+    at_least
+        A bound that is known already.
+
+    O(cuts (ops + tensors + reads)) variables, rows and non-zeros.
+    """
+    arrays = table.graph.arrays
+    num_ops, num_cuts = table.num_ops, len(cuts)
+    producer = arrays.tensor_producer
+    made = producer >= 0
+    programme = Programme()
+    byte_unit, whole = byte_units(arrays.tensor_bytes, table.budget_bytes)
+    known: list[Bools] = []
+    alive: list[Ints] = []
+    for cut in cuts:
+        ran = cut.before.copy()
+        ran[cut.op] = True
+        known.append(ran)
+        there = ~made | ran[producer]
+        column = programme.variables(
+            producer.size, lb=cut.given, ub=cut.given | there, integral=True
+        )
+        alive.append(column)
+        charged = np.flatnonzero(there & (cut.charged_bytes != 0))
+        programme.placed(
+            1,
+            (0, column[charged], cut.charged_bytes[charged] / byte_unit),
+            lb=-np.inf,
+            ub=math.floor(cut.room_bytes / byte_unit) if whole else cut.room_bytes / byte_unit,
+        )
+    neighbours: list[Ints] = []
+    for k in range(num_cuts):
+        again = programme.variables(
+            num_ops, ub=known[k] & ~arrays.op_once, cost=costs, integral=True
+        )
+        neighbours.append(again)
+        _add_interval(programme, table, cuts, known, alive, k, k + 1, again)
+    for k in range(num_cuts - 1):
+        again = programme.variables(num_ops, ub=known[k] & ~arrays.op_once, integral=True)
+        ran_ops = np.flatnonzero(known[k])
+        parts = [(neighbours[j][ran_ops], -1.0) for j in range(k, num_cuts)]
+        programme.rows(ran_ops.size, (again[ran_ops], 1.0), *parts)
+        _add_interval(programme, table, cuts, known, alive, k, num_cuts, again)
+    for k in sorted({k for k, _ in beside}):
+        ops = [op for at, op in beside if at == k]
+        _add_beside(programme, table, cuts, alive, k, neighbours[k], ops, byte_unit)
+    if at_least > 0:
+        paid = np.flatnonzero(costs)
+        terms = [(0, again[paid], costs[paid]) for again in neighbours]
+        programme.placed(1, *terms, lb=at_least, ub=np.inf)
+    return programme, alive
+
+
+def _add_interval(
+    programme: Programme,
+    table: CutTable,
+    cuts: list[Cut],
+    known: list[Bools],
+    alive: list[Ints],
+    k: int,
+    end: int,
+    again: Ints,
+) -> None:
+    """Rules 1 to 3 for the repeated runs between the cuts `k` and `end`."""
+    arrays = table.graph.arrays
+    producer = arrays.tensor_producer
+    remade = (producer >= 0) & known[k][producer]
+    if end < len(cuts):
+        surely = np.zeros(table.num_tensors, dtype=np.bool_)
+        surely[arrays.read_tensor[(cuts[k].after & known[end])[table.readers]]] = True
+    else:
+        surely = table.needed(cuts[k].after)
+    need = np.flatnonzero(surely & remade)
+    programme.rows(
+        need.size, (alive[k][need], 1.0), (again[producer[need]], 1.0), lb=1.0, ub=np.inf
+    )
+
+    edges = np.flatnonzero(known[k][table.readers] & (producer[arrays.read_tensor] >= 0))
+    reader, read = table.readers[edges], arrays.read_tensor[edges]
+    programme.rows(
+        edges.size, (again[reader], 1.0), (alive[k][read], -1.0), (again[producer[read]], -1.0)
+    )
+    if end < len(cuts):
+        kept = np.flatnonzero(remade)
+        programme.rows(
+            kept.size,
+            (alive[end][kept], 1.0),
+            (alive[k][kept], -1.0),
+            (again[producer[kept]], -1.0),
+        )
+
+
+def _add_beside(
+    programme: Programme,
+    table: CutTable,
+    cuts: list[Cut],
+    alive: list[Ints],
+    k: int,
+    again: Ints,
+    ops: list[int],
+    byte_unit: float,
+) -> None:
+    """Rule 6 for the repeated runs of `ops` between the cuts `k` and `k` + 1."""
+    arrays = table.graph.arrays
+    producer = arrays.tensor_producer
+    made = np.flatnonzero(producer >= 0)
+    through = np.full(producer.size, -1, dtype=np.int64)
+    through[made] = programme.variables(made.size)
+    programme.rows(
+        made.size,
+        (alive[k][made], 1.0),
+        (alive[k + 1][made], 1.0),
+        (again[producer[made]], -1.0),
+        (through[made], -1.0),
+        ub=1.0,
+    )
+    later = cuts[k + 1].after.copy()
+    later[cuts[k + 1].op] = True
+    held = table.needed(later) & (producer < 0)
+    for op in ops:
+        own = np.zeros(producer.size, dtype=np.bool_)
+        own[arrays.read_tensor[arrays.read_start[op] : arrays.read_start[op + 1]]] = True
+        own[arrays.write_tensor[arrays.write_start[op] : arrays.write_start[op + 1]]] = True
+        room = table.budget_bytes - table.graph.static_bytes - table.least_own_bytes(op)
+        room -= int(arrays.tensor_bytes[held & ~own].sum())
+        others = made[~own[made]]
+        sizes = arrays.tensor_bytes[others]
+        # Without the repeated run, the row says nothing.
+        slack = max(0, int(sizes.sum()) - room)
+        programme.placed(
+            1,
+            (0, through[others], sizes / byte_unit),
+            (0, again[[op]], slack / byte_unit),
+            lb=-np.inf,
+            ub=(room + slack) / byte_unit,
+        )

@@ -1,0 +1,287 @@
+"""The search for cuts that prove much, and for schedules that do what the cuts ask for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.graph import Graph
+from schedsim.schedule import Schedule
+from schedsim.simulator import simulate
+
+from ._cut_model import cut_programme
+from ._cuts import Bools, Cut, CutTable, Order, cut_bound, fixed_order_bounds
+from ._scaling import SolverTimes, solver_times
+
+# Cuts that are looked at one by one, and that are put into one programme.
+_MOST_SINGLE = 12
+_MOST_WHOLE = 3
+_MOST_CUTS = 40
+# Non-zeros that HiGHS reads, presolves and solves as a linear programme in a second, at best.
+_NONZEROS_PER_S = 200_000.0
+
+
+class CutSearch:
+    """Bounds from cuts, and schedules read off them, as long as there is time.
+
+    Attributes
+    ----------
+    extra_s
+        The best bound on the time of repeated runs; infinite where nothing fits.
+    how
+        Where it comes from, in words.
+    best, best_s
+        The fastest schedule seen that fits, and its makespan.
+    """
+
+    def __init__(self, graph: Graph, budget_bytes: int, order: Order, until: float) -> None:
+        self.graph, self.budget_bytes, self.until = graph, budget_bytes, until
+        self.table = CutTable(graph, budget_bytes, order)
+        self.times: SolverTimes = solver_times(graph.arrays.op_time_s)
+        self.extra_s, self.how = 0.0, "store-all time"
+        self.best: Schedule | None = None
+        self.best_s = math.inf
+        self.cuts: dict[int, Cut] = {}
+        self.bound_at: dict[int, float] = {}
+        # The first run at or before which the last schedule is over budget; repeats there.
+        self.worst: tuple[int, tuple[int, ...]] | None = None
+        arrays = graph.arrays
+        self.nonzeros = 3 * arrays.read_tensor.size + 4 * arrays.tensor_bytes.size
+
+    @property
+    def bound_s(self) -> float:
+        """A bound on the makespan."""
+        return self.graph.store_all_s + self.extra_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until time is up."""
+        return self.until - time.perf_counter()
+
+    def is_done(self) -> bool:
+        """Whether the best schedule meets the bound, or there is none."""
+        return self.best_s <= self.bound_s * (1 + 1e-10) or math.isinf(self.extra_s)
+
+    def run(self) -> None:
+        """All steps, each only while there is time; the first always."""
+        self.knapsacks()
+        self.single_programmes()
+        self.several_cuts()
+
+    def keep(self, extra_s: float, how: str) -> None:
+        """Takes a bound if it is better."""
+        if extra_s > self.extra_s:
+            self.extra_s = extra_s
+            self.how = f"no schedule fits: {how}" if math.isinf(extra_s) else how
+
+    def cut(self, op: int) -> Cut:
+        """The cut at `op`, made once."""
+        if op not in self.cuts:
+            self.cuts[op] = self.table.cut(op)
+        return self.cuts[op]
+
+    def knapsacks(self) -> None:
+        """The fractional knapsack at each op, the most promising first."""
+        rough = fixed_order_bounds(self.graph, self.budget_bytes, self.times.costs)
+        self.rough = rough
+        best = 0.0
+        for place, op in enumerate(np.argsort(-rough, kind="stable").tolist()):
+            if rough[op] <= 0:
+                break
+            # In any order a cut is crossed by no more than in the fixed one.
+            if place >= _MOST_SINGLE and (rough[op] <= best or self.left_s < 0 or place > 200):
+                break
+            found = cut_bound(self.table, self.cut(op), self.times.costs)
+            self.bound_at[op] = found
+            best = max(best, found)
+            extra_s = math.inf if math.isinf(found) else self.times.bound_s(found)
+            self.keep(extra_s, f"knapsack at {self.graph.op_names[op]}")
+
+    def single_programmes(self) -> None:
+        """One cut with what recomputation reads: relaxed for several ops, then in whole numbers."""
+        relaxed: dict[int, float] = {}
+        enough_s = 0.85 * self.left_s
+        for op in sorted(self.bound_at, key=lambda op: -self.bound_at[op])[:_MOST_SINGLE]:
+            if self.left_s < self.nonzeros / _NONZEROS_PER_S or self.is_done():
+                break
+            if relaxed and self.left_s < enough_s:
+                break
+            relaxed[op] = self.solve([self.cut(op)], 0.3 * self.left_s, integral=False)
+        for op in sorted(relaxed, key=lambda op: -relaxed[op])[:_MOST_WHOLE]:
+            if self.left_s > 0.2 * enough_s and not self.is_done():
+                self.bound_at[op] = self.solve([self.cut(op)], 0.5 * self.left_s, integral=True)
+
+    def several_cuts(self) -> None:
+        """Cuts together: where the suggested schedule is most over budget, a cut is added.
+
+        Where that is beside a repeated run, the cuts on both sides of it are, and the programme is
+        told to look beside that run. The choice is the search's; the bound holds for any choice.
+        """
+        if not self.bound_at:
+            return
+        chosen = [max(self.bound_at, key=lambda op: self.bound_at[op])]
+        beside: set[tuple[int, int]] = set()  # (op of the cut behind, op that is repeated)
+        spread = self.spread()
+        self.worst = None
+        while len(chosen) < _MOST_CUTS and not self.is_done():
+            before = (len(chosen), len(beside))
+            if self.worst is not None:
+                op, repeated = self.worst
+                if self.table.order == "free":
+                    repeated = ()
+                self.choose(chosen, [op - 1, op] if repeated else [op])
+                if op in chosen and op - 1 in chosen:
+                    beside.update((op, again) for again in repeated)
+            while spread and before == (len(chosen), len(beside)):
+                self.choose(chosen, [spread.pop(0)])
+            if before == (len(chosen), len(beside)):
+                return
+            chosen.sort()
+            if self.left_s < self.nonzeros * len(chosen) / _NONZEROS_PER_S:
+                return
+            self.solve(
+                [self.cut(op) for op in chosen],
+                0.5 * self.left_s,
+                integral=True,
+                beside=[(chosen.index(op) - 1, again) for op, again in sorted(beside)],
+            )
+
+    def choose(self, chosen: list[int], ops: list[int]) -> None:
+        """Adds those of `ops` whose place among the others is sure."""
+        for op in ops:
+            if op not in chosen and self.is_related(op, chosen):
+                chosen.append(op)
+
+    def is_related(self, op: int, chosen: list[int]) -> bool:
+        """Whether the first run of `op` is surely before or after those of all the others."""
+        cut = self.cut(op)
+        return all(cut.before[other] or cut.after[other] for other in chosen)
+
+    def spread(self) -> list[int]:
+        """Ops from the first to the last at which something must go: ends, middle, quarters."""
+        some = np.flatnonzero(self.rough > 0.3 * self.rough.max())
+        places = np.array([0.0, 1.0, 0.5, 0.25, 0.75]) * (some.size - 1)
+        return some[places.round().astype(int)].tolist() if some.size else []
+
+    def solve(
+        self,
+        cuts: list[Cut],
+        limit_s: float,
+        *,
+        integral: bool,
+        beside: Sequence[tuple[int, int]] = (),
+    ) -> float:
+        """The cost that a programme proves, in solver units; looks at its schedule too."""
+        known = self.extra_s / self.times.unit_s * (1 - 1e-9) if len(cuts) > 1 else 0.0
+        programme, alive = cut_programme(
+            self.table, cuts, self.times.costs, beside=beside, at_least=known
+        )
+        answer = programme.solve(limit_s, integral=integral)
+        names = ", ".join(self.graph.op_names[cut.op] for cut in cuts[:3])
+        kind = "programme" if integral else "relaxed programme"
+        many = f"{len(cuts)} cuts" if len(cuts) > 1 else "the cut"
+        how = f"{kind} of {many} at {names}{', ...' if len(cuts) > 3 else ''}"
+        if answer.infeasible:
+            self.keep(math.inf, how)
+            return math.inf
+        self.keep(self.times.bound_s(answer.bound), how)
+        if answer.x is not None:
+            x = answer.x
+            self.look_at(lazy_runs(self.graph, cuts, [x[columns] > 0.5 for columns in alive]))
+        return answer.bound or 0.0
+
+    def look_at(self, runs: list[int] | None) -> None:
+        """Replays a sequence of runs; remembers where it is over budget."""
+        if runs is None:
+            return
+        schedule = Schedule(self.graph.op_names, runs)
+        simulation = simulate(self.graph, schedule)
+        if simulation.peak_bytes <= self.budget_bytes:
+            self.worst = None
+            if simulation.makespan_s < self.best_s:
+                self.best, self.best_s = schedule, simulation.makespan_s
+            return
+        sequence = np.array(runs)
+        is_first = np.zeros(sequence.size, dtype=np.bool_)
+        is_first[np.unique(sequence, return_index=True)[1]] = True
+        # Repeated runs belong to the first run behind them.
+        places = np.flatnonzero(is_first)
+        stage = int(np.searchsorted(places, simulation.peak_run))
+        if stage == places.size:
+            self.worst = (int(sequence[places[-1]]), ())
+            return
+        over = np.flatnonzero(simulation.memory_bytes > self.budget_bytes)
+        low = places[stage - 1] if stage else -1
+        repeats = over[(over > low) & (over < places[stage])]
+        self.worst = (int(sequence[places[stage]]), tuple(sorted(set(sequence[repeats].tolist()))))
+
+
+def lazy_runs(graph: Graph, cuts: list[Cut], alive: list[Bools]) -> list[int] | None:
+    """Every first run in the graph's order, with what the cuts let go made again where needed.
+
+    Parameters
+    ----------
+    alive
+        Per cut, what stays alive across it, ``(num_tensors,)``.
+
+    Returns
+    -------
+    list of int or None
+        ``None`` where a graph input or the output of a ``once`` op would have to be made again.
+    """
+    arrays = graph.arrays
+    reads = _lists(arrays.read_start, arrays.read_tensor)
+    writes = _lists(arrays.write_start, arrays.write_tensor)
+    producer = arrays.tensor_producer.tolist()
+    lasting = arrays.tensor_producer < 0
+    lasting |= arrays.op_once[arrays.tensor_producer]
+    kept_at = {cut.op: kept | cut.given | lasting for cut, kept in zip(cuts, alive, strict=True)}
+    readers = np.repeat(np.arange(graph.num_ops), np.diff(arrays.read_start))
+    ahead = {}
+    for cut, kept in zip(cuts, alive, strict=True):
+        read_later = arrays.tensor_result.copy()
+        read_later[arrays.read_tensor[readers > cut.op]] = True
+        earlier = (arrays.tensor_producer >= 0) & (arrays.tensor_producer < cut.op)
+        ahead[cut.op] = kept & ~cut.given & read_later & earlier
+    there = arrays.tensor_producer < 0
+    runs: list[int] = []
+
+    def run(op: int) -> None:
+        """Runs `op` behind all that its inputs take, without recursion."""
+        stack = [(op, False)]
+        while stack:
+            item, ready = stack.pop()
+            if ready:
+                runs.append(item)
+                there[writes[item]] = True
+                continue
+            stack.append((item, True))
+            missing = {producer[t] for t in reads[item] if not there[t]}
+            stack += [(source, False) for source in sorted(missing, reverse=True)]
+
+    for op in range(graph.num_ops):
+        if op in kept_at:
+            # Made again ahead of a cut: behind it, its own inputs may be gone.
+            for tensor in np.flatnonzero(ahead[op] & ~there).tolist():
+                if not there[tensor]:
+                    run(producer[tensor])
+        run(op)
+        if op in kept_at:
+            there &= kept_at[op]
+    for tensor in np.flatnonzero(arrays.tensor_result & ~there).tolist():
+        if not there[tensor]:
+            run(producer[tensor])
+    return runs if _is_legal(arrays.op_once, runs) else None
+
+
+def _is_legal(op_once: NDArray[np.bool_], runs: list[int]) -> bool:
+    counts = np.bincount(runs, minlength=op_once.size)
+    return bool(np.all(counts[op_once] == 1))
+
+
+def _lists(start: NDArray[np.int64], items: NDArray[np.int64]) -> list[list[int]]:
+    return [part.tolist() for part in np.split(items, start[1:-1])]

@@ -1,0 +1,262 @@
+"""Checkmate: which ops to run again in which stage, as a mixed-integer programme."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.errors import PlannerLimitError, SchedsimError, UnsupportedError
+from schedsim.graph import Graph
+from schedsim.plans import OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.schedule import Schedule
+from schedsim.simulator import simulate
+
+from ._cut_search import CutSearch
+from ._programme import Answer, Floats, Programme
+from ._scaling import byte_units, solver_times
+from ._staged_model import StagedModel, build_model, num_variables
+from .bounds import FIXED_ORDER, as_finite, least_memory_bytes, scope_of
+
+# Beyond this HiGHS does not solve even the relaxation in minutes.
+MAX_VARIABLES = 1_000_000
+
+
+def staged_scope(passes: int) -> str:
+    """The class of schedules that the programme holds, in words."""
+    rounds = "one round" if passes == 1 else f"{passes} rounds"
+    return f"{FIXED_ORDER}, {rounds} of repeats in that order before each"
+
+
+def checkmate(
+    graph: Graph,
+    budget_bytes: int,
+    *,
+    order: str = "fixed",
+    time_limit_s: float = 30.0,
+    seed: int = 0,
+    passes: int = 1,
+    start: Schedule | None = None,
+) -> Plan:
+    """The fastest staged schedule within `budget_bytes`, by mixed-integer programming.
+
+    First runs keep the graph's order. Before each of them every earlier op may run again at most
+    `passes` times, in rounds that keep the graph's order too; within that class a plan called
+    optimal is proven to be so. It is not the class of all schedules with that order of first runs:
+    between two of them it may pay to repeat ops in another order, or an op twice. The bound of
+    `time_bound_s` speaks of that wider class, and is reported where it is the better one; the
+    planner `cuts`, which goes with it, has the first word.
+
+    The linear relaxation comes first. Its answer is rounded as Checkmate's two-phase rounding does
+    (what is kept, by several thresholds; then the runs that this needs). If that does not meet the
+    bound, the programme is solved in whole numbers, asking for better than the best plan so far.
+    Every answer of the solver is rounded and replayed.
+
+    Parameters
+    ----------
+    order
+        Only ``"fixed"``.
+    time_limit_s
+        Of the solver, in all; the best plan found by then is returned.
+    seed
+        Recorded; HiGHS is deterministic.
+    passes
+        Rounds of repeats before each first run.
+    start
+        A schedule to beat.
+
+    Returns
+    -------
+    Plan
+        ``infeasible`` where none was found; its option of that name says whether it is proven.
+
+    Raises
+    ------
+    UnsupportedError
+        Another order is asked for, or the graph uses several queues or pools.
+    PlannerLimitError
+        The programme would have more than a million variables.
+
+    Notes
+    -----
+    O(passes ops (ops + tensors + reads)) variables. Source: Jain et al., Checkmate, MLSys 2020
+    (arXiv 1910.02653), equations 1 to 9 and section 5; see ``_staged_model.py`` for what differs.
+
+    Examples
+    --------
+    >>> from schedsim import Chain
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> plan = checkmate(chain.graph, 5)
+    >>> plan.makespan_s, plan.status
+    (11.0, 'optimal')
+    """
+    started = time.perf_counter()
+    scope_of(order)  # type: ignore[arg-type]
+    if order != "fixed":
+        raise UnsupportedError(
+            "checkmate keeps the order of first runs", hint="use order='fixed', or moccasin"
+        )
+    if passes < 1:
+        raise SchedsimError(f"passes {passes} must be at least 1", hint="1 is Checkmate's form")
+    search = _Search(graph, budget_bytes, started + time_limit_s)
+    search.consider(Schedule.store_all(graph))
+    if start is not None:
+        search.consider(start)
+    if not search.is_proven():
+        search.cut(0.1 * time_limit_s)
+    if not search.is_proven():
+        if num_variables(graph, passes) > MAX_VARIABLES:
+            raise PlannerLimitError(
+                f"{graph.name!r}: {graph.num_ops} ops need more than {MAX_VARIABLES:,} variables",
+                hint="checkmate is for some hundred ops; use a heuristic",
+            )
+        search.solve(passes)
+    bound_s, scope, more = as_finite(graph, search.bound_s, search.scope, search.best is not None)
+    return make_plan(
+        graph,
+        budget_bytes,
+        search.best,
+        planner="checkmate",
+        started=started,
+        options={"order": order, "time_limit_s": time_limit_s, "passes": passes, **more},
+        lower_bound_s=bound_s,
+        bound_scope=scope,
+        seed=seed,
+    )
+
+
+class _Search:
+    """The best schedule and the best bound so far."""
+
+    def __init__(self, graph: Graph, budget_bytes: int, until: float) -> None:
+        self.graph, self.budget_bytes, self.until = graph, budget_bytes, until
+        self.times = solver_times(graph.arrays.op_time_s)
+        self.best: Schedule | None = None
+        self.best_s = math.inf
+        self.bound_s, self.scope = graph.store_all_s, FIXED_ORDER
+
+    @property
+    def left_s(self) -> float:
+        return self.until - time.perf_counter()
+
+    def is_proven(self) -> bool:
+        """Whether nothing better can be hoped for."""
+        return self.best_s <= self.bound_s * (1 + OPTIMALITY_TOLERANCE) or math.isinf(self.bound_s)
+
+    def consider(self, schedule: Schedule) -> bool:
+        """Takes `schedule` if it fits and is faster; says whether it fits."""
+        simulation = simulate(self.graph, schedule)
+        fits = simulation.peak_bytes <= self.budget_bytes
+        if fits and simulation.makespan_s < self.best_s:
+            self.best, self.best_s = schedule, simulation.makespan_s
+        return fits
+
+    def widen_bound(self, bound_s: float, scope: str = FIXED_ORDER) -> None:
+        if bound_s > self.bound_s:
+            self.bound_s, self.scope = bound_s, scope
+
+    def cut(self, time_limit_s: float) -> None:
+        """The bound of any planner, and the schedule that it suggests."""
+        if self.budget_bytes < least_memory_bytes(self.graph)[0]:
+            self.widen_bound(math.inf)
+            return
+        until = time.perf_counter() + time_limit_s
+        search = CutSearch(self.graph, self.budget_bytes, "fixed", until)
+        search.run()
+        self.widen_bound(search.bound_s)
+        if search.best is not None:
+            self.consider(search.best)
+
+    def solve(self, passes: int) -> None:
+        """The relaxation, its rounding, then the programme in whole numbers."""
+        scope = staged_scope(passes)
+        arrays = self.graph.arrays
+        sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
+        byte_unit, whole = byte_units(np.concatenate(sizes), self.budget_bytes)
+        room = (self.budget_bytes - self.graph.static_bytes) / byte_unit
+        room = math.floor(room) if whole else room
+        model = build_model(self.graph, room, byte_unit, self.times.costs, passes=passes)
+        answer = model.programme.solve(0.4 * self.left_s, integral=False)
+        self.learn(answer, scope)
+        if answer.x is not None:
+            for schedule in rounded(self.graph, model, answer.x):
+                self.consider(schedule)
+        if self.is_proven() or self.left_s <= 0:
+            return
+        self.aim(model.programme)
+        answer = model.programme.solve(self.left_s)
+        if answer.infeasible and self.best is not None:
+            # Nothing is better than the best plan by a whole unit, or by more than a tolerance.
+            self.widen_bound(self.best_s, scope)
+        else:
+            self.learn(answer, scope)
+        if answer.x is not None:
+            fits = self.consider(Schedule(self.graph.op_names, model.runs(answer.x)))
+            if not fits and self.left_s > 0:
+                # Over budget by less than the solver's tolerance: a plan needs a little less room.
+                model = build_model(
+                    self.graph, room * (1 - 1e-5), byte_unit, self.times.costs, passes=passes
+                )
+                answer = model.programme.solve(self.left_s)
+                if answer.x is not None:
+                    self.consider(Schedule(self.graph.op_names, model.runs(answer.x)))
+
+    def aim(self, programme: Programme) -> None:
+        """Asks for better than the best plan, and tells what is known to be impossible."""
+        cost = np.concatenate(programme.columns["cost"])
+        columns = np.flatnonzero(cost)
+        store_all_s, unit_s = self.graph.store_all_s, self.times.unit_s
+        at_least = (self.bound_s - store_all_s) / unit_s if math.isfinite(self.bound_s) else 0.0
+        at_most = math.inf
+        if self.best is not None:
+            at_most = (self.best_s - store_all_s) / unit_s
+            at_most -= 0.5 if self.times.whole else 1e-9 * at_most
+        programme.placed(1, (0, columns, cost[columns]), lb=at_least - 1e-4, ub=at_most)
+
+    def learn(self, answer: Answer, scope: str) -> None:
+        if answer.infeasible:
+            self.widen_bound(math.inf, scope)
+        else:
+            self.widen_bound(self.graph.store_all_s + self.times.bound_s(answer.bound), scope)
+
+
+def rounded(graph: Graph, model: StagedModel, x: Floats) -> Iterator[Schedule]:
+    """Two-phase rounding: what is kept between stages by a threshold, then the runs it takes."""
+    kept = [np.where(columns >= 0, x[np.maximum(columns, 0)], 0.0) for columns in model.kept]
+    for threshold in (0.5, 0.999, 0.9, 0.75, 0.25, 0.1, 0.001):
+        runs = _runs_for(graph, model, [values >= threshold for values in kept])
+        if runs is not None:
+            yield Schedule(graph.op_names, runs)
+
+
+def _runs_for(graph: Graph, model: StagedModel, kept: list[NDArray[np.bool_]]) -> list[int] | None:
+    """The fewest runs that leave behind what is `kept` at every border; ``None`` if impossible."""
+    arrays = graph.arrays
+    runs: list[int] = []
+    alive: Any = arrays.tensor_producer < 0
+    for s, op_first in enumerate(model.stage_first_op):
+        wanted = set(np.flatnonzero(kept[s + 1] & ~alive).tolist())
+        stage = []
+        for op in range(model.stage_num_turns[s] - 1, -1, -1):
+            writes = arrays.write_tensor[arrays.write_start[op] : arrays.write_start[op + 1]]
+            if op != op_first and not wanted.intersection(writes.tolist()):
+                continue
+            if op != op_first and arrays.op_once[op]:
+                return None
+            stage.append(op)
+            wanted.difference_update(writes.tolist())
+            reads = arrays.read_tensor[arrays.read_start[op] : arrays.read_start[op + 1]]
+            wanted.update(reads[~alive[reads]].tolist())
+        if wanted:
+            return None  # a graph input that was let go
+        runs += stage[::-1]
+        made = np.zeros_like(alive)
+        for op in stage:
+            made[arrays.write_tensor[arrays.write_start[op] : arrays.write_start[op + 1]]] = True
+        alive = (alive | made) & (kept[s + 1] | (arrays.tensor_producer < 0))
+    return runs

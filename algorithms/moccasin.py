@@ -1,0 +1,232 @@
+"""MOCCASIN: retention intervals, at most a few per op, by constraint programming."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+from schedsim.errors import PlannerLimitError, SchedsimError
+from schedsim.graph import Graph
+from schedsim.plans import OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.schedule import Schedule
+from schedsim.simulator import simulate
+
+from ._cut_search import CutSearch
+from ._cuts import Order
+from ._retention_model import RetentionModel, load_cp_model
+from ._scaling import byte_divisor, whole_costs
+from .bounds import FIXED_ORDER, as_finite, least_memory_bytes, scope_of
+
+# CP-SAT multiplies demands by lengths in 64 bits.
+_MOST_AREA = 2**58
+MAX_OPS = 3_000
+
+
+def retention_scope(order: Order, num_intervals: int) -> str:
+    """The class of schedules that the model holds, in words."""
+    repeats = f"at most {num_intervals - 1} repeat{'s' * (num_intervals != 2)} of an op"
+    if order == "free":
+        return f"any order, {repeats}"
+    return f"{FIXED_ORDER}, {repeats}, one round of repeats in that order before each"
+
+
+def moccasin(
+    graph: Graph,
+    budget_bytes: int,
+    *,
+    order: Order = "fixed",
+    time_limit_s: float = 30.0,
+    seed: int = 0,
+    num_intervals: int = 2,
+    start: Schedule | None = None,
+    num_workers: int | None = None,
+) -> Plan:
+    """The fastest schedule with at most `num_intervals` runs of any op, within `budget_bytes`.
+
+    CP-SAT over retention intervals: O(ops) integer variables, memory as one `cumulative`
+    constraint. In the fixed order, repeats between two first runs keep the graph's order. Its bound
+    speaks of that class alone; the bound of `time_bound_s`, of all schedules in that order, is
+    reported where it is the better one. The planner `cuts`, which goes with it, has the first word:
+    where its plan fits, it may lie outside the class. Every answer of the solver is replayed.
+
+    Parameters
+    ----------
+    order
+        ``"fixed"``: first runs keep the graph's order. ``"free"``: they need not; this is much
+        harder for the solver.
+    time_limit_s
+        Of the solver; the best plan found by then is returned.
+    seed
+        Of the solver's randomness. With several workers and a time limit, runs may still differ.
+    num_intervals
+        C, the most runs of any op.
+    start
+        A schedule from which the search starts.
+    num_workers
+        Threads of the solver; by default one per core, at most eight.
+
+    Raises
+    ------
+    MissingDependencyError
+        OR-Tools is not installed.
+    PlannerLimitError
+        The graph has more than 3,000 ops.
+
+    Notes
+    -----
+    Sizes are divided by their common divisor. Where that leaves numbers that are too large for the
+    solver, they are rounded up for a plan, and down, in a second search, for a bound. Source:
+    Bartan et al., MOCCASIN, ICML 2023 (arXiv 2304.14463); links of runs to intervals stand for its
+    reservoir constraints.
+
+    Examples
+    --------
+    >>> from schedsim import Chain
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> plan = moccasin(chain.graph, 5, num_workers=1)
+    >>> plan.makespan_s, plan.status
+    (11.0, 'optimal')
+    """
+    started = time.perf_counter()
+    scope = scope_of(order)
+    if num_intervals < 1:
+        raise SchedsimError(
+            f"num_intervals {num_intervals} must be at least 1", hint="2 is the paper's choice"
+        )
+    load_cp_model()
+    best: Schedule | None = None
+    best_s = math.inf
+    for schedule in (Schedule.store_all(graph), start):
+        if schedule is not None:
+            simulation = simulate(graph, schedule)
+            if simulation.peak_bytes <= budget_bytes and simulation.makespan_s < best_s:
+                best, best_s = schedule, simulation.makespan_s
+    bound_s = graph.store_all_s
+    if best_s > bound_s and budget_bytes < least_memory_bytes(graph)[0]:
+        bound_s = math.inf
+    elif best_s > bound_s:
+        cuts = CutSearch(graph, budget_bytes, order, started + 0.1 * time_limit_s)
+        cuts.run()
+        bound_s = cuts.bound_s
+        if cuts.best is not None and cuts.best_s < best_s:
+            best, best_s = cuts.best, cuts.best_s
+    if best_s > bound_s * (1 + OPTIMALITY_TOLERANCE) and not math.isinf(bound_s):
+        if graph.num_ops > MAX_OPS:
+            raise PlannerLimitError(
+                f"{graph.name!r} has {graph.num_ops} ops, more than {MAX_OPS:,}",
+                hint="moccasin is for some hundred ops; use a heuristic",
+            )
+        search = _Search(graph, budget_bytes, order, num_intervals, seed, num_workers)
+        until = started + time_limit_s
+        found, proven_s = search.run(best or start, bound_s, until)
+        if found is not None:
+            simulation = simulate(graph, found)
+            if simulation.peak_bytes <= budget_bytes and simulation.makespan_s < best_s:
+                best = found
+        if proven_s > bound_s * (1 + OPTIMALITY_TOLERANCE):
+            bound_s, scope = proven_s, retention_scope(order, num_intervals)
+    bound_s, scope, more = as_finite(graph, bound_s, scope, best is not None)
+    options = {"order": order, "time_limit_s": time_limit_s, "num_intervals": num_intervals}
+    return make_plan(
+        graph,
+        budget_bytes,
+        best,
+        planner="moccasin",
+        started=started,
+        options={**options, **more},
+        lower_bound_s=bound_s,
+        bound_scope=scope,
+        seed=seed,
+    )
+
+
+class _Search:
+    """Solves the model, once where sizes are exact, else rounded up and rounded down."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        budget_bytes: int,
+        order: Order,
+        num_intervals: int,
+        seed: int,
+        num_workers: int | None,
+    ) -> None:
+        self.graph, self.order = graph, order
+        self.num_intervals, self.seed = num_intervals, seed
+        self.num_workers = num_workers or min(8, os.cpu_count() or 1)
+        self.costs, self.unit_s = whole_costs(graph.arrays.op_time_s)
+        # Each repeat may have been rounded down by a unit.
+        exact = math.fsum(self.costs) * self.unit_s == graph.store_all_s
+        self.num_rounded = 0 if exact else graph.num_ops * num_intervals
+        arrays = graph.arrays
+        self.tables = [
+            arrays.tensor_bytes.tolist(),
+            arrays.op_workspace_bytes.tolist(),
+            arrays.op_saving_workspace_bytes.tolist(),
+        ]
+        self.room = budget_bytes - graph.static_bytes
+        self.divisor = byte_divisor(size for table in self.tables for size in table)
+        horizon = graph.num_ops * (graph.num_ops + 1)
+        most = max(1, _MOST_AREA // (horizon * max(1, arrays.tensor_bytes.size)))
+        self.exact = self.room // self.divisor <= most
+        if not self.exact:
+            self.divisor = -(-self.room // most)
+
+    def run(
+        self, start: Schedule | None, bound_s: float, until: float
+    ) -> tuple[Schedule | None, float]:
+        """(schedule, bound in seconds over the model's class)."""
+        left_s = until - time.perf_counter()
+        if self.exact:
+            return self.solve(start, bound_s, left_s, round_up=False)
+        found, _ = self.solve(start, bound_s, 0.6 * left_s, round_up=True)
+        other, proven_s = self.solve(
+            found or start, bound_s, until - time.perf_counter(), round_up=False
+        )
+        if other is not None and simulate(self.graph, other).peak_bytes <= self.budget_bytes:
+            found = other
+        return found, proven_s
+
+    @property
+    def budget_bytes(self) -> int:
+        return self.room + self.graph.static_bytes
+
+    def solve(
+        self, start: Schedule | None, bound_s: float, limit_s: float, *, round_up: bool
+    ) -> tuple[Schedule | None, float]:
+        up = self.divisor - 1 if round_up else 0
+        tensors, workspaces, saving = (
+            [(size + up) // self.divisor for size in table] for table in self.tables
+        )
+        retention = RetentionModel(
+            self.graph,
+            sizes=tensors,
+            workspaces=workspaces,
+            saving_workspaces=saving,
+            room=self.room // self.divisor,
+            costs=self.costs,
+            num_intervals=self.num_intervals,
+            order=self.order,
+        )
+        store_all_s = self.graph.store_all_s
+        # Costs are whole, so that a bound may be rounded up, but for the error of sums of floats.
+        error = 1e-6 + 1e-12 * store_all_s / self.unit_s + self.num_rounded
+        at_least = math.ceil((bound_s - store_all_s) / self.unit_s - error)
+        retention.model.add(retention.extra >= max(0, at_least))
+        if start is not None:
+            retention.hint(start.bind(self.graph).tolist())
+        cp = retention.cp
+        solver = cp.CpSolver()
+        solver.parameters.max_time_in_seconds = max(0.01, limit_s)
+        solver.parameters.num_workers = self.num_workers
+        solver.parameters.random_seed = self.seed % 2**31
+        status = solver.solve(retention.model)
+        if status == cp.INFEASIBLE:
+            return None, math.inf
+        proven_s = store_all_s + max(0.0, solver.best_objective_bound) * self.unit_s
+        if status not in (cp.OPTIMAL, cp.FEASIBLE):
+            return None, proven_s
+        return Schedule(self.graph.op_names, retention.runs(solver.value)), proven_s
