@@ -9,20 +9,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.errors import SchedsimError
 from schedsim.graph import Graph, Op
 from schedsim.plans import Plan, make_plan
 from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.simulator import Simulation, simulate
 
-Order = Literal["fixed", "free"]
-
-FIXED_ORDER = "schedules that run each op first in the graph's order"
+from ._cut_search import CutSearch
+from ._cuts import Order
+from .bounds import as_finite, least_memory_bytes, scope_of
 
 # Shares of moves repaired before they count, and temperatures in mean op times at the start of a
 # round. Which is better depends on the graph: the walkers take them in turn.
@@ -36,6 +35,9 @@ _PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 _CHUNK_S = 0.02
 
+# Of the time allowed, that the bound may take beside the walkers.
+_BOUND_SHARE = 0.4
+
 
 def local_search(
     graph: Graph,
@@ -45,6 +47,7 @@ def local_search(
     time_limit_s: float = 10.0,
     seed: int = 0,
     num_threads: int | None = None,
+    gap: float = 0.0,
     starts: Sequence[Schedule] = (),
 ) -> Plan:
     """The fastest schedule within `budget_bytes` found by annealing in `time_limit_s`.
@@ -66,7 +69,9 @@ def local_search(
     seed
         Of all random choices. As the time allowed is measured, two runs may still differ.
     num_threads
-        Walkers at work at a time; all cores by default.
+        Walkers at work at a time; all cores by default. The bound has a thread of its own.
+    gap
+        To the proven bound, at which to stop.
     starts
         Schedules to start from beside the usual ones; they need not fit.
 
@@ -96,15 +101,25 @@ def local_search(
     >>> local_search(graph, 4, time_limit_s=0.1).schedule
     Schedule(a b c a d)
     """
-    if order not in ("fixed", "free"):
-        raise SchedsimError(f"order {order!r} is not known", hint="fixed or free")
+    scope_of(order)
     _load_kernels()
     started = time.perf_counter()
-    search = _Search(graph, budget_bytes, order == "free", seed, num_threads)
-    lower_bound_s, scope = search.bound()
-    interrupted = search.run(started + time_limit_s, lower_bound_s, starts)
+    least_bytes, binding = least_memory_bytes(graph)
+    search = _Search(graph, budget_bytes, order, seed, num_threads, gap)
+    interrupted = search.run(started + time_limit_s, starts)
     best = search.best()
-    options: dict[str, Any] = {"order": order, "time_limit_s": time_limit_s, "moves": search.moves}
+    lower_bound_s, scope, proven = as_finite(
+        graph, search.bound_s, scope_of(order), best is not None
+    )
+    options: dict[str, Any] = {
+        "order": order,
+        "time_limit_s": time_limit_s,
+        "moves": search.moves,
+        "bound": search.bound_how,
+        "least_memory_bytes": least_bytes,
+        "least_memory_op": binding,
+        **proven,
+    }
     if interrupted:
         options["interrupted"] = True
     least = search.least()
@@ -224,59 +239,100 @@ class _Search:
     """Walkers, rounds and threads."""
 
     def __init__(
-        self, graph: Graph, budget_bytes: int, free: bool, seed: int, num_threads: int | None
+        self,
+        graph: Graph,
+        budget_bytes: int,
+        order: Order,
+        seed: int,
+        num_threads: int | None,
+        gap: float,
     ) -> None:
         from ._profile import make_steps
 
-        self.graph, self.free, self.seed = graph, free, seed
-        self.budget_bytes = budget_bytes
+        self.graph, self.order, self.free, self.seed = graph, order, order == "free", seed
+        self.budget_bytes, self.gap = budget_bytes, gap
         self.limit = budget_bytes - graph.static_bytes
         self.steps = make_steps(graph.arrays)
         self.num_threads = num_threads or os.cpu_count() or 1
         self.walkers: list[_Walker] = []
         self.stopped = threading.Event()
-        self.enough_s = 0.0
+        self.cuts: CutSearch | None = None
+        self.bound_s, self.bound_how = graph.store_all_s, "store-all time"
+        self.enough_s = self.bound_s * (1 + 1e-12)
 
-    def bound(self) -> tuple[float, str]:
-        return self.graph.store_all_s, "any schedule"
-
-    def run(self, deadline: float, lower_bound_s: float, starts: Sequence[Schedule]) -> bool:
+    def run(self, deadline: float, starts: Sequence[Schedule]) -> bool:
         """Search until `deadline`; whether it was interrupted."""
-        self.enough_s = lower_bound_s * (1 + 1e-12)
         lines = self._starts(starts)
-        num_walkers = self._num_walkers()
+        count = max(self._num_walkers(), len(starts))
+        bounding = threading.Thread(target=self._bound, args=(deadline,))
         with ThreadPoolExecutor(self.num_threads) as pool:
             try:
                 made = [
                     pool.submit(self._make, i, lines[i % len(lines)], i >= len(starts))
-                    for i in range(max(num_walkers, len(starts)))
+                    for i in range(count)
                 ]
-                self.walkers = [walker for one in made if (walker := one.result()) is not None]
+                # Small graphs are often solved by the time the walkers stand.
+                bounding.start()
+                self.walkers = [one.result() for one in made]
                 active = list(self.walkers)
                 num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
                 for left in range(num_rounds, 0, -1):
+                    if self._done():
+                        break
                     active = sorted(active, key=lambda walker: walker.rank)
                     if left < num_rounds:
                         active = active[: max(min(self.num_threads, 2), len(active) // 2)]
-                    now = time.perf_counter()
-                    seconds = (deadline - now) / left
+                        self._take_up_bound(active[-1])
+                    seconds = (deadline - time.perf_counter()) / left
                     seconds *= min(1.0, self.num_threads / len(active))
-                    done = [pool.submit(one.walk, seconds, self._stop) for one in active]
-                    _wait(done)
+                    _wait([pool.submit(one.walk, seconds, self._stop) for one in active])
             except KeyboardInterrupt:
                 self.stopped.set()
                 return True
+            finally:
+                self._end_bound(bounding)
         return False
+
+    def _done(self) -> bool:
+        return any(self._stop(walker.best[0]) for walker in self.walkers)
 
     def _stop(self, best_s: float) -> bool:
         if best_s <= self.enough_s:
             self.stopped.set()
         return self.stopped.is_set()
 
+    def _bound(self, deadline: float) -> None:
+        """The bound on time; it may also bring a schedule that meets it."""
+        now = time.perf_counter()
+        if self.budget_bytes < least_memory_bytes(self.graph)[0]:
+            self.bound_s, self.bound_how = np.inf, "one op alone needs more"
+            self.stopped.set()
+            return
+        cuts = CutSearch(
+            self.graph, self.budget_bytes, self.order, now + _BOUND_SHARE * (deadline - now)
+        )
+        self.cuts = cuts
+        cuts.run()
+        self.bound_s, self.bound_how = cuts.bound_s, cuts.how
+        self.enough_s = cuts.bound_s * (1 + self.gap) * (1 + 1e-12)
+        if cuts.is_done():
+            self.stopped.set()
+
+    def _end_bound(self, bounding: threading.Thread) -> None:
+        if self.cuts is not None and self.stopped.is_set():
+            self.cuts.until = 0.0  # no further step is begun
+        bounding.join()
+
+    def _take_up_bound(self, walker: _Walker) -> None:
+        """Have `walker` go on from the schedule that the bound brought, if that is better."""
+        found = self.cuts.best if self.cuts is not None else None
+        if found is not None and self.cuts is not None and self.cuts.best_s < walker.best[0]:
+            walker.take(found.bind(self.graph))
+
     def _num_walkers(self) -> int:
         num_ops = self.graph.num_ops
         few = self.num_threads
-        return max(few, 8 if num_ops < 700 else 4 if num_ops < 3000 else few)
+        return max(few, 8 if num_ops < 300 else 4 if num_ops < 3000 else few)
 
     def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[np.int64]]:
         from ._orders import greedy_order
@@ -320,13 +376,15 @@ class _Search:
         return sum(walker.moves for walker in self.walkers)
 
     def best(self) -> Schedule | None:
+        """The fastest schedule that fits, of the walkers and of the bound."""
         found = [walker for walker in self.walkers if walker.best[1]]
-        if not found:
-            return None
-        best = min(found, key=lambda walker: walker.rank)
-        return Schedule(self.graph.op_names, best.found)
+        best = min(found, key=lambda walker: walker.rank, default=None)
+        best_s = best.best[0] if best is not None else np.inf
+        if self.cuts is not None and self.cuts.best is not None and self.cuts.best_s < best_s:
+            return self.cuts.best
+        return Schedule(self.graph.op_names, best.found) if best is not None else None
 
-    def least(self) -> Any:
+    def least(self) -> Simulation:
         """The simulation of the schedule of the least peak, of those that do not fit."""
         walkers = [walker for walker in self.walkers if walker.least_runs.size]
         if not walkers:
