@@ -27,7 +27,13 @@ from .inputs import (
 )
 from .show import percent, print_facts, print_json, working
 
-_FLAGS = {"time_limit_s": "--time-limit", "num_slots": "--slots", "gap": "--gap"}
+_FLAGS = {
+    "time_limit_s": "--time-limit",
+    "num_slots": "--slots",
+    "gap": "--gap",
+    "order": "--order",
+    "seed": "--seed",
+}
 
 
 @click.command("plan", short_help="A schedule within a memory budget, and what is proven of it.")
@@ -36,6 +42,12 @@ _FLAGS = {"time_limit_s": "--time-limit", "num_slots": "--slots", "gap": "--gap"
 @click.option("--gap", type=float, help="Gap to the proven bound to stop at: 0.01 is 1 %.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
+@click.option(
+    "--order",
+    type=click.Choice(["fixed", "free"]),
+    help="Of first runs in a graph: the file's, or any.",
+)
+@click.option("--seed", type=int, help="Of random choices.")
 @json_option
 @output_option("Write the plan to FILE.")
 @workload_options
@@ -86,7 +98,7 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
                 hint=f"it takes {', '.join(able)}" if able else f"leave {_FLAGS[name]} out",
             )
         least = 1 if name == "num_slots" else 0
-        if not value >= least:  # so that nan is refused too
+        if name != "order" and not value >= least:  # so that nan is refused too
             raise SchedsimError(f"{_FLAGS[name]} {value} is not at least {least}")
     return given
 
@@ -140,7 +152,7 @@ def _next_steps(
     if output is None:
         same = [] if planner == "auto" else ["--planner", planner]
         for name, value in options.items():
-            same += [_FLAGS[name], f"{value:g}"]
+            same += [_FLAGS[name], value if name == "order" else f"{value:g}"]
         words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
     steps += [
