@@ -148,7 +148,7 @@ class CutSearch:
                 return
             self.solve(
                 [self.cut(op) for op in chosen],
-                0.5 * self.left_s,
+                0.8 * self.left_s,  # one that takes longer is not followed by an easier one
                 integral=True,
                 beside=[(chosen.index(op) - 1, again) for op, again in sorted(beside)],
             )
