@@ -11,7 +11,6 @@ from schedsim.graph import Graph
 from schedsim.plans import Plan, with_candidates
 
 from ._cuts import Order
-
 from .bisection import bisection
 from .chen import chen_greedy
 from .frontier import frontier
@@ -21,7 +20,6 @@ from .persistent import MAX_STAGES, WorkLimitReached
 from .revolve import revolve
 from .rotor import rotor
 from .store_all import store_all
-
 
 # Gaps to the proven bound at which to stop, where none is asked for.
 _CHAIN_GAP, _GRAPH_GAP = 0.01, 0.001

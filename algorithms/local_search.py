@@ -199,7 +199,9 @@ class _Walker:
         """Go on from the schedule `runs`."""
         from ._profile import LARGEST, load_runs, store_runs
 
-        load_runs(self.steps, self.profile, runs)
+        if runs.size > self.profile.run.shape[0] // 2:
+            return  # no room to search around it
+        load_runs(self.steps, self.profile, runs.astype(np.int64))
         if self.profile.tree[1, LARGEST] <= self.limit and self.profile.total_s[0] < self.best[0]:
             self.best[0] = self.profile.total_s[0]
             self.best[1] = store_runs(self.steps, self.profile, self.runs)
@@ -282,7 +284,7 @@ class _Search:
                     active = sorted(active, key=lambda walker: walker.rank)
                     if left < num_rounds:
                         active = active[: max(min(self.num_threads, 2), len(active) // 2)]
-                        self._take_up_bound(active[-1])
+                        self._take_up_bound(active[-1], spare=len(active) > 1)
                     seconds = (deadline - time.perf_counter()) / left
                     seconds *= min(1.0, self.num_threads / len(active))
                     _wait([pool.submit(one.walk, seconds, self._stop) for one in active])
@@ -323,11 +325,20 @@ class _Search:
             self.cuts.until = 0.0  # no further step is begun
         bounding.join()
 
-    def _take_up_bound(self, walker: _Walker) -> None:
-        """Have `walker` go on from the schedule that the bound brought, if that is better."""
-        found = self.cuts.best if self.cuts is not None else None
-        if found is not None and self.cuts is not None and self.cuts.best_s < walker.best[0]:
-            walker.take(found.bind(self.graph))
+    def _take_up_bound(self, walker: _Walker, spare: bool) -> None:
+        """Have `walker` go on from what the bound brought: its schedule, if that is better.
+
+        Where the walker can be spared, from the last that was over budget: they are close to the
+        bound, and often take little repair.
+        """
+        cuts = self.cuts
+        if cuts is None:
+            return
+        if cuts.best is not None and cuts.best_s < walker.best[0]:
+            walker.take(cuts.best.bind(self.graph))
+        elif spare and cuts.suggested:
+            walker.take(cuts.suggested[-1].bind(self.graph))
+            walker.greedy()
 
     def _num_walkers(self) -> int:
         num_ops = self.graph.num_ops

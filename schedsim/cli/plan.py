@@ -32,7 +32,7 @@ _FLAGS = {
     "num_slots": "--slots",
     "gap": "--gap",
     "order": "--order",
-    "seed": "--seed",
+    "search_seed": "--search-seed",
 }
 
 
@@ -47,7 +47,7 @@ _FLAGS = {
     type=click.Choice(["fixed", "free"]),
     help="Of first runs in a graph: the file's, or any.",
 )
-@click.option("--seed", type=int, help="Of random choices.")
+@click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
 @json_option
 @output_option("Write the plan to FILE.")
 @workload_options
@@ -89,7 +89,9 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
     from ..algorithms import get_planner
 
     given = {name: value for name, value in more.items() if value is not None}
-    taken = inspect.signature(get_planner(planner).load()).parameters
+    taken = set(inspect.signature(get_planner(planner).load()).parameters)
+    if "seed" in taken:
+        taken.add("search_seed")
     for name, value in given.items():
         if name not in taken:
             able = [_FLAGS[n] for n in _FLAGS if n in taken]
@@ -100,6 +102,8 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
         least = 1 if name == "num_slots" else 0
         if name != "order" and not value >= least:  # so that nan is refused too
             raise SchedsimError(f"{_FLAGS[name]} {value} is not at least {least}")
+    if "search_seed" in given:  # --seed is that of a synthetic workload
+        given["seed"] = given.pop("search_seed")
     return given
 
 
@@ -152,6 +156,7 @@ def _next_steps(
     if output is None:
         same = [] if planner == "auto" else ["--planner", planner]
         for name, value in options.items():
+            name = "search_seed" if name == "seed" else name
             same += [_FLAGS[name], value if name == "order" else f"{value:g}"]
         words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
