@@ -9,29 +9,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
+
+_PHASE = "schedsim phase"
 
 
-def allocator_record(function: Callable[[], Any]) -> tuple[list[int], Any]:
-    """Changes of the CPU allocator's bytes while `function` runs, in order, and its result.
+def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any]]:
+    """Changes of the CPU allocator's bytes, in order, and the result, of each function in turn.
 
-    Releases of blocks that were allocated before are not recorded: let `function` free nothing
-    that it was not the first to make.
+    Releases of blocks that were allocated before are not recorded: let `functions` free nothing
+    that they were not the first to make.
 
     Examples
     --------
     >>> import torch
-    >>> changes, _ = allocator_record(lambda: torch.zeros(1000).sum())
+    >>> [(changes, _)] = allocator_record(lambda: torch.zeros(1000).sum())
     >>> changes[0], sum(changes)
     (4000, 4)
     """
+    results = []
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorder:
-        result = function()
+        for function in functions:
+            with record_function(_PHASE):
+                pass
+            results.append(function())
+    # Events arrive by thread: put them in order of time.
     events = recorder.profiler.kineto_results.events()
-    # In order of time: events arrive by thread.
-    found = [
-        (event.start_ns(), event.nbytes())
-        for event in events
-        if event.name() == "[memory]" and event.device_type().name == "CPU"
-    ]
-    return [size for _, size in sorted(found, key=lambda pair: pair[0])], result
+    found = sorted(
+        (
+            (event.start_ns(), event.name() == _PHASE, event.nbytes())
+            for event in events
+            if event.name() == _PHASE or _is_cpu_memory(event)
+        ),
+        key=lambda item: item[0],
+    )
+    phases: list[list[int]] = []
+    for _, begins, size in found:
+        if begins:
+            phases.append([])
+        elif phases:
+            phases[-1].append(size)
+    return list(zip(phases, results, strict=True))
+
+
+def _is_cpu_memory(event: Any) -> bool:
+    return event.name() == "[memory]" and event.device_type().name == "CPU"

@@ -68,6 +68,8 @@ def library_workspace_bytes(device: torch.device | str = "cuda") -> int:
     stream and keeps it; after this call it is there, so that it belongs to what is always resident
     and not to the first op measured. Convolution workspaces come and go with each call.
     """
+    torch.cuda.synchronize(device)
+    torch._C._cuda_clearCublasWorkspaces()  # so that a second call finds the same
     before = requested_bytes(device)
     with torch.no_grad():
         for dtype in (torch.float32, torch.bfloat16, torch.float16):

@@ -13,22 +13,22 @@ import torch
 from schedsim.errors import SchedsimError
 
 from .allocator import allocator_record
-from .cuda import library_workspace_bytes, requested_bytes, requested_peak, reset_peak
+from .cuda import requested_bytes, requested_peak, reset_peak
 from .storage import StorageTracker
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Bytes beyond those alive at the start.
+    """Bytes beyond those alive before the first of the functions read together.
 
     Attributes
     ----------
     peak_bytes
-        The most, during the work; at least 0.
+        The most, during this function; at least 0.
     end_bytes
         What is left at its end, the result included.
     result
-        What the work returned.
+        What the function returned.
     """
 
     peak_bytes: int
@@ -41,8 +41,8 @@ class Meter(Protocol):
 
     name: str
 
-    def read(self, function: Callable[[], Any]) -> Reading:
-        """Run `function` and say what it took."""
+    def read(self, *functions: Callable[[], Any]) -> list[Reading]:
+        """Run `functions` one after another: a reading of each, relative to the start of all."""
         ...
 
 
@@ -51,11 +51,15 @@ class StorageMeter:
 
     name = "storage"
 
-    def read(self, function: Callable[[], Any]) -> Reading:
-        """Run `function` under a tracker. What existed before must outlive the work."""
+    def read(self, *functions: Callable[[], Any]) -> list[Reading]:
+        """Run `functions` under a tracker. What existed before must outlive the work."""
+        readings = []
         with no_collection(), StorageTracker() as tracker:
-            result = function()
-        return Reading(tracker.peak.total_bytes, tracker.live_bytes, result)
+            for function in functions:
+                tracker.mark()
+                result = function()
+                readings.append(Reading(tracker.peak.total_bytes, tracker.live_bytes, result))
+        return readings
 
 
 class AllocatorMeter:
@@ -63,15 +67,18 @@ class AllocatorMeter:
 
     name = "allocator"
 
-    def read(self, function: Callable[[], Any]) -> Reading:
-        """Run `function` under the profiler. What existed before must outlive the work."""
+    def read(self, *functions: Callable[[], Any]) -> list[Reading]:
+        """Run `functions` under the profiler. What existed before must outlive the work."""
         with no_collection():
-            changes, result = allocator_record(function)
-        live = peak = 0
-        for change in changes:
-            live += change
-            peak = max(peak, live)
-        return Reading(peak, live, result)
+            phases = allocator_record(*functions)
+        readings, live = [], 0
+        for changes, result in phases:
+            peak = live
+            for change in changes:
+                live += change
+                peak = max(peak, live)
+            readings.append(Reading(peak, live, result))
+        return readings
 
 
 class CudaMeter:
@@ -81,18 +88,20 @@ class CudaMeter:
 
     def __init__(self, device: torch.device | str = "cuda") -> None:
         self.device = device
-        library_workspace_bytes(device)
 
-    def read(self, function: Callable[[], Any]) -> Reading:
-        """Run `function` between two waits for the device."""
+    def read(self, *functions: Callable[[], Any]) -> list[Reading]:
+        """Run `functions`, waiting for the device before and after each."""
+        readings = []
         with no_collection():
             torch.cuda.synchronize(self.device)
             before = requested_bytes(self.device)
-            reset_peak(self.device)
-            result = function()
-            torch.cuda.synchronize(self.device)
-            peak, end = requested_peak(self.device), requested_bytes(self.device)
-        return Reading(max(0, peak - before), end - before, result)
+            for function in functions:
+                reset_peak(self.device)
+                result = function()
+                torch.cuda.synchronize(self.device)
+                peak = max(0, requested_peak(self.device) - before)
+                readings.append(Reading(peak, requested_bytes(self.device) - before, result))
+        return readings
 
 
 METERS = ("storage", "allocator", "cuda")
@@ -120,12 +129,16 @@ def get_meter(name: str | None, device: torch.device | str) -> Meter:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Collect garbage once, then not at all: cycles that die in between would be noise."""
+    """Collect garbage once, then not at all: cycles that die in between would be noise.
+
+    Inside another of these, it does nothing.
+    """
+    if not gc.isenabled():
+        yield
+        return
     gc.collect()
-    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        gc.enable()

@@ -79,9 +79,24 @@ def test_both_meters_of_the_cpu_agree(label):
         loss(model(*inputs)).backward()
 
     step()
-    tracked = StorageMeter().read(step)
-    recorded = AllocatorMeter().read(step)
+    [tracked] = StorageMeter().read(step)
+    [recorded] = AllocatorMeter().read(step)
     assert recorded.peak_bytes == pytest.approx(tracked.peak_bytes, rel=0.005)
+
+
+@pytest.mark.parametrize("meter", [StorageMeter(), AllocatorMeter()], ids=["storage", "allocator"])
+def test_a_meter_reads_several_phases(meter):
+    """Each relative to the start of all: what the first made is freed by the second.
+
+    The allocator also gives the scalars 1 and 2 some bytes.
+    """
+    made = []
+    first, second = meter.read(
+        lambda: made.append(torch.zeros(1000) + 1),
+        lambda: made.append(made.pop() * 2),
+    )
+    assert (first.peak_bytes, first.end_bytes) == pytest.approx((8000, 4000), abs=16)
+    assert (second.peak_bytes, second.end_bytes) == pytest.approx((8000, 4000), abs=16)
 
 
 def test_times_are_compared_round_by_round():
@@ -111,5 +126,5 @@ def test_cuda_peaks_nest():
     peak, kept = cuda_peak(lambda: torch.zeros(1000, device="cuda") + 1)
     assert peak.requested_bytes - before == 8000
     assert peak.requested_bytes <= peak.allocated_bytes <= peak.reserved_bytes
-    reading = CudaMeter().read(lambda: kept * 2)
+    [reading] = CudaMeter().read(lambda: kept * 2)
     assert (reading.peak_bytes, reading.end_bytes) == (4000, 4000)
