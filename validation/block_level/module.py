@@ -27,7 +27,7 @@ class _Scheduled(torch.autograd.Function):
         return step.forward()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         ctx.step.backward(gradient)
         return None, None

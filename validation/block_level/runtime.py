@@ -226,8 +226,8 @@ class Step:
             found = places.get(tensor.untyped_storage()._cdata)
             if found is None or found[2] != tensor.dtype:
                 return tensor.detach()
-            size, stride = tuple(tensor.shape), tensor.stride()
-            return _Place(found[0], found[1], size, stride, tensor.storage_offset())
+            view = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+            return _Place(found[0], found[1], *view)
 
         def unpack(packed: Any) -> Tensor:
             if not isinstance(packed, _Place):

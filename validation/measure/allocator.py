@@ -53,4 +53,4 @@ def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any
 
 
 def _is_cpu_memory(event: Any) -> bool:
-    return event.name() == "[memory]" and event.device_type().name == "CPU"
+    return bool(event.name() == "[memory]" and event.device_type().name == "CPU")
