@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from schedsim.errors import UnsupportedError
 
 from . import private_torch as private
-from .effects import add_gradients, add_updates, insert
+from .effects import add_gradients, add_updates, insert_all
 from .fronts import WAY_OUT, Traced
 from .naming import Namer
 from .program import Call, Program, Ref, Storage, Value, refs
@@ -58,6 +59,13 @@ class _Builder:
                 self._function(node, is_loss=_base(node) is _base(loss))
         program = self.program
         program.loss = self._ref(loss)
+        # The caller holds what the first run returns; another would only add to it.
+        made_loss = program.storages[program.values[program.loss].storage].call
+        if made_loss < 0:
+            raise UnsupportedError(
+                "the loss is an input or a parameter itself", hint="return something computed"
+            )
+        program.calls[made_loss].once = True
         self._put_seed()
         mutations: list[tuple[int, int]] = []
         gradients: dict[str, list[int]] = {}
@@ -214,8 +222,12 @@ class _Builder:
         call.is_tuple = not isinstance(made, torch.Tensor)
         arguments = {program.values[v].storage for v in refs((args, kwargs))}
         became: list[Any] = []
+        masked = _masked_out(target, args, kwargs)
         for position, fake in enumerate(made if call.is_tuple else (made,)):
-            if isinstance(fake, torch.Tensor):
+            if position in masked:
+                call.outputs.append(-1)
+                became.append(None)
+            elif isinstance(fake, torch.Tensor):
                 value = self._value(fake, "computed", index, position)
                 call.outputs.append(value)
                 became.append(Ref(value))
@@ -223,6 +235,7 @@ class _Builder:
                 self._refuse_dynamic(fake, node)
                 call.outputs.append(-1)
                 became.append(fake)
+        _correct_sizes(program, call)
         shared = [program.values[v].storage in arguments for v in call.outputs if v >= 0]
         call.is_view = bool(shared) and all(shared)
         if any(shared) and not call.is_view:
@@ -260,7 +273,7 @@ class _Builder:
             phase="backward",
             once=True,
         )
-        insert(program, at, seed)
+        insert_all(program, [(at, seed)])
         program.seed = at
 
 
@@ -307,6 +320,37 @@ def _draws(target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[st
     if given.get("dropout_p", 1) == 0 or given.get("train", True) is False:
         return False
     return not (target is aten.native_dropout.default and given["p"] == 0)
+
+
+def _masked_out(
+    target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[int, ...]:
+    """Positions of the gradients that the op is asked not to compute.
+
+    Some fakes of such ops return them all the same.
+    """
+    names = [argument.name for argument in target._schema.arguments]
+    mask = (dict(zip(names, args, strict=False)) | kwargs).get("output_mask", ())
+    return tuple(position for position, wanted in enumerate(mask) if not wanted)
+
+
+# These reduce their full-sized result in its own storage, and return a scalar that holds all of it
+# (aten/src/ATen/native/Loss.cpp); shapes do not show that.
+_FULL_SIZED = (
+    aten.mse_loss.default,
+    aten.smooth_l1_loss.default,
+    aten.soft_margin_loss.default,
+    aten.binary_cross_entropy.default,
+)
+
+
+def _correct_sizes(program: Program, call: Call) -> None:
+    """Count the storage that the kernel really returns, where tracing shows another."""
+    if call.target in _FULL_SIZED:
+        shapes = [program.values[v].shape for v in refs(call.args[:2])]
+        storage = program.storages[program.values[call.outputs[0]].storage]
+        itemsize = program.values[call.outputs[0]].dtype.itemsize
+        storage.size_bytes = math.prod(torch.broadcast_shapes(*shapes)) * itemsize
 
 
 def _make_lean(call: Call) -> None:

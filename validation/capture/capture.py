@@ -125,7 +125,7 @@ def _notes(
     program: Program, device: str, substitute: bool, static_bytes: int, state_bytes: int
 ) -> tuple[str, ...]:
     notes = [
-        f"kernels of {device}",
+        f"kernels of {device}" + (", attention of cuda" if substitute else ""),
         f"static: parameters and buffers {static_bytes} bytes, optimizer state {state_bytes} "
         "bytes; gradients are counted from the op that makes them",
     ]
@@ -142,7 +142,7 @@ def _notes(
             f"{num_random} ops draw random numbers: a repeated run replays its first draw; the "
             "generator state kept for that is not counted (5056 bytes each on CPU, 16 on CUDA)"
         )
-    num_once = sum(call.once for call in program.calls) - 1
+    num_once = sum(call.once for call in program.calls if call.phase != "loss") - 1
     if num_once:
         notes.append(f"{num_once} ops update state and run once")
     return tuple(notes)

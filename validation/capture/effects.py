@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def add_updates(program: Program, mutations: list[tuple[int, int]]) -> None:
-    """Append the copies of new values into the buffers (or inputs) that the step changes.
+    """Add the copies of new values into the buffers (or inputs) that the step changes.
 
     Each runs once, after every op that reads the old value; those ops may not repeat either, as
     they would find the new one. BatchNorm in training is the exception: a repeated run reads no
@@ -23,21 +23,25 @@ def add_updates(program: Program, mutations: list[tuple[int, int]]) -> None:
     mutations
         Pairs of values: what is changed, and its new content.
     """
+    values = program.values
+    changed = {values[old].storage: _Readers([], []) for old, _ in mutations}
+    for i, call in enumerate(program.calls):
+        if call.is_view:
+            continue
+        args = call.lean[1] if call.lean else call.args
+        always = {values[v].storage for v in refs((args, call.kwargs))}
+        for storage in dict.fromkeys(values[v].storage for v in refs((call.args, call.kwargs))):
+            if storage in changed:
+                (
+                    changed[storage].always if storage in always else changed[storage].at_first
+                ).append(i)
+    inserted = []
     for old, new in mutations:
-        storage = program.values[old].storage
-        readers = []
-        last = program.values[new].call
-        for i, call in enumerate(program.calls):
-            if call.is_view:
-                continue
-            args = call.lean[1] if call.lean else call.args
-            reads = [*refs((args, call.kwargs))]
-            if any(program.values[v].storage == storage for v in reads):
-                call.once = True
-                readers.append(i)
-            elif any(program.values[v].storage == storage for v in refs((call.args, call.kwargs))):
-                last = max(last, i)  # reads the old value where it computes the new one
-        at = max([last, *readers]) + 1
+        readers = changed[values[old].storage]
+        for i in readers.always:
+            program.calls[i].once = True
+        maker = values[new].call
+        at = max([maker, *readers.always, *readers.at_first]) + 1
         update = Call(
             name=f"{_name_of(program, old)}.update",
             target=aten.copy_.default,
@@ -45,9 +49,17 @@ def add_updates(program: Program, mutations: list[tuple[int, int]]) -> None:
             kwargs={},
             phase="backward" if at > program.seed else "forward",
             once=True,
-            tokens=tuple(i for i in readers if i != program.values[new].call),
+            tokens=tuple(i for i in readers.always if i != maker),
         )
-        insert(program, at, update)
+        inserted.append((at, update))
+    insert_all(program, inserted)
+
+
+class _Readers(NamedTuple):
+    """Ops that read what is changed: in every run, or only in a run that makes the new value."""
+
+    always: list[int]
+    at_first: list[int]
 
 
 def _name_of(program: Program, value: int) -> str:
@@ -65,33 +77,78 @@ def add_gradients(program: Program, gradients: dict[str, list[int]]) -> None:
     are made. Autograd takes a gradient over as it is where its strides are the parameter's and
     nobody else holds it; the copy that it would make elsewhere is an op of the graph here.
     """
-    taken: set[int] = set()
-    for name, parts in gradients.items():
-        parts = sorted(set(parts), key=lambda v: (program.values[v].call, v))
-        total = parts[0]
-        for part in parts[1:]:
-            total = _append(
-                program, f"{name}.sum", aten.add.Tensor, (Ref(total), Ref(part)), after=part
-            )
-        program.gradients[name] = _own(program, name, program.parameters[name], total, taken)
-    for position, value in list(program.input_gradients.items()):
-        source = program.inputs[position]
-        program.input_gradients[position] = _own(
-            program, f"input{position}", source, value, taken
+    _Gradients(program).add(gradients)
+
+
+class _Gradients:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.taken: set[int] = set()
+        self.inserted: list[tuple[int, Call]] = []
+        self.places: dict[int, int] = {}  # new value -> where its maker is put
+
+    def add(self, gradients: dict[str, list[int]]) -> None:
+        program = self.program
+        for name, parts in gradients.items():
+            parts = sorted(set(parts), key=lambda v: (program.values[v].call, v))
+            total = parts[0]
+            for part in parts[1:]:
+                after = max(self._after(total), self._after(part))
+                like = program.values[total]
+                total = self._make(
+                    f"{name}.sum",
+                    aten.add.Tensor,
+                    (Ref(total), Ref(part)),
+                    (like.shape, _dense(like)),
+                    after,
+                )
+            source = program.parameters[name]
+            program.gradients[name] = self._own(name, source, total)
+        for position, value in list(program.input_gradients.items()):
+            source = program.inputs[position]
+            program.input_gradients[position] = self._own(f"input{position}", source, value)
+        insert_all(program, self.inserted)
+
+    def _own(self, name: str, source: int, value: int) -> int:
+        """`value`, or a copy of it where autograd would not simply take it over."""
+        values, storages = self.program.values, self.program.storages
+        held, like = values[value], values[source]
+        foreign = storages[held.storage].kind != "computed" or (
+            held.storage == values[self.program.tangent].storage
         )
+        if foreign or held.storage in self.taken or not _same_layout(held, like):
+            args = (Ref(value), like.shape, like.stride)
+            layout = (like.shape, like.stride)
+            value = self._make(f"{name}.lay_out", laid_out, args, layout, self._after(value))
+        self.taken.add(values[value].storage)
+        return value
 
+    def _after(self, value: int) -> int:
+        at = self.places.get(value, self.program.values[value].call + 1)
+        return max(at, self.program.seed + 1)
 
-def _own(program: Program, name: str, source: int, value: int, taken: set[int]) -> int:
-    """`value`, or a copy of it where autograd would not simply take it over."""
-    held = program.values[value]
-    computed = program.storages[held.storage].kind == "computed" and value != program.tangent
-    computed = computed and held.storage != program.values[program.tangent].storage
-    if not computed or held.storage in taken or not _same_layout(held, program.values[source]):
-        like = program.values[source]
-        args = (Ref(value), like.shape, like.stride)
-        value = _append(program, f"{name}.lay_out", laid_out, args, after=value)
-    taken.add(program.values[value].storage)
-    return value
+    def _make(
+        self,
+        name: str,
+        target: Any,
+        args: tuple[Any, ...],
+        layout: tuple[tuple[int, ...], tuple[int, ...]],
+        at: int,
+    ) -> int:
+        """A new backward call at `at`; the value it makes."""
+        program = self.program
+        shape, stride = layout
+        like = program.values[args[0].value]
+        span = sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        numel = 1 + span if all(shape) else 0
+        program.storages.append(Storage(numel * like.dtype.itemsize, "computed"))
+        program.values.append(
+            Value(len(program.storages) - 1, shape, stride, like.dtype, like.device)
+        )
+        value = len(program.values) - 1
+        self.places[value] = at
+        self.inserted.append((at, Call(name, target, args, {}, outputs=[value], phase="backward")))
+        return value
 
 
 def _same_layout(gradient: Value, parameter: Value) -> bool:
@@ -107,25 +164,6 @@ def laid_out(
     return gradient.new_empty_strided(shape, stride).copy_(gradient)
 
 
-def _append(
-    program: Program, name: str, target: Any, args: tuple[Any, ...], *, after: int
-) -> int:
-    """A new backward call right after the maker of value `after`; the value it makes."""
-    at = max(program.values[after].call + 1, program.seed + 1)
-    like = program.values[args[0].value]
-    shape, stride = (args[1], args[2]) if target is laid_out else (like.shape, _dense(like))
-    numel = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if all(shape) else 0
-    program.storages.append(Storage(numel * like.dtype.itemsize, "computed"))
-    program.values.append(
-        Value(len(program.storages) - 1, tuple(shape), tuple(stride), like.dtype, like.device)
-    )
-    value = len(program.values) - 1
-    insert(
-        program, at, Call(name, target, args, {}, outputs=[value], phase="backward", module="")
-    )
-    return value
-
-
 def _dense(value: Value) -> tuple[int, ...]:
     """The strides of an elementwise result: dense, in the order of the input's."""
     order = sorted(range(len(value.shape)), key=lambda d: (value.stride[d], -d))
@@ -137,17 +175,33 @@ def _dense(value: Value) -> tuple[int, ...]:
     return tuple(stride)
 
 
-def insert(program: Program, at: int, call: Call) -> None:
-    """Put `call` before the call that is at index `at` now; its outputs are its own."""
+def insert_all(program: Program, inserted: list[tuple[int, Call]]) -> None:
+    """Put each call before the one that is at its index now; those at one place keep their order.
+
+    O(values + calls), however many are inserted.
+    """
+    at_place: dict[int, list[Call]] = {}
+    for at, call in inserted:
+        at_place.setdefault(at, []).append(call)
+    calls: list[Call] = []
+    moved: list[int] = []
+    for i, call in enumerate(program.calls):
+        calls += at_place.get(i, [])
+        moved.append(len(calls))
+        calls.append(call)
+    calls += at_place.get(len(program.calls), [])
     for value in program.values:
-        value.call += value.call >= at
+        value.call = moved[value.call] if value.call >= 0 else -1
     for storage in program.storages:
-        storage.call += storage.call >= at
-    for other in program.calls:
-        other.tokens = tuple(token + (token >= at) for token in other.tokens)
-    program.seed += program.seed >= at
-    program.calls.insert(at, call)
-    for position, output in enumerate(call.outputs):
-        value = program.values[output]
-        value.call, value.position = at, position
-        program.storages[value.storage].call = at
+        storage.call = moved[storage.call] if storage.call >= 0 else -1
+    for call in calls:
+        call.tokens = tuple(moved[token] for token in call.tokens)
+    program.seed = moved[program.seed] if program.seed >= 0 else -1
+    program.calls = calls
+    new = {id(call) for _, call in inserted}
+    for i, call in enumerate(calls):
+        if id(call) in new:
+            for position, output in enumerate(call.outputs):
+                program.values[output].call = i
+                program.values[output].position = position
+                program.storages[program.values[output].storage].call = i

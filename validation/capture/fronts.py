@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import traceback
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -49,7 +51,8 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     has_loss = skeleton.step.loss_function is not None
     handles = _watch(skeleton.step, spans)
     try:
-        graph_module = private.export_joint(skeleton.step, skeleton.tensors, mode)
+        with _plain_recurrence(skeleton):
+            graph_module = private.export_joint(skeleton.step, skeleton.tensors, mode)
         return Traced(graph_module, tuple(spans), "direct", has_loss)
     except SchedsimError:
         raise
@@ -64,6 +67,20 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
         return Traced(graph_module, (), "dynamo", has_loss)
     except Exception as error:
         raise _refusal(direct, error) from error
+
+
+@contextlib.contextmanager
+def _plain_recurrence(skeleton: Skeleton) -> Iterator[None]:
+    """Trace recurrent layers on CPU as the ops of their time steps.
+
+    Their fused CPU kernel is traced in its inference form, which keeps nothing for a backward.
+    """
+    recurrent = any(isinstance(module, nn.RNNBase) for module in skeleton.step.modules())
+    if not recurrent or skeleton.device != "cpu":
+        yield
+        return
+    with torch.backends.mkldnn.flags(enabled=False):
+        yield
 
 
 def _watch(step: nn.Module, spans: list[Span]) -> list[Any]:

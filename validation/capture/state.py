@@ -39,7 +39,9 @@ def optimizer_bytes(optimizer: str | int, model: nn.Module) -> int:
         near = difflib.get_close_matches(str(optimizer), _MOMENTS, n=1)
         raise SchedsimError(
             f"optimizer={optimizer!r} is unknown",
-            hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(_MOMENTS)}, or bytes",
+            hint=f"did you mean {near[0]!r}?"
+            if near
+            else f"one of {', '.join(_MOMENTS)}, or bytes",
         )
     trained = [p for p in model.parameters() if p.requires_grad]
     return _MOMENTS[optimizer] * sum(p.numel() * p.element_size() for p in trained)

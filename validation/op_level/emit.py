@@ -108,8 +108,7 @@ class _Emitter:
         carried = [
             v
             for v in self.defined
-            if program.values[v].storage not in held
-            and program.values[v].storage in later
+            if program.values[v].storage not in held and program.values[v].storage in later
         ]
         exprs = [
             f"v{v}.detach()" if program.values[v].storage == loss_storage else f"v{v}"
@@ -135,9 +134,7 @@ class _Emitter:
         for v in gradients:
             self._ensure(v)
         self.lines.append(f"    return [{', '.join(f'v{v}' for v in gradients)}]")
-        backward = self._compile(
-            "backward", "resident, carried, gradient, counts, random, hook"
-        )
+        backward = self._compile("backward", "resident, carried, gradient, counts, random, hook")
         return Halves(forward, backward, self.resident, again)
 
     # -- lifetimes, as the simulator has them -----------------------------------------------------

@@ -120,9 +120,7 @@ class _Slots:
             self.fetch[value] = _getter(owners[owner], attribute)
         self.names = {value: name for name, value in program.parameters.items()}
         self.positions = {value: position for position, value in program.inputs.items()}
-        self.guarded = [
-            i for i, v in enumerate(resident) if v in self.names or v in self.positions
-        ]
+        self.guarded = [i for i, v in enumerate(resident) if v in self.names or v in self.positions]
         self.trained = [program.parameters[name] for name in program.gradients]
         self.input_grads = [program.inputs[position] for position in program.input_gradients]
 
