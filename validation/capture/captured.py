@@ -28,6 +28,9 @@ class OpCosts(Protocol):
     @property
     def workspace_bytes(self) -> Mapping[str, int]: ...
 
+    @property
+    def size_bytes(self) -> Mapping[str, int]: ...
+
 
 @dataclass(frozen=True)
 class CapturedGraph:
@@ -67,13 +70,16 @@ class CapturedGraph:
         Parameters
         ----------
         costs
-            By op name; an op that is not named keeps what it has.
+            By op name; an op that is not named keeps what it has. Tensors that the kernels were
+            found to return in another size are corrected.
         """
+        sizes = costs.size_bytes
         ops = tuple(
             replace(
                 op,
                 time_s=costs.time_s.get(op.name, op.time_s),
                 workspace_bytes=costs.workspace_bytes.get(op.name, op.workspace_bytes),
+                writes={name: sizes.get(name, size) for name, size in op.writes.items()},
             )
             for op in self.graph.ops
         )

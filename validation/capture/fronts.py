@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import traceback
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -79,7 +80,10 @@ def _plain_recurrence(skeleton: Skeleton) -> Iterator[None]:
     if not recurrent or skeleton.device != "cpu":
         yield
         return
-    with torch.backends.mkldnn.flags(enabled=False):
+    with contextlib.ExitStack() as stack:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of settings for devices that are not here
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         yield
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -183,3 +183,14 @@ def module_path(node: torch.fx.Node) -> str | None:
         return None
     path = next(reversed(stack.values()))[0]
     return str(path) if isinstance(path, str) else None
+
+
+def allocations(run: Callable[[], Any]) -> list[int]:
+    """Bytes that the CPU allocator gave out (positive) and took back, in order, during `run`."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    events: Any = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    found = [event for event in events if event.name() == "[memory]"]
+    return [int(event.nbytes()) for event in sorted(found, key=lambda e: e.start_ns())]

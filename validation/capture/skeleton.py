@@ -1,4 +1,4 @@
-"""A model without its memory: the same modules over fake tensors, as one step that returns a loss."""
+"""A model without its memory: its modules over fake tensors, as a step that returns the loss."""
 
 from __future__ import annotations
 
