@@ -1,0 +1,293 @@
+"""A schedule as Python source: the runs of one half of the step, in order, with their frees.
+
+Source rather than a loop over records: a local variable is the cheapest holder of a tensor, and
+``del`` right after the last use frees it exactly where the simulator says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..capture.program import Call, Program, Ref, refs
+from ..capture.to_graph import op_calls, result_storages
+
+
+@dataclass(frozen=True)
+class Half:
+    """One compiled half of a step.
+
+    Attributes
+    ----------
+    source : str
+        What is run, for reading.
+    function
+        ``forward(resident, counts, random, hook) -> (loss, carried)`` or
+        ``backward(resident, carried, gradient, counts, random, hook) -> gradients``.
+    """
+
+    source: str
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The two halves, split at the hand-over of the loss to autograd.
+
+    Attributes
+    ----------
+    forward, backward : Half
+    resident : tuple of int
+        Values that exist before the step, in the order in which both halves take them.
+    repeated_random : tuple of int
+        Calls that draw random numbers and run more than once.
+    """
+
+    forward: Half
+    backward: Half
+    resident: tuple[int, ...]
+    repeated_random: tuple[int, ...]
+
+
+def emit(program: Program, runs: Sequence[int], *, observed: bool = False) -> Halves:
+    """`runs` (indices of the graph's ops) as two functions; O(runs + reads).
+
+    Parameters
+    ----------
+    observed
+        Whether ``hook(run)`` is called before every run.
+    """
+    return _Emitter(program, runs, observed).emit()
+
+
+@dataclass
+class _Emitter:
+    program: Program
+    runs: Sequence[int]
+    observed: bool
+    lines: list[str] = field(default_factory=list)
+    names: dict[str, Any] = field(default_factory=dict)  # what the source refers to
+    bound: dict[int, str] = field(default_factory=dict)  # id of an object -> its name
+    defined: dict[int, None] = field(default_factory=dict)  # values that are local variables now
+
+    def __post_init__(self) -> None:
+        self.ops = op_calls(self.program)
+        self.of_storage: dict[int, list[int]] = {}
+        for v, value in enumerate(self.program.values):
+            self.of_storage.setdefault(value.storage, []).append(v)
+        self.resident = tuple(
+            v
+            for v, value in enumerate(self.program.values)
+            if self.program.storages[value.storage].kind in ("static", "input") and value.call < 0
+        )
+        self.resident_set = frozenset(self.resident)
+
+    def emit(self) -> Halves:
+        program = self.program
+        frees, alive = self._lifetimes()
+        counts = [0] * len(self.ops)
+        for run in self.runs:
+            counts[run] += 1
+        again = tuple(
+            i for op, i in enumerate(self.ops) if program.calls[i].random and counts[op] > 1
+        )
+        slot = {i: k for k, i in enumerate(again)}
+        split = next(k for k, run in enumerate(self.runs) if self.ops[run] == program.seed)
+        seen: set[int] = set()
+        self._load_resident()
+        for k in range(split):
+            self._run(k, slot, seen, frees[k], alive[k])
+        loss = program.loss
+        self._ensure(loss)
+        held = {program.values[v].storage for v in self.resident}
+        later = self._read_after(split)
+        # The loss itself must not be held by its own autograd node; a detached view may be.
+        loss_storage = program.values[loss].storage
+        carried = [
+            v
+            for v in self.defined
+            if program.values[v].storage not in held and program.values[v].storage in later
+        ]
+        exprs = [
+            f"v{v}.detach()" if program.values[v].storage == loss_storage else f"v{v}"
+            for v in carried
+        ]
+        self.lines.append(f"    return v{loss}, [{', '.join(exprs)}]")
+        forward = self._compile("forward", "resident, counts, random, hook")
+        self.defined = {}
+        self._load_resident()
+        if carried:
+            self.lines.append(f"    [{', '.join(f'v{v}' for v in carried)}] = carried")
+            self.lines.append("    carried.clear()")
+        self.defined.update(dict.fromkeys(carried))
+        self._count(split)
+        if program.tangent in self._values_alive(alive[split]):
+            self.lines.append(f"    v{program.tangent} = gradient")
+            self.defined[program.tangent] = None
+        self.lines.append("    del gradient")
+        self._free(frees[split])
+        for k in range(split + 1, len(self.runs)):
+            self._run(k, slot, seen, frees[k], alive[k])
+        gradients = [*program.gradients.values(), *program.input_gradients.values()]
+        for v in gradients:
+            self._ensure(v)
+        self.lines.append(f"    return [{', '.join(f'v{v}' for v in gradients)}]")
+        backward = self._compile("backward", "resident, carried, gradient, counts, random, hook")
+        return Halves(forward, backward, self.resident, again)
+
+    # -- lifetimes, as the simulator has them -----------------------------------------------------
+
+    def _reads_writes(self, call: Call) -> tuple[list[int], list[int]]:
+        writes = [self.program.values[v].storage for v in call.outputs if v >= 0]
+        return self.program.base_reads(call), list(dict.fromkeys(writes))
+
+    def _lifetimes(self) -> tuple[list[list[int]], list[list[int]]]:
+        """For each run, the storages that die with it, and those of its outputs that outlive it."""
+        program = self.program
+        table = [self._reads_writes(program.calls[i]) for i in self.ops]
+        last: dict[int, int] = {}  # storage -> last read of its current instance
+        made: dict[int, int] = {}  # storage -> the run that made it
+        frees: list[list[int]] = [[] for _ in self.runs]
+        alive: list[list[int]] = [[] for _ in self.runs]
+
+        def close(storage: int) -> None:
+            end = last.get(storage, -1)
+            if end >= 0:
+                frees[end].append(storage)
+                alive[made[storage]].append(storage)
+
+        for k, run in enumerate(self.runs):
+            reads, writes = table[run]
+            for storage in reads:
+                if storage in made:
+                    last[storage] = k
+            for storage in writes:
+                if storage in made:
+                    close(storage)
+                made[storage], last[storage] = k, -1
+        kept = dict.fromkeys(result_storages(program))
+        for storage in made:
+            if storage in kept:
+                alive[made[storage]].append(storage)
+            else:
+                close(storage)
+        return frees, alive
+
+    def _read_after(self, split: int) -> set[int]:
+        """Storages whose instance of before run `split` is read later (or is a result)."""
+        program = self.program
+        found = set(result_storages(program)) - {program.values[program.loss].storage}
+        written: set[int] = set()
+        for run in self.runs[split + 1 :]:
+            reads, writes = self._reads_writes(program.calls[self.ops[run]])
+            found.update(s for s in reads if s not in written)
+            written.update(writes)
+        return found
+
+    def _values_alive(self, storages: list[int]) -> set[int]:
+        return {v for s in storages for v in self.of_storage[s]}
+
+    # -- source -----------------------------------------------------------------------------------
+
+    def _load_resident(self) -> None:
+        names = "".join(f"v{v}, " for v in self.resident)
+        if names:
+            self.lines.append(f"    {names}= resident")
+        self.defined.update(dict.fromkeys(self.resident))
+
+    def _count(self, k: int) -> None:
+        if self.observed:
+            self.lines.append(f"    hook({k})")
+        self.lines.append(f"    counts[{self.runs[k]}] += 1")
+
+    def _run(
+        self, k: int, slot: dict[int, int], seen: set[int], frees: list[int], alive: list[int]
+    ) -> None:
+        program = self.program
+        index = self.ops[self.runs[k]]
+        call = program.calls[index]
+        outlive = self._values_alive(alive)
+        lean = call.lean is not None and not any(
+            call.outputs[position] in outlive for position in call.optional
+        )
+        target, args = call.lean if lean and call.lean else (call.target, call.args)
+        for v in refs((args, call.kwargs)):
+            self._ensure(v)
+        self._count(k)
+        expression = self._expression(target, args, call.kwargs)
+        if index in slot:
+            # Random and repeated: the first run notes the generator's state, the others replay it.
+            how = "again" if index in seen else "first"
+            seen.add(index)
+            head = f"random.{how}({slot[index]}, "
+            expression = head + expression.replace("(", ", ", 1)
+        for s in {program.values[v].storage: None for v in call.outputs if v >= 0}:
+            for v in self.of_storage[s]:  # views of an older instance
+                self.defined.pop(v, None)
+        kept = [(p, v) for p, v in enumerate(call.outputs) if v >= 0 and v in outlive]
+        if not kept:
+            self.lines.append(f"    {expression}")
+        elif not call.is_tuple:
+            self.lines.append(f"    v{kept[0][1]} = {expression}")
+        else:
+            self.lines.append(f"    t = {expression}")
+            self.lines += [f"    v{v} = t[{position}]" for position, v in kept]
+            self.lines.append("    del t")
+        self.defined.update(dict.fromkeys(v for _, v in kept))
+        self._free(frees)
+
+    def _free(self, storages: list[int]) -> None:
+        dead = [v for s in storages for v in self.of_storage[s] if v in self.defined]
+        dead = [v for v in dead if v not in self.resident_set]
+        for v in dead:
+            del self.defined[v]
+        if dead:
+            self.lines.append(f"    del {', '.join(f'v{v}' for v in dead)}")
+
+    def _ensure(self, v: int) -> None:
+        """Make value `v` a local variable: it is one, or it is a view of something that is."""
+        if v in self.defined:
+            return
+        program = self.program
+        call = program.calls[program.values[v].call]
+        assert call.is_view, f"{call.name} has not run"
+        for source in refs((call.args, call.kwargs)):
+            self._ensure(source)
+        expression = self._expression(call.target, call.args, call.kwargs)
+        if not call.is_tuple:
+            self.lines.append(f"    v{v} = {expression}")
+        else:
+            self.lines.append(f"    v{v} = {expression}[{program.values[v].position}]")
+        self.defined[v] = None
+
+    def _expression(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        parts = [self._text(arg) for arg in args]
+        parts += [f"{key}={self._text(arg)}" for key, arg in kwargs.items()]
+        return f"{self._bind(target, 'f')}({', '.join(parts)})"
+
+    def _text(self, arg: Any) -> str:
+        if isinstance(arg, Ref):
+            return f"v{arg.value}"
+        if isinstance(arg, list):
+            return f"[{', '.join(self._text(item) for item in arg)}]"
+        if isinstance(arg, tuple):
+            return f"({''.join(self._text(item) + ', ' for item in arg)})"
+        plain = arg is None or isinstance(arg, bool | int | str)
+        if plain or (isinstance(arg, float) and math.isfinite(arg)):
+            return repr(arg)
+        return self._bind(arg, "k")
+
+    def _bind(self, thing: Any, prefix: str) -> str:
+        if id(thing) not in self.bound:
+            self.bound[id(thing)] = f"{prefix}{len(self.bound)}"
+            self.names[self.bound[id(thing)]] = thing
+        return self.bound[id(thing)]
+
+    def _compile(self, name: str, parameters: str) -> Half:
+        source = "\n".join([f"def {name}({parameters}):", *self.lines, ""])
+        self.lines = []
+        space = dict(self.names)
+        exec(compile(source, f"<schedule {name}>", "exec"), space)
+        return Half(source, space[name])
