@@ -16,11 +16,12 @@ from schedsim.errors import UnsupportedError
 from schedsim.graph import Graph
 from schedsim.schedule import Schedule
 
+from ..capture.skeleton import count_extra_inputs
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
 from .bench import Bench
 from .lowering import lowered
-from .module import ScheduledModule, loss_of
+from .module import ScheduledModule, loss_of, split_inputs
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
 from .program import make_program
 from .replay import Buffers, changed_buffers, copies, generators, other_buffers, untouched
@@ -81,7 +82,7 @@ class CapturedChain:
 def capture_chain(
     model: nn.Module,
     inputs: Any,
-    loss: Callable[[Any], Tensor] | None = None,
+    loss: Callable[..., Tensor] | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
     blocks: Sequence[nn.Module] | None = None,
@@ -103,6 +104,7 @@ def capture_chain(
         Of one step: a tuple, one tensor, or a mapping of keywords.
     loss
         Makes a scalar of the model's output; ``None`` where the output is one, or has ``.loss``.
+        What it takes besides comes last among `inputs`: ``(x, target)`` for ``cross_entropy``.
     kwargs
         Keyword inputs.
     meter
@@ -140,7 +142,8 @@ def capture_chain(
     (3, 128)
     """
     arguments, keywords = _arguments(inputs, kwargs)
-    step = StepInputs(arguments, keywords)
+    num_extra = count_extra_inputs(model, loss, len(arguments))
+    step = split_inputs(arguments, keywords, num_extra)
     parts = _parts(model, step, blocks)
     if loss is None:
         parts[-1] = _giving_loss(parts[-1])
@@ -150,7 +153,7 @@ def capture_chain(
     with untouched(model), _own_gradients(model), no_collection():
         parts, values, state = _settled(model, parts, step, notes)
         sizes = Sizes.of(parts, values, step, model, loss)
-        layout = Layout(parts, loss, sizes.needs_gradient, state, generators(model))
+        layout = Layout(parts, loss, num_extra, sizes.needs_gradient, state, generators(model))
         chosen = get_meter(meter, device)
         bench = Bench(layout, step, sizes, chosen, device)
         rows = bench.measure_bytes(values)
@@ -228,7 +231,7 @@ def _settled(
     again by itself, or would have its memory counted twice: it is joined to the part before.
     """
     settled: list[Part] = []
-    values: list[Any] = [(step.arguments, dict(step.keywords))]
+    values: list[Any] = [(step.arguments, dict(step.keywords), step.extra)]
     state: list[Buffers] = []
     given = storage_keys(values[0])
     moved: dict[int, int] = {0: 0}  # value before joining -> after

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -53,10 +53,15 @@ class ScheduledModule(nn.Module):
     def __init__(self, model: nn.Module, layout: Layout, program: Program) -> None:
         super().__init__()
         self.model = model
-        self.loss: Callable[[Any], Tensor] | None = layout.loss
+        self.loss: Callable[..., Tensor] | None = layout.loss
         self.run_counts: dict[str, int] = {}
         self.observer: Observer | None = None
         self._layout, self._program = layout, program
+
+    @property
+    def run_names(self) -> list[str]:
+        """The ops of the schedule, in run order."""
+        return [run.name for run in self._program.runs]
 
     def forward(self, *inputs: Any, **keywords: Any) -> Tensor:
         """The loss of one step on `inputs`, as the model takes them."""
@@ -67,31 +72,38 @@ class ScheduledModule(nn.Module):
                 "an input requires a gradient, which a schedule does not give",
                 hint="detach it, or make what produces it part of the model",
             )
-        step = Step(
-            replace(self._layout, loss=self.loss),
-            self._program,
-            StepInputs(inputs, keywords),
-            self.observer,
-        )
+        given = split_inputs(inputs, keywords, self._layout.num_extra)
+        layout = replace(self._layout, loss=self.loss)
+        step = Step(layout, self._program, given, self.observer)
         self.run_counts = step.counts
         loss: Tensor = _Scheduled.apply(step, ANCHOR)  # type: ignore[no-untyped-call]
         return loss
 
     def _plain(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Tensor:
-        return plain_loss(self.model, self.loss, inputs, keywords)
+        return plain_loss(self.model, self.loss, inputs, keywords, self._layout.num_extra)
 
 
 def plain_loss(
     model: nn.Module,
-    loss: Callable[[Any], Tensor] | None,
+    loss: Callable[..., Tensor] | None,
     inputs: tuple[Any, ...],
-    keywords: dict[str, Any],
+    keywords: Mapping[str, Any],
+    num_extra: int = 0,
 ) -> Tensor:
     """The loss of the model itself, with nothing scheduled."""
-    out = model(*inputs, **keywords)
+    given = split_inputs(inputs, keywords, num_extra)
+    out = model(*given.arguments, **given.keywords)
     if loss is None:
         return loss_of(out)
-    return loss(out)
+    return loss(out, *given.extra)
+
+
+def split_inputs(
+    inputs: tuple[Any, ...], keywords: Mapping[str, Any], num_extra: int
+) -> StepInputs:
+    """The inputs of a step, the last `num_extra` of which are the loss's own."""
+    own = len(inputs) - num_extra
+    return StepInputs(inputs[:own], keywords, inputs[own:])
 
 
 def loss_of(out: Any) -> Tensor:

@@ -19,6 +19,8 @@ class StepInputs:
     ----------
     arguments, keywords
         Of the call of the model.
+    extra
+        What the loss takes besides the output.
     side
         Arguments of the blocks of a split model besides the activation, block by block.
     prefix_rng
@@ -27,6 +29,7 @@ class StepInputs:
 
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any] = field(default_factory=dict)
+    extra: tuple[Any, ...] = ()
     side: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     prefix_rng: Any = None
 

@@ -55,6 +55,8 @@ class Layout:
     ----------
     parts, loss
         The model, and what makes a scalar of its output (``None``: the output is it).
+    num_extra
+        How many of the last positional inputs go to the loss instead of the model.
     needs_gradient
         Of each value, for each leaf of its tree, whether a gradient flows to it.
     state
@@ -64,7 +66,8 @@ class Layout:
     """
 
     parts: Sequence[Part]
-    loss: Callable[[Any], Tensor] | None
+    loss: Callable[..., Tensor] | None
+    num_extra: int
     needs_gradient: Sequence[tuple[bool, ...]]
     state: Sequence[Buffers]
     devices: tuple[str, ...]
@@ -255,7 +258,7 @@ class Step:
                 torch.enable_grad(),
                 saved_tensors_hooks(*self._packing((last,), cell)),
             ):
-                out = loss(*self._gated((last,), cell))
+                out = loss(*self._gated((last,), cell), *self.inputs.extra)
             self._loss = _Bundle(_edges(out), cell)
         if not isinstance(out, Tensor) or out.numel() != 1:
             raise SchedsimError(

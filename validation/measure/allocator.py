@@ -11,6 +11,8 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from .quiet import quiet_stderr
+
 _PHASE = "schedsim phase"
 
 
@@ -28,13 +30,20 @@ def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any
     (4000, 4)
     """
     results = []
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorder:
+    recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with quiet_stderr():
+        recorder.start()
+    try:
         for function in functions:
             with record_function(_PHASE):
                 pass
             results.append(function())
+    finally:
+        with quiet_stderr():
+            recorder.stop()
     # Events arrive by thread: put them in order of time.
-    events = recorder.profiler.kineto_results.events()
+    profiler: Any = recorder.profiler
+    events = profiler.kineto_results.events()
     found = sorted(
         (
             (event.start_ns(), event.name() == _PHASE, event.nbytes())

@@ -229,6 +229,20 @@ def test_models_of_transformers_are_split_and_trained(family):
     assert all(map(torch.equal, plain, outcome(model, lambda: module(**keywords))))
 
 
+def test_targets_may_be_inputs():
+    """loss(output, target): the target comes last among the inputs, another one each step."""
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+    x, target = torch.randn(4, 8), torch.randint(8, (4,))
+    loss = nn.functional.cross_entropy
+    captured = capture_chain(model, (x, target), loss, rounds=0)
+    module = captured.module(recompute_everything(captured.chain))
+    plain = outcome(model, lambda: loss(model(x), target))
+    assert all(map(torch.equal, plain, outcome(model, lambda: module(x, target))))
+    other = (target + 1) % 8
+    plain = outcome(model, lambda: loss(model(x), other))
+    assert all(map(torch.equal, plain, outcome(model, lambda: module(x, other))))
+
+
 def test_what_cannot_be_split_says_what_to_do():
     """No line of blocks, and blocks that are no line."""
     with pytest.raises(UnsupportedError) as refused:
