@@ -10,6 +10,7 @@ under no_grad.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -191,7 +192,7 @@ class Step:
                 values = [self.values.get(value) for value in part.reads]
                 with torch.no_grad():
                     out = part.call(self.inputs, *values)
-        self.values[index + 1] = tree_map_only(Tensor, Tensor.detach, out)
+        self.values[index + 1] = detached(out)
 
     def _saving(self, part: Part, index: int) -> Any:
         cell = _Cell()
@@ -205,20 +206,22 @@ class Step:
         gated = []
         for value in reads:
             tree = self.values.get(value)
-            leaves, spec = tree_flatten(tree)
             needs = self.layout.needs_gradient[value]
             through = [i for i, wanted in enumerate(needs) if wanted]
             if through:
-                passed = _Gate.apply(cell, value, ANCHOR, *(leaves[i] for i in through))  # type: ignore[no-untyped-call]
+                leaves, spec = tree_flatten(tree)
+                apply: Any = _Gate.apply
+                passed = apply(cell, value, ANCHOR, *(leaves[i] for i in through))
                 for i, tensor in zip(through, passed, strict=True):
                     leaves[i] = tensor
-            gated.append(tree_unflatten(leaves, spec))
+                tree = tree_unflatten(leaves, spec)
+            gated.append(tree)
         return gated
 
     def _packing(self, reads: Sequence[int], cell: _Cell) -> tuple[Any, Any]:
         places: dict[int, tuple[int, int, torch.dtype]] = {}
         for value in reads:
-            for i, leaf in enumerate(tree_flatten(self.values.get(value))[0]):
+            for i, leaf in enumerate(leaves_of(self.values.get(value))):
                 if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
                     places[leaf.untyped_storage()._cdata] = (value, i, leaf.dtype)
 
@@ -242,6 +245,8 @@ class Step:
         return pack, unpack
 
     def _as_the_first_time(self, run: Run) -> Any:
+        if run.first and run.last and not self._autocast.devices:
+            return _NOTHING
         return _Conditions(self, run)
 
     # Loss
@@ -254,7 +259,7 @@ class Step:
             self._loss = _Bundle([], cell)
         else:
             with (
-                self._autocast.entered(),
+                self._autocast.entered() if self._autocast.devices else _NOTHING,
                 torch.enable_grad(),
                 saved_tensors_hooks(*self._packing((last,), cell)),
             ):
@@ -307,7 +312,7 @@ class Step:
         ]
         cell = bundle.cell
         if pairs:
-            cell.inputs = {v: tree_flatten(self.values.get(v))[0] for v in reads}
+            cell.inputs = {v: leaves_of(self.values.get(v)) for v in reads}
             torch.autograd.backward([e for e, _ in pairs], [g for _, g in pairs])
             cell.inputs = None
         found: dict[int, list[Tensor | None]] = {}
@@ -326,8 +331,18 @@ class Step:
 def _edges(out: Any) -> list[Any]:
     return [
         get_gradient_edge(leaf) if isinstance(leaf, Tensor) and leaf.requires_grad else None
-        for leaf in tree_flatten(out)[0]
+        for leaf in leaves_of(out)
     ]
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """The leaves of a tree; most are a single tensor."""
+    return [tree] if isinstance(tree, Tensor) else tree_flatten(tree)[0]
+
+
+def detached(tree: Any) -> Any:
+    """The tree with its tensors outside of autograd."""
+    return tree.detach() if isinstance(tree, Tensor) else tree_map_only(Tensor, Tensor.detach, tree)
 
 
 def compact(tensor: Tensor) -> Tensor:
@@ -338,6 +353,9 @@ def compact(tensor: Tensor) -> Tensor:
     """
     own = tensor.numel() * tensor.element_size()
     return tensor if tensor.untyped_storage().nbytes() <= own else tensor.clone()
+
+
+_NOTHING: Any = nullcontext()
 
 
 class _Conditions:
