@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -127,16 +128,8 @@ class Steps:
 
     def times(self, names: list[str], rounds: int) -> dict[str, list[float]]:
         """Seconds of steps, all names in turn in every round."""
-
-        def stepping(name: str) -> Any:
-            def run() -> None:
-                self.start()
-                self.step(name)
-
-            return run
-
-        functions = {name: stepping(name) for name in names}
-        return time_interleaved(functions, rounds=rounds, device=self.device)
+        functions = {name: partial(self.step, name) for name in names}
+        return time_interleaved(functions, rounds=rounds, device=self.device, before=self.start)
 
     def _tracked_peak(self, which: str) -> Peak:
         module = self.modules[which]

@@ -1,4 +1,4 @@
-"""The ops of single blocks, run as a step runs them, with their bytes and times measured."""
+"""The ops of single blocks, run as a step runs them, with their bytes measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..measure import Meter
-from ..measure.timing import time_once
 from .parts import StepInputs
 from .program import Program
 from .runtime import Layout, Step
@@ -40,18 +39,12 @@ class Bench:
         self.meter, self.device = meter, device
 
     def measure_bytes(self, values: list[Any]) -> list[Measured]:
-        """A row per part, the loss last, without times."""
+        """A row per part, the loss last; times are left for `timing.measure_times`."""
         rows = [Measured() for _ in range(len(self.layout.parts) + 1)]
         for i, row in enumerate(rows):
             self._once(i, values)  # warm: libraries choose kernels, caches fill
             self._bytes(i, values, row)
         return rows
-
-    def measure_times(self, values: list[Any], rows: list[Measured], rounds: int) -> None:
-        """Add `rounds` times to each row, all parts in turn in each round."""
-        for _ in range(rounds):
-            for i, row in enumerate(rows):
-                self._times(i, values, row)
 
     def _step(self, values: list[Any]) -> Step:
         step = Step(self.layout, Program((), 0), self.inputs)
@@ -127,12 +120,3 @@ class Bench:
         written = sum(sizes[value] for value in self.layout.parts[i].reads if value)
         charged = row.saved_bytes + consumers * out + written
         row.backward_workspace_bytes = max(0, pulled.peak_bytes - charged)
-
-    def _times(self, i: int, values: list[Any], row: Measured) -> None:
-        forward, saving, give, backward = self._ops(i, values)
-        if forward is not None:
-            row.forward_s.append(time_once(forward, self.device))
-        row.saving_s.append(time_once(saving, self.device))
-        if give is not None:
-            give()
-        row.backward_s.append(time_once(backward, self.device))

@@ -28,6 +28,7 @@ from .replay import Buffers, changed_buffers, copies, generators, other_buffers,
 from .runtime import Layout
 from .sizes import Sizes, static_tensors, storage_keys, tensors_in
 from .split import find_blocks
+from .timing import measure_times
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,9 @@ def capture_chain(
 
     Notes
     -----
-    Each block is run some times, one at a time: about ``2 * rounds + 6`` forwards and
-    ``rounds + 2`` backwards of each. Parameters, their gradients, buffers and random numbers are
-    left as they were. Static bytes are parameters, gradients, buffers and the tensors of the loss
+    Bytes are measured block by block; times in whole steps, that replay every block and that store
+    all where that fits. Parameters, their gradients, buffers and random numbers are left as they
+    were. Static bytes are parameters, gradients, buffers and the tensors of the loss
     and of side inputs. A forward's time is that of a run that keeps nothing; what keeping costs
     more is in the backward's time, as every step pays it once.
 
@@ -162,7 +163,9 @@ def capture_chain(
         if timed is not None:
             workload = timed
         elif rounds:
-            bench.measure_times(values, rows, rounds)
+            del values
+            how = measure_times(layout, step, workload, rows, device, rounds)
+            notes.append(f"times: medians over {rounds} rounds of {how}")
             workload = lowered(workload.name, parts, sizes, rows, library)
     if library:
         notes.append(f"matrix libraries keep {library} bytes on the device, counted as static")

@@ -19,7 +19,7 @@ def lowered(
 ) -> Chain | Graph:
     """The workload: a chain where the parts are a line. `rows` has one per part, the loss last."""
     times = _times(parts, sizes, rows)
-    loss_s = sum(map(_median, (rows[-1].saving_s, rows[-1].backward_s)))
+    loss_s = _median(rows[-1].backward_s)
     loss_workspace = rows[-1].forward_workspace_bytes
     static = sizes.static_bytes + library
     names = _unique([part.name for part in parts])

@@ -41,11 +41,12 @@ def time_interleaved(
     rounds: int = 7,
     warm_up: int = 1,
     device: torch.device | str = "cpu",
+    before: Callable[[], Any] | None = None,
 ) -> dict[str, list[float]]:
     """Times of each function, one per round; every round runs all of them once.
 
     What slows the machine for a while then slows all of them alike: compare the functions round by
-    round (`ratio`). The order turns from round to round.
+    round (`ratio`). The order turns from round to round. `before` runs ahead of each, untimed.
 
     Examples
     --------
@@ -54,13 +55,16 @@ def time_interleaved(
     [3, 3]
     """
     names = list(functions)
+    prepare = before or (lambda: None)
     for name in names:
         for _ in range(warm_up):
+            prepare()
             functions[name]()
     times: dict[str, list[float]] = {name: [] for name in names}
     for round_ in range(rounds):
         turn = round_ % len(names)
         for name in names[turn:] + names[:turn]:
+            prepare()
             times[name].append(time_once(functions[name], device))
     return times
 

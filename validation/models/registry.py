@@ -69,8 +69,16 @@ MODELS: dict[str, ModelInfo] = {
 """Name -> configuration. Every option of its builder can be changed."""
 
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
 def build_model(
-    name: str, *, device: str | torch.device = "cpu", seed: int = 0, **options: Any
+    name: str,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: str = "fp32",
+    seed: int = 0,
+    **options: Any,
 ) -> Workload:
     """The model called `name`, with random weights and inputs, on `device`.
 
@@ -80,6 +88,8 @@ def build_model(
         A key of `MODELS`.
     device
         Where parameters and inputs are made; ``"meta"`` makes shapes alone.
+    dtype
+        Of weights and activations: fp32, bf16 or fp16.
     seed
         Of weights and inputs; the generator's state is put back.
     **options
@@ -102,6 +112,8 @@ def build_model(
             f"unknown model {name!r}",
             hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(MODELS)}",
         )
+    if dtype not in DTYPES:
+        raise SchedsimError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
     info = MODELS[name]
     known = inspect.signature(info.build).parameters
     for option in options:
@@ -113,7 +125,8 @@ def build_model(
             )
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
-        return info.build(**{**info.options, **options})
+        built = info.build(**{**info.options, **options})
+        return built if dtype == "fp32" else built.to(DTYPES[dtype])
 
 
 def read_options(text: str) -> dict[str, Any]:
