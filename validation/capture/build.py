@@ -197,7 +197,7 @@ class _Builder:
             self.became[node] = args[0]
             return
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, private.OpOverload):
             raise UnsupportedError(
                 f"{self.namer.place(node)} uses {target}, which is no plain tensor op",
                 hint=WAY_OUT,
@@ -306,7 +306,7 @@ def _phase(node: torch.fx.Node, is_loss: bool) -> str:
     return "backward" if private.is_backward(node) else "forward"
 
 
-def _draws(target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _draws(target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a run changes the random state.
 
     Attention ops carry the tag of random ones even without dropout, so arguments are looked at.
@@ -323,7 +323,7 @@ def _draws(target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _masked_out(
-    target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[int, ...]:
     """Positions of the gradients that the op is asked not to compute.
 
@@ -350,7 +350,7 @@ def _correct_sizes(program: Program, call: Call) -> None:
         shapes = [program.values[v].shape for v in refs(call.args[:2])]
         storage = program.storages[program.values[call.outputs[0]].storage]
         itemsize = program.values[call.outputs[0]].dtype.itemsize
-        storage.size_bytes = math.prod(torch.broadcast_shapes(*shapes)) * itemsize
+        storage.size_bytes = math.prod(torch.broadcast_shapes(*shapes)) * itemsize  # type: ignore[no-untyped-call]
 
 
 def _make_lean(call: Call) -> None:

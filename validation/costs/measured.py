@@ -183,6 +183,7 @@ def _cpu_time(run: Callable[[], Any], target_s: float) -> float:
 
 
 def _cuda_time(run: Callable[[], Any], device: torch.device, target_s: float) -> float:
+    make_event: Callable[..., Any] = torch.cuda.Event
     run()
     torch.cuda.synchronize(device)
     times: list[float] = []
@@ -191,7 +192,7 @@ def _cuda_time(run: Callable[[], Any], device: torch.device, target_s: float) ->
         # Started in batches, so that the time between two events is the device's, not Python's.
         pairs = []
         for _ in range(5):
-            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            events: list[Any] = [make_event(enable_timing=True) for _ in range(2)]
             events[0].record()
             run()
             events[1].record()

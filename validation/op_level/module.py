@@ -65,7 +65,7 @@ class ScheduledModule(nn.Module):
         resident, differentiable = self._slots.gather(tensors)
         for i in range(len(self._counts)):
             self._counts[i] = 0
-        loss: torch.Tensor = _Step.apply(self, resident, *differentiable)
+        loss: torch.Tensor = _Step.apply(self, resident, *differentiable)  # type: ignore[no-untyped-call]
         return loss
 
     @property
@@ -183,16 +183,16 @@ class _Slots:
 
 
 def _getter(owner: nn.Module, attribute: str) -> Callable[[], torch.Tensor]:
-    return lambda: getattr(owner, attribute)  # type: ignore[no-any-return]
+    return lambda: getattr(owner, attribute)
 
 
 class _Step(torch.autograd.Function):
     """Both halves of a step as one node of the autograd graph."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, module: ScheduledModule, resident: list[torch.Tensor], *_leaves: torch.Tensor
-    ) -> torch.Tensor:
+    ) -> Any:
         captured = module._captured
         code = module._code()
         random = RandomReplay(len(code.repeated_random), captured.backend)
@@ -202,7 +202,7 @@ class _Step(torch.autograd.Function):
         ctx.resident, ctx.carried = resident, carried
         ctx.hook = module._hook
         ctx.versions = module._slots.versions(resident)
-        return loss  # type: ignore[no-any-return]
+        return loss
 
     @staticmethod
     @once_differentiable
