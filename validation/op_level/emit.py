@@ -43,12 +43,15 @@ class Halves:
         Values that exist before the step, in the order in which both halves take them.
     repeated_random : tuple of int
         Calls that draw random numbers and run more than once.
+    draws_in_order : bool
+        Whether first runs draw in the order of the graph, and so the plain model's numbers.
     """
 
     forward: Half
     backward: Half
     resident: tuple[int, ...]
     repeated_random: tuple[int, ...]
+    draws_in_order: bool
 
 
 def emit(program: Program, runs: Sequence[int], *, observed: bool = False) -> Halves:
@@ -71,6 +74,9 @@ class _Emitter:
     names: dict[str, Any] = field(default_factory=dict)  # what the source refers to
     bound: dict[int, str] = field(default_factory=dict)  # id of an object -> its name
     defined: dict[int, None] = field(default_factory=dict)  # values that are local variables now
+    slot: dict[int, int] = field(default_factory=dict)  # repeated random call -> its kept state
+    random_left: dict[int, int] = field(default_factory=dict)  # and how many runs are to come
+    drawn: dict[int, None] = field(default_factory=dict)  # and whether the first is behind
 
     def __post_init__(self) -> None:
         self.ops = op_calls(self.program)
@@ -93,12 +99,12 @@ class _Emitter:
         again = tuple(
             i for op, i in enumerate(self.ops) if program.calls[i].random and counts[op] > 1
         )
-        slot = {i: k for k, i in enumerate(again)}
+        self.slot = {i: k for k, i in enumerate(again)}
+        self.random_left = {i: counts[op] for op, i in enumerate(self.ops) if i in self.slot}
         split = next(k for k, run in enumerate(self.runs) if self.ops[run] == program.seed)
-        seen: set[int] = set()
         self._load_resident()
         for k in range(split):
-            self._run(k, slot, seen, frees[k], alive[k])
+            self._run(k, frees[k], alive[k])
         loss = program.loss
         self._ensure(loss)
         held = {program.values[v].storage for v in self.resident}
@@ -129,13 +135,13 @@ class _Emitter:
         self.lines.append("    del gradient")
         self._free(frees[split])
         for k in range(split + 1, len(self.runs)):
-            self._run(k, slot, seen, frees[k], alive[k])
+            self._run(k, frees[k], alive[k])
         gradients = [*program.gradients.values(), *program.input_gradients.values()]
         for v in gradients:
             self._ensure(v)
         self.lines.append(f"    return [{', '.join(f'v{v}' for v in gradients)}]")
         backward = self._compile("backward", "resident, carried, gradient, counts, random, hook")
-        return Halves(forward, backward, self.resident, again)
+        return Halves(forward, backward, self.resident, again, self._draws_in_order())
 
     # -- lifetimes, as the simulator has them -----------------------------------------------------
 
@@ -175,6 +181,11 @@ class _Emitter:
                 close(storage)
         return frees, alive
 
+    def _draws_in_order(self) -> bool:
+        firsts = dict.fromkeys(self.ops[run] for run in self.runs)
+        draws = [i for i in firsts if self.program.calls[i].random]
+        return draws == sorted(draws)
+
     def _read_after(self, split: int) -> set[int]:
         """Storages whose instance of before run `split` is read later (or is a result)."""
         program = self.program
@@ -202,9 +213,7 @@ class _Emitter:
             self.lines.append(f"    hook({k})")
         self.lines.append(f"    counts[{self.runs[k]}] += 1")
 
-    def _run(
-        self, k: int, slot: dict[int, int], seen: set[int], frees: list[int], alive: list[int]
-    ) -> None:
+    def _run(self, k: int, frees: list[int], alive: list[int]) -> None:
         program = self.program
         index = self.ops[self.runs[k]]
         call = program.calls[index]
@@ -217,11 +226,14 @@ class _Emitter:
             self._ensure(v)
         self._count(k)
         expression = self._expression(target, args, call.kwargs)
-        if index in slot:
+        if index in self.slot:
             # Random and repeated: the first run notes the generator's state, the others replay it.
-            how = "again" if index in seen else "first"
-            seen.add(index)
-            head = f"random.{how}({slot[index]}, "
+            self.random_left[index] -= 1
+            how = "again" if self.random_left[index] else "last"
+            if index not in self.drawn:
+                how = "first"
+                self.drawn[index] = None
+            head = f"random.{how}({self.slot[index]}, "
             expression = head + expression.replace("(", ", ", 1)
         for s in {program.values[v].storage: None for v in call.outputs if v >= 0}:
             for v in self.of_storage[s]:  # views of an older instance
