@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
 import time
@@ -13,7 +14,7 @@ import torch
 from schedsim.errors import SchedsimError
 
 from ..capture import private_torch as private
-from ..capture.program import Call, Program, map_refs
+from ..capture.program import Call, Program, map_refs, refs
 from ..capture.to_graph import op_calls, tensor_names
 from .cache import ProfileCache
 from .signature import signature
@@ -51,7 +52,8 @@ def measured_costs(
     """Times and workspaces of the ops of `captured`, each distinct op and shape run by itself.
 
     Warm, the median of at least five runs; CUDA runs are timed by events. Workspaces are from the
-    allocator's own record of one run. An op is given random numbers, and zeros for indices.
+    allocator's own record of one run. An op is given random numbers, random indices where they are
+    rows of a table or places of a pool, and zeros for other integers.
 
     Parameters
     ----------
@@ -147,9 +149,13 @@ def measure_call(
         span = 1 + sum((n - 1) * s for n, s in zip(v.shape, v.stride, strict=True))
         made = torch.empty(span if all(v.shape) else 0, dtype=v.dtype, device=place)
         # Away from zero and below one: nothing overflows, and no number is too small to be quick.
-        made = made.uniform_(0.1, 0.9) if v.dtype.is_floating_point else made.zero_()
+        if v.dtype.is_floating_point:
+            made.uniform_(0.1, 0.9)
+        else:
+            made.random_(0, bound) if bound and v.dtype is torch.int64 else made.zero_()
         return made.as_strided(v.shape, v.stride)
 
+    bound = _index_bound(program, call)
     devices = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices):
         args, kwargs = map_refs(call.args, make), map_refs(call.kwargs, make)
@@ -170,6 +176,23 @@ def measure_call(
         workspace_bytes = _cuda_workspace(run, device) if cuda else _cpu_workspace(run)
         time_s = _cuda_time(run, device, target_s) if cuda else _cpu_time(run, target_s)
     return Measurement(time_s, workspace_bytes, sizes)
+
+
+def _index_bound(program: Program, call: Call) -> int:
+    """One more than the largest index that may stand in the op's index tensors; 0 if not known.
+
+    Where every index is the same, kernels that add to what is indexed wait for each other.
+    """
+    aten = torch.ops.aten
+    packet = getattr(call.target, "overloadpacket", None)
+    shapes = [program.values[v].shape for v in refs(call.args)]
+    if packet is aten.embedding:
+        return shapes[0][0]
+    if packet is aten.embedding_dense_backward:
+        return int(call.args[2])
+    if packet is aten.max_pool2d_with_indices_backward:
+        return math.prod(shapes[1][-2:])
+    return 0
 
 
 def _cpu_time(run: Callable[[], Any], target_s: float) -> float:

@@ -53,6 +53,44 @@ def test_every_size_of_a_two_layer_model():
     assert len(results & set(graph.results)) == 4  # one of the two products is the activation's
 
 
+def test_ops_are_named_by_the_module_they_are_in():
+    """Before the first autograd node, in nested modules, in the loss, and in their backwards."""
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(x).tanh()
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList([Inner(), Inner()])
+
+        def forward(self, x):
+            ones = x.new_ones(4)
+            for part in self.parts:
+                x = part(x * ones)
+            return x.exp()
+
+    graph = capture(Outer(), (torch.zeros(2, 4),), lambda output: output.square().sum()).graph
+    assert graph.op_names[:9] == (
+        "new_ones",
+        "mul",
+        "parts.0.linear.addmm",
+        "parts.0.tanh",
+        "mul#2",
+        "parts.1.linear.addmm",
+        "parts.1.tanh",
+        "exp",
+        "loss.pow",
+    )
+    assert "grad.parts.1.tanh" in graph.op_names
+    assert "grad.parts.0.linear.mm" in graph.op_names
+
+
 def test_in_place_ops_and_views_share_storage():
     """relu_ makes a new tensor in the functional graph; a view of it makes none."""
 
