@@ -18,8 +18,8 @@ from . import private_torch as private
 from .skeleton import Skeleton
 
 WAY_OUT = (
-    "take the line out of forward, or plan the model by blocks: a chain needs no single graph, "
-    "only blocks in a line"
+    "if the plain model runs on these inputs, take the line out of forward, or plan the model by "
+    "blocks: a chain needs no single graph, only blocks in a line"
 )
 
 

@@ -19,7 +19,8 @@ class Namer:
         # from the inside out, so the inner ones are painted last.
         self.paths: dict[int, str] = {}
         self.elsewhere = "loss" if traced.has_loss else ""
-        step, starts = Span(0, 0, ""), []
+        step = Span(0, 0, "")
+        starts: list[int] = []
         for span in reversed(traced.spans):
             for number in range(span.start, span.stop):
                 self.paths[number] = span.path

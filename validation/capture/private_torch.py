@@ -70,6 +70,7 @@ def export_joint(
     from torch._guards import TracingContext, tracing
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet_loggers())
         stack.enter_context(mode)
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(warnings.catch_warnings())
@@ -97,7 +98,7 @@ def dynamo_graph(
     with (
         mode,
         warnings.catch_warnings(),
-        _quiet_dynamo(),
+        _quiet_loggers(),
         dynamo.config.patch({name: silent for name in settings if hasattr(dynamo.config, name)}),
     ):
         warnings.simplefilter("ignore")
@@ -107,14 +108,18 @@ def dynamo_graph(
 
 
 @contextlib.contextmanager
-def _quiet_dynamo() -> Iterator[None]:
-    logger = logging.getLogger("torch._dynamo")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+def _quiet_loggers() -> Iterator[None]:
+    """What fails in a trace is raised, and need not be logged too."""
+    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch._subclasses")]
+    loggers.append(logging.getLogger("torch._subclasses.fake_tensor"))
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def placeholder_role(node: torch.fx.Node) -> Role:

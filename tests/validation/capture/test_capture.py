@@ -257,6 +257,15 @@ class TestRefusals:
         with pytest.raises(UnsupportedError, match="needs no gradient"):
             capture(model, (torch.zeros(2, 32),), lambda output: output.sum())
 
+    def test_a_layer_without_a_shape(self):
+        with pytest.raises(UnsupportedError, match="weight has no shape yet"):
+            capture(nn.LazyLinear(3), (torch.zeros(2, 32),), lambda output: output.sum())
+
+    def test_inputs_that_do_not_fit(self):
+        """The model's own error is passed on."""
+        with pytest.raises(UnsupportedError, match="reduction dim|multiplied"):
+            capture(DropoutMLP(), (torch.zeros(2, 31),), lambda output: output.sum())
+
     def test_unknown_kernels(self):
         with pytest.raises(SchedsimError, match="kernels='rocm' is unknown"):
             capture(DropoutMLP(), (torch.zeros(2, 32),), kernels="rocm")
