@@ -51,7 +51,7 @@ def measured_costs(
 ) -> Costs:
     """Times and workspaces of the ops of `captured`, each distinct op and shape run by itself.
 
-    Warm, the median of at least five runs; CUDA runs are timed by events. Workspaces are from the
+    Warm, the median of at least five runs (three where they take seconds); CUDA runs are timed by events. Workspaces are from the
     allocator's own record of one run. An op is given random numbers, random indices where they are
     rows of a table or places of a pool, and zeros for other integers.
 
@@ -197,12 +197,19 @@ def _index_bound(program: Program, call: Call) -> int:
 
 def _cpu_time(run: Callable[[], Any], target_s: float) -> float:
     times: list[float] = []
-    end = time.perf_counter() + target_s
-    while len(times) < 5 or (time.perf_counter() < end and len(times) < 1000):
+    begun = time.perf_counter()
+    while not _is_enough(len(times), time.perf_counter() - begun, target_s):
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def _is_enough(num_runs: int, spent_s: float, target_s: float) -> bool:
+    """Five runs at least, or three of an op that takes seconds; no more than a thousand."""
+    if num_runs < 5:
+        return num_runs >= 3 and spent_s > max(50 * target_s, 1.0)
+    return spent_s >= target_s or num_runs >= 1000
 
 
 def _cuda_time(run: Callable[[], Any], device: torch.device, target_s: float) -> float:
@@ -210,8 +217,8 @@ def _cuda_time(run: Callable[[], Any], device: torch.device, target_s: float) ->
     run()
     torch.cuda.synchronize(device)
     times: list[float] = []
-    end = time.perf_counter() + target_s
-    while len(times) < 5 or (time.perf_counter() < end and len(times) < 1000):
+    begun = time.perf_counter()
+    while not _is_enough(len(times), time.perf_counter() - begun, target_s):
         # Started in batches, so that the time between two events is the device's, not Python's.
         pairs = []
         for _ in range(5):

@@ -94,7 +94,22 @@ class Branches(nn.Module):
         )
 
 
-ODD = (Frozen, ChangesItsInput, PowerIteration, Constant, SharedLayer, Branches)
+class ReadsItsLoss(nn.Module):
+    """The loss is an exponential, whose backward reads it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.linear(x)
+
+    @staticmethod
+    def loss(output, target):
+        return output.square().mean().exp()
+
+
+ODD = (Frozen, ChangesItsInput, PowerIteration, Constant, SharedLayer, Branches, ReadsItsLoss)
 
 
 @pytest.mark.parametrize("kind", ODD, ids=lambda kind: kind.__name__)
@@ -102,7 +117,7 @@ def test_odd_models(kind):
     """Loss, gradients, buffers and inputs, store-all and repeated; the peak to the byte."""
     torch.manual_seed(0)
     model, x, y = kind(), torch.randn(6, 4), torch.randint(0, 3, (6,))
-    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]))
+    loss = getattr(model, "loss", nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5])))
     state = copy.deepcopy(model.state_dict())
     captured = capture(model, (x, y), loss)
 
