@@ -51,9 +51,10 @@ def measured_costs(
 ) -> Costs:
     """Times and workspaces of the ops of `captured`, each distinct op and shape run by itself.
 
-    Warm, the median of at least five runs (three where they take seconds); CUDA runs are timed by events. Workspaces are from the
-    allocator's own record of one run. An op is given random numbers, random indices where they are
-    rows of a table or places of a pool, and zeros for other integers.
+    Warm, the median of at least five runs (three where they take seconds); CUDA runs are timed by
+    events. Workspaces are from the allocator's own record of one run. An op is given random
+    numbers, random indices where they are rows of a table or places of a pool, and zeros for other
+    integers.
 
     Parameters
     ----------
