@@ -39,6 +39,7 @@ class _Builder:
     def __init__(self, traced: Traced, skeleton: Skeleton) -> None:
         self.graph_module = traced.graph_module
         self.skeleton = skeleton
+        self.renamed = traced.renamed
         self.program = Program()
         self.namer = Namer(traced)
         self.by_key: dict[int, int] = {}  # storage of the trace -> storage of the program
@@ -76,7 +77,7 @@ class _Builder:
             if role.kind == "mutation" and role.of != "other":
                 mutations.append((self._target_of(role), value))
             elif role.kind == "gradient" and role.of == "parameter":
-                name = self.skeleton.canonical[str(role.key)]
+                name = self._name(role)
                 gradients.setdefault(name, []).append(value)
             elif role.kind == "gradient" and role.of == "input":
                 program.input_gradients[int(role.key)] = value
@@ -134,7 +135,7 @@ class _Builder:
         role = private.placeholder_role(node)
         fake = node.meta["val"]
         if role.kind in ("parameter", "buffer"):
-            name = self.skeleton.canonical[str(role.key)]
+            name = self._name(role)
             table = program.parameters if role.kind == "parameter" else program.buffers
             if name not in table:
                 table[name] = self._value(fake, "static")
@@ -168,11 +169,16 @@ class _Builder:
         assert isinstance(found, Ref), node
         return found.value
 
+    def _name(self, role: private.Role) -> str:
+        """Name in the model of the parameter or buffer that `role` is of."""
+        key = str(role.key)
+        return self.skeleton.canonical[self.renamed.get(key, key)]
+
     def _target_of(self, role: private.Role) -> int:
         if role.of == "input":
             return self.program.inputs[int(role.key)]
         table = self.program.parameters if role.of == "parameter" else self.program.buffers
-        return table[self.skeleton.canonical[str(role.key)]]
+        return table[self._name(role)]
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -197,7 +203,7 @@ class _Builder:
             self.became[node] = args[0]
             return
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, private.OpOverload):
             raise UnsupportedError(
                 f"{self.namer.place(node)} uses {target}, which is no plain tensor op",
                 hint=WAY_OUT,
@@ -306,7 +312,7 @@ def _phase(node: torch.fx.Node, is_loss: bool) -> str:
     return "backward" if private.is_backward(node) else "forward"
 
 
-def _draws(target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _draws(target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a run changes the random state.
 
     Attention ops carry the tag of random ones even without dropout, so arguments are looked at.
@@ -323,7 +329,7 @@ def _draws(target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _masked_out(
-    target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[int, ...]:
     """Positions of the gradients that the op is asked not to compute.
 
@@ -350,7 +356,7 @@ def _correct_sizes(program: Program, call: Call) -> None:
         shapes = [program.values[v].shape for v in refs(call.args[:2])]
         storage = program.storages[program.values[call.outputs[0]].storage]
         itemsize = program.values[call.outputs[0]].dtype.itemsize
-        storage.size_bytes = math.prod(torch.broadcast_shapes(*shapes)) * itemsize
+        storage.size_bytes = math.prod(torch.broadcast_shapes(*shapes)) * itemsize  # type: ignore[no-untyped-call]
 
 
 def _make_lean(call: Call) -> None:

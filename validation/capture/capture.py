@@ -36,7 +36,9 @@ def capture(
     """The graph of one training step of `model`: forward, loss and backward, op by op.
 
     Tensors have sizes and no memory meanwhile: a model on the meta device is captured as it is, a
-    real one is neither copied nor changed. Autocast counts where the call stands inside of it.
+    real one is neither copied nor changed. Autocast counts where the call stands inside of it. A
+    model that checkpoints by itself is captured with its own recomputation: switch that off, so
+    that a plan can decide.
 
     Parameters
     ----------
@@ -142,6 +144,8 @@ def _notes(
             f"{num_random} ops draw random numbers: a repeated run replays its first draw; the "
             "generator state kept for that is not counted (5056 bytes each on CPU, 16 on CUDA)"
         )
+    if device == "cuda" and any(call.lean for call in program.calls):
+        notes.append("BatchNorm runs PyTorch's own kernel, where the plain model may run cuDNN's")
     num_once = sum(call.once for call in program.calls if call.phase != "loss") - 1
     if num_once:
         notes.append(f"{num_once} ops update state and run once")

@@ -32,7 +32,7 @@ class OpCosts(Protocol):
     def size_bytes(self) -> Mapping[str, int]: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CapturedGraph:
     """A training step of a model as a graph, with what it takes to run schedules of it.
 
@@ -63,6 +63,12 @@ class CapturedGraph:
     call_plan: CallPlan
     training: tuple[bool, ...]
     autocast: tuple[bool, torch.dtype]
+
+    def __repr__(self) -> str:
+        return (
+            f"CapturedGraph({self.graph.name!r}: {self.graph.num_ops} ops, kernels of "
+            f"{self.backend}, traced by the {self.front} front end)"
+        )
 
     def with_costs(self, costs: OpCosts) -> CapturedGraph:
         """The same step with times (seconds) and workspaces (bytes) filled in.

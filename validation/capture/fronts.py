@@ -18,8 +18,8 @@ from . import private_torch as private
 from .skeleton import Skeleton
 
 WAY_OUT = (
-    "take the line out of forward, or plan the model by blocks: a chain needs no single graph, "
-    "only blocks in a line"
+    "if the plain model runs on these inputs, take the line out of forward, or plan the model by "
+    "blocks: a chain needs no single graph, only blocks in a line"
 )
 
 
@@ -32,12 +32,26 @@ class Span(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """A joint graph and where its forward ops come from."""
+    """A joint graph and where its forward ops come from.
+
+    Attributes
+    ----------
+    spans
+        Stays in modules, where the model was traced directly.
+    front
+        ``"direct"`` or ``"dynamo"``.
+    has_loss
+        Whether what is outside of the model is the loss.
+    renamed
+        Name of a parameter or buffer in the traced module -> its name in the step, where that is
+        another.
+    """
 
     graph_module: torch.fx.GraphModule
     spans: tuple[Span, ...]
     front: str
     has_loss: bool
+    renamed: dict[str, str]
 
 
 def trace(skeleton: Skeleton, mode: Any) -> Traced:
@@ -54,7 +68,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     try:
         with _plain_recurrence(skeleton):
             graph_module = private.export_joint(skeleton.step, skeleton.tensors, mode)
-        return Traced(graph_module, tuple(spans), "direct", has_loss)
+        return Traced(graph_module, tuple(spans), "direct", has_loss, {})
     except SchedsimError:
         raise
     except Exception as error:  # whatever the model's own code raises on fakes
@@ -65,9 +79,27 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     try:
         step = private.dynamo_graph(skeleton.step, skeleton.tensors, mode)
         graph_module = private.export_joint(step, skeleton.tensors, mode)
-        return Traced(graph_module, (), "dynamo", has_loss)
+        return Traced(graph_module, (), "dynamo", has_loss, _renamed(skeleton.step, step))
     except Exception as error:
         raise _refusal(direct, error) from error
+
+
+def _renamed(step: nn.Module, traced: nn.Module) -> dict[str, str]:
+    """What Dynamo calls otherwise: some versions make one word of a path."""
+    names: dict[int, str] = {}
+    for name, tensor in _named_tensors(step):
+        names.setdefault(id(tensor), name)
+    own = dict(_named_tensors(step))
+    return {
+        name: names[id(tensor)]
+        for name, tensor in _named_tensors(traced)
+        if name not in own and id(tensor) in names
+    }
+
+
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
 
 
 @contextlib.contextmanager

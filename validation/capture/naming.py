@@ -7,7 +7,7 @@ import re
 import torch
 
 from . import private_torch as private
-from .fronts import Traced
+from .fronts import Span, Traced
 from .program import Program
 
 
@@ -19,9 +19,16 @@ class Namer:
         # from the inside out, so the inner ones are painted last.
         self.paths: dict[int, str] = {}
         self.elsewhere = "loss" if traced.has_loss else ""
+        step = Span(0, 0, "")
+        starts: list[int] = []
         for span in reversed(traced.spans):
             for number in range(span.start, span.stop):
                 self.paths[number] = span.path
+            if not step.start <= span.start <= span.stop <= step.stop:
+                step = span  # a whole pass over the step
+                starts.append(span.start)
+        for start in starts:  # ops before the first autograd node carry the number before
+            self.paths[start - 1] = ""
 
     def module(self, node: torch.fx.Node) -> str:
         """Path of the module whose forward the node belongs to, its backward too; may be empty."""

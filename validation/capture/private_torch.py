@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 Tree = pytree.TreeSpec
+OpOverload = torch._ops.OpOverload
 
 
 class Role(NamedTuple):
@@ -48,7 +49,7 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 def sequence_number() -> int:
     """The number that the next autograd node will carry."""
-    return int(torch.autograd._get_sequence_nr())
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
 
 def flatten(tree: Any) -> tuple[list[Any], Tree]:
@@ -69,6 +70,7 @@ def export_joint(
     from torch._guards import TracingContext, tracing
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet_loggers())
         stack.enter_context(mode)
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(warnings.catch_warnings())
@@ -92,11 +94,12 @@ def dynamo_graph(
     # Libraries warn through a logger inside forward; that is no reason to give a graph up.
     names = ("debug", "info", "warning", "warning_once", "info_once", "warning_advice", "error")
     silent = {getattr(logging.Logger, name) for name in names if hasattr(logging.Logger, name)}
+    settings = ("ignore_logging_functions", "ignore_logger_methods")  # of 2.13, of older ones
     with (
         mode,
         warnings.catch_warnings(),
-        _quiet_dynamo(),
-        dynamo.config.patch(ignore_logging_functions=silent),
+        _quiet_loggers(),
+        dynamo.config.patch({name: silent for name in settings if hasattr(dynamo.config, name)}),
     ):
         warnings.simplefilter("ignore")
         dynamo.reset()
@@ -105,14 +108,18 @@ def dynamo_graph(
 
 
 @contextlib.contextmanager
-def _quiet_dynamo() -> Iterator[None]:
-    logger = logging.getLogger("torch._dynamo")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+def _quiet_loggers() -> Iterator[None]:
+    """What fails in a trace is raised, and need not be logged too."""
+    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch._subclasses")]
+    loggers.append(logging.getLogger("torch._subclasses.fake_tensor"))
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def placeholder_role(node: torch.fx.Node) -> Role:
@@ -191,6 +198,6 @@ def allocations(run: Callable[[], Any]) -> list[int]:
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
-    events: Any = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events: Any = profiler.profiler.kineto_results.events()
     found = [event for event in events if event.name() == "[memory]"]
     return [int(event.nbytes()) for event in sorted(found, key=lambda e: e.start_ns())]

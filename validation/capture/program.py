@@ -72,9 +72,7 @@ class Call:
     args, kwargs
         Its arguments, with `Ref` where a tensor goes.
     outputs
-        The value of each output; -1 for one that nobody takes.
-    num_outputs
-        1 for a tensor by itself, 0 for an effect; else the outputs are a tuple.
+        The value of each output; -1 for one that is no tensor.
     is_tuple
         Whether the function returns a tuple or list.
     is_view
@@ -86,13 +84,13 @@ class Call:
     random
         It draws random numbers.
     optional
-        Outputs that are only computed where somebody reads them.
+        Positions of outputs that are only computed where somebody reads them.
     lean
         Target and arguments of the form without the optional outputs.
-    output_bytes
-        Of all storages that a run allocates, the unused outputs included.
     tokens
         Calls that must have run before, though no tensor says so.
+    module
+        Path of the module that it comes from, empty where it is not known.
     """
 
     name: str
@@ -122,11 +120,11 @@ class Program:
     parameters, buffers
         Name in the model -> value.
     inputs
-        Position among the tensors of the inputs -> value; those that the step reads.
+        Position among the tensors of the inputs -> value.
     constants
         Value -> a tensor that the model holds outside of parameters and buffers.
     tangent
-        Value of the gradient of the loss, -1 where there is none.
+        Value of the gradient of the loss.
     loss
         Value of the loss.
     seed

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
@@ -189,6 +190,7 @@ def make_skeleton(
     mode: Any,
 ) -> Skeleton:
     """`model` and `inputs` over fakes of `mode`; nothing of `model` is changed or copied."""
+    _refuse_unusual(model)
     device = _device(model, inputs)
     memo: dict[int, Any] = {}
     with mode:
@@ -228,6 +230,22 @@ def make_skeleton(
     return Skeleton(step, tuple(tensors), device, canonical, needs, sum(storages.values()))
 
 
+def _refuse_unusual(model: nn.Module) -> None:
+    """Raise for parameters whose size is not that of a plain tensor of their shape."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            raise UnsupportedError(
+                f"{name} has no shape yet", hint="run the model once, so that lazy layers learn it"
+            )
+        if type(tensor.data) is not torch.Tensor and not private.is_fake(tensor.data):
+            raise UnsupportedError(
+                f"{name} is a {type(tensor.data).__name__}, not a plain tensor",
+                hint="capture the model before it is sharded or quantised",
+            )
+        if tensor.layout is not torch.strided:
+            raise UnsupportedError(f"{name} is sparse", hint="capture works on dense parameters")
+
+
 def _fake(tensor: torch.Tensor, device: str) -> torch.Tensor:
     """A fake of the same shape, strides and type; those on the meta device move to `device`."""
     place = device if tensor.device.type == "meta" else tensor.device
@@ -241,6 +259,11 @@ def _device(model: nn.Module, inputs: tuple[Any, ...]) -> str:
     kinds = {tensor.device.type for tensor in tensors} - {"meta"}
     if "cuda" in kinds:
         return "cuda"
+    if kinds - {"cpu"}:
+        raise UnsupportedError(
+            f"the model is on {', '.join(sorted(kinds))}; steps on cpu and cuda can be captured",
+            hint="move it to one of the two, or to the meta device for planning",
+        )
     if kinds:
-        return sorted(kinds)[0]
+        return "cpu"
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -95,8 +95,9 @@ def load_calibration(path: str | PathLike[str]) -> Calibration:
 
 
 def _is_positive(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value > 0  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and value > 0
 
 
 def fit_calibration(captured: CapturedGraph, measured: Costs, device_name: str) -> Calibration:

@@ -43,12 +43,15 @@ class Halves:
         Values that exist before the step, in the order in which both halves take them.
     repeated_random : tuple of int
         Calls that draw random numbers and run more than once.
+    draws_in_order : bool
+        Whether first runs draw in the order of the graph, and so the plain model's numbers.
     """
 
     forward: Half
     backward: Half
     resident: tuple[int, ...]
     repeated_random: tuple[int, ...]
+    draws_in_order: bool
 
 
 def emit(program: Program, runs: Sequence[int], *, observed: bool = False) -> Halves:
@@ -71,6 +74,11 @@ class _Emitter:
     names: dict[str, Any] = field(default_factory=dict)  # what the source refers to
     bound: dict[int, str] = field(default_factory=dict)  # id of an object -> its name
     defined: dict[int, None] = field(default_factory=dict)  # values that are local variables now
+    slot: dict[int, int] = field(default_factory=dict)  # repeated random call -> its kept state
+    random_left: dict[int, int] = field(default_factory=dict)  # and how many runs are to come
+    drawn: dict[int, None] = field(default_factory=dict)  # and whether the first is behind
+    frees: list[list[int]] = field(default_factory=list)  # run -> storages that die with it
+    alive: list[list[int]] = field(default_factory=list)  # run -> its outputs that outlive it
 
     def __post_init__(self) -> None:
         self.ops = op_calls(self.program)
@@ -86,36 +94,45 @@ class _Emitter:
 
     def emit(self) -> Halves:
         program = self.program
-        frees, alive = self._lifetimes()
+        self.frees, self.alive = self._lifetimes()
         counts = [0] * len(self.ops)
         for run in self.runs:
             counts[run] += 1
         again = tuple(
             i for op, i in enumerate(self.ops) if program.calls[i].random and counts[op] > 1
         )
-        slot = {i: k for k, i in enumerate(again)}
+        self.slot = {i: k for k, i in enumerate(again)}
+        self.random_left = {i: counts[op] for op, i in enumerate(self.ops) if i in self.slot}
         split = next(k for k, run in enumerate(self.runs) if self.ops[run] == program.seed)
-        seen: set[int] = set()
+        forward, carried = self._forward(split)
+        backward = self._backward(split, carried)
+        return Halves(forward, backward, self.resident, again, self._draws_in_order())
+
+    def _forward(self, split: int) -> tuple[Half, list[int]]:
+        """The runs before run `split`, and the values that the others need of them."""
+        program = self.program
         self._load_resident()
         for k in range(split):
-            self._run(k, slot, seen, frees[k], alive[k])
-        loss = program.loss
-        self._ensure(loss)
-        held = {program.values[v].storage for v in self.resident}
+            self._run(k)
+        self._ensure(program.loss)
         later = self._read_after(split)
-        # The loss itself must not be held by its own autograd node; a detached view may be.
-        loss_storage = program.values[loss].storage
         carried = [
             v
             for v in self.defined
-            if program.values[v].storage not in held and program.values[v].storage in later
+            if v not in self.resident_set and program.values[v].storage in later
         ]
-        exprs = [
+        # The loss must not be held by its own autograd node, which it holds; a detached one may.
+        loss_storage = program.values[program.loss].storage
+        texts = [
             f"v{v}.detach()" if program.values[v].storage == loss_storage else f"v{v}"
             for v in carried
         ]
-        self.lines.append(f"    return v{loss}, [{', '.join(exprs)}]")
-        forward = self._compile("forward", "resident, counts, random, hook")
+        self.lines.append(f"    return v{program.loss}, [{', '.join(texts)}]")
+        return self._compile("forward", "resident, counts, random, hook"), carried
+
+    def _backward(self, split: int, carried: list[int]) -> Half:
+        """Run `split`, which brings the gradient of the loss, and those after it."""
+        program = self.program
         self.defined = {}
         self._load_resident()
         if carried:
@@ -123,19 +140,18 @@ class _Emitter:
             self.lines.append("    carried.clear()")
         self.defined.update(dict.fromkeys(carried))
         self._count(split)
-        if program.tangent in self._values_alive(alive[split]):
+        if program.tangent in self._values_alive(self.alive[split]):
             self.lines.append(f"    v{program.tangent} = gradient")
             self.defined[program.tangent] = None
         self.lines.append("    del gradient")
-        self._free(frees[split])
+        self._free(self.frees[split])
         for k in range(split + 1, len(self.runs)):
-            self._run(k, slot, seen, frees[k], alive[k])
+            self._run(k)
         gradients = [*program.gradients.values(), *program.input_gradients.values()]
         for v in gradients:
             self._ensure(v)
         self.lines.append(f"    return [{', '.join(f'v{v}' for v in gradients)}]")
-        backward = self._compile("backward", "resident, carried, gradient, counts, random, hook")
-        return Halves(forward, backward, self.resident, again)
+        return self._compile("backward", "resident, carried, gradient, counts, random, hook")
 
     # -- lifetimes, as the simulator has them -----------------------------------------------------
 
@@ -175,6 +191,11 @@ class _Emitter:
                 close(storage)
         return frees, alive
 
+    def _draws_in_order(self) -> bool:
+        firsts = dict.fromkeys(self.ops[run] for run in self.runs)
+        draws = [i for i in firsts if self.program.calls[i].random]
+        return draws == sorted(draws)
+
     def _read_after(self, split: int) -> set[int]:
         """Storages whose instance of before run `split` is read later (or is a result)."""
         program = self.program
@@ -202,13 +223,11 @@ class _Emitter:
             self.lines.append(f"    hook({k})")
         self.lines.append(f"    counts[{self.runs[k]}] += 1")
 
-    def _run(
-        self, k: int, slot: dict[int, int], seen: set[int], frees: list[int], alive: list[int]
-    ) -> None:
+    def _run(self, k: int) -> None:
         program = self.program
         index = self.ops[self.runs[k]]
         call = program.calls[index]
-        outlive = self._values_alive(alive)
+        outlive = self._values_alive(self.alive[k])
         lean = call.lean is not None and not any(
             call.outputs[position] in outlive for position in call.optional
         )
@@ -217,11 +236,14 @@ class _Emitter:
             self._ensure(v)
         self._count(k)
         expression = self._expression(target, args, call.kwargs)
-        if index in slot:
+        if index in self.slot:
             # Random and repeated: the first run notes the generator's state, the others replay it.
-            how = "again" if index in seen else "first"
-            seen.add(index)
-            head = f"random.{how}({slot[index]}, "
+            self.random_left[index] -= 1
+            how = "again" if self.random_left[index] else "last"
+            if index not in self.drawn:
+                how = "first"
+                self.drawn[index] = None
+            head = f"random.{how}({self.slot[index]}, "
             expression = head + expression.replace("(", ", ", 1)
         for s in {program.values[v].storage: None for v in call.outputs if v >= 0}:
             for v in self.of_storage[s]:  # views of an older instance
@@ -236,7 +258,7 @@ class _Emitter:
             self.lines += [f"    v{v} = t[{position}]" for position, v in kept]
             self.lines.append("    del t")
         self.defined.update(dict.fromkeys(v for _, v in kept))
-        self._free(frees)
+        self._free(self.frees[k])
 
     def _free(self, storages: list[int]) -> None:
         dead = [v for s in storages for v in self.of_storage[s] if v in self.defined]

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 Hook = Callable[[int], None]
 
+REORDERED = (
+    "the schedule runs random ops in another order than the model: each draws numbers as good, but "
+    "not the same ones"
+)
+
 
 class ScheduledModule(nn.Module):
     """A module that returns the loss of a captured model and runs a schedule to get it.
@@ -34,6 +39,8 @@ class ScheduledModule(nn.Module):
     schedule : Schedule
     run_counts : dict of str to int
         Op -> number of runs in the last step.
+    notes : tuple of str
+        Lines that say what a user must know.
     """
 
     def __init__(self, captured: CapturedGraph, schedule: Schedule) -> None:
@@ -44,6 +51,7 @@ class ScheduledModule(nn.Module):
         self._captured = captured
         self._runs = [int(run) for run in schedule.bind(captured.graph)]
         self._halves = emit(captured.program, self._runs)
+        self.notes = () if self._halves.draws_in_order else (REORDERED,)
         self._observed: Halves | None = None
         self._hook: Hook | None = None
         self._counts = [0] * captured.graph.num_ops
@@ -65,7 +73,7 @@ class ScheduledModule(nn.Module):
         resident, differentiable = self._slots.gather(tensors)
         for i in range(len(self._counts)):
             self._counts[i] = 0
-        loss: torch.Tensor = _Step.apply(self, resident, *differentiable)
+        loss: torch.Tensor = _Step.apply(self, resident, *differentiable)  # type: ignore[no-untyped-call]
         return loss
 
     @property
@@ -183,16 +191,16 @@ class _Slots:
 
 
 def _getter(owner: nn.Module, attribute: str) -> Callable[[], torch.Tensor]:
-    return lambda: getattr(owner, attribute)  # type: ignore[no-any-return]
+    return lambda: getattr(owner, attribute)
 
 
 class _Step(torch.autograd.Function):
     """Both halves of a step as one node of the autograd graph."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, module: ScheduledModule, resident: list[torch.Tensor], *_leaves: torch.Tensor
-    ) -> torch.Tensor:
+    ) -> Any:
         captured = module._captured
         code = module._code()
         random = RandomReplay(len(code.repeated_random), captured.backend)
@@ -202,7 +210,7 @@ class _Step(torch.autograd.Function):
         ctx.resident, ctx.carried = resident, carried
         ctx.hook = module._hook
         ctx.versions = module._slots.versions(resident)
-        return loss  # type: ignore[no-any-return]
+        return loss
 
     @staticmethod
     @once_differentiable

@@ -29,6 +29,13 @@ class RandomReplay:
         self._states[slot] = self._get()
         return op(*args, **kwargs)
 
+    def last(self, slot: int, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """As `again`, and forget the state."""
+        try:
+            return self.again(slot, op, *args, **kwargs)
+        finally:
+            self._states[slot] = None
+
     def again(self, slot: int, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `op` from the state of its first run."""
         state = self._states[slot]

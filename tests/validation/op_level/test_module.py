@@ -100,6 +100,30 @@ def test_autocast_is_part_of_the_graph():
         module(*inputs)
 
 
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
+def test_autocast_with_dropout_is_near_the_plain_model(name):
+    """Each gradient within 2 % of its norm: a dropout kernel that rounds otherwise in bf16."""
+    model, inputs, loss = make_step(name)
+    steps = {}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        captured = capture(model, inputs, loss)
+        scheduled_module = captured.module(Schedule.store_all(captured.graph))
+        runs = {
+            "scheduled": lambda: scheduled_module(*inputs),
+            "plain": lambda: loss(model(inputs[0]), inputs[1]),
+        }
+    for which, run in runs.items():
+        torch.manual_seed(1)
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            value = run()
+        value.backward()
+        steps[which] = value.detach(), [p.grad.clone() for p in model.parameters()]
+    torch.testing.assert_close(steps["scheduled"][0], steps["plain"][0], rtol=1e-5, atol=0)
+    for mine, its in zip(steps["scheduled"][1], steps["plain"][1], strict=True):
+        assert (mine - its).norm() <= 0.02 * its.norm()
+
+
 def test_distributed_data_parallel():
     """A world of one: hooks see every gradient."""
     from torch import distributed

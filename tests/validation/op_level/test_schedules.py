@@ -70,6 +70,18 @@ def test_store_all_is_the_plain_model(bench):
     assert tracker.peak_bytes == simulate(bench.graph, module.schedule).peak_bytes
 
 
+def test_nothing_is_left_after_a_step(bench):
+    """But what the caller holds: parameters, buffers, inputs and gradients."""
+    module, tracker, _ = bench.run(random_schedule(np.random.default_rng(1), bench.graph))
+    sizes = {name: size for op in bench.graph.ops for name, size in op.writes.items()}
+    phases = {name: op.phase for op in bench.graph.ops for name in op.writes}
+    held = [name for name in bench.graph.results if phases.get(name) == "backward"]
+    held.remove("loss.grad")
+    results = sum(sizes[name] for name in held) + sum(bench.graph.inputs.values())
+    assert tracker.live_bytes == bench.graph.static_bytes + results
+    assert len(held) == len(bench.captured.program.gradients)
+
+
 def test_random_schedules_compute_the_same_in_the_predicted_bytes(bench):
     """Repeats anywhere: the same bits, every op as often as scheduled, the peak to the byte."""
     _, _, reference = bench.run(Schedule.store_all(bench.graph))
