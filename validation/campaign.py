@@ -239,9 +239,10 @@ def _timed(
     steps: Steps, distinct: dict[str, Schedule], found: dict[str, dict[str, Any]], seconds: float
 ) -> None:
     names = [name for name in (PLAIN, *distinct) if "out_of_memory" not in found[name]]
-    once = {name: row[0] for name, row in steps.times(names, 1).items()}
-    rounds = int(min(15, max(3, seconds / max(sum(once.values()), 1e-9))))
-    times = steps.times(names, rounds)
+    once = steps.times(names[:1], 1)[names[0]][0]
+    shares = [1.0 + found[name].get("predicted_overhead", 0.0) for name in names]
+    rounds = int(min(15, max(3, seconds / max(once * sum(shares), 1e-9))))
+    times = steps.times(names, rounds, warm_up=0)  # all have run before
     for name in names:
         found[name]["step_s"] = asdict(Timing.of(times[name]))
         if STORE_ALL in times:

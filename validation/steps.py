@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -126,10 +127,14 @@ class Steps:
             [reading] = AllocatorMeter().read(lambda: self.step(which))
         return resident + reading.peak_bytes
 
-    def times(self, names: list[str], rounds: int) -> dict[str, list[float]]:
+    def times(
+        self, names: list[str], rounds: int, *, warm_up: int = 1
+    ) -> dict[str, list[float]]:
         """Seconds of steps, all names in turn in every round."""
         functions = {name: partial(self.step, name) for name in names}
-        return time_interleaved(functions, rounds=rounds, device=self.device, before=self.start)
+        return time_interleaved(
+            functions, rounds=rounds, warm_up=warm_up, device=self.device, before=self.start
+        )
 
     def _tracked_peak(self, which: str) -> Peak:
         module = self.modules[which]
@@ -162,6 +167,7 @@ class Steps:
             return Peak(max(peaks), peaks[1:])  # the first is from before the first run
 
     def _cuda_peak(self, which: str) -> Peak:
+        gc.collect()  # what is dead but not yet found would be counted
         found, _ = cuda_peak(lambda: self.step(which), self.device)
         peak = Peak(
             found.requested_bytes,

@@ -216,7 +216,7 @@ def _from_file(text: str, device: str) -> Target:
         )
     file = Path(path)
     if not file.is_file():
-        raise SchedsimError(f"{path}: no such file", hint="write FILE.py:FUNCTION")
+        raise SchedsimError(f"{head}: there is no file {path}", hint="write FILE.py:FUNCTION")
     module = _imported(file)
     build = getattr(module, function, None)
     if not callable(build):

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError
+from ..errors import (
+    InfeasibleBudgetError,
+    InvalidScheduleError,
+    MissingDependencyError,
+    SchedsimError,
+)
 from ..units import UnitError, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -164,6 +169,7 @@ class Source:
             )
         for name in self.files:
             if is_target(name) and workload is None:
+                need_torch()
                 from ..validation.targets import read_target
 
                 built = read_target(name, level=self.level, device=self.options["device"])
@@ -236,6 +242,16 @@ def is_target(name: str) -> bool:
     """Whether `name` is a model rather than a file: ``my_model.py:build``, ``model:gpt2``."""
     head = name.partition(",")[0]
     return head.startswith(("model:", "hf:")) or ".py:" in head or head.endswith(".py")
+
+
+def need_torch() -> None:
+    """`MissingDependencyError` where torch is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise MissingDependencyError(
+            "models need torch, which is not installed", hint="pip install 'schedsim[torch]'"
+        )
 
 
 def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -> None:

@@ -12,7 +12,7 @@ from ..schedule import Schedule
 from ..simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import YES
-from .inputs import is_target, json_option, output_option
+from .inputs import is_target, json_option, need_torch, output_option
 from .show import print_facts, print_json, print_table, working
 from .validate import target_options
 
@@ -46,6 +46,7 @@ def command(
         raise SchedsimError(
             f"{target!r} is no model", hint="FILE.py:FUNCTION, model:resnet50 or hf:gpt2"
         )
+    need_torch()
     from ..validation.targets import read_target
 
     with working("capturing the model"):

@@ -14,7 +14,15 @@ from ..plans import Plan
 from ..schedule import Schedule
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
-from .inputs import budget_option, check_plan, is_target, json_option, output_option, schedule_of
+from .inputs import (
+    budget_option,
+    check_plan,
+    is_target,
+    json_option,
+    need_torch,
+    output_option,
+    schedule_of,
+)
 from .show import percent, print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:
@@ -71,6 +79,7 @@ def command(
     if rounds < 0:
         raise SchedsimError(f"--rounds {rounds} is negative", hint="0 leaves the times out")
     plan = _plan_in(plan_file) if plan_file is not None else None
+    need_torch()
     from ..validation.environment import check_device
     from ..validation.targets import read_target
     from ..validation.validate import validate

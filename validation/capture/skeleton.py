@@ -198,7 +198,8 @@ def make_skeleton(
             memo[id(parameter)] = nn.Parameter(
                 _fake(parameter, device), requires_grad=parameter.requires_grad
             )
-        for buffer in model.buffers():
+        own = list(loss.buffers()) if isinstance(loss, nn.Module) else []
+        for buffer in [*model.buffers(), *own]:
             memo.setdefault(id(buffer), _fake(buffer, device))
         leaves, spec = private.flatten((tuple(inputs), dict(kwargs)))
         tensors = []

@@ -129,14 +129,13 @@ def get_meter(name: str | None, device: torch.device | str) -> Meter:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Collect garbage once, then not at all: cycles that die in between would be noise.
+    """Collect no garbage: cycles that happen to die in between would be noise.
 
     Inside another of these, it does nothing.
     """
     if not gc.isenabled():
         yield
         return
-    gc.collect()
     gc.disable()
     try:
         yield
