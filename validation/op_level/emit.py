@@ -232,6 +232,10 @@ class _Emitter:
             call.outputs[position] in outlive for position in call.optional
         )
         target, args = call.lean if lean and call.lean else (call.target, call.args)
+        if call.takes_over >= 0 and program.values[call.takes_over].storage in self.frees[k]:
+            part = Ref(call.takes_over)
+            target = call.overwriting
+            args = (part, *(arg for arg in args if arg != part))
         for v in refs((args, call.kwargs)):
             self._ensure(v)
         self._count(k)
