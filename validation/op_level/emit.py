@@ -234,6 +234,7 @@ class _Emitter:
         target, args = call.lean if lean and call.lean else (call.target, call.args)
         if call.takes_over >= 0 and program.values[call.takes_over].storage in self.frees[k]:
             part = Ref(call.takes_over)
+            assert call.overwriting is not None
             target = call.overwriting
             args = (part, *(arg for arg in args if arg != part))
         for v in refs((args, call.kwargs)):

@@ -149,6 +149,22 @@ def test_a_repeated_op_is_really_called_again(bench):
         assert calls[function] == count, function
 
 
+def test_a_part_that_is_read_again_is_not_overwritten():
+    """A sum of gradients runs, and later again: its parts must still be there the second time."""
+    bench = Bench("gpt")
+    reference = bench.run(Schedule.store_all(bench.graph))[2]
+    sums = [op.name for op in bench.graph.ops if op.in_place]
+    for name in sums[:3]:
+        names = list(bench.graph.op_names)
+        names.insert(names.index(name) + 1, name)
+        schedule = Schedule.from_names(names)
+        module, tracker, outcome = bench.run(schedule)
+        assert equal(outcome, reference)
+        assert tracker.peak_bytes == simulate(bench.graph, schedule).peak_bytes
+        assert module.run_counts[name] == 2
+        assert tracker.num_calls["aten::add_.Tensor"] == len(sums)
+
+
 def test_batch_norm_statistics_are_updated_once():
     """However often the norm runs; num_batches_tracked counts the two uses of the last block."""
     bench = Bench("resnet")
