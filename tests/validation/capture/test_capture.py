@@ -233,7 +233,7 @@ def test_attention_of_cuda_stores_no_square_matrix():
 
 
 def test_large_models_take_no_memory():
-    """A quarter of GPT-2 XL on the meta device: little of it, though a step needs over 40 GB."""
+    """A quarter of GPT-2 XL on the meta device: little of it, though a step needs over 30 GB."""
     with torch.device("meta"):
         model = TinyGPT(12, 1600, 25, 50257, 1024)
         tokens = torch.zeros(8, 1024, dtype=torch.long)
@@ -242,7 +242,7 @@ def test_large_models_take_no_memory():
     # 12 d^2 + 13 d in a block, V d and T d in the embeddings, 2 d in the last norm.
     num_parameters = 12 * (12 * 1600**2 + 13 * 1600) + (50257 + 1024 + 2) * 1600
     assert captured.graph.static_bytes == FLOAT * num_parameters
-    assert simulate(captured.graph, Schedule.store_all(captured.graph)).peak_bytes > 4 * 10**10
+    assert simulate(captured.graph, Schedule.store_all(captured.graph)).peak_bytes > 3 * 10**10
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 3 * 10**5  # KiB
 
