@@ -40,8 +40,9 @@ def resident_bytes() -> int:
 def measure(name: str) -> dict[str, Any]:
     """One row of the table."""
     import torch
-    from schedsim import Schedule, simulate
     from schedsim.validation.capture import capture
+
+    from schedsim import Schedule, simulate
 
     def loss(output: Any, targets: Any) -> Any:
         logits = output.logits.flatten(0, 1)

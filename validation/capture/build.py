@@ -11,6 +11,7 @@ import torch
 from schedsim.errors import UnsupportedError
 
 from . import private_torch as private
+from .accumulation import add_in_place
 from .effects import add_gradients, add_updates, insert_all
 from .fronts import WAY_OUT, Traced
 from .naming import Namer
@@ -87,6 +88,7 @@ class _Builder:
                 )
         add_updates(program, mutations)
         add_gradients(program, gradients)
+        add_in_place(program)
         self.namer.name(program)
         return program
 
@@ -223,6 +225,7 @@ class _Builder:
             phase=_phase(node, is_loss),
             random=_draws(target, args, kwargs),
             module=self.namer.module(node),
+            is_gradient_sum=private.is_gradient_sum(node),
         )
         made = node.meta["val"]
         call.is_tuple = not isinstance(made, torch.Tensor)

@@ -65,8 +65,9 @@ def capture(
     -------
     CapturedGraph
         Static bytes are parameters, buffers and the optimizer's state; gradients are results of
-        the ops that make them, and inputs live throughout, as the caller holds them. Times are
-        zero until `CapturedGraph.with_costs`.
+        the ops that make them, and inputs live throughout, as the caller holds them. Sums of
+        gradients overwrite a part, as autograd's do; all else is out of place. Times are zero until
+        `CapturedGraph.with_costs`.
 
     Raises
     ------

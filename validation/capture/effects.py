@@ -147,7 +147,20 @@ class _Gradients:
         )
         value = len(program.values) - 1
         self.places[value] = at
-        self.inserted.append((at, Call(name, target, args, {}, outputs=[value], phase="backward")))
+        self.inserted.append(
+            (
+                at,
+                Call(
+                    name,
+                    target,
+                    args,
+                    {},
+                    outputs=[value],
+                    phase="backward",
+                    is_gradient_sum=target is aten.add.Tensor,
+                ),
+            )
+        )
         return value
 
 

@@ -87,6 +87,11 @@ class Call:
         Positions of outputs that are only computed where somebody reads them.
     lean
         Target and arguments of the form without the optional outputs.
+    takes_over
+        Value of an argument whose storage the output takes over in the run that reads it last, -1
+        for none; `overwriting` is then called, with that value first.
+    is_gradient_sum
+        The autograd engine made it, to add up the gradients of one tensor.
     tokens
         Calls that must have run before, though no tensor says so.
     module
@@ -105,6 +110,9 @@ class Call:
     random: bool = False
     optional: tuple[int, ...] = ()
     lean: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+    takes_over: int = -1
+    overwriting: Callable[..., Any] | None = None
+    is_gradient_sum: bool = False
     tokens: tuple[int, ...] = ()
     module: str = ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedsim import Graph, Op
 
-from .program import Program
+from .program import Call, Program
 
 
 def op_calls(program: Program) -> list[int]:
@@ -67,6 +67,7 @@ def to_graph(program: Program, name: str, static_bytes: int) -> Graph:
                 reads=tuple(dict.fromkeys(reads)),
                 writes=writes,
                 optional=tuple(names[s] for s in _storages(program, lazy)),
+                in_place=_in_place(program, call, names),
                 once=call.once,
             )
         )
@@ -85,6 +86,14 @@ def to_graph(program: Program, name: str, static_bytes: int) -> Graph:
         static_bytes=static_bytes + sum(constants.values()),
         results=tuple(names[s] for s in result_storages(program)),
     )
+
+
+def _in_place(program: Program, call: Call, names: dict[int, str]) -> dict[str, str]:
+    if call.takes_over < 0:
+        return {}
+    (output,) = call.outputs
+    values = program.values
+    return {names[values[output].storage]: names[values[call.takes_over].storage]}
 
 
 def _storages(program: Program, values: list[int]) -> list[int]:

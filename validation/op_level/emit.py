@@ -45,6 +45,8 @@ class Halves:
         Calls that draw random numbers and run more than once.
     draws_in_order : bool
         Whether first runs draw in the order of the graph, and so the plain model's numbers.
+    most_states : int
+        The most generator states that are kept for a replay at any time.
     """
 
     forward: Half
@@ -52,6 +54,7 @@ class Halves:
     resident: tuple[int, ...]
     repeated_random: tuple[int, ...]
     draws_in_order: bool
+    most_states: int
 
 
 def emit(program: Program, runs: Sequence[int], *, observed: bool = False) -> Halves:
@@ -77,6 +80,8 @@ class _Emitter:
     slot: dict[int, int] = field(default_factory=dict)  # repeated random call -> its kept state
     random_left: dict[int, int] = field(default_factory=dict)  # and how many runs are to come
     drawn: dict[int, None] = field(default_factory=dict)  # and whether the first is behind
+    num_states: int = 0  # generator states that are kept now
+    most_states: int = 0
     frees: list[list[int]] = field(default_factory=list)  # run -> storages that die with it
     alive: list[list[int]] = field(default_factory=list)  # run -> its outputs that outlive it
 
@@ -106,7 +111,8 @@ class _Emitter:
         split = next(k for k, run in enumerate(self.runs) if self.ops[run] == program.seed)
         forward, carried = self._forward(split)
         backward = self._backward(split, carried)
-        return Halves(forward, backward, self.resident, again, self._draws_in_order())
+        in_order = self._draws_in_order()
+        return Halves(forward, backward, self.resident, again, in_order, self.most_states)
 
     def _forward(self, split: int) -> tuple[Half, list[int]]:
         """The runs before run `split`, and the values that the others need of them."""
@@ -232,6 +238,11 @@ class _Emitter:
             call.outputs[position] in outlive for position in call.optional
         )
         target, args = call.lean if lean and call.lean else (call.target, call.args)
+        if call.takes_over >= 0 and program.values[call.takes_over].storage in self.frees[k]:
+            part = Ref(call.takes_over)
+            assert call.overwriting is not None
+            target = call.overwriting
+            args = (part, *(arg for arg in args if arg != part))
         for v in refs((args, call.kwargs)):
             self._ensure(v)
         self._count(k)
@@ -243,6 +254,8 @@ class _Emitter:
             if index not in self.drawn:
                 how = "first"
                 self.drawn[index] = None
+            self.num_states += {"first": 1, "again": 0, "last": -1}[how]
+            self.most_states = max(self.most_states, self.num_states)
             head = f"random.{how}({self.slot[index]}, "
             expression = head + expression.replace("(", ", ", 1)
         for s in {program.values[v].storage: None for v in call.outputs if v >= 0}:

@@ -53,6 +53,7 @@ class ScheduledModule(nn.Module):
         self._halves = emit(captured.program, self._runs)
         self.notes = () if self._halves.draws_in_order else (REORDERED,)
         self._observed: Halves | None = None
+        self._on_cuda = captured.backend == "cuda"
         self._hook: Hook | None = None
         self._counts = [0] * captured.graph.num_ops
         self._slots = _Slots(captured, self._halves.resident)
@@ -80,6 +81,15 @@ class ScheduledModule(nn.Module):
     def run_counts(self) -> dict[str, int]:
         """Op -> number of runs in the last step; complete after its backward."""
         return dict(zip(self._captured.graph.op_names, self._counts, strict=True))
+
+    @property
+    def replay_bytes(self) -> int:
+        """The most bytes of generator states kept for repeated random ops, in host memory.
+
+        The graph does not count them: on CPU they come on top of its peak, at worst.
+        """
+        state = torch.cuda.get_rng_state() if self._on_cuda else torch.get_rng_state()
+        return self._halves.most_states * state.numel()
 
     @property
     def source(self) -> str:

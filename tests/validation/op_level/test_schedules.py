@@ -144,8 +144,25 @@ def test_a_repeated_op_is_really_called_again(bench):
     full = "aten::_native_batch_norm_legit_functional"
     calls = Counter(tracker.num_calls)
     calls[full] += calls.pop(lean, 0)
+    calls["aten::add.Tensor"] += calls.pop("aten::add_.Tensor", 0)  # sums of gradients in place
     for function, count in expected.items():
         assert calls[function] == count, function
+
+
+def test_a_part_that_is_read_again_is_not_overwritten():
+    """A sum of gradients runs, and later again: its parts must still be there the second time."""
+    bench = Bench("gpt")
+    reference = bench.run(Schedule.store_all(bench.graph))[2]
+    sums = [op.name for op in bench.graph.ops if op.in_place]
+    for name in sums[:3]:
+        names = list(bench.graph.op_names)
+        names.insert(names.index(name) + 1, name)
+        schedule = Schedule.from_names(names)
+        module, tracker, outcome = bench.run(schedule)
+        assert equal(outcome, reference)
+        assert tracker.peak_bytes == simulate(bench.graph, schedule).peak_bytes
+        assert module.run_counts[name] == 2
+        assert tracker.num_calls["aten::add_.Tensor"] == len(sums)
 
 
 def test_batch_norm_statistics_are_updated_once():
