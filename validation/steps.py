@@ -106,18 +106,26 @@ class Steps:
         """Loss, gradients and buffers of one step, on the host."""
         with untouched(self.target.model):
             self.start()
-            found = [self.step(which)]
-            found += [p.grad for p in self.target.model.parameters() if p.grad is not None]
-            found += list(self.target.model.buffers())
-            return [tensor.detach().to("cpu", copy=True) for tensor in found]
+            return self._left(self.step(which))
 
     def peak(self, which: str) -> Peak:
         """Bytes of a step, everything resident included."""
+        return self.run(which)[0]
+
+    def run(self, which: str) -> tuple[Peak, list[Tensor]]:
+        """Bytes and results of the same step."""
         with untouched(self.target.model), no_collection():
             self.start()
             if self.device.type == "cuda":
                 return self._cuda_peak(which)
             return self._tracked_peak(which)
+
+    def _left(self, loss: Tensor) -> list[Tensor]:
+        """What a step leaves behind, on the host."""
+        model = self.target.model
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        found = [loss, *gradients, *model.buffers()]
+        return [tensor.detach().to("cpu", copy=True) for tensor in found]
 
     def allocator_peak(self, which: str) -> int:
         """Bytes of a step by the CPU allocator's own record, on top of what is resident."""
@@ -136,7 +144,7 @@ class Steps:
             functions, rounds=rounds, warm_up=warm_up, device=self.device, before=self.start
         )
 
-    def _tracked_peak(self, which: str) -> Peak:
+    def _tracked_peak(self, which: str) -> tuple[Peak, list[Tensor]]:
         module = self.modules[which]
         with StorageTracker() as tracker:
             tracker.add(self.resident, "static")
@@ -144,14 +152,15 @@ class Steps:
                 watch = _Watch(tracker)
                 module.observer = watch
                 try:
-                    self.step(which)
+                    loss = self.step(which)
                 finally:
                     module.observer = None
                 at = max(range(len(watch.peaks)), key=watch.peaks.__getitem__)
-                return Peak(watch.peaks[at], watch.peaks, watch.kinds[at], at)
+                peak = Peak(watch.peaks[at], watch.peaks, watch.kinds[at], at)
+                return peak, self._left(loss)
             if not hasattr(module, "observe"):
-                self.step(which)
-                return Peak(tracker.peak.total_bytes)
+                loss = self.step(which)
+                return Peak(tracker.peak.total_bytes), self._left(loss)
             peaks: list[int] = []
 
             def before_run(_: int) -> None:
@@ -160,15 +169,17 @@ class Steps:
 
             module.observe(before_run)
             try:
-                self.step(which)
+                loss = self.step(which)
             finally:
                 module.observe(None)
             peaks.append(tracker.peak.total_bytes)
-            return Peak(max(peaks), peaks[1:])  # the first is from before the first run
+            # The first is from before the first run.
+            return Peak(max(peaks), peaks[1:]), self._left(loss)
 
-    def _cuda_peak(self, which: str) -> Peak:
+    def _cuda_peak(self, which: str) -> tuple[Peak, list[Tensor]]:
         gc.collect()  # what is dead but not yet found would be counted
-        found, _ = cuda_peak(lambda: self.step(which), self.device)
+        found, loss = cuda_peak(lambda: self.step(which), self.device)
+        left = self._left(loss)
         peak = Peak(
             found.requested_bytes,
             allocated_bytes=found.allocated_bytes,
@@ -183,7 +194,7 @@ class Steps:
             finally:
                 module.observer = None
             peak.at_run = max(range(len(peak.run_bytes)), key=peak.run_bytes.__getitem__)
-        return peak
+        return peak, left
 
 
 class _Plain(nn.Module):
