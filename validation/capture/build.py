@@ -12,7 +12,7 @@ from schedsim.errors import UnsupportedError
 
 from . import private_torch as private
 from .accumulation import add_in_place
-from .effects import add_gradients, add_updates, insert_all
+from .effects import add_gradients, add_updates, insert_all, order_draws
 from .fronts import WAY_OUT, Traced
 from .naming import Namer
 from .program import Call, Program, Ref, Storage, Value, refs
@@ -89,6 +89,7 @@ class _Builder:
         add_updates(program, mutations)
         add_gradients(program, gradients)
         add_in_place(program)
+        order_draws(program)
         self.namer.name(program)
         return program
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -60,6 +61,33 @@ class _Readers(NamedTuple):
 
     always: list[int]
     at_first: list[int]
+
+
+def order_draws(program: Program) -> None:
+    """Keep first runs of random ops in the order of the model, so that each draws its numbers.
+
+    Where the data does not force two that follow each other into that order, as on parallel
+    branches, the later one waits for the earlier by an empty tensor. O(calls) for each such pair.
+    """
+    draws = [i for i, call in enumerate(program.calls) if call.random]
+    for earlier, later in pairwise(draws):
+        if not _depends(program, later, earlier):
+            program.calls[later].tokens += (earlier,)
+
+
+def _depends(program: Program, later: int, earlier: int) -> bool:
+    """Whether call `later` needs a result of call `earlier`, however indirectly."""
+    stack, seen = [later], {later}
+    while stack:
+        call = program.calls[stack.pop()]
+        sources = [program.values[v].call for v in refs((call.args, call.kwargs))]
+        for source in [*sources, *call.tokens]:
+            if source == earlier:
+                return True
+            if source > earlier and source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return False
 
 
 def _name_of(program: Program, value: int) -> str:

@@ -43,8 +43,6 @@ class Halves:
         Values that exist before the step, in the order in which both halves take them.
     repeated_random : tuple of int
         Calls that draw random numbers and run more than once.
-    draws_in_order : bool
-        Whether first runs draw in the order of the graph, and so the plain model's numbers.
     most_states : int
         The most generator states that are kept for a replay at any time.
     """
@@ -53,7 +51,6 @@ class Halves:
     backward: Half
     resident: tuple[int, ...]
     repeated_random: tuple[int, ...]
-    draws_in_order: bool
     most_states: int
 
 
@@ -111,8 +108,7 @@ class _Emitter:
         split = next(k for k, run in enumerate(self.runs) if self.ops[run] == program.seed)
         forward, carried = self._forward(split)
         backward = self._backward(split, carried)
-        in_order = self._draws_in_order()
-        return Halves(forward, backward, self.resident, again, in_order, self.most_states)
+        return Halves(forward, backward, self.resident, again, self.most_states)
 
     def _forward(self, split: int) -> tuple[Half, list[int]]:
         """The runs before run `split`, and the values that the others need of them."""
@@ -196,11 +192,6 @@ class _Emitter:
             else:
                 close(storage)
         return frees, alive
-
-    def _draws_in_order(self) -> bool:
-        firsts = dict.fromkeys(self.ops[run] for run in self.runs)
-        draws = [i for i in firsts if self.program.calls[i].random]
-        return draws == sorted(draws)
 
     def _read_after(self, split: int) -> set[int]:
         """Storages whose instance of before run `split` is read later (or is a result)."""

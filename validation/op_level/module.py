@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
 Hook = Callable[[int], None]
 
-REORDERED = (
-    "the schedule runs random ops in another order than the model: each draws numbers as good, but "
-    "not the same ones"
-)
-
 
 class ScheduledModule(nn.Module):
     """A module that returns the loss of a captured model and runs a schedule to get it.
@@ -39,8 +34,6 @@ class ScheduledModule(nn.Module):
     schedule : Schedule
     run_counts : dict of str to int
         Op -> number of runs in the last step.
-    notes : tuple of str
-        Lines that say what a user must know.
     """
 
     def __init__(self, captured: CapturedGraph, schedule: Schedule) -> None:
@@ -51,7 +44,6 @@ class ScheduledModule(nn.Module):
         self._captured = captured
         self._runs = [int(run) for run in schedule.bind(captured.graph)]
         self._halves = emit(captured.program, self._runs)
-        self.notes = () if self._halves.draws_in_order else (REORDERED,)
         self._observed: Halves | None = None
         self._on_cuda = captured.backend == "cuda"
         self._hook: Hook | None = None

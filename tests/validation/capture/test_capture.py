@@ -283,7 +283,7 @@ class TestRefusals:
 
     def test_inputs_that_do_not_fit(self):
         """The model's own error is passed on."""
-        with pytest.raises(UnsupportedError, match="reduction dim|multiplied"):
+        with pytest.raises(UnsupportedError, match=r"reduction dim|multiplied"):
             capture(DropoutMLP(), (torch.zeros(2, 31),), lambda output: output.sum())
 
     def test_unknown_kernels(self):

@@ -11,10 +11,12 @@ import torch.nn.functional as F
 from chains import random_schedule
 from schedsim.validation.capture import capture
 from schedsim.validation.capture.skeleton import run_step
+from step_models import make_step
 from storage_tracker import measured_peak
 from torch import nn
 
 from schedsim import Schedule, simulate
+from schedsim.errors import InvalidScheduleError
 
 
 class Frozen(nn.Module):
@@ -160,17 +162,21 @@ def test_odd_models(kind):
         assert predicted - resident_constants <= peaks[0] <= predicted
 
 
-def test_random_ops_in_another_order_are_said():
-    """Draws come in the schedule's order; where it is not the model's, the module says so."""
+def test_random_ops_keep_their_order():
+    """Two dropouts on parallel branches: the second draws after the first in any legal schedule.
+
+    Where the data orders them already, nothing is added to the graph.
+    """
     torch.manual_seed(0)
     model, x, y = Branches(), torch.randn(6, 4), torch.randint(0, 3, (6,))
     captured = capture(model, (x, y), F.cross_entropy)
     graph = captured.graph
-    assert captured.module(Schedule.store_all(graph)).notes == ()
-    names = list(graph.op_names)
     first, second = "drop.dropout", "drop.dropout#2"
+    assert f"{first}:ran" in graph.ops[graph.op_index(second)].reads
+    names = list(graph.op_names)
     i, k = names.index(first), names.index(second)
     names[i], names[k] = second, first
-    swapped = captured.module(Schedule.from_names(names))
-    assert "another order" in swapped.notes[0]
-    swapped(x, y).backward()
+    with pytest.raises(InvalidScheduleError, match=f"{second} reads {first}:ran"):
+        captured.module(Schedule.from_names(names))
+    straight = capture(*make_step("gpt")).graph
+    assert not any(":ran" in name for op in straight.ops for name in op.writes)

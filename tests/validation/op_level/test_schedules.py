@@ -72,7 +72,7 @@ def test_store_all_is_the_plain_model(bench):
 
 def test_nothing_is_left_after_a_step(bench):
     """But what the caller holds: parameters, buffers, inputs and gradients."""
-    module, tracker, _ = bench.run(random_schedule(np.random.default_rng(1), bench.graph))
+    _, tracker, _ = bench.run(random_schedule(np.random.default_rng(1), bench.graph))
     sizes = {name: size for op in bench.graph.ops for name, size in op.writes.items()}
     phases = {name: op.phase for op in bench.graph.ops for name in op.writes}
     held = [name for name in bench.graph.results if phases.get(name) == "backward"]
