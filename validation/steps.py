@@ -135,9 +135,7 @@ class Steps:
             [reading] = AllocatorMeter().read(lambda: self.step(which))
         return resident + reading.peak_bytes
 
-    def times(
-        self, names: list[str], rounds: int, *, warm_up: int = 1
-    ) -> dict[str, list[float]]:
+    def times(self, names: list[str], rounds: int, *, warm_up: int = 1) -> dict[str, list[float]]:
         """Seconds of steps, all names in turn in every round."""
         functions = {name: partial(self.step, name) for name in names}
         return time_interleaved(
