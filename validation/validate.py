@@ -192,8 +192,9 @@ def _difference(a: Tensor, b: Tensor) -> float:
         return float("inf")
     if torch.equal(a, b) or not b.numel():
         return 0.0
-    scale = max(float(b.double().abs().max()), 1e-30)
-    return float((a.double() - b.double()).abs().max()) / scale
+    kind = torch.float64 if b.dtype == torch.float64 else torch.float32
+    scale = max(float(b.abs().max()), 1e-30)
+    return float((a.to(kind) - b.to(kind)).abs().max()) / scale
 
 
 def check_runs(steps: Steps, simulation: Simulation, which: str = SCHEDULE) -> Check:

@@ -24,7 +24,15 @@ from .lowering import lowered
 from .module import ScheduledModule, loss_of, split_inputs
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
 from .program import make_program
-from .replay import Buffers, changed_buffers, copies, generators, other_buffers, untouched
+from .replay import (
+    Buffers,
+    changed_buffers,
+    copies,
+    generators,
+    nearly_equal,
+    other_buffers,
+    untouched,
+)
 from .runtime import Layout
 from .sizes import Sizes, static_tensors, storage_keys, tensors_in
 from .split import find_blocks
@@ -152,7 +160,12 @@ def capture_chain(
     notes: list[str] = []
     library = library_workspace_bytes(device) if device.type == "cuda" else 0
     with untouched(model), _own_gradients(model), no_collection():
+        with torch.no_grad(), untouched(model):
+            whole = model(*step.arguments, **step.keywords)
+            whole = loss_of(whole) if loss is None else whole
         parts, values, state = _settled(model, parts, step, notes)
+        _check_whole(whole, values[-1])
+        del whole
         sizes = Sizes.of(parts, values, step, model, loss)
         layout = Layout(parts, loss, num_extra, sizes.needs_gradient, state, generators(model))
         chosen = get_meter(meter, device)
@@ -225,6 +238,30 @@ def _own_gradients(model: nn.Module) -> Any:
             parameter.grad = gradient
 
 
+def _check_whole(whole: Any, composed: Any) -> None:
+    """Refuse blocks whose composition is another function than the model."""
+    pairs = list(zip(tensors_in(whole), tensors_in(composed), strict=False))
+    # Nearly equal will do: some kernels add in another order each time.
+    if not pairs or not all(a.shape == b.shape and nearly_equal(a, b) for a, b in pairs):
+        raise UnsupportedError(
+            "the blocks one after another do not give what the model gives",
+            hint="something else is used between them: list other blocks, or use --level op",
+        )
+
+
+def _check_side(parts: Sequence[Part], step: StepInputs) -> None:
+    """Refuse side inputs of blocks that need a gradient."""
+    given = StepInputs(step.arguments, step.keywords, step.extra)
+    with torch.enable_grad():
+        parts[0].call(given)
+    side = [t for args, kwargs in given.side for t in tensors_in((args, kwargs))]
+    if any(tensor.requires_grad for tensor in side):
+        raise UnsupportedError(
+            "a block takes a second tensor that needs a gradient",
+            hint="only one activation may pass between blocks; use --level op",
+        )
+
+
 def _settled(
     model: nn.Module, parts: Sequence[Part], step: StepInputs, notes: list[str]
 ) -> tuple[list[Part], list[Any], list[Buffers]]:
@@ -267,10 +304,6 @@ def _settled(
             values.append(out)
             state.append(kept)
         moved[i + 1] = len(settled)
-    side = [t for args, kwargs in step.side for t in tensors_in((args, kwargs))]
-    if any(tensor.requires_grad for tensor in side):
-        raise UnsupportedError(
-            "a block takes a second tensor that needs a gradient",
-            hint="only one activation may pass between blocks; use --level op",
-        )
+    if step.side:
+        _check_side(parts, step)
     return settled, values, state

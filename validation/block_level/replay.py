@@ -98,14 +98,22 @@ def changed_buffers(before: Buffers) -> list[tuple[nn.Module, str]]:
     return [
         (module, name)
         for module, name, copy in before
-        if (now := module._buffers[name]) is None or not _same(now, copy)
+        if (now := module._buffers[name]) is None or not same_values(now, copy)
     ]
 
 
-def _same(one: Tensor, two: Tensor) -> bool:
+def same_values(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors are equal to the bit, not-a-numbers in the same places included."""
     if one.shape != two.shape or one.dtype != two.dtype:
         return False
     return torch.equal(one.nan_to_num(), two.nan_to_num())
+
+
+def nearly_equal(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors of one shape are equal but for rounding."""
+    if not one.is_floating_point():
+        return torch.equal(one, two)
+    return torch.allclose(one.float(), two.float(), rtol=1e-2, atol=1e-4, equal_nan=True)
 
 
 def copies(buffers: Buffers) -> Buffers:

@@ -229,6 +229,49 @@ def test_models_of_transformers_are_split_and_trained(family):
     assert all(map(torch.equal, plain, outcome(model, lambda: module(**keywords))))
 
 
+class Collecting(nn.Module):
+    """Uses what passes between its blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        """The sum over all layers' outputs."""
+        total = 0
+        for layer in self.layers:
+            x = layer(x)
+            total = total + x
+        return total
+
+
+class Biased(nn.Module):
+    """Hands its blocks a second tensor that is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.ones(4))
+        self.layers = nn.ModuleList(nn.Bilinear(4, 4, 4) for _ in range(3))
+
+    def forward(self, x):
+        """Each layer sees the bias too."""
+        second = (self.bias * 2).expand_as(x)
+        for layer in self.layers:
+            x = layer(x, second)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [(Collecting(), "do not give what the model gives"), (Biased(), "second tensor")],
+    ids=["collecting", "biased"],
+)
+def test_blocks_that_are_not_the_model_are_refused(model, says):
+    """Rather than trained wrongly."""
+    with pytest.raises(UnsupportedError, match=says):
+        capture_chain(model, torch.randn(2, 4), lambda y: y.sum(), rounds=0)
+
+
 def test_targets_may_be_inputs():
     """loss(output, target): the target comes last among the inputs, another one each step."""
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
