@@ -242,6 +242,8 @@ def _timed(
 ) -> None:
     """Add times. Each is taken right beside one of store-all, so that both see the same machine."""
     names = [name for name in names if "out_of_memory" not in found[name]]
+    if not names:
+        return
     base = STORE_ALL if STORE_ALL in names else names[0]
     once = steps.times([base], 1)[base][0]
     shares = [2.0 + found[name].get("predicted_overhead", 0.0) for name in names]
