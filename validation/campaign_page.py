@@ -55,7 +55,7 @@ def _section(folder: Path, device: str, rows: Sequence[Row]) -> list[str]:
     lines.append(
         "Peaks count everything on the device; *activations* are peaks less what is always "
         "resident (parameters, gradients, buffers). *Plain* is the model without schedsim. "
-        "Overheads are over the store-all schedule, medians of rounds that run all in turn. "
+        "Overheads are over the store-all schedule, medians of steps beside one of its own. "
         "A weight that blocks share (LSTM) gets its gradients block by block, where autograd adds "
         "them up first: equal up to rounding. Tolerances are in `validate.py`."
     )

@@ -89,7 +89,7 @@ def capture_target(
     *,
     meter: str | None = None,
     remeasure: bool = False,
-    rounds: int = 5,
+    rounds: int = 7,
 ) -> CapturedChain | CapturedGraph:
     """`target` as a chain of blocks or a graph of ops, with times and workspaces measured.
 
@@ -160,7 +160,7 @@ def read_target(
     device: str | None = None,
     meter: str | None = None,
     remeasure: bool = False,
-    rounds: int = 5,
+    rounds: int = 7,
 ) -> Read:
     """The target that `text` names, captured at `level` for `device`.
 

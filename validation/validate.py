@@ -128,6 +128,7 @@ def validate(
     --------
     >>> from schedsim import Schedule
     >>> from schedsim.validation.targets import capture_target, load_target
+    >>> from schedsim.validation.validate import validate
     >>> target = load_target("model:mlp,layers=3,hidden=8,batch=4", "cpu")
     >>> captured = capture_target(target, rounds=0)
     >>> schedule = Schedule.from_names("F0 F1 F2 loss B2 F0 F1 B1 B0".split())

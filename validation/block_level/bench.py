@@ -18,7 +18,10 @@ from .sizes import Sizes
 
 @dataclass
 class Measured:
-    """Of one part, bytes and lists of times."""
+    """Of one part, bytes and lists of times.
+
+    `replayed_s`: of a forward that keeps its bundle and the backward right after it, together.
+    """
 
     saved_bytes: int = 0
     forward_workspace_bytes: int = 0
@@ -26,7 +29,14 @@ class Measured:
     backward_workspace_bytes: int = 0
     forward_s: list[float] = field(default_factory=list)
     saving_s: list[float] = field(default_factory=list)
+    replayed_s: list[float] = field(default_factory=list)
     backward_s: list[float] = field(default_factory=list)
+
+    def rounds(self) -> list[tuple[float, float, float]]:
+        """Per round: a forward alone, a replay with its backward, and the two of store-all."""
+        kept = zip(self.saving_s, self.backward_s, strict=True)
+        stored = [saving + backward for saving, backward in kept]
+        return list(zip(self.forward_s, self.replayed_s, stored, strict=True))
 
 
 class Bench:

@@ -97,7 +97,7 @@ def capture_chain(
     blocks: Sequence[nn.Module] | None = None,
     name: str | None = None,
     meter: str | None = None,
-    rounds: int = 5,
+    rounds: int = 7,
     known_times: Callable[[Chain | Graph], Chain | Graph | None] | None = None,
 ) -> CapturedChain:
     """`model` as a chain of its blocks, with the sizes and times measured on its device.
@@ -138,8 +138,8 @@ def capture_chain(
     Bytes are measured block by block; times in whole steps, that replay every block and that store
     all where that fits. Parameters, their gradients, buffers and random numbers are left as they
     were. Static bytes are parameters, gradients, buffers and the tensors of the loss
-    and of side inputs. A forward's time is that of a run that keeps nothing; what keeping costs
-    more is in the backward's time, as every step pays it once.
+    and of side inputs. A forward's time is what replaying the block makes a step longer, and the
+    times of store-all add up to what was measured.
 
     Examples
     --------

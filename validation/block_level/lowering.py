@@ -101,7 +101,13 @@ def _graph(
 def _times(
     parts: Sequence[Part], sizes: Sizes, rows: Sequence[Measured]
 ) -> list[tuple[float, float]]:
-    """(forward, backward) seconds of each part; parts of one kind share the median of them all."""
+    """(forward, backward) seconds of each part; parts of one kind share the median of them all.
+
+    The forward's time is what a step that replays the part takes longer than store-all. That is
+    not what a forward takes by itself: its backward, which comes right after the replay, finds
+    its data in the caches, or the allocator has to work more. All else is the backward's, so that
+    the times of store-all add up to those measured.
+    """
     pools: dict[Any, list[Measured]] = {}
     keys = []
     for i, part in enumerate(parts):
@@ -115,10 +121,14 @@ def _times(
     found = []
     for key in keys:
         pool = pools[key]
-        forward = _median([t for row in pool for t in row.forward_s])
-        saving = _median([t for row in pool for t in row.saving_s])
-        backward = _median([t for row in pool for t in row.backward_s])
-        found.append((forward, backward + max(0.0, saving - forward)))
+        rounds = [times for row in pool for times in row.rounds()]
+        stored = _median([stored for _, _, stored in rounds])
+        # Shares within a round, as the machine may be slower in some rounds than in others.
+        alone = stored * _median([forward / whole for forward, _, whole in rounds if whole])
+        longer = stored * _median([(f + r) / whole - 1.0 for f, r, whole in rounds if whole])
+        # Not trusted beyond half of the forward's own time: it is a difference of noisy times.
+        longer = min(max(longer, 0.5 * alone), 1.5 * alone)
+        found.append((longer, max(0.0, stored - longer)))
     return found
 
 

@@ -33,8 +33,7 @@ def measure_times(
 ) -> str:
     """Add `rounds` times of each op to `rows`, one per part, the loss last; how it was done.
 
-    A forward that keeps nothing is timed in steps that replay every block; one that keeps its
-    bundle, and the backward, in store-all steps, or where these do not fit in the replaying ones.
+    Two kinds of steps are timed, those that replay every block, and store-all where that fits.
     """
     names = list(workload.op_names)
     at = names.index("loss")
@@ -49,21 +48,19 @@ def measure_times(
             step = _timed_step(layout, inputs, workload, schedule, device)
             if round_ == 0:  # warms up
                 continue
-            keeps_last = schedule is everything or not fits
+            keeping: dict[int, float] = {}
             for run, seconds in step:
-                _note(rows[run.index], run, seconds, keeps=keeps_last)
-    return "store-all steps" if fits else "steps that replay every block"
-
-
-def _note(row: Measured, run: Run, seconds: float, *, keeps: bool) -> None:
-    if run.kind == "F" and not run.saves:
-        row.forward_s.append(seconds)
-    elif not keeps:
-        return
-    elif run.kind == "F":
-        row.saving_s.append(seconds)
-    else:
-        row.backward_s.append(seconds)
+                row = rows[run.index]
+                if run.kind == "F" and not run.saves:
+                    row.forward_s.append(seconds)
+                    continue
+                if run.kind == "F":
+                    keeping[run.index] = seconds
+                elif schedule is replay:
+                    row.replayed_s.append(seconds + keeping.get(run.index, 0.0))
+                if schedule is everything or not fits:
+                    (row.saving_s if run.kind == "F" else row.backward_s).append(seconds)
+    return "store-all and replaying steps" if fits else "replaying steps"
 
 
 def _timed_step(

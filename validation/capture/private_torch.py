@@ -196,8 +196,17 @@ def allocations(run: Callable[[], Any]) -> list[int]:
     """Bytes that the CPU allocator gave out (positive) and took back, in order, during `run`."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    from ..measure.quiet import quiet_stderr
+
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with quiet_stderr():
+        profiler.start()
+    try:
         run()
-    events: Any = profiler.profiler.kineto_results.events()
+    finally:
+        with quiet_stderr():
+            profiler.stop()
+    recorded: Any = profiler.profiler
+    events = recorded.kineto_results.events()
     found = [event for event in events if event.name() == "[memory]"]
     return [int(event.nbytes()) for event in sorted(found, key=lambda e: e.start_ns())]
