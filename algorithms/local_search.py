@@ -421,10 +421,10 @@ class _Search:
         few = self.num_threads
         return max(few, 8 if num_ops < 300 else 4 if num_ops < 3000 else few)
 
-    def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[np.int64]]:
+    def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[Any]]:
         from ._orders import greedy_order
 
-        lines = [schedule.bind(self.graph) for schedule in starts]
+        lines: list[NDArray[Any]] = [schedule.bind(self.graph) for schedule in starts]
         usual = np.arange(self.graph.num_ops, dtype=np.int64)
         lines.append(usual)
         if self.free:
@@ -434,7 +434,7 @@ class _Search:
             lines += [found[k] for k in np.argsort(peaks, kind="stable")[:3]]
         return lines
 
-    def _make(self, number: int, line: NDArray[np.int64], greedy: bool) -> _Walker:
+    def _make(self, number: int, line: NDArray[Any], greedy: bool) -> _Walker:
         from ._profile import LARGEST, make_profile
 
         profile = make_profile(self.steps, line, seed=self.seed * 1000 + number)

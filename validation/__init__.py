@@ -1,1 +1,1 @@
-"""Real PyTorch models: capture, profile, run a schedule, compare. The only package that needs torch."""
+"""Real PyTorch models: capture, profile, run a schedule, compare. Nothing else needs torch."""

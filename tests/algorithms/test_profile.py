@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from chains import random_graph
-
-from schedsim import Graph, Schedule, simulate
 from schedsim.algorithms import _profile as profiles
 from schedsim.algorithms._profile import (
     EXTRA,
@@ -18,6 +16,8 @@ from schedsim.algorithms._profile import (
     OP,
     SLOT,
 )
+
+from schedsim import Graph, Schedule, simulate
 
 
 def exact(graph: Graph) -> bool:
