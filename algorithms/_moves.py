@@ -213,7 +213,7 @@ def price(
                     break
             if not seen:
                 if count == _MAX_PRICED:
-                    return total * 2.0
+                    return float(total) * 2.0
                 stack[count] = maker
                 count += 1
     return float(total)
