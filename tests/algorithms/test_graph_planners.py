@@ -191,14 +191,19 @@ def test_moccasin_claims_no_more(seed):
             case.check(tried)
 
 
-@pytest.mark.parametrize(("order", "share"), [("fixed", 0.97), ("free", 0.97)])
-def test_the_local_search_finds_nearly_every_optimum(order, share):
-    """With seeds and moves fixed: the same count on every machine."""
-    tried = Tried(searching(order, 4000), free=order == "free")
-    cases = [case for case in map(small_enough, range(120)) if case is not None]
-    found = sum(case.check(tried) for case in cases)
-    assert len(cases) > 110
-    assert found >= share * len(cases)
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_the_local_search_finds_nearly_every_optimum(order):
+    """Of the cases where something must run again; as seeds and moves are fixed, always the same.
+
+    With 16,000 moves all of them were found; some room is left for changes of the search.
+    """
+    free = order == "free"
+    tried = Tried(searching(order, 16_000), free=free)
+    cases = [case for case in map(small_enough, range(400)) if case is not None]
+    hard = [case for case in cases if case.graph.store_all_s < case.best_s(free) < math.inf]
+    found = sum(case.check(tried) for case in hard)
+    assert len(hard) >= 30
+    assert found >= 0.95 * len(hard)
 
 
 def main(num_graphs: int) -> None:
