@@ -36,6 +36,8 @@ class CutSearch:
         Where it comes from, in words.
     best, best_s
         The fastest schedule seen that fits, and its makespan.
+    suggested
+        Every schedule looked at, those over budget too: fast ones to start a repair from.
     """
 
     def __init__(self, graph: Graph, budget_bytes: int, order: Order, until: float) -> None:
@@ -47,6 +49,7 @@ class CutSearch:
         self.extra_s, self.how = 0.0, "store-all time"
         self.best: Schedule | None = None
         self.best_s = math.inf
+        self.suggested: list[Schedule] = []
         self.cuts: dict[int, Cut] = {}
         self.bound_at: dict[int, float] = {}
         # The first run at or before which the last schedule is over budget; repeats there.
@@ -147,7 +150,7 @@ class CutSearch:
                 return
             self.solve(
                 [self.cut(op) for op in chosen],
-                0.5 * self.left_s,
+                0.8 * self.left_s,  # one that takes longer is not followed by an easier one
                 integral=True,
                 beside=[(chosen.index(op) - 1, again) for op, again in sorted(beside)],
             )
@@ -205,6 +208,7 @@ class CutSearch:
         if runs is None:
             return
         schedule = Schedule(self.graph.op_names, runs)
+        self.suggested.append(schedule)
         simulation = simulate(self.graph, schedule)
         if simulation.peak_bytes <= self.budget_bytes:
             self.worst = None

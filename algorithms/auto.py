@@ -6,35 +6,54 @@ import time
 from dataclasses import replace
 
 from schedsim.chain import Chain
+from schedsim.errors import SchedsimError
+from schedsim.graph import Graph
 from schedsim.plans import Plan, with_candidates
 
+from ._cuts import Order
 from .bisection import bisection
 from .chen import chen_greedy
 from .frontier import frontier
+from .local_search import local_search
 from .periodic import periodic
 from .persistent import MAX_STAGES, WorkLimitReached
 from .revolve import revolve
 from .rotor import rotor
 from .store_all import store_all
 
+# Gaps to the proven bound at which to stop, where none is asked for.
+_CHAIN_GAP, _GRAPH_GAP = 0.01, 0.001
+
 
 def auto(
-    chain: Chain,
+    workload: Chain | Graph,
     budget_bytes: int,
     *,
-    gap: float = 0.01,
+    gap: float | None = None,
     time_limit_s: float = 10.0,
+    order: Order | None = None,
+    seed: int = 0,
 ) -> Plan:
-    """The best plan for `chain` within `budget_bytes`, by the strongest method that is in time.
+    """The best plan within `budget_bytes`, by the strongest method that is in time.
 
-    Store-all where it fits; else the exact frontier; where that has too many break points, rotor
-    with as many slots as the gap asks for; for chains beyond `MAX_STAGES`, the best of the
-    heuristics. The plan's candidates list what was tried.
+    Store-all where it fits. A chain then is for the exact frontier; where that has too many break
+    points, for rotor with as many slots as the gap asks for; beyond `MAX_STAGES`, for the best of
+    the heuristics. A graph is for `local_search` beside the bound of `cuts`. The plan's candidates
+    list what was tried.
 
     Parameters
     ----------
-    gap, time_limit_s
-        As of `rotor`.
+    gap
+        To the proven bound, at which to stop; by default 0.01 of a chain, 0.001 of a graph.
+    time_limit_s
+        As of `rotor` and of `local_search`.
+    order, seed
+        Of graphs only, as of `local_search`; the order is fixed by default.
+
+    Raises
+    ------
+    SchedsimError
+        An order was asked for, and the workload is a chain.
 
     Examples
     --------
@@ -44,6 +63,15 @@ def auto(
     >>> auto(chain, 6).makespan_s, auto(chain, 7).candidates[0].planner
     (10.0, 'store_all')
     """
+    if isinstance(workload, Graph):
+        return _of_graph(workload, budget_bytes, gap, time_limit_s, order or "fixed", seed)
+    if order is not None:
+        raise SchedsimError(
+            f"order {order!r} is asked for a chain",
+            hint="the stages of a chain have one order; leave it out",
+        )
+    chain = workload
+    gap = _CHAIN_GAP if gap is None else gap
     started = time.perf_counter()
     tried = [store_all(chain, budget_bytes)]
     if not tried[0].feasible:
@@ -58,6 +86,29 @@ def auto(
             except WorkLimitReached:
                 left_s = max(0.0, time_limit_s - (time.perf_counter() - started))
                 tried.append(rotor(chain, budget_bytes, gap=gap, time_limit_s=left_s))
+    return _best("auto", tried, started)
+
+
+def _of_graph(
+    graph: Graph, budget_bytes: int, gap: float | None, time_limit_s: float, order: Order, seed: int
+) -> Plan:
+    started = time.perf_counter()
+    tried = [store_all(graph, budget_bytes)]
+    if not tried[0].feasible:
+        searched = local_search(
+            graph,
+            budget_bytes,
+            order=order,
+            time_limit_s=time_limit_s,
+            seed=seed,
+            gap=_GRAPH_GAP if gap is None else gap,
+        )
+        tried.append(searched)
+    return _best("auto", tried, started)
+
+
+def _best(name: str, tried: list[Plan], started: float) -> Plan:
+    """The best of the plans tried, with all of them as candidates."""
     best = min(tried, key=_rank)
     least = min(
         (plan for plan in tried if plan.min_feasible_bytes is not None),
@@ -65,7 +116,7 @@ def auto(
     )
     chosen = replace(
         best,
-        planner="auto",
+        planner=name,
         options={**best.options, "chosen": best.planner},
         min_feasible_bytes=least.min_feasible_bytes,
         binding_op=least.binding_op,

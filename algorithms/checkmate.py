@@ -24,6 +24,8 @@ from .bounds import FIXED_ORDER, as_finite, least_memory_bytes, scope_of
 
 # Beyond this HiGHS does not solve even the relaxation in minutes.
 MAX_VARIABLES = 1_000_000
+# A plan whose extra time is within this factor of the bound is worth the demand for better.
+_NEAR = 1.25
 
 
 def staged_scope(passes: int) -> str:
@@ -190,7 +192,7 @@ class _Search:
             return
         self.aim(model.programme)
         answer = model.programme.solve(self.left_s)
-        if answer.infeasible and self.best is not None:
+        if answer.infeasible and self.best is not None:  # only where better was asked for
             # Nothing is better than the best plan by a whole unit, or by more than a tolerance.
             self.widen_bound(self.best_s, scope)
         else:
@@ -207,14 +209,18 @@ class _Search:
                     self.consider(Schedule(self.graph.op_names, model.runs(answer.x)))
 
     def aim(self, programme: Programme) -> None:
-        """Asks for better than the best plan, and tells what is known to be impossible."""
+        """Tells what is known to be impossible; asks for better than the best plan if that is good.
+
+        Asked for better than a poor plan, HiGHS finds its way to good ones later, not earlier.
+        """
         cost = np.concatenate(programme.columns["cost"])
         columns = np.flatnonzero(cost)
         store_all_s, unit_s = self.graph.store_all_s, self.times.unit_s
         at_least = (self.bound_s - store_all_s) / unit_s if math.isfinite(self.bound_s) else 0.0
         at_most = math.inf
-        if self.best is not None:
-            at_most = (self.best_s - store_all_s) / unit_s
+        extra_s, bound_s = self.best_s - store_all_s, self.bound_s - store_all_s
+        if self.best is not None and extra_s <= _NEAR * bound_s:
+            at_most = extra_s / unit_s
             at_most -= 0.5 if self.times.whole else 1e-9 * at_most
         programme.placed(1, (0, columns, cost[columns]), lb=at_least - 1e-4, ub=at_most)
 

@@ -35,8 +35,11 @@ _COOLER = 0.6  # each round begins cooler than the one before
 # How far from the file's order the greedy orders may stray; see `greedy_order`.
 _PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 
+# Between looks at whether to stop: seconds of annealing, or moves where these are counted; and
+# evictions of the greedy repair.
 _CHUNK_S = 0.02
-_COUNTED_CHUNK = 50  # moves at one heat where moves are counted, and not time
+_COUNTED_CHUNK = 50
+_GREEDY_STEPS = 500
 
 # No peak is above this; budgets beyond it would not fit in 64 bits.
 _MOST_BYTES = 2**53
@@ -241,36 +244,39 @@ class _Walker:
 
     def take(self, runs: NDArray[Any]) -> None:
         """Go on from the schedule `runs`, if there is room for it."""
-        from ._profile import LARGEST, load_runs, store_runs
+        from ._profile import load_runs
 
-        if runs.size + 2 > self.profile.run.shape[0]:  # and the two virtual ones
-            return
+        if runs.size > self.profile.run.shape[0] // 2:
+            return  # no room to search around it
         load_runs(self.steps, self.profile, runs.astype(np.int64))
+        self.note_best()
+
+    def note_best(self) -> None:
+        """Keep the schedule where it fits and is the fastest so far."""
+        from ._profile import LARGEST, store_runs
+
         if self.profile.tree[1, LARGEST] <= self.limit and self.profile.total_s[0] < self.best[0]:
             self.best[0] = self.profile.total_s[0]
             self.best[1] = store_runs(self.steps, self.profile, self.runs)
 
-    def greedy(self) -> None:
+    def greedy(self, stopped: Callable[[], bool]) -> None:
         """Evict at the peak until the schedule fits, as far as that goes."""
         from ._moves import repair
-        from ._profile import LARGEST, NUM_EDITS, store_runs
+        from ._profile import LARGEST, NUM_EDITS
 
-        num_ops = self.profile.ends.shape[0] - 2
-        repair(
-            self.steps,
-            self.profile,
-            self.limit,
-            self.free,
-            np.inf,
-            8 * num_ops,
-            0.3,
-            200,
-            True,
-        )
+        steps_left = 8 * (self.profile.ends.shape[0] - 2)
+        done = False
+        while steps_left > 0 and not (done or stopped()):
+            steps = min(_GREEDY_STEPS, steps_left)
+            steps_left -= steps
+            peak = int(self.profile.tree[1, LARGEST])
+            done = repair(
+                self.steps, self.profile, self.limit, self.free, np.inf, steps, 0.3, 200, True
+            )
+            if self.profile.tree[1, LARGEST] == peak:
+                break  # it goes no further
         self.profile.counts[NUM_EDITS] = 0
-        if self.profile.tree[1, LARGEST] <= self.limit and self.profile.total_s[0] < self.best[0]:
-            self.best[0] = self.profile.total_s[0]
-            self.best[1] = store_runs(self.steps, self.profile, self.runs)
+        self.note_best()
 
     @property
     def found(self) -> NDArray[np.int64]:
@@ -356,7 +362,7 @@ class _Search:
             active = sorted(active, key=lambda walker: walker.rank)
             if left < num_rounds:
                 active = active[: max(min(self.num_threads, 2), len(active) // 2)]
-                self._take_up_bound(active[-1])
+                self._take_up_bound(active[-1], spare=len(active) > 1)
             seconds = (deadline - time.perf_counter()) / left
             seconds *= min(1.0, self.num_threads / len(active))
             shares = self._shares(len(active), left)
@@ -410,11 +416,20 @@ class _Search:
         if self.cuts is not None and self.stopped.is_set():
             self.cuts.until = 0.0  # no further step is begun
 
-    def _take_up_bound(self, walker: _Walker) -> None:
-        """Have `walker` go on from the schedule that the bound brought, if that is better."""
-        found = self.cuts.best if self.cuts is not None else None
-        if found is not None and self.cuts is not None and self.cuts.best_s < walker.best[0]:
-            walker.take(found.bind(self.graph))
+    def _take_up_bound(self, walker: _Walker, spare: bool) -> None:
+        """Have `walker` go on from what the bound brought: its schedule, if that is better.
+
+        Where the walker can be spared, from the last that was over budget: they are close to the
+        bound, and often take little repair.
+        """
+        cuts = self.cuts
+        if cuts is None:
+            return
+        if cuts.best is not None and cuts.best_s < walker.best[0]:
+            walker.take(cuts.best.bind(self.graph))
+        elif spare and cuts.suggested:
+            walker.take(cuts.suggested[-1].bind(self.graph))
+            walker.greedy(self.stopped.is_set)
 
     def _num_walkers(self) -> int:
         num_ops = self.graph.num_ops
@@ -452,9 +467,9 @@ class _Search:
             best=np.array([np.inf, 0.0, np.inf]),
             price=np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s]),
         )
-        walker.take(line)
+        walker.note_best()
         if greedy and number % 4 in (0, 3) and not self.stopped.is_set():
-            walker.greedy()
+            walker.greedy(self.stopped.is_set)
         walker.note_least()
         return walker
 
@@ -513,5 +528,5 @@ def _load_kernels() -> None:
         price=np.ones(3),
     )
     walker.take(line)
-    walker.greedy()
+    walker.greedy(lambda: False)
     walker.walk(0.0, lambda _: False)

@@ -143,7 +143,7 @@ def compare(
     for name in planners or comparable(workload):
         try:
             plans.append(try_plan(workload, budget_bytes, name))
-        except (PlannerLimitError, MissingDependencyError) as error:
+        except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
             warnings.warn(f"{name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
     return plans
 

@@ -111,6 +111,38 @@ def draw_timeline(
     return figure
 
 
+def draw_validation(report: dict[str, Any], *, axes: Axes | None = None) -> Figure:
+    """Bytes during each run as predicted (filled) and measured (line), from a validation report.
+
+    Parameters
+    ----------
+    report
+        Content of a ``schedsim.validation/1`` file.
+    """
+    figure, axes = _canvas(axes)
+    predicted = np.array(report["timeline"]["predicted_bytes"], dtype=float)
+    measured = np.array(report["timeline"]["measured_bytes"], dtype=float)
+    budget = report.get("budget_bytes")
+    factor, unit = _unit(int(max([*predicted, *measured, budget or 0])))
+    edges = np.arange(predicted.size + 1)
+    axes.stairs(predicted / factor, edges, fill=True, color="#56B4E9", label="predicted")
+    if measured.size == predicted.size:
+        axes.stairs(measured / factor, edges, color="#D55E00", linewidth=1.2, label="measured")
+    if budget is not None:
+        axes.axhline(budget / factor, color="black", linestyle="--", linewidth=1, label="budget")
+    peaks = report["predicted"]["peak_bytes"], report["measured"]["peak_bytes"]
+    gap = peaks[1] / peaks[0] - 1.0 if peaks[0] else 0.0
+    axes.set(
+        title=f"{report['name']}: measured peak {gap:+.2%} of predicted",
+        xlabel="op run",
+        ylabel=f"live memory [{unit}]",
+        xlim=(0, predicted.size),
+    )
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
+    return figure
+
+
 def draw_pareto(curves: Sequence[ParetoCurve], *, axes: Axes | None = None) -> Figure:
     """Overhead against budget: exact curves as steps, sampled ones as points."""
     figure, axes = _canvas(axes)

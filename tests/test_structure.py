@@ -20,7 +20,7 @@ CORE = [
 def imported(file: Path) -> set[str]:
     """Absolute names of the modules that `file` imports anywhere."""
     parts = list(file.relative_to(ROOT).with_suffix("").parts)
-    if parts[0] == "algorithms":
+    if parts[0] in ("algorithms", "validation"):
         parts.insert(0, "schedsim")
     names = set()
     for node in ast.walk(ast.parse(file.read_text())):
@@ -46,6 +46,17 @@ def test_planners_know_the_core_alone(file):
         assert not name.startswith(("schedsim.cli", "schedsim.api", "schedsim.validation"))
 
 
+@pytest.mark.parametrize(
+    "file",
+    sorted((ROOT / "validation").rglob("*.py")),
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_real_models_do_not_know_the_command_line(file):
+    """Validation is called by the commands, and calls none."""
+    for name in imported(file):
+        assert not name.startswith("schedsim.cli")
+
+
 def test_the_readme_lists_every_planner():
     """A row per name."""
     text = (ROOT / "README.md").read_text()
@@ -55,7 +66,8 @@ def test_the_readme_lists_every_planner():
 def test_every_public_function_has_a_docstring():
     """Modules, classes and functions that do not begin with an underscore."""
     lacking = []
-    for file in [*(ROOT / "schedsim").rglob("*.py"), *(ROOT / "algorithms").glob("*.py")]:
+    folders = ("schedsim", "algorithms", "validation")
+    for file in [file for folder in folders for file in (ROOT / folder).rglob("*.py")]:
         tree = ast.parse(file.read_text())
         if not ast.get_docstring(tree):
             lacking.append(str(file))

@@ -1,1 +1,1 @@
-"""Real PyTorch models: capture, profile, run a schedule, compare. Nothing else needs torch."""
+"""Real PyTorch models: capture, profile, run a schedule, compare. Only here is torch needed."""

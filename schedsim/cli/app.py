@@ -12,7 +12,7 @@ import click
 
 from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError
 
-COMMANDS = ("plan", "simulate", "compare", "plot", "planners", "env")
+COMMANDS = ("plan", "simulate", "compare", "plot", "profile", "validate", "planners", "env")
 
 YES, NO, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 
@@ -66,6 +66,7 @@ def cli(ctx: click.Context) -> int:
     schedsim plan --layers 96 --mem 8GB            a formula: no GPU, no model
     schedsim plan chain.json --mem 24GiB           a chain from a file
     schedsim compare --preset gpt2-xl --mem 10GB   every planner on it
+    schedsim validate my_model.py:build plan.json  a real model: predicted, measured
     """
     return help_without_command(ctx)
 

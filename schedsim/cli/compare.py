@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import Any
 
 import click
 
 from ..api import comparable, try_plan
-from ..errors import PlannerLimitError, SchedsimError
+from ..errors import (
+    MissingDependencyError,
+    PlannerLimitError,
+    SchedsimError,
+    UnsupportedError,
+)
 from ..files import workload_hash, write_atomically
 from ..plans import Plan
 from ..schedule import Schedule
@@ -29,11 +35,24 @@ from .show import percent, print_json, print_table, working
 @click.command("compare", short_help="Several planners on one workload and budget, a row each.")
 @budget_option(required=True)
 @click.option("--planners", help="Comma-separated names; all that take the workload by default.")
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="Seconds for each planner that takes a limit.",
+)
 @json_option
 @output_option("Write the rows to FILE, as JSON.")
 @workload_options
 def command(
-    source: Source, budget_bytes: int, planners: str | None, as_json: bool, output: str | None
+    source: Source,
+    budget_bytes: int,
+    planners: str | None,
+    time_limit_s: float,
+    as_json: bool,
+    output: str | None,
 ) -> int:
     """Run several planners on one workload and budget.
 
@@ -56,8 +75,9 @@ def command(
     for name in names:
         with working(f"planning with {name}"):
             try:
-                plans.append(try_plan(loaded.workload, budget_bytes, name))
-            except PlannerLimitError as error:
+                options = {"time_limit_s": time_limit_s} if _takes_a_limit(name) else {}
+                plans.append(try_plan(loaded.workload, budget_bytes, name, **options))
+            except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
                 refused[name] = error.message
     document = _document(loaded.workload, budget_bytes, plans, refused)
     if output is not None:
@@ -79,6 +99,12 @@ def command(
         return YES
     _explain_none(loaded.workload.name, budget_bytes, plans)
     return NO
+
+
+def _takes_a_limit(name: str) -> bool:
+    from ..algorithms import get_planner
+
+    return "time_limit_s" in inspect.signature(get_planner(name).load()).parameters
 
 
 def _explain_none(name: str, budget_bytes: int, plans: list[Plan]) -> None:

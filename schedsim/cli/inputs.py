@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError, UnsupportedError
+from ..errors import (
+    InfeasibleBudgetError,
+    InvalidScheduleError,
+    MissingDependencyError,
+    SchedsimError,
+)
 from ..units import UnitError, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -88,7 +93,8 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
         output, inputs = given.get("output"), [*files, given["times_path"]]
         if output and Path(output).resolve() in [Path(name).resolve() for name in inputs if name]:
             raise SchedsimError(f"-o {output} would overwrite an input", hint="name another file")
-        return function(Source(files, {name: given.pop(name) for name in _flags()}), **given)
+        options = {name: given.pop(name) for name in _flags()}
+        return function(Source(files, options, given.pop("level")), **given)
 
     for flag, field, help_text in reversed(_FLAGS):
         command = click.option(flag, field, is_flag=True, help=help_text)(command)
@@ -97,9 +103,10 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=SizeType("auto"),
         help="Model state: auto, or a size; none is counted by default.",
     )(command)
+    command = click.option("--level", help="Of a model: block (default) or op.")(command)
     for flag, field, kind, help_text in reversed(_OPTIONS):
         command = click.option(flag, field, type=kind, help=help_text)(command)
-    return click.argument("files", nargs=-1, metavar="[WORKLOAD.json]")(command)
+    return click.argument("files", nargs=-1, metavar="[WORKLOAD]")(command)
 
 
 def _flags() -> dict[str, str]:
@@ -114,21 +121,36 @@ class Source:
 
     files: tuple[str, ...]
     options: dict[str, Any]
+    level: str | None = None
 
     @property
     def given(self) -> dict[str, Any]:
         """The formula options that were given."""
         return {k: v for k, v in self.options.items() if v is not None and v is not False}
 
+    @property
+    def is_model(self) -> bool:
+        """Whether the workload is a real model, of which ``--device`` says where it runs."""
+        return any(is_target(name) for name in self.files)
+
     def formula(self) -> WorkloadOptions | None:
-        """The formula; ``None`` for a workload from a file."""
+        """The formula; ``None`` for a workload from a file or a model."""
         from ..workloads import WorkloadOptions
 
+        if self.is_model:
+            other = [name for name in self.given if name != "device"]
+            if other:
+                raise SchedsimError(
+                    f"both a model and {_flags()[other[0]]} are given",
+                    hint="a model takes its options after commas: model:resnet50,batch=4",
+                )
+            return None
         return WorkloadOptions(**self.options) if self.given else None
 
     def arguments(self) -> str:
         """The arguments that give this workload again, for a shell."""
         words, flags = list(self.files[:1]), _flags()
+        words += ["--level", self.level] if self.level else []
         for field, value in self.given.items():
             text = size_text(value) if field == "static" and value != "auto" else str(value)
             words += [flags[field]] if value is True else [flags[field], text]
@@ -141,7 +163,18 @@ class Source:
         workload: Chain | Graph | None = None
         found: Plan | None = None
         lines: tuple[str, ...] = ()
+        if self.level and not self.is_model:
+            raise SchedsimError(
+                f"--level {self.level} is of a model", hint="a formula takes --granularity"
+            )
         for name in self.files:
+            if is_target(name) and workload is None:
+                need_torch()
+                from ..validation.targets import read_target
+
+                built = read_target(name, level=self.level, device=self.options["device"])
+                workload, lines = built.workload, built.lines
+                continue
             item = _load(name)
             if isinstance(item, Plan):
                 if not plan:
@@ -164,15 +197,15 @@ class Source:
                 raise SchedsimError(
                     f"both a workload file and {flag} are given", hint="give one of the two"
                 )
-            built = build_workload(options)
-            workload, lines = built.workload, built.assumptions
+            formula = build_workload(options)
+            workload, lines = formula.workload, formula.assumptions
         if workload is None:
             raise SchedsimError(
                 "no workload: neither a file, nor --layers, nor --preset",
-                hint="try --layers 96, --preset gpt2, or a chain.json",
+                hint="try --layers 96, --preset gpt2, a chain.json, or model:resnet50",
             )
         if found is not None:
-            _check_plan(found, workload)
+            check_plan(found, workload, measured=self.is_model)
         return Loaded(workload, lines, found)
 
 
@@ -205,11 +238,40 @@ def schedule_of(plan: Plan) -> Schedule:
     return plan.schedule
 
 
-def _check_plan(plan: Plan, workload: Chain | Graph) -> None:
-    """Refuse the plan of another workload, whose op names may well fit this one."""
-    from ..files import workload_hash
+def is_target(name: str) -> bool:
+    """Whether `name` is a model rather than a file: ``my_model.py:build``, ``model:gpt2``."""
+    head = name.partition(",")[0]
+    return head.startswith(("model:", "hf:")) or ".py:" in head or head.endswith(".py")
 
-    if plan.workload.content_hash != workload_hash(workload):
+
+def need_torch() -> None:
+    """`MissingDependencyError` where torch is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise MissingDependencyError(
+            "models need torch, which is not installed", hint="pip install 'schedsim[torch]'"
+        )
+
+
+def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -> None:
+    """Refuse the plan of another workload, whose op names may well fit this one.
+
+    Of a `measured` workload the sizes alone must be the same, as times never are: the plan's
+    schedule must have the plan's peak.
+    """
+    from ..files import workload_hash
+    from ..simulator import simulate
+
+    if plan.workload.content_hash == workload_hash(workload):
+        return
+    same = False
+    if measured and plan.schedule is not None and plan.static_bytes == workload.static_bytes:
+        try:
+            same = simulate(workload, plan.schedule).peak_bytes == plan.peak_bytes
+        except InvalidScheduleError:
+            same = False
+    if not same:
         raise InvalidScheduleError(
             f"the plan is for another workload: its {plan.workload.name!r} had other stages, "
             "sizes or times",
@@ -223,12 +285,8 @@ def _check_plan(plan: Plan, workload: Chain | Graph) -> None:
 def _load(name: str) -> Chain | Graph | Plan:
     from ..files import load
 
-    head, _, function = name.rpartition(":")
-    if head.endswith(".py") or (name.endswith(".py") and not function.startswith("/")):
-        raise UnsupportedError(
-            f"{name}: models from Python files are not read by this version",
-            hint="give a .json chain or graph, or --layers or --preset",
-        )
+    if is_target(name):
+        raise SchedsimError(f"{name} is a second workload", hint="give one at a time")
     return load(name)
 
 

@@ -27,7 +27,13 @@ from .inputs import (
 )
 from .show import percent, print_facts, print_json, working
 
-_FLAGS = {"time_limit_s": "--time-limit", "num_slots": "--slots", "gap": "--gap"}
+_FLAGS = {
+    "time_limit_s": "--time-limit",
+    "num_slots": "--slots",
+    "gap": "--gap",
+    "order": "--order",
+    "search_seed": "--search-seed",
+}
 
 
 @click.command("plan", short_help="A schedule within a memory budget, and what is proven of it.")
@@ -36,6 +42,12 @@ _FLAGS = {"time_limit_s": "--time-limit", "num_slots": "--slots", "gap": "--gap"
 @click.option("--gap", type=float, help="Gap to the proven bound to stop at: 0.01 is 1 %.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
+@click.option(
+    "--order",
+    type=click.Choice(["fixed", "free"]),
+    help="Of first runs in a graph: the file's, or any.",
+)
+@click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
 @json_option
 @output_option("Write the plan to FILE.")
 @workload_options
@@ -77,7 +89,9 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
     from ..algorithms import get_planner
 
     given = {name: value for name, value in more.items() if value is not None}
-    taken = inspect.signature(get_planner(planner).load()).parameters
+    taken = set(inspect.signature(get_planner(planner).load()).parameters)
+    if "seed" in taken:
+        taken.add("search_seed")
     for name, value in given.items():
         if name not in taken:
             able = [_FLAGS[n] for n in _FLAGS if n in taken]
@@ -86,8 +100,10 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
                 hint=f"it takes {', '.join(able)}" if able else f"leave {_FLAGS[name]} out",
             )
         least = 1 if name == "num_slots" else 0
-        if not value >= least:  # so that nan is refused too
+        if name != "order" and not value >= least:  # so that nan is refused too
             raise SchedsimError(f"{_FLAGS[name]} {value} is not at least {least}")
+    if "search_seed" in given:  # --seed is that of a synthetic workload
+        given["seed"] = given.pop("search_seed")
     return given
 
 
@@ -140,7 +156,8 @@ def _next_steps(
     if output is None:
         same = [] if planner == "auto" else ["--planner", planner]
         for name, value in options.items():
-            same += [_FLAGS[name], f"{value:g}"]
+            name = "search_seed" if name == "seed" else name
+            same += [_FLAGS[name], value if name == "order" else f"{value:g}"]
         words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
     steps += [

@@ -30,12 +30,12 @@ SUFFIXES = (".svg", ".png", ".pdf")
     "plot",
     cls=SuggestingGroup,
     invoke_without_command=True,
-    subcommand_metavar="timeline|pareto|schedule [ARGS]...",
+    subcommand_metavar="timeline|pareto|schedule|validate [ARGS]...",
     short_help="Draw memory over a step, the trade-off curve, or a schedule.",
 )
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Draw a timeline, a Pareto curve or a schedule, as svg, png or pdf.
+    """Draw a timeline, a Pareto curve, a schedule or a validation, as svg, png or pdf.
 
     \b
     schedsim plot timeline --layers 96 plan.json -o timeline.svg
@@ -105,6 +105,29 @@ def pareto_(source: Source, planners: str | None, output: str) -> int:
         for name in planners.split(",") if planners else ():
             curves.append(pareto(loaded.workload, name.strip()))
     _write(draw_pareto(curves), output)
+    return YES
+
+
+@command.command("validate", short_help="Memory predicted and measured, over each other.")
+@click.argument("report_file", metavar="REPORT.json")
+@output_option("Picture to write: .svg, .png or .pdf.", required=True)
+def validate_(report_file: str, output: str) -> int:
+    """Memory over the runs of a validated schedule, as predicted and as measured.
+
+    \b
+    schedsim plot validate report.json -o validation.svg
+    """
+    _check_suffix(output)
+    from .._reader import parse_json
+    from ..plot import draw_validation
+
+    document = parse_json(Path(report_file).read_bytes())
+    if not isinstance(document, dict) or document.get("schema") != "schedsim.validation/1":
+        raise SchedsimError(
+            f"{report_file} is no validation report",
+            hint="schedsim validate ... -o report.json writes one",
+        )
+    _write(draw_validation(document), output)
     return YES
 
 

@@ -153,7 +153,6 @@ def test_rounds_make_a_difference():
     ("name", "fraction", "planner"),
     [
         ("linear16_train", 0.5, checkmate),
-        ("cm_fcn_8_vgg_train", 0.9, checkmate),
         ("linear16_train", 0.8, moccasin),
         ("cm_fcn_8_vgg_train", 0.8, moccasin),
         ("cm_mobilenet_train", 0.8, cuts),

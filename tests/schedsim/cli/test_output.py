@@ -26,9 +26,9 @@ TIME = re.compile(r"[\d.,]+ (?:s|ms|us|ns)\b")
 
 FORMULA_OPTIONS = {
     "--attention", "--batch", "--data-parallel", "--device", "--dtype", "--efficiency",
-    "--granularity", "--head", "--heads", "--hidden", "--layers", "--optimizer", "--preset",
-    "--seed", "--seq", "--sequence-parallel", "--static", "--synthetic", "--tensor-parallel",
-    "--times", "--zero",
+    "--granularity", "--head", "--heads", "--hidden", "--layers", "--level", "--optimizer",
+    "--preset", "--seed", "--seq", "--sequence-parallel", "--static", "--synthetic",
+    "--tensor-parallel", "--times", "--zero",
 }  # fmt: skip
 OWN_OPTIONS = {
     ("plan",): {"--gap", "--json", "--mem", "--output", "--planner", "--slots", "--time-limit"},

@@ -1,0 +1,159 @@
+"""``schedsim validate``: a plan run on the real model, predicted against measured."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..api import try_plan
+from ..errors import SchedsimError
+from ..files import load, write_atomically
+from ..plans import Plan
+from ..schedule import Schedule
+from ..units import format_bytes, format_bytes_short, format_seconds
+from .app import NO, YES
+from .inputs import (
+    budget_option,
+    check_plan,
+    is_target,
+    json_option,
+    need_torch,
+    output_option,
+    schedule_of,
+)
+from .show import percent, print_facts, print_json, print_table, working
+
+if TYPE_CHECKING:
+    from ..validation.validate import Report
+
+
+def target_options(function: Any) -> Any:
+    """The target, ``--device``, ``--level`` and ``--meter``."""
+    for option in (
+        click.option("--meter", help="Bytes by storage, allocator or cuda; by device."),
+        click.option("--level", default="block", show_default=True, help="block or op."),
+        click.option("--device", help="cpu or cuda; cuda where there is one."),
+        click.argument("target"),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command("validate", short_help="Run a plan on the real model: predicted against measured.")
+@target_options
+@click.argument("plan_file", metavar="[PLAN.json]", required=False)
+@budget_option(required=False)
+@click.option("--rounds", default=7, show_default=True, help="Timed steps of each kind; 0: none.")
+@click.option("--seed", default=0, show_default=True, help="Of the random numbers of a step.")
+@json_option
+@output_option("Write the report to FILE, as JSON.")
+def command(
+    target: str,
+    plan_file: str | None,
+    device: str | None,
+    level: str,
+    meter: str | None,
+    budget_bytes: int | None,
+    rounds: int,
+    seed: int,
+    as_json: bool,
+    output: str | None,
+) -> int:
+    """Run a plan on the real model and compare with what was predicted.
+
+    TARGET is FILE.py:FUNCTION returning (model, inputs, loss); model:NAME,OPTION=VALUE,... for a
+    model that comes with schedsim; or hf:NAME,... for one of transformers with random weights.
+    Without a plan, --mem makes one; without both, nothing is recomputed. Exit code 1 where
+    something does not hold.
+
+    \b
+    schedsim validate my_model.py:build plan.json --device cuda
+    schedsim validate model:resnet50,batch=4,image=64 --mem 300MB
+    """
+    if not is_target(target):
+        raise SchedsimError(
+            f"{target!r} is no model", hint="FILE.py:FUNCTION, model:resnet50 or hf:gpt2"
+        )
+    if rounds < 0:
+        raise SchedsimError(f"--rounds {rounds} is negative", hint="0 leaves the times out")
+    plan = _plan_in(plan_file) if plan_file is not None else None
+    need_torch()
+    from ..validation.environment import check_device
+    from ..validation.targets import read_target
+    from ..validation.validate import validate
+
+    check_device(device)
+    with working("capturing the model"):
+        read = read_target(target, level=level, device=device, meter=meter)
+    if plan is not None:
+        check_plan(plan, read.workload, measured=True)
+    elif budget_bytes is not None:
+        planner = "auto" if read.workload.kind == "chain" else "store_all"
+        plan = try_plan(read.workload, budget_bytes, planner)
+    schedule = schedule_of(plan) if plan is not None else Schedule.store_all(read.workload)
+    budget = budget_bytes if budget_bytes is not None or plan is None else plan.budget_bytes
+    with working("running it"):
+        report = validate(
+            read.target, read.captured, schedule, budget_bytes=budget, rounds=rounds, seed=seed
+        )
+    if output is not None:
+        write_atomically(output, json.dumps(report.to_dict(), indent=1) + "\n")
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        for line in read.lines:
+            click.echo(line)
+        click.echo()
+        _show(report)
+    failed = [check.name for check in report.checks if not check.holds]
+    if failed:
+        click.echo(f"error: {', '.join(failed)} not as predicted", err=True)
+    return NO if failed else YES
+
+
+def _plan_in(name: str) -> Plan:
+    item = load(name)
+    if not isinstance(item, Plan):
+        raise SchedsimError(f"{name} is no plan", hint="schedsim plan TARGET --mem SIZE -o FILE")
+    return item
+
+
+def _show(report: Report) -> None:
+    predicted, measured = report.predicted, report.measured
+    rows = [("peak", _bytes(predicted["peak_bytes"]), _bytes(measured["peak_bytes"]))]
+    kinds = dict.fromkeys([*predicted["by_kind"], *measured.get("by_kind", {})])
+    for kind in kinds if "by_kind" in measured else ():
+        pair = (predicted["by_kind"].get(kind, 0), measured["by_kind"].get(kind, 0))
+        rows.append((f"  {kind}", format_bytes_short(pair[0]), format_bytes_short(pair[1])))
+    if "peak_op" in measured:
+        rows.append(("  at", predicted["peak_op"], measured["peak_op"]))
+    if "overhead" in measured:
+        rows.append(("overhead", percent(predicted["overhead"]), percent(measured["overhead"])))
+    print_table(("", "predicted", "measured"), rows)
+    click.echo()
+    facts = [("runs", f"{report.num_runs}, {report.num_recomputed} recomputed")]
+    for name in ("plain", "store-all"):
+        if measured.get(f"{name}_peak_bytes") is not None:
+            facts.append((f"{name} peak", format_bytes(measured[f"{name}_peak_bytes"])))
+    for key, label in (
+        ("allocator_peak_bytes", "by the allocator's record"),
+        ("allocated_bytes", "allocated"),
+        ("reserved_bytes", "reserved"),
+    ):
+        if key in measured:
+            facts.append((label, format_bytes(measured[key])))
+    for name in ("plain", "store-all", "schedule"):
+        if f"{name}_s" in measured:
+            timing = measured[f"{name}_s"]
+            spread = f"{format_seconds(timing['low_s'])} to {format_seconds(timing['high_s'])}"
+            facts.append((f"{name} step", f"{format_seconds(timing['median_s'])} ({spread})"))
+    print_facts(facts)
+    click.echo()
+    for check in report.checks:
+        click.echo(f"{'holds' if check.holds else 'FAILS'}  {check.name}: {check.says}")
+
+
+def _bytes(size: int) -> str:
+    return f"{size:,} B"

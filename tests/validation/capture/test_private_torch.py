@@ -1,0 +1,115 @@
+"""Canaries: one test for each thing that PyTorch does not document and that we rely on.
+
+When a new torch breaks capture, these say by name what has moved.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from schedsim.validation.capture import private_torch as private
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return self.norm(self.linear(x)).sum()
+
+
+@pytest.fixture
+def step():
+    mode = private.fake_mode()
+    with mode:
+        return Net(), (torch.zeros(4, 3),), mode
+
+
+def roles_in(graph_module):
+    nodes = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
+    return {private.placeholder_role(node)[:2] for node in nodes}
+
+
+def roles_out(graph_module):
+    return {role for node, role in private.output_roles(graph_module.graph) if node is not None}
+
+
+EXPECTED_IN = {
+    ("parameter", "linear.weight"),
+    ("parameter", "norm.bias"),
+    ("buffer", "norm.running_mean"),
+    ("input", 0),
+    ("tangent", 0),
+}
+EXPECTED_OUT = {
+    private.Role("output", 0),
+    private.Role("mutation", "norm.running_mean", "buffer"),
+    private.Role("gradient", "linear.weight", "parameter"),
+}
+
+
+def test_joint_export_and_descriptors(step):
+    """Inputs and outputs of the joint graph say what they are."""
+    graph_module = private.export_joint(*step)
+    assert roles_in(graph_module) >= EXPECTED_IN
+    assert roles_out(graph_module) >= EXPECTED_OUT
+
+
+def test_dynamo_graph_keeps_names(step):
+    """Dynamo's graph module has the model's parameter names, and says which module a node is of."""
+    model, inputs, mode = step
+    graph_module = private.export_joint(private.dynamo_graph(model, inputs, mode), inputs, mode)
+    assert roles_in(graph_module) >= EXPECTED_IN
+    assert roles_out(graph_module) >= EXPECTED_OUT
+    paths = {private.module_path(n) for n in graph_module.graph.nodes if n.op == "call_function"}
+    assert any(path and path.endswith("linear") for path in paths)
+
+
+def test_tags_and_numbers_of_nodes(step):
+    """Backward nodes are tagged, and carry the sequence number of their forward op."""
+    nodes = [n for n in private.export_joint(*step).graph.nodes if n.op == "call_function"]
+    backward = [node for node in nodes if private.is_backward(node)]
+    forward = [node for node in nodes if not private.is_backward(node)]
+    assert {n.target for n in backward} >= {torch.ops.aten.native_batch_norm_backward.default}
+    assert {n.target for n in forward} >= {torch.ops.aten.addmm.default}
+    number = {n.target: private.node_sequence_number(n) for n in nodes}
+    norm = number[torch.ops.aten._native_batch_norm_legit_functional.default]
+    assert norm == number[torch.ops.aten.native_batch_norm_backward.default] > 0
+
+
+def test_sequence_numbers_count_autograd_nodes():
+    before = private.sequence_number()
+    torch.ones(2, requires_grad=True).sum()
+    assert private.sequence_number() == before + 1
+
+
+def test_storage_keys_of_fakes():
+    """Views share, copies do not."""
+    with private.fake_mode():
+        x = torch.zeros(4, 4)
+        assert private.is_fake(x)
+        assert private.storage_key(x.t()[1:]) == private.storage_key(x)
+        assert private.storage_key(x.clone()) != private.storage_key(x)
+
+
+def test_allocations_are_recorded():
+    """4 MB in, 4 MB kept, in the allocator's own record."""
+    kept = []
+    changes = private.allocations(lambda: kept.append((torch.ones(1 << 20) + 1) * 2))
+    assert sum(changes) == 4 << 20
+    assert max(changes) == 4 << 20
+
+
+def test_no_other_module_imports_private_torch():
+    """All of it stands behind the adapter."""
+    names = re.compile(r"torch\._[a-z]\w*|from torch\S* import _\w+")
+    root = Path(__file__).parents[3] / "validation"
+    own = [root / name for name in ("capture", "op_level", "costs")]
+    for file in [file for folder in own for file in folder.glob("*.py")]:
+        if file.name != "private_torch.py":
+            assert names.findall(file.read_text()) == [], file

@@ -1,0 +1,52 @@
+"""The block level on a CUDA device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from schedsim.validation.random_schedules import random_schedule  # noqa: E402
+from schedsim.validation.targets import capture_target, load_target, read_target  # noqa: E402
+from schedsim.validation.validate import validate  # noqa: E402
+
+from schedsim import Schedule  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+TARGETS = (
+    "model:gpt2,layers=6,hidden=512,heads=8,seq=512,batch=8",
+    "model:llama3.2-1b,layers=4,hidden=512,heads=8,kv_heads=2,ffn=2048,seq=512,batch=8,dtype=bf16",
+    "model:vit-b16,layers=6,hidden=384,heads=6,batch=32",
+    "model:resnet50,image=128,batch=32",
+    "model:unet,width=32,image=128,batch=8",
+    "model:lstm,seq=64,hidden=512",
+)
+
+
+@pytest.mark.parametrize("text", TARGETS)
+def test_requested_bytes_are_predicted(text):
+    """Store-all and three random schedules: peak within 1 % and 1 MiB, results nearly equal."""
+    target = load_target(text, "cuda")
+    captured = capture_target(target, rounds=0)
+    rng = np.random.default_rng(0)
+    schedules = [Schedule.store_all(captured.workload)]
+    schedules += [random_schedule(captured.workload, rng) for _ in range(3)]
+    for schedule in schedules:
+        report = validate(target, captured, schedule, rounds=0)
+        assert [check.says for check in report.checks if not check.holds] == []
+
+
+def test_times_are_predicted():
+    """Replaying every block of a GPT-2: overhead within 3 points."""
+    read = read_target(TARGETS[0], device="cuda", remeasure=True)
+    names = list(read.workload.op_names)
+    at = names.index("loss")
+    for backward in names[at + 1 :]:
+        names.insert(names.index(backward), f"F{backward[1:]}")
+    report = validate(read.target, read.captured, Schedule.from_names(names), rounds=15)
+    assert [check.says for check in report.checks if not check.holds] == []

@@ -1,0 +1,112 @@
+"""What a command may be pointed at: files, built-in models, models of transformers."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from schedsim.validation.targets import load_target, read_target  # noqa: E402
+
+from schedsim import SchedsimError  # noqa: E402
+from schedsim.files import workload_hash  # noqa: E402
+
+MODEL = """
+import torch
+from torch import nn
+
+
+def build(width=8):
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(3)))
+    return model, (torch.randn(4, width), torch.zeros(4, dtype=torch.long)), loss
+
+
+def loss(output, target):
+    return nn.functional.cross_entropy(output, target)
+
+
+def alone():
+    model = nn.Linear(2, 2)
+    model.example_inputs = torch.ones(1, 2)
+    return model
+
+
+def keywords():
+    return nn.Linear(2, 2), {"input": torch.ones(1, 2)}, lambda y: y.sum()
+
+
+def nothing():
+    return 3
+
+
+def breaks():
+    raise RuntimeError("no data\\nhere")
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A file of models; measured times go to a folder of their own."""
+    monkeypatch.setenv("SCHEDSIM_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "some_model.py"
+    path.write_text(MODEL)
+    return path
+
+
+def test_a_function_of_a_file_is_called_with_its_options(file):
+    """(model, inputs, loss), the loss's own input last."""
+    target = load_target(f"{file}:build,width=16", "cpu")
+    assert target.inputs[0].shape == (4, 16)
+    assert target.loss(target.model(target.inputs[0]), target.inputs[1]).ndim == 0
+    assert load_target(f"{file}:alone", "cpu").inputs[0].shape == (1, 2)
+    assert list(load_target(f"{file}:keywords", "cpu").keywords) == ["input"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "says", "hint"),
+    [
+        (":biuld", "no function 'biuld'", "'build'"),
+        (":nothing", "not (model, inputs, loss)", "loss"),
+        (":breaks", "RuntimeError: no data here", "by itself"),
+        ("", "names no function", "FILE.py:FUNCTION"),
+    ],
+)
+def test_a_file_that_does_not_build_is_said_in_a_line(file, ending, says, hint):
+    """What was looked for, what came, what to do."""
+    with pytest.raises(SchedsimError) as refused:
+        load_target(f"{file}{ending}", "cpu")
+    assert says in refused.value.message
+    assert hint in refused.value.hint
+    assert "\n" not in refused.value.message
+
+
+def test_the_same_model_is_the_same_workload_next_time(file):
+    """Times are measured once on a machine, so that a plan fits the model again."""
+    one, two = (read_target(f"{file}:build", device="cpu").workload for _ in range(2))
+    assert workload_hash(one) == workload_hash(two)
+    assert one.store_all_s > 0
+    again = read_target(f"{file}:build", device="cpu", remeasure=True).workload
+    assert again.store_all_s != one.store_all_s
+    kept = read_target(f"{file}:build", device="cpu").workload
+    assert workload_hash(kept) == workload_hash(again)
+
+
+def test_a_device_elsewhere_takes_no_memory():
+    """GPT-2 of 124 million parameters by rooflines, on the meta device."""
+    read = read_target("model:gpt2,seq=64,layers=2", level="op", device="a100-80gb")
+    assert all(p.device.type == "meta" for p in read.target.model.parameters())
+    assert read.workload.store_all_s > 0
+    with pytest.raises(SchedsimError, match="blocks are measured"):
+        read_target("model:gpt2", device="a100-80gb")
+
+
+def test_models_of_transformers_come_from_their_configuration():
+    """Sizes by our words; random weights, their own loss."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    text = "hf:gpt2,layers=2,hidden=32,heads=2,vocab=100,seq=16,batch=3"
+    target = load_target(text, "cpu")
+    assert target.keywords["input_ids"].shape == (3, 16)
+    assert target.model(**target.keywords).loss.requires_grad
+    with pytest.raises(SchedsimError) as refused:
+        load_target("hf:gtp2", "cpu")
+    assert "gpt2" in refused.value.hint

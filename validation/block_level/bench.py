@@ -1,0 +1,132 @@
+"""The ops of single blocks, run as a step runs them, with their bytes measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from ..measure import Meter
+from .parts import StepInputs
+from .program import Program
+from .runtime import Layout, Step
+from .sizes import Sizes
+
+
+@dataclass
+class Measured:
+    """Of one part, bytes and lists of times.
+
+    `replayed_s`: of a forward that keeps its bundle and the backward right after it, together.
+    """
+
+    saved_bytes: int = 0
+    forward_workspace_bytes: int = 0
+    saving_workspace_bytes: int = 0
+    backward_workspace_bytes: int = 0
+    forward_s: list[float] = field(default_factory=list)
+    saving_s: list[float] = field(default_factory=list)
+    replayed_s: list[float] = field(default_factory=list)
+    backward_s: list[float] = field(default_factory=list)
+
+    def rounds(self) -> list[tuple[float, float, float]]:
+        """Per round: a forward alone, a replay with its backward, and the two of store-all."""
+        kept = zip(self.saving_s, self.backward_s, strict=True)
+        stored = [saving + backward for saving, backward in kept]
+        return list(zip(self.forward_s, self.replayed_s, stored, strict=True))
+
+
+class Bench:
+    """Runs the ops of single parts, as a step does, and measures them."""
+
+    def __init__(
+        self, layout: Layout, step: StepInputs, sizes: Sizes, meter: Meter, device: torch.device
+    ) -> None:
+        self.layout, self.inputs, self.sizes = layout, step, sizes
+        self.meter, self.device = meter, device
+
+    def measure_bytes(self, values: list[Any]) -> list[Measured]:
+        """A row per part, the loss last; times are left for `timing.measure_times`."""
+        rows = [Measured() for _ in range(len(self.layout.parts) + 1)]
+        for i, row in enumerate(rows):
+            self._once(i, values)  # warm: libraries choose kernels, caches fill
+            self._bytes(i, values, row)
+        return rows
+
+    def _step(self, values: list[Any]) -> Step:
+        step = Step(self.layout, Program((), 0), self.inputs)
+        step.values = dict(enumerate(values))
+        del step.values[0]
+        return step
+
+    def _ops(self, i: int, values: list[Any]) -> tuple[Any, Any, Any, Any]:
+        """(forward, saving forward, give a gradient, backward) of part i, to be run in order."""
+        step = self._step(values)
+        num = len(self.layout.parts)
+        if i == num:
+            scalar = torch.ones((), device=self.device)
+
+            def loss_forward() -> Any:
+                return step._loss_forward()
+
+            def loss_backward() -> Any:
+                step._loss_backward(scalar)
+                return step.gradients
+
+            return None, loss_forward, None, loss_backward
+        part = self.layout.parts[i]
+        step.values.pop(i + 1, None)  # made anew
+
+        def forward() -> Any:
+            with torch.no_grad():
+                read = [step.values.get(value) for value in part.reads]
+                return tree_map_only(Tensor, Tensor.detach, part.call(self.inputs, *read))
+
+        def saving() -> Any:
+            out = step._saving(part, i)
+            step.values[i + 1] = tree_map_only(Tensor, Tensor.detach, out)
+
+        consumers = [c for c, other in enumerate(self.layout.parts) if i + 1 in other.reads]
+
+        def give() -> Any:
+            needs = self.layout.needs_gradient[i + 1]
+            leaves = tree_flatten(step.values[i + 1])[0]
+            for consumer in consumers or [num]:
+                step.gradients[i + 1, consumer] = [
+                    torch.ones_like(leaf) if wanted else None
+                    for leaf, wanted in zip(leaves, needs, strict=True)
+                ]
+
+        def backward() -> Any:
+            step._backward(i)
+            return step.gradients
+
+        return forward, saving, give, backward
+
+    def _once(self, i: int, values: list[Any]) -> None:
+        for run in self._ops(i, values):
+            if run is not None:
+                run()
+
+    def _bytes(self, i: int, values: list[Any], row: Measured) -> None:
+        forward, saving, give, backward = self._ops(i, values)
+        sizes = self.sizes.value_bytes
+        if forward is None:  # the loss: both halves are one op, which writes the gradient
+            first, second = self.meter.read(saving, backward)
+            most = max(first.peak_bytes, second.peak_bytes)
+            row.forward_workspace_bytes = max(0, most - sizes[i])
+            return
+        out = sizes[i + 1]
+        [alone] = self.meter.read(forward)
+        row.forward_workspace_bytes = max(0, alone.peak_bytes - out)
+        del alone
+        kept, _, pulled = self.meter.read(saving, give, backward)
+        row.saved_bytes = max(out, kept.end_bytes)
+        row.saving_workspace_bytes = max(0, kept.peak_bytes - row.saved_bytes)
+        consumers = max(1, sum(i + 1 in part.reads for part in self.layout.parts))
+        written = sum(sizes[value] for value in self.layout.parts[i].reads if value)
+        charged = row.saved_bytes + consumers * out + written
+        row.backward_workspace_bytes = max(0, pulled.peak_bytes - charged)

@@ -1,0 +1,309 @@
+"""From a model to a chain, or a graph of blocks: sizes by storage, workspaces, times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from schedsim.chain import Chain
+from schedsim.errors import UnsupportedError
+from schedsim.graph import Graph
+from schedsim.schedule import Schedule
+
+from ..capture.skeleton import count_extra_inputs
+from ..measure import get_meter, library_workspace_bytes
+from ..measure.meters import no_collection
+from .bench import Bench
+from .lowering import lowered
+from .module import ScheduledModule, loss_of, split_inputs
+from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
+from .program import make_program
+from .replay import (
+    Buffers,
+    changed_buffers,
+    copies,
+    generators,
+    nearly_equal,
+    other_buffers,
+    untouched,
+)
+from .runtime import Layout
+from .sizes import Sizes, static_tensors, storage_keys, tensors_in
+from .split import find_blocks
+from .timing import measure_times
+
+
+@dataclass(frozen=True)
+class CapturedChain:
+    """A model as a chain of blocks, and how to train it by a schedule of that chain.
+
+    Attributes
+    ----------
+    workload
+        The chain; a graph where the blocks are no line (a U-Net).
+    notes
+        What was joined, assumed or left out, a line each.
+    meter
+        Name of the meter that the workspaces are from.
+    """
+
+    workload: Chain | Graph
+    model: nn.Module
+    inputs: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    layout: Layout
+    meter: str
+    notes: tuple[str, ...]
+
+    @property
+    def chain(self) -> Chain:
+        """The chain; `UnsupportedError` where the blocks are no line."""
+        if isinstance(self.workload, Chain):
+            return self.workload
+        raise UnsupportedError(
+            f"the blocks of {self.workload.name} are no line: some value is read twice",
+            hint="use the graph in .workload",
+        )
+
+    def module(self, schedule: Schedule) -> ScheduledModule:
+        """The model, trained by `schedule`: ``module(*inputs)`` gives the loss.
+
+        Raises
+        ------
+        InvalidScheduleError
+            The schedule is not legal on `workload`, or runs the loss or a backward twice.
+        """
+        program = make_program(self.workload, schedule, len(self.layout.parts))
+        return ScheduledModule(self.model, self.layout, program)
+
+    @property
+    def static_tensors(self) -> list[Tensor]:
+        """Parameters, buffers and the loss's own tensors."""
+        return static_tensors(self.model, self.layout.loss)
+
+
+def capture_chain(
+    model: nn.Module,
+    inputs: Any,
+    loss: Callable[..., Tensor] | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    blocks: Sequence[nn.Module] | None = None,
+    name: str | None = None,
+    meter: str | None = None,
+    rounds: int = 7,
+    known_times: Callable[[Chain | Graph], Chain | Graph | None] | None = None,
+) -> CapturedChain:
+    """`model` as a chain of its blocks, with the sizes and times measured on its device.
+
+    The blocks are the items of an `nn.Sequential`; or what ``model.blocks()`` lists as (name,
+    module, names read); or `blocks`, or the longest line of repeated blocks found in the model,
+    with what is before and after them as first and last stages. A block that changes its input in
+    place, or hands on a view of it, is joined to the one before.
+
+    Parameters
+    ----------
+    inputs
+        Of one step: a tuple, one tensor, or a mapping of keywords.
+    loss
+        Makes a scalar of the model's output; ``None`` where the output is one, or has ``.loss``.
+        What it takes besides comes last among `inputs`: ``(x, target)`` for ``cross_entropy``.
+    kwargs
+        Keyword inputs.
+    meter
+        What counts the workspaces: ``"storage"`` (the default on the CPU), ``"allocator"``, or
+        ``"cuda"`` (the default there); see `schedsim.validation.measure`.
+    rounds
+        Timed runs per block; the medians are taken. 0 leaves the times at zero.
+    known_times
+        Given the workload without times, the same with times, or ``None`` to measure them.
+
+    Returns
+    -------
+    CapturedChain
+
+    Raises
+    ------
+    UnsupportedError
+        No line of blocks is found, or a block cannot be run twice.
+
+    Notes
+    -----
+    Bytes are measured block by block; times in whole steps, that replay every block and that store
+    all where that fits. Parameters, their gradients, buffers and random numbers are left as they
+    were. Static bytes are parameters, gradients, buffers and the tensors of the loss
+    and of side inputs. A forward's time is what replaying the block makes a step longer, and the
+    times of store-all add up to what was measured.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+    >>> captured = capture_chain(model, torch.randn(4, 8), lambda y: y.square().mean())
+    >>> captured.chain.num_stages, captured.chain.stages[0].output_bytes
+    (3, 128)
+    """
+    arguments, keywords = _arguments(inputs, kwargs)
+    num_extra = count_extra_inputs(model, loss, len(arguments))
+    step = split_inputs(arguments, keywords, num_extra)
+    parts = _parts(model, step, blocks)
+    if loss is None:
+        parts[-1] = _giving_loss(parts[-1])
+    device = _device(model)
+    notes: list[str] = []
+    library = library_workspace_bytes(device) if device.type == "cuda" else 0
+    with untouched(model), _own_gradients(model), no_collection():
+        with torch.no_grad(), untouched(model):
+            whole = model(*step.arguments, **step.keywords)
+            whole = loss_of(whole) if loss is None else whole
+        parts, values, state = _settled(model, parts, step, notes)
+        _check_whole(whole, values[-1])
+        del whole
+        sizes = Sizes.of(parts, values, step, model, loss)
+        layout = Layout(parts, loss, num_extra, sizes.needs_gradient, state, generators(model))
+        chosen = get_meter(meter, device)
+        bench = Bench(layout, step, sizes, chosen, device)
+        rows = bench.measure_bytes(values)
+        workload = lowered(name or type(model).__name__, parts, sizes, rows, library)
+        timed = known_times(workload) if known_times is not None else None
+        if timed is not None:
+            workload = timed
+        elif rounds:
+            del values
+            how = measure_times(layout, step, workload, rows, device, rounds)
+            notes.append(f"times: medians over {rounds} rounds of {how}")
+            workload = lowered(workload.name, parts, sizes, rows, library)
+    if library:
+        notes.append(f"matrix libraries keep {library} bytes on the device, counted as static")
+    return CapturedChain(workload, model, arguments, keywords, layout, chosen.name, tuple(notes))
+
+
+def _arguments(
+    inputs: Any, kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), {**inputs, **(kwargs or {})}
+    arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    return arguments, dict(kwargs or {})
+
+
+def _parts(model: nn.Module, step: StepInputs, blocks: Sequence[nn.Module] | None) -> list[Part]:
+    plain = isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
+    if blocks is None and plain and isinstance(model, nn.Sequential) and len(model):
+        return sequential_parts(model)
+    listed = getattr(model, "blocks", None)
+    if blocks is None and callable(listed) and not isinstance(listed, nn.Module):
+        return named_parts(listed())
+    split = find_blocks(model, step.arguments, step.keywords, blocks)
+    names = {id(module): name for name, module in model.named_modules()}
+    return split.parts([names[id(block)] for block in split.blocks])
+
+
+def _giving_loss(part: Part) -> Part:
+    def call(step: StepInputs, *values: Any) -> Any:
+        return loss_of(part.call(step, *values))
+
+    return replace(part, call=call)
+
+
+def _device(model: nn.Module) -> torch.device:
+    found = next(model.parameters(), None)
+    if found is None:
+        raise UnsupportedError("the model has no parameters", hint="there is nothing to train")
+    if found.device.type == "meta":
+        raise UnsupportedError(
+            "the model is on the meta device, where nothing can be measured",
+            hint="build it on cpu or cuda, or use the op level",
+        )
+    return found.device
+
+
+@contextmanager
+def _own_gradients(model: nn.Module) -> Any:
+    """Gradients of zeros during the block, and the ones that were there after it."""
+    own = [(p, p.grad) for p in model.parameters()]
+    try:
+        for parameter, _ in own:
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        yield
+    finally:
+        for parameter, gradient in own:
+            parameter.grad = gradient
+
+
+def _check_whole(whole: Any, composed: Any) -> None:
+    """Refuse blocks whose composition is another function than the model."""
+    pairs = list(zip(tensors_in(whole), tensors_in(composed), strict=False))
+    # Nearly equal will do: some kernels add in another order each time.
+    if not pairs or not all(a.shape == b.shape and nearly_equal(a, b) for a, b in pairs):
+        raise UnsupportedError(
+            "the blocks one after another do not give what the model gives",
+            hint="something else is used between them: list other blocks, or use --level op",
+        )
+
+
+def _check_side(parts: Sequence[Part], step: StepInputs) -> None:
+    """Refuse side inputs of blocks that need a gradient."""
+    given = StepInputs(step.arguments, step.keywords, step.extra)
+    with torch.enable_grad():
+        parts[0].call(given)
+    side = [t for args, kwargs in given.side for t in tensors_in((args, kwargs))]
+    if any(tensor.requires_grad for tensor in side):
+        raise UnsupportedError(
+            "a block takes a second tensor that needs a gradient",
+            hint="only one activation may pass between blocks; use --level op",
+        )
+
+
+def _settled(
+    model: nn.Module, parts: Sequence[Part], step: StepInputs, notes: list[str]
+) -> tuple[list[Part], list[Any], list[Buffers]]:
+    """Parts that leave their inputs alone, the value of each, and the buffers that each changes.
+
+    A part that changes what it reads in place, or whose output is a view of it, could not be run
+    again by itself, or would have its memory counted twice: it is joined to the part before.
+    """
+    settled: list[Part] = []
+    values: list[Any] = [(step.arguments, dict(step.keywords), step.extra)]
+    state: list[Buffers] = []
+    given = storage_keys(values[0])
+    moved: dict[int, int] = {0: 0}  # value before joining -> after
+    line = is_line(parts)
+    for i, part in enumerate(parts):
+        part = replace(part, reads=tuple(moved[value] for value in part.reads))
+        read = [values[value] if value else None for value in part.reads]
+        watched = tensors_in(read) + (tensors_in(values[0]) if 0 in part.reads else [])
+        versions = [tensor._version for tensor in watched]
+        before = copies(other_buffers(part.modules))
+        with torch.no_grad():
+            out = tree_map_only(Tensor, Tensor.detach, part.call(step, *read))
+        changed = [tensor._version for tensor in watched] != versions
+        aliased = bool(storage_keys(read) & (storage_keys(out) - given))
+        touched = changed_buffers(before)
+        kept = [(m, n, b) for m, n, b in other_buffers(part.modules) if (m, n) in touched]
+        if changed or aliased:
+            why = "changes its input in place" if changed else "hands on a view of its input"
+            if 0 in part.reads or not line:
+                raise UnsupportedError(
+                    f"block {part.name!r} {why}, so that it cannot be run again by itself",
+                    hint="let it make its own output (inplace=False, or a copy)",
+                )
+            notes.append(f"{part.name} {why}: joined to {settled[-1].name}")
+            settled[-1] = joined(settled[-1], part)
+            values[-1] = out
+            state[-1] = state[-1] + kept
+        else:
+            settled.append(part)
+            values.append(out)
+            state.append(kept)
+        moved[i + 1] = len(settled)
+    if step.side:
+        _check_side(parts, step)
+    return settled, values, state

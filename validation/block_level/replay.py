@@ -1,0 +1,185 @@
+"""Running a forward again as if for the first time: random numbers, buffers, autocast.
+
+What a repeat must not do: draw new random numbers, move running statistics a second time, or leave
+any buffer other than it found it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def generators(model: nn.Module) -> tuple[str, ...]:
+    """The devices whose random numbers `model` may draw: the CPU, and those it lies on."""
+    devices = {str(p.device) for p in model.parameters() if p.device.type == "cuda"}
+    return ("cpu", *sorted(devices))
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """States of the default generators of some devices."""
+
+    states: tuple[tuple[str, Tensor], ...]
+
+    @classmethod
+    def now(cls, devices: Sequence[str]) -> RandomState:
+        """The present states."""
+        return cls(tuple((device, _get_state(device)) for device in devices))
+
+    def restore(self) -> None:
+        """Make these states the present ones."""
+        for device, state in self.states:
+            if device == "cpu":
+                torch.set_rng_state(state)
+            else:
+                torch.cuda.set_rng_state(state, device)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RandomState):
+            return NotImplemented
+        pairs = zip(self.states, other.states, strict=True)
+        return all(a == b and torch.equal(s, t) for (a, s), (b, t) in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _get_state(device: str) -> Tensor:
+    return torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state(device)
+
+
+@contextmanager
+def frozen_statistics(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Let the batch norms in training below `modules` normalise without moving their statistics.
+
+    In training the output depends on the batch alone, so it is the same to the bit.
+    """
+    found = {
+        module
+        for root in modules
+        for module in root.modules()
+        if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
+    }
+    try:
+        for module in found:
+            module.track_running_stats = False
+        yield
+    finally:
+        for module in found:
+            module.track_running_stats = True
+
+
+Buffers = list[tuple[nn.Module, str, Tensor]]
+
+
+def other_buffers(modules: Iterable[nn.Module]) -> Buffers:
+    """The buffers below `modules` that are no statistics of a batch norm."""
+    found: Buffers = []
+    seen: set[int] = set()
+    for root in modules:
+        for module in root.modules():
+            if id(module) in seen or isinstance(module, _BatchNorm):
+                continue
+            seen.add(id(module))
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    found.append((module, name, buffer))
+    return found
+
+
+def changed_buffers(before: Buffers) -> list[tuple[nn.Module, str]]:
+    """Those of `before` (module, name, copy) that hold something else now."""
+    return [
+        (module, name)
+        for module, name, copy in before
+        if (now := module._buffers[name]) is None or not same_values(now, copy)
+    ]
+
+
+def same_values(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors are equal to the bit, not-a-numbers in the same places included."""
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    return torch.equal(one.nan_to_num(), two.nan_to_num())
+
+
+def nearly_equal(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors of one shape are equal but for rounding."""
+    if not one.is_floating_point():
+        return torch.equal(one, two)
+    return torch.allclose(one.float(), two.float(), rtol=1e-2, atol=1e-4, equal_nan=True)
+
+
+def copies(buffers: Buffers) -> Buffers:
+    """The same with copies of their values."""
+    return [(module, name, buffer.clone()) for module, name, buffer in buffers]
+
+
+@contextmanager
+def replaced_buffers(snapshot: Buffers) -> Iterator[None]:
+    """Run with copies of `snapshot` in place of the buffers, which come back as they were."""
+    kept = [(module, name, module._buffers[name]) for module, name, _ in snapshot]
+    try:
+        for module, name, value in snapshot:
+            module._buffers[name] = value.clone()
+        yield
+    finally:
+        for module, name, buffer in kept:
+            module._buffers[name] = buffer
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Leave the buffers of `model` and the random numbers as they were before the block."""
+    state = RandomState.now(generators(model))
+    saved = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for module, name, buffer, value in saved:
+                buffer.copy_(value)
+                module._buffers[name] = buffer
+        state.restore()
+
+
+@dataclass(frozen=True)
+class AutocastState:
+    """Which devices cast automatically, and to what."""
+
+    devices: tuple[tuple[str, torch.dtype], ...]
+
+    @classmethod
+    def now(cls, devices: Sequence[str]) -> AutocastState:
+        """The present state of the kinds of `devices`."""
+        kinds = sorted({torch.device(device).type for device in devices})
+        return cls(
+            tuple(
+                (kind, torch.get_autocast_dtype(kind))
+                for kind in kinds
+                if torch.is_autocast_enabled(kind)
+            )
+        )
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Cast as then. Without the cache: a cast made under no_grad must not serve another run."""
+        if not self.devices:
+            yield
+            return
+        with ExitStack() as stack:
+            for kind, dtype in self.devices:
+                context: Any = torch.autocast(kind, dtype=dtype, cache_enabled=False)
+                stack.enter_context(context)
+            yield

@@ -1,0 +1,408 @@
+"""One step of a scheduled model over eager blocks, run by run.
+
+What is alive is what the schedule's memory rule says. A forward that keeps its bundle runs under
+autograd with its saved tensors packed: those that share the storage of an input of the block are
+noted by place, not kept, and taken from that input again when the backward runs, so that an input
+may die and be recomputed in between. All others are the bundle. A forward that keeps nothing runs
+under no_grad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from schedsim.errors import SchedsimError
+
+from .parts import Part, StepInputs
+from .program import Program, Run
+from .replay import (
+    AutocastState,
+    Buffers,
+    RandomState,
+    copies,
+    frozen_statistics,
+    replaced_buffers,
+)
+
+ANCHOR = torch.empty((), requires_grad=True)
+"""Makes the outputs of our own autograd functions require a gradient; it never gets one."""
+
+
+class Observer(Protocol):
+    """Told of every run, before it and after it."""
+
+    def begin(self, number: int, run: Run, step: Step) -> None:
+        """Run `number` of the schedule is about to start."""
+        ...
+
+    def end(self, number: int, run: Run, step: Step) -> None:
+        """It is over, and nothing has been freed yet."""
+        ...
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What does not change from step to step.
+
+    Attributes
+    ----------
+    parts, loss
+        The model, and what makes a scalar of its output (``None``: the output is it).
+    num_extra
+        How many of the last positional inputs go to the loss instead of the model.
+    needs_gradient
+        Of each value, for each leaf of its tree, whether a gradient flows to it.
+    state
+        Of each part, its buffers besides batch norms' that a forward changes.
+    devices
+        Whose random numbers are replayed.
+    """
+
+    parts: Sequence[Part]
+    loss: Callable[..., Tensor] | None
+    num_extra: int
+    needs_gradient: Sequence[tuple[bool, ...]]
+    state: Sequence[Buffers]
+    devices: tuple[str, ...]
+
+
+@dataclass
+class _Cell:
+    """Where a bundle finds its inputs while its backward runs, and leaves their gradients."""
+
+    inputs: Mapping[int, list[Any]] | None = None
+    gradients: dict[int, list[Tensor | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A saved tensor that is a view of an input: which value and leaf, and the view."""
+
+    value: int
+    leaf: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass
+class _Bundle:
+    """What a forward kept: the autograd graph, by its ends."""
+
+    edges: list[Any]  # one per leaf of the output, None where no gradient flows
+    cell: _Cell
+
+
+class _Gate(torch.autograd.Function):
+    """Hands tensors into a block, and their gradients out of it into a cell.
+
+    No leaf is involved, which would keep the tensors alive with the graph.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, cell: _Cell, value: int, anchor: Tensor, *tensors: Tensor) -> Any:
+        ctx.cell, ctx.value = cell, value
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.detach() for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        ctx.cell.gradients[ctx.value] = [g if g is None else compact(g) for g in gradients]
+        return (None, None, None, *(None for _ in gradients))
+
+
+class Step:
+    """One step: values, bundles and gradients that are alive, and how each op runs on them."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        program: Program,
+        inputs: StepInputs,
+        observer: Observer | None = None,
+    ) -> None:
+        self.layout, self.program, self.inputs = layout, program, inputs
+        self.observer = observer
+        self.values: dict[int, Any] = {}
+        self.gradients: dict[tuple[int, int], list[Tensor | None]] = {}
+        self.bundles: dict[int, _Bundle] = {}
+        self.counts: dict[str, int] = {}
+        self._autocast = AutocastState.now(layout.devices)
+        self._random: dict[int, RandomState] = {}
+        self._buffers: dict[int, Buffers] = {}
+        self._loss: _Bundle | None = None
+
+    def forward(self) -> Tensor:
+        """Run up to the loss, and return it."""
+        runs, at = self.program.runs, self.program.loss_run
+        for number in range(at):
+            self._run(number, runs[number])
+        if self.observer is not None:
+            self.observer.begin(at, runs[at], self)
+        return self._loss_forward()
+
+    def backward(self, gradient: Tensor) -> None:
+        """Run the rest, from `gradient` of the loss on."""
+        runs, at = self.program.runs, self.program.loss_run
+        if self._loss is None:
+            raise SchedsimError(
+                "the step has run backward already",
+                hint="call the module again: what it kept is gone",
+            )
+        self._loss_backward(gradient)
+        self._finish(at, runs[at])
+        for number in range(at + 1, len(runs)):
+            self._run(number, runs[number])
+
+    def _run(self, number: int, run: Run) -> None:
+        if self.observer is not None:
+            self.observer.begin(number, run, self)
+        if run.kind == "F":
+            self._forward(run)
+        else:
+            self._backward(run.index)
+        self._finish(number, run)
+
+    def _finish(self, number: int, run: Run) -> None:
+        if self.observer is not None:
+            self.observer.end(number, run, self)
+        self.counts[run.name] = self.counts.get(run.name, 0) + 1
+        for kind, value, consumer in run.frees:
+            if kind == "a":
+                self.values.pop(value, None)
+            elif kind == "d":
+                self.gradients.pop((value, consumer), None)
+
+    # Forward
+
+    def _forward(self, run: Run) -> None:
+        part, index = self.layout.parts[run.index], run.index
+        with self._as_the_first_time(run):
+            if run.saves:
+                out = self._saving(part, index)
+            else:
+                values = [self.values.get(value) for value in part.reads]
+                with torch.no_grad():
+                    out = part.call(self.inputs, *values)
+        self.values[index + 1] = detached(out)
+
+    def _saving(self, part: Part, index: int) -> Any:
+        cell = _Cell()
+        with torch.enable_grad(), saved_tensors_hooks(*self._packing(part.reads, cell)):
+            out = part.call(self.inputs, *self._gated(part.reads, cell))
+        self.bundles[index] = _Bundle(_edges(out), cell)
+        return out
+
+    def _gated(self, reads: Sequence[int], cell: _Cell) -> list[Any]:
+        """The values read, with those tensors behind a gate that take part in gradients."""
+        gated = []
+        for value in reads:
+            tree = self.values.get(value)
+            needs = self.layout.needs_gradient[value]
+            through = [i for i, wanted in enumerate(needs) if wanted]
+            if through:
+                leaves, spec = tree_flatten(tree)
+                apply: Any = _Gate.apply
+                passed = apply(cell, value, ANCHOR, *(leaves[i] for i in through))
+                for i, tensor in zip(through, passed, strict=True):
+                    leaves[i] = tensor
+                tree = tree_unflatten(leaves, spec)
+            gated.append(tree)
+        return gated
+
+    def _packing(self, reads: Sequence[int], cell: _Cell) -> tuple[Any, Any]:
+        places: dict[int, tuple[int, int, torch.dtype]] = {}
+        for value in reads:
+            for i, leaf in enumerate(leaves_of(self.values.get(value))):
+                if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+                    places[leaf.untyped_storage()._cdata] = (value, i, leaf.dtype)
+
+        def pack(tensor: Tensor) -> Any:
+            # Detached: an output saved by its own node would keep that node alive, in a circle.
+            if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
+                return tensor.detach()
+            found = places.get(tensor.untyped_storage()._cdata)
+            if found is None or found[2] != tensor.dtype:
+                return tensor.detach()
+            view = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+            return _Place(found[0], found[1], *view)
+
+        def unpack(packed: Any) -> Tensor:
+            if not isinstance(packed, _Place):
+                return packed  # type: ignore[no-any-return]
+            assert cell.inputs is not None
+            source: Tensor = cell.inputs[packed.value][packed.leaf]
+            return source.as_strided(packed.size, packed.stride, packed.offset)
+
+        return pack, unpack
+
+    def _as_the_first_time(self, run: Run) -> Any:
+        if run.first and run.last and not self._autocast.devices:
+            return _NOTHING
+        return _Conditions(self, run)
+
+    # Loss
+
+    def _loss_forward(self) -> Tensor:
+        last = len(self.layout.parts)
+        loss, cell = self.layout.loss, _Cell()
+        if loss is None:
+            out = self.values[last]
+            self._loss = _Bundle([], cell)
+        else:
+            with (
+                self._autocast.entered() if self._autocast.devices else _NOTHING,
+                torch.enable_grad(),
+                saved_tensors_hooks(*self._packing((last,), cell)),
+            ):
+                out = loss(*self._gated((last,), cell), *self.inputs.extra)
+            self._loss = _Bundle(_edges(out), cell)
+        if not isinstance(out, Tensor) or out.numel() != 1:
+            raise SchedsimError(
+                f"the loss is a {type(out).__name__}"
+                + (f" of shape {tuple(out.shape)}" if isinstance(out, Tensor) else ""),
+                hint="return a scalar tensor, or give a loss that makes one of the output",
+            )
+        return compact(out.detach())
+
+    def _loss_backward(self, gradient: Tensor) -> None:
+        last = len(self.layout.parts)
+        assert self._loss is not None
+        bundle, self._loss = self._loss, None
+        if self.layout.loss is None:
+            self.gradients[last, last] = [gradient]
+            return
+        self.gradients[last, last] = self._pulled(bundle, (last,), [gradient])[last]
+
+    # Backward
+
+    def _backward(self, index: int) -> None:
+        part, bundle = self.layout.parts[index], self.bundles.pop(index)
+        given = self._gradient_of(index + 1)
+        for value, found in self._pulled(bundle, part.reads, given).items():
+            self.gradients[value, index] = found
+
+    def _gradient_of(self, value: int) -> list[Tensor | None]:
+        """Per leaf of `value`, the sum over its consumers."""
+        from_all = [row for (v, _), row in sorted(self.gradients.items()) if v == value]
+        if len(from_all) == 1:
+            return from_all[0]
+        sums: list[Tensor | None] = []
+        for column in zip(*from_all, strict=True):
+            there = [gradient for gradient in column if gradient is not None]
+            sums.append(sum(there[1:], there[0]) if there else None)
+        return sums
+
+    def _pulled(
+        self, bundle: _Bundle, reads: Sequence[int], given: Sequence[Tensor | None]
+    ) -> dict[int, list[Tensor | None]]:
+        """Run a bundle's backward; per value read, the gradients of those leaves that need one."""
+        pairs = [
+            (edge, gradient)
+            for edge, gradient in zip(bundle.edges, given, strict=True)
+            if edge is not None and gradient is not None
+        ]
+        cell = bundle.cell
+        if pairs:
+            cell.inputs = {v: leaves_of(self.values.get(v)) for v in reads}
+            torch.autograd.backward([e for e, _ in pairs], [g for _, g in pairs])
+            cell.inputs = None
+        found: dict[int, list[Tensor | None]] = {}
+        for value in reads:
+            needs = self.layout.needs_gradient[value]
+            row: list[Tensor | None] = [None] * len(needs)
+            pulled = iter(cell.gradients.get(value, []))
+            for i, wanted in enumerate(needs):
+                row[i] = next(pulled, None) if wanted else None
+            if value > 0:
+                found[value] = row
+        cell.gradients.clear()
+        return found
+
+
+def _edges(out: Any) -> list[Any]:
+    return [
+        get_gradient_edge(leaf) if isinstance(leaf, Tensor) and leaf.requires_grad else None
+        for leaf in leaves_of(out)
+    ]
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """The leaves of a tree; most are a single tensor."""
+    return [tree] if isinstance(tree, Tensor) else tree_flatten(tree)[0]
+
+
+def detached(tree: Any) -> Any:
+    """The tree with its tensors outside of autograd."""
+    return tree.detach() if isinstance(tree, Tensor) else tree_map_only(Tensor, Tensor.detach, tree)
+
+
+def compact(tensor: Tensor) -> Tensor:
+    """`tensor`, copied where it is a piece of a larger storage that it would keep alive.
+
+    The gradient of a joined tensor is a view of all of it, and a mean over differences may come in
+    the storage of these.
+    """
+    own = tensor.numel() * tensor.element_size()
+    return tensor if tensor.untyped_storage().nbytes() <= own else tensor.clone()
+
+
+_NOTHING: Any = nullcontext()
+
+
+class _Conditions:
+    """Entered around a forward run: the random numbers, buffers and casts of its first run."""
+
+    def __init__(self, step: Step, run: Run) -> None:
+        self.step, self.run = step, run
+
+    def __enter__(self) -> None:
+        step, run, layout = self.step, self.run, self.step.layout
+        index = run.index
+        self.contexts = [step._autocast.entered()]
+        self.before: RandomState | None = None
+        once = run.first and run.last
+        if not once:
+            self.before = RandomState.now(layout.devices)
+        if run.first and not once and layout.state[index]:
+            step._buffers[index] = copies(_present(layout.state[index]))
+        if not run.first:
+            if index in step._random:
+                step._random[index].restore()
+            self.contexts.append(frozen_statistics(layout.parts[index].modules))
+            if index in step._buffers:
+                self.contexts.append(replaced_buffers(step._buffers[index]))
+        for context in self.contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        step, run = self.step, self.run
+        for context in reversed(self.contexts):
+            context.__exit__(*error)
+        if self.before is None:
+            return
+        if not run.first:
+            self.before.restore()
+        elif RandomState.now(step.layout.devices) != self.before:
+            step._random[run.index] = self.before  # it drew: repeats draw the same
+        if run.last:
+            step._random.pop(run.index, None)
+            step._buffers.pop(run.index, None)
+
+
+def _present(buffers: Buffers) -> Buffers:
+    """The same places with what they hold now."""
+    found: Buffers = []
+    for module, name, _ in buffers:
+        value = module._buffers[name]
+        if value is not None:
+            found.append((module, name, value))
+    return found

@@ -1,0 +1,94 @@
+"""Bytes of the values of a step, and of what is always resident, by storage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from ..measure import storage_bytes
+from ..measure.storage import storages
+from .parts import Part, StepInputs
+
+
+def static_tensors(model: nn.Module, loss: Any) -> list[Tensor]:
+    """Parameters and buffers of the model and of the loss, where that is a module."""
+    found = [*model.parameters(), *model.buffers()]
+    if isinstance(loss, nn.Module):
+        found += [*loss.parameters(), *loss.buffers()]
+    return found
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors in a tree."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def storage_keys(tree: Any) -> set[int]:
+    """Keys of the storages under the tensors in a tree."""
+    return {storage._cdata for storage in storages(tree)}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of the values, and what is always resident."""
+
+    value_bytes: tuple[int, ...]
+    static_bytes: int
+    needs_gradient: tuple[tuple[bool, ...], ...]
+
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[Part],
+        values: Sequence[Any],
+        step: StepInputs,
+        model: nn.Module,
+        loss: Any,
+    ) -> Sizes:
+        """Of the values of a step, which are there to be looked at."""
+        resident = static_tensors(model, loss)
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        side = [t for args, kwargs in step.side for t in tensors_in((args, kwargs))]
+        # The loss and the gradient it is given, two scalars, are there through the backward.
+        scalars = 2 * torch.get_default_dtype().itemsize
+        static = storage_bytes([*resident, *gradients, *side]) + scalars
+        known = storage_keys([*resident, *side])
+        sizes = []
+        for number, value in enumerate(values):
+            tensors = [t for t in tensors_in(value) if t.untyped_storage()._cdata not in known]
+            sizes.append(storage_bytes(tensors))
+            if number == 0:
+                known |= storage_keys(value)  # what passes the input on adds nothing
+        needs: list[tuple[bool, ...]] = [tuple(False for _ in tree_flatten(values[0])[0])]
+        for i, part in enumerate(parts):
+            needs.append(_needs(part, step, values, values[i + 1], needs))
+        return cls(tuple(sizes), static, tuple(needs))
+
+
+def _needs(
+    part: Part,
+    step: StepInputs,
+    values: Sequence[Any],
+    output: Any,
+    needs: Sequence[tuple[bool, ...]],
+) -> tuple[bool, ...]:
+    """Of the leaves of a part's output, whether they have a gradient in training."""
+    trains = any(p.requires_grad for module in part.modules for p in module.parameters())
+    flows = any(any(needs[value]) for value in part.reads)
+    if not (trains or flows):
+        return tuple(False for _ in tree_flatten(output)[0])
+    read = []
+    for value in part.reads:
+        leaves, spec = tree_flatten(values[value] if value else None)
+        for i, wanted in enumerate(needs[value] if value else ()):
+            if wanted:  # a new tensor of the same data, which requires a gradient
+                leaves[i] = leaves[i].detach().requires_grad_()
+        read.append(spec.unflatten(leaves))
+    with torch.enable_grad():
+        out = part.call(step, *read)
+    return tuple(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_flatten(out)[0])

@@ -1,0 +1,283 @@
+"""Splitting a model around its repeated blocks, without touching its code.
+
+The forward of a model such as GPT-2 runs something, then its blocks one after another, then
+something more. The blocks are known as modules; what is before and after them is not. Here the
+model's own forward is run with the blocks replaced: for the part before, by stand-ins that note
+their arguments, the last of which stops the run; for the part after, by stand-ins that hand on the
+activation. The part after therefore repeats what is before (an embedding, most often), which its
+measured time and bytes include.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schedsim.errors import UnsupportedError
+
+from .parts import Part, StepInputs
+from .replay import RandomState, frozen_statistics, generators, untouched
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a block takes and gives the activation.
+
+    Attributes
+    ----------
+    place : int or str
+        Position, or keyword.
+    in_tuple : bool
+        The block returns a tuple, the activation first.
+    """
+
+    place: int | str
+    in_tuple: bool
+
+    def take(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The activation among the arguments of a block."""
+        if isinstance(self.place, str):
+            return kwargs[self.place]
+        return args[self.place]
+
+    def without(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with nothing in the activation's place."""
+        return self.put(None, args, kwargs)
+
+    def put(
+        self, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with `value` as the activation."""
+        if isinstance(self.place, str):
+            return args, {**kwargs, self.place: value}
+        return (*args[: self.place], value, *args[self.place + 1 :]), dict(kwargs)
+
+    def output(self, out: Any) -> Any:
+        """The activation in what a block returns."""
+        return out[0] if self.in_tuple else out
+
+    def wrap(self, value: Any) -> Any:
+        """`value` as a block returns it."""
+        return (value,) if self.in_tuple else value
+
+
+class _Reached(BaseException):
+    """The last block was reached. No `Exception`, so that no model catches it."""
+
+
+class SplitModel:
+    """A model, its blocks in the order in which they run, and where they take the activation."""
+
+    def __init__(self, model: nn.Module, blocks: Sequence[nn.Module], slot: Slot) -> None:
+        self.model, self.blocks, self.slot = model, list(blocks), slot
+        self.generators = generators(model)
+
+    def parts(self, names: Sequence[str]) -> list[Part]:
+        """What is before the blocks, the blocks, and what is after."""
+        inside = {id(m) for block in self.blocks for m in block.modules()}
+        around = tuple(m for m in self.model.modules() if id(m) not in inside)
+        parts = [Part("before", self._before, (0,), around)]
+        for k, block in enumerate(self.blocks):
+            parts.append(Part(names[k], self._block(k), (k + 1,), (block,)))
+        last = len(self.blocks) + 1
+        return [*parts, Part("after", self._after, (last,), around)]
+
+    def _before(self, step: StepInputs, *_: Any) -> Any:
+        first: list[Any] = []
+        side: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        if step.prefix_rng is None:
+            step.prefix_rng = RandomState.now(self.generators)
+
+        def stand_in(k: int) -> Callable[..., Any]:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                value = self.slot.take(args, kwargs)
+                if k == 0:
+                    first.append(value)
+                side.append(self.slot.without(args, kwargs))
+                if k == len(self.blocks) - 1:
+                    raise _Reached
+                return self.slot.wrap(value)
+
+            return forward
+
+        with self._replaced(stand_in):
+            try:
+                self.model(*step.arguments, **step.keywords)
+            except _Reached:
+                pass
+            else:
+                raise UnsupportedError(
+                    f"the blocks of {type(self.model).__name__} were not all called",
+                    hint="list the blocks yourself, or use the op level",
+                )
+        if not step.side:
+            step.side = side
+        return first[0]
+
+    def _block(self, k: int) -> Callable[..., Any]:
+        block = self.blocks[k]
+
+        def call(step: StepInputs, value: Any) -> Any:
+            args, kwargs = self.slot.put(value, *step.side[k])
+            return self.slot.output(block(*args, **kwargs))
+
+        return call
+
+    def _after(self, step: StepInputs, value: Any) -> Any:
+        # What is before runs again here, with the random numbers of its first run, and without
+        # moving statistics; from the last block on, everything is as it was.
+        now = RandomState.now(self.generators)
+        before = ExitStack()
+
+        def stand_in(k: int) -> Callable[..., Any]:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                if k < len(self.blocks) - 1:
+                    return self.slot.wrap(self.slot.take(args, kwargs))
+                before.close()
+                now.restore()
+                return self.slot.wrap(value)
+
+            return forward
+
+        with self._replaced(stand_in), before:
+            if step.prefix_rng is not None:
+                step.prefix_rng.restore()
+            before.enter_context(frozen_statistics((self.model,)))
+            return self.model(*step.arguments, **step.keywords)
+
+    @contextmanager
+    def _replaced(self, stand_in: Callable[[int], Callable[..., Any]]) -> Iterator[None]:
+        own = [block.__dict__.get("forward") for block in self.blocks]
+        try:
+            for k, block in enumerate(self.blocks):
+                block.forward = stand_in(k)
+            yield
+        finally:
+            for block, forward in zip(self.blocks, own, strict=True):
+                if forward is None:
+                    block.__dict__.pop("forward", None)
+                else:
+                    block.forward = forward
+
+
+@dataclass
+class _Call:
+    """One call of a candidate block."""
+
+    module: nn.Module
+    place: int | str | None  # where it takes what the call before it gave
+    in_tuple: bool
+    extra_outputs: int
+
+
+def find_blocks(
+    model: nn.Module,
+    arguments: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    blocks: Sequence[nn.Module] | None = None,
+) -> SplitModel:
+    """The longest run of modules, each fed by the one before it; `blocks` where they are given.
+
+    Looked for among the items of the module lists and sequences of `model`, by running it once
+    without gradients.
+
+    Raises
+    ------
+    UnsupportedError
+        There is no such run, or the blocks given are not one.
+    """
+    calls = _recorded(model, arguments, keywords, blocks or _candidates(model))
+    run = _longest_run(calls)
+    wanted = len(blocks) if blocks is not None else 2
+    if len(run) < max(2, wanted):
+        raise UnsupportedError(
+            f"{type(model).__name__}: "
+            + (
+                f"only {len(run)} of the {wanted} blocks given feed each other"
+                if blocks is not None
+                else "no line of repeated blocks was found"
+            ),
+            hint="make it an nn.Sequential, give it blocks(), or use --level op",
+        )
+    extra = next((c for c in run if c.extra_outputs), None)
+    if extra is not None:
+        raise UnsupportedError(
+            f"a {type(extra.module).__name__} block returns more tensors than its activation",
+            hint="switch off caches and extra outputs (use_cache=False), or use --level op",
+        )
+    place = run[1].place
+    assert place is not None
+    return SplitModel(model, [call.module for call in run], Slot(place, run[0].in_tuple))
+
+
+def _candidates(model: nn.Module) -> list[nn.Module]:
+    """Items of the outermost lists and sequences."""
+    found: list[nn.Module] = []
+    for child in model.children():
+        if isinstance(child, nn.ModuleList) or type(child) is nn.Sequential:
+            for item in child:
+                # Stages of stages: a list whose items are sequences of blocks.
+                found += _candidates(nn.ModuleList([item])) if _is_list(item) else [item]
+        else:
+            found += _candidates(child)
+    return found
+
+
+def _is_list(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList) or type(module) is nn.Sequential
+
+
+def _recorded(
+    model: nn.Module,
+    arguments: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    candidates: Sequence[nn.Module],
+) -> list[_Call]:
+    calls: list[_Call] = []
+    previous: list[Any] = [None]
+    handles = []
+
+    def after(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        in_tuple = isinstance(out, tuple | list)
+        given = out[0] if in_tuple and out else out
+        extra = sum(isinstance(item, Tensor) for item in out[1:]) if in_tuple else 0
+        before, previous[0] = previous[0], given
+        place: int | str | None = None
+        if isinstance(before, Tensor):
+            named = [*enumerate(args), *kwargs.items()]
+            place = next((key for key, value in named if value is before), None)
+        calls.append(_Call(module, place, in_tuple, extra))
+
+    for module in candidates:
+        handles.append(module.register_forward_hook(after, with_kwargs=True))
+    try:
+        with torch.no_grad(), untouched(model):
+            model(*arguments, **keywords)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def _longest_run(calls: Sequence[_Call]) -> list[_Call]:
+    best: list[_Call] = []
+    run: list[_Call] = []
+    for call in calls:
+        linked = (
+            run
+            and call.place is not None
+            and call.in_tuple == run[-1].in_tuple
+            and (len(run) == 1 or call.place == run[1].place)
+            and all(call.module is not other.module for other in run)
+        )
+        run = [*run, call] if linked else [call]
+        if len(run) > len(best):
+            best = run
+    return best

@@ -1,0 +1,119 @@
+"""Times of blocks, taken in whole steps, where caches and weights are as they are in training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from schedsim.chain import Chain
+from schedsim.graph import Graph
+from schedsim.schedule import Schedule
+from schedsim.simulator import simulate
+
+from ..environment import device_memory_bytes
+from .bench import Measured
+from .parts import StepInputs
+from .program import Run, make_program
+from .runtime import Layout, Step
+
+SHARE_OF_MEMORY = {"cpu": 0.5, "cuda": 0.8}
+"""A step that takes more than this is not run only to be timed."""
+
+
+def measure_times(
+    layout: Layout,
+    inputs: StepInputs,
+    workload: Chain | Graph,
+    rows: Sequence[Measured],
+    device: torch.device,
+    rounds: int,
+) -> str:
+    """Add `rounds` times of each op to `rows`, one per part, the loss last; how it was done.
+
+    Two kinds of steps are timed, those that replay every block, and store-all where that fits.
+    """
+    names = list(workload.op_names)
+    at = names.index("loss")
+    replaying = names[: at + 1]
+    for backward in names[at + 1 :]:
+        replaying += [f"F{backward[1:]}", backward]
+    replay, everything = Schedule.from_names(replaying), Schedule.store_all(workload)
+    room = SHARE_OF_MEMORY[device.type] * device_memory_bytes(device)
+    fits = simulate(workload, everything).peak_bytes <= room
+    for round_ in range(rounds + 1):
+        for schedule in (replay, everything) if fits else (replay,):
+            step = _timed_step(layout, inputs, workload, schedule, device)
+            if round_ == 0:  # warms up
+                continue
+            keeping: dict[int, float] = {}
+            for run, seconds in step:
+                row = rows[run.index]
+                if run.kind == "F" and not run.saves:
+                    row.forward_s.append(seconds)
+                    continue
+                if run.kind == "F":
+                    keeping[run.index] = seconds
+                elif schedule is replay:
+                    row.replayed_s.append(seconds + keeping.get(run.index, 0.0))
+                if schedule is everything or not fits:
+                    (row.saving_s if run.kind == "F" else row.backward_s).append(seconds)
+    return "store-all and replaying steps" if fits else "replaying steps"
+
+
+def _timed_step(
+    layout: Layout,
+    inputs: StepInputs,
+    workload: Chain | Graph,
+    schedule: Schedule,
+    device: torch.device,
+) -> list[tuple[Run, float]]:
+    program = make_program(workload, schedule, len(layout.parts))
+    clock = _CudaClock() if device.type == "cuda" else _Clock()
+    given = StepInputs(inputs.arguments, inputs.keywords, inputs.extra)
+    step = Step(layout, program, given, clock)
+    with torch.no_grad():
+        loss = step.forward()
+        step.backward(torch.ones_like(loss))
+    return clock.times()
+
+
+class _Clock:
+    """Seconds of each run, on the CPU."""
+
+    def __init__(self) -> None:
+        self.marks: list[tuple[Run, Any, Any]] = []
+        self.started: Any = None
+
+    def now(self) -> Any:
+        """A mark in time."""
+        return time.perf_counter()
+
+    def begin(self, number: int, run: Run, step: Step) -> None:
+        """A run starts."""
+        self.started = self.now()
+
+    def end(self, number: int, run: Run, step: Step) -> None:
+        """A run ends."""
+        self.marks.append((run, self.started, self.now()))
+
+    def times(self) -> list[tuple[Run, float]]:
+        """The runs with their seconds."""
+        return [(run, end - begin) for run, begin, end in self.marks]
+
+
+class _CudaClock(_Clock):
+    """Seconds of each run by events on the stream, without waiting in between."""
+
+    def now(self) -> Any:
+        """An event after what has been started so far."""
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def times(self) -> list[tuple[Run, float]]:
+        """The runs with their seconds."""
+        torch.cuda.synchronize()
+        return [(run, begin.elapsed_time(end) / 1000) for run, begin, end in self.marks]

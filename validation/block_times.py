@@ -1,0 +1,57 @@
+"""Measured times of blocks, kept between runs, so that a model is the same workload each time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from schedsim.chain import Chain
+from schedsim.files import workload_hash
+from schedsim.graph import Graph
+
+from .costs.cache import ProfileCache
+from .environment import environment
+
+
+class BlockTimes:
+    """Times by the sizes of a workload and the environment that they were measured in.
+
+    Parameters
+    ----------
+    device
+        Where they were, or will be, measured.
+    read
+        Whether to look; without, everything is measured again, and kept.
+    """
+
+    def __init__(self, device: str | torch.device, *, read: bool = True) -> None:
+        self.cache = ProfileCache({"of": "blocks", **environment(device)})
+        self.read = read
+
+    def find(self, untimed: Chain | Graph) -> Chain | Graph | None:
+        """`untimed` with its times; ``None`` where they are not known."""
+        known = self.cache.entries.get(workload_hash(untimed)) if self.read else None
+        names = untimed.op_names
+        if not isinstance(known, dict) or set(known) != set(names):
+            return None
+        if isinstance(untimed, Chain):
+            stages = tuple(
+                replace(stage, forward_s=known[f"F{i}"], backward_s=known[f"B{i}"])
+                for i, stage in enumerate(untimed.stages)
+            )
+            return replace(untimed, stages=stages, loss_s=known["loss"])
+        ops = tuple(replace(op, time_s=known[op.name]) for op in untimed.ops)
+        return replace(untimed, ops=ops)
+
+    def keep(self, timed: Chain | Graph) -> None:
+        """Keep the times of `timed` for the next time."""
+        graph = timed.graph
+        if isinstance(timed, Chain):
+            bare = tuple(replace(s, forward_s=0.0, backward_s=0.0) for s in timed.stages)
+            untimed: Chain | Graph = replace(timed, stages=bare, loss_s=0.0)
+        else:
+            untimed = replace(timed, ops=tuple(replace(op, time_s=0.0) for op in timed.ops))
+        times = {op.name: op.time_s for op in graph.ops}
+        self.cache.entries[workload_hash(untimed)] = times
+        self.cache.save()

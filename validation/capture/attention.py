@@ -1,0 +1,95 @@
+"""Attention as CUDA runs it, for graphs captured on a machine without CUDA.
+
+On a CPU build, ``scaled_dot_product_attention`` is traced as the CPU's flash kernel, or, with
+dropout or a mask that needs a gradient, as the plain form that stores two T x T matrices. CUDA's
+fused kernels store the output and one number per row instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from schedsim.errors import UnsupportedError
+
+NOTE = (
+    "attention is that of CUDA's fused kernels (flash for fp16 and bf16 without a mask, memory-"
+    "efficient otherwise), in the sizes of their meta functions; the graph can be planned, not run"
+)
+
+# The sizes are those of PyTorch's own meta functions for these two ops, which are called here
+# (torch/_meta_registrations.py, meta__scaled_dot_product_flash_attention and
+# meta__scaled_dot_product_efficient_attention): output like the query; log-sum-exp in fp32,
+# (B, H, T) for flash and (B, H, 32 ceil(T / 32)) for memory-efficient, as the CUDA sources allocate
+# (aten/src/ATen/native/transformers/cuda/attention.cu). They agree with FlashAttention (Dao et al.
+# 2022, arXiv 2205.14135, section 3.1): one statistic per row is stored instead of the T x T matrix.
+
+
+def _cuda_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    if enable_gqa and key.size(-3) != query.size(-3):
+        groups = query.size(-3) // key.size(-3)
+        key, value = (one.repeat_interleave(groups, -3) for one in (key, value))
+    if query.dim() != 4:
+        raise UnsupportedError(
+            f"attention of a {query.dim()}-dimensional query has no CUDA substitute",
+            hint="use kernels='native', or (batch, heads, length, width) inputs",
+        )
+    if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16):
+        return _flash(query, key, value, dropout_p, is_causal, scale)
+    if attn_mask is not None:
+        if attn_mask.dtype is torch.bool:
+            zero = torch.zeros((), dtype=query.dtype, device=query.device)
+            attn_mask = torch.where(attn_mask, zero, float("-inf"))
+        shape = (*query.shape[:-1], key.size(-2))
+        attn_mask = attn_mask.expand(shape)
+    op = torch.ops.aten._scaled_dot_product_efficient_attention
+    out: torch.Tensor = op(
+        query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
+    )[0]
+    return out
+
+
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> torch.Tensor:
+    # The kernel wants widths in multiples of 8; PyTorch pads them, and scales by the true width.
+    width = query.size(-1)
+    scale = width**-0.5 if scale is None else scale
+    padding = -width % 8
+    if padding:
+        query, key, value = (F.pad(one, [0, padding]) for one in (query, key, value))
+    op = torch.ops.aten._scaled_dot_product_flash_attention
+    out: torch.Tensor = op(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    return out[..., :width] if padding else out
+
+
+@contextlib.contextmanager
+def substituted(kernels: str) -> Iterator[None]:
+    """Trace attention as CUDA's where `kernels` is ``"cuda"``; leave it alone for ``"native"``."""
+    if kernels == "native":
+        yield
+        return
+    original: Any = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = _cuda_attention
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = original

@@ -1,0 +1,153 @@
+"""From a model to the graph of its training step, without allocating it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from schedsim.errors import SchedsimError
+
+from . import attention
+from . import private_torch as private
+from .build import build_program
+from .captured import CapturedGraph
+from .fronts import trace
+from .program import Program
+from .skeleton import Loss, make_skeleton
+from .state import optimizer_bytes
+from .to_graph import to_graph
+
+KERNELS = ("native", "cuda")
+
+
+def capture(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    loss: Loss | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    kernels: str = "native",
+    optimizer: str | int = "none",
+    name: str | None = None,
+) -> CapturedGraph:
+    """The graph of one training step of `model`: forward, loss and backward, op by op.
+
+    Tensors have sizes and no memory meanwhile: a model on the meta device is captured as it is, a
+    real one is neither copied nor changed. Autocast counts where the call stands inside of it. A
+    model that checkpoints by itself is captured with its own recomputation: switch that off, so
+    that a plan can decide.
+
+    Parameters
+    ----------
+    model
+        In the mode (train or eval) in which the step shall run.
+    inputs
+        Positional inputs, real, fake or on the meta device. Those that the loss requires besides
+        the output come last: ``(x, target)`` for ``loss=cross_entropy``.
+    loss
+        Function of the model's output and of the last inputs that returns a scalar; ``None`` for a
+        model that returns its loss.
+    kwargs
+        Keyword inputs of the model.
+    kernels
+        ``"native"`` for those of this machine, or ``"cuda"`` to count attention as CUDA's fused
+        kernels store it where there is no CUDA.
+    optimizer
+        Whose state is resident too: ``"none"``, ``"sgd"``, ``"sgd-momentum"``, ``"adam"``,
+        ``"adamw"``, or a number of bytes.
+    name
+        Of the graph; the model's class by default.
+
+    Returns
+    -------
+    CapturedGraph
+        Static bytes are parameters, buffers and the optimizer's state; gradients are results of
+        the ops that make them, and inputs live throughout, as the caller holds them. Sums of
+        gradients overwrite a part, as autograd's do; all else is out of place. Times are zero until
+        `CapturedGraph.with_costs`.
+
+    Raises
+    ------
+    UnsupportedError
+        The model cannot be traced as one graph; the message names the line in its way, and the
+        hint the way by blocks.
+    SchedsimError
+        Unknown `kernels` or `optimizer`.
+
+    Notes
+    -----
+    O(number of ops) time and memory; a Llama of 7 billion parameters takes seconds.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> inputs = torch.zeros(16, 4), torch.zeros(16, dtype=torch.long)
+    >>> captured = capture(model, inputs, torch.nn.functional.cross_entropy)
+    >>> captured.graph.op_names[:4]
+    ('0.addmm', '1.relu', '2.addmm', 'loss.log_softmax')
+    """
+    if kernels not in KERNELS:
+        raise SchedsimError(f"kernels={kernels!r} is unknown", hint="one of 'native', 'cuda'")
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    mode = private.fake_mode()
+    skeleton = make_skeleton(model, inputs, kwargs or {}, loss, mode)
+    substitute = kernels == "cuda" and skeleton.device != "cuda"
+    with attention.substituted("cuda" if substitute else "native"):
+        traced = trace(skeleton, mode)
+    program = build_program(traced, skeleton)
+    state = optimizer_bytes(optimizer, model)
+    name = name or type(model).__name__
+    graph = to_graph(program, name, skeleton.static_bytes + state)
+    real = all(t.device.type != "meta" for t in [*model.parameters(), *model.buffers()])
+    real = real and not any(map(private.is_fake, model.parameters()))
+    return CapturedGraph(
+        graph=graph,
+        backend="cuda" if substitute else skeleton.device,
+        notes=_notes(program, skeleton.device, substitute, skeleton.static_bytes, state),
+        front=traced.front,
+        runnable=real and not substitute,
+        program=program,
+        model=model,
+        loss=loss,
+        call_plan=skeleton.step.plan,
+        training=tuple(module.training for module in model.modules()),
+        autocast=_autocast(skeleton.device),
+    )
+
+
+def _autocast(device: str) -> tuple[bool, torch.dtype]:
+    return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+
+
+def _notes(
+    program: Program, device: str, substitute: bool, static_bytes: int, state_bytes: int
+) -> tuple[str, ...]:
+    notes = [
+        f"kernels of {device}" + (", attention of cuda" if substitute else ""),
+        f"static: parameters and buffers {static_bytes} bytes, optimizer state {state_bytes} "
+        "bytes; gradients are counted from the op that makes them",
+    ]
+    if substitute:
+        notes.append(attention.NOTE)
+    elif device == "cpu" and any("bmm" in c.name or "flash" in c.name for c in program.calls):
+        notes.append(
+            "attention is the CPU's: with dropout it stores two T x T matrices, which CUDA's fused "
+            "kernels do not; for CUDA capture there, or pass kernels='cuda'"
+        )
+    num_random = sum(call.random for call in program.calls)
+    if num_random:
+        notes.append(
+            f"{num_random} ops draw random numbers: a repeated run replays its first draw; the "
+            "generator state kept for that is not counted (5056 bytes each on CPU, 16 on CUDA)"
+        )
+    if device == "cuda" and any(call.lean for call in program.calls):
+        notes.append("BatchNorm runs PyTorch's own kernel, where the plain model may run cuDNN's")
+    num_once = sum(call.once for call in program.calls if call.phase != "loss") - 1
+    if num_once:
+        notes.append(f"{num_once} ops update state and run once")
+    return tuple(notes)

@@ -1,0 +1,124 @@
+"""What `capture` returns: a graph that planners take, and the way back to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import nn
+
+from schedsim import Graph, Schedule
+from schedsim.errors import UnsupportedError
+
+from .program import Program
+from .skeleton import CallPlan, Loss
+
+if TYPE_CHECKING:
+    from ..op_level.module import ScheduledModule
+
+
+class OpCosts(Protocol):
+    """What `CapturedGraph.with_costs` needs: seconds and workspace of each op, by name."""
+
+    @property
+    def time_s(self) -> Mapping[str, float]: ...
+
+    @property
+    def workspace_bytes(self) -> Mapping[str, int]: ...
+
+    @property
+    def size_bytes(self) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CapturedGraph:
+    """A training step of a model as a graph, with what it takes to run schedules of it.
+
+    Attributes
+    ----------
+    graph : Graph
+        Ops in the order in which the step was traced; one tensor per storage.
+    backend : str
+        ``"cpu"`` or ``"cuda"``: whose kernels the graph holds.
+    notes : tuple of str
+        Lines that say what a user must know.
+    front : str
+        ``"direct"`` or ``"dynamo"``: how the model was traced.
+    runnable : bool
+        Whether `module` works: not with substituted kernels, nor for a model without memory.
+    program : Program
+        The calls behind the ops.
+    """
+
+    graph: Graph
+    backend: str
+    notes: tuple[str, ...]
+    front: str
+    runnable: bool
+    program: Program
+    model: nn.Module
+    loss: Loss | None
+    call_plan: CallPlan
+    training: tuple[bool, ...]
+    autocast: tuple[bool, torch.dtype]
+
+    def __repr__(self) -> str:
+        return (
+            f"CapturedGraph({self.graph.name!r}: {self.graph.num_ops} ops, kernels of "
+            f"{self.backend}, traced by the {self.front} front end)"
+        )
+
+    def with_costs(self, costs: OpCosts) -> CapturedGraph:
+        """The same step with times (seconds) and workspaces (bytes) filled in.
+
+        Parameters
+        ----------
+        costs
+            By op name; an op that is not named keeps what it has. Tensors that the kernels were
+            found to return in another size are corrected.
+        """
+        sizes = costs.size_bytes
+        ops = tuple(
+            replace(
+                op,
+                time_s=costs.time_s.get(op.name, op.time_s),
+                workspace_bytes=costs.workspace_bytes.get(op.name, op.workspace_bytes),
+                writes={name: sizes.get(name, size) for name, size in op.writes.items()},
+            )
+            for op in self.graph.ops
+        )
+        return replace(self, graph=replace(self.graph, ops=ops))
+
+    def with_state(self, extra_bytes: int) -> CapturedGraph:
+        """The same step with `extra_bytes` more resident all the time (optimizer state, say)."""
+        graph = replace(self.graph, static_bytes=self.graph.static_bytes + extra_bytes)
+        return replace(self, graph=graph)
+
+    def module(self, schedule: Schedule) -> ScheduledModule:
+        """The model as a module that runs `schedule` and returns the loss.
+
+        It shares parameters and buffers with the model; ``module(*inputs)`` runs the forward part,
+        ``loss.backward()`` the rest.
+
+        Raises
+        ------
+        UnsupportedError
+            The graph can be planned but not run.
+        InvalidScheduleError
+            The schedule is not legal on the graph.
+        """
+        if not self.runnable:
+            raise UnsupportedError(
+                f"the graph of {self.graph.name!r} can be planned, not run: {self._why_not()}",
+                hint="capture the model with its parameters loaded and kernels='native'",
+            )
+        from ..op_level.module import ScheduledModule
+
+        return ScheduledModule(self, schedule)
+
+    def _why_not(self) -> str:
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        without = any(tensor.device.type == "meta" for tensor in tensors)
+        return "the model has no memory" if without else "its attention is a substitute"

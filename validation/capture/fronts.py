@@ -1,0 +1,184 @@
+"""The two ways from a step to its joint graph: trace it directly, or have Dynamo read it first."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from schedsim.errors import SchedsimError, UnsupportedError
+
+from . import private_torch as private
+from .skeleton import Skeleton
+
+WAY_OUT = (
+    "if the plain model runs on these inputs, take the line out of forward, or plan the model by "
+    "blocks: a chain needs no single graph, only blocks in a line"
+)
+
+
+class Span(NamedTuple):
+    """A stay in a module: the autograd sequence numbers given out meanwhile."""
+
+    start: int
+    stop: int
+    path: str
+
+
+class Traced(NamedTuple):
+    """A joint graph and where its forward ops come from.
+
+    Attributes
+    ----------
+    spans
+        Stays in modules, where the model was traced directly.
+    front
+        ``"direct"`` or ``"dynamo"``.
+    has_loss
+        Whether what is outside of the model is the loss.
+    renamed
+        Name of a parameter or buffer in the traced module -> its name in the step, where that is
+        another.
+    """
+
+    graph_module: torch.fx.GraphModule
+    spans: tuple[Span, ...]
+    front: str
+    has_loss: bool
+    renamed: dict[str, str]
+
+
+def trace(skeleton: Skeleton, mode: Any) -> Traced:
+    """The joint graph of `skeleton`, traced directly where that works, else through Dynamo.
+
+    Raises
+    ------
+    UnsupportedError
+        Neither works; the message names the line of the model that is in the way.
+    """
+    spans: list[Span] = []
+    has_loss = skeleton.step.loss_function is not None
+    handles = _watch(skeleton.step, spans)
+    try:
+        with _plain_recurrence(skeleton):
+            graph_module = private.export_joint(skeleton.step, skeleton.tensors, mode)
+        return Traced(graph_module, tuple(spans), "direct", has_loss, {})
+    except SchedsimError:
+        raise
+    except Exception as error:  # whatever the model's own code raises on fakes
+        direct = error
+    finally:
+        for handle in handles:
+            handle.remove()
+    try:
+        step = private.dynamo_graph(skeleton.step, skeleton.tensors, mode)
+        graph_module = private.export_joint(step, skeleton.tensors, mode)
+        return Traced(graph_module, (), "dynamo", has_loss, _renamed(skeleton.step, step))
+    except Exception as error:
+        raise _refusal(direct, error) from error
+
+
+def _renamed(step: nn.Module, traced: nn.Module) -> dict[str, str]:
+    """What Dynamo calls otherwise: some versions make one word of a path."""
+    names: dict[int, str] = {}
+    for name, tensor in _named_tensors(step):
+        names.setdefault(id(tensor), name)
+    own = dict(_named_tensors(step))
+    return {
+        name: names[id(tensor)]
+        for name, tensor in _named_tensors(traced)
+        if name not in own and id(tensor) in names
+    }
+
+
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+@contextlib.contextmanager
+def _plain_recurrence(skeleton: Skeleton) -> Iterator[None]:
+    """Trace recurrent layers on CPU as the ops of their time steps.
+
+    Their fused CPU kernel is traced in its inference form, which keeps nothing for a backward.
+    """
+    recurrent = any(isinstance(module, nn.RNNBase) for module in skeleton.step.modules())
+    if not recurrent or skeleton.device != "cpu":
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of settings for devices that are not here
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        yield
+
+
+def _watch(step: nn.Module, spans: list[Span]) -> list[Any]:
+    """Hooks that note when which module is traced; `spans` is filled in the order of exit."""
+    entered: list[tuple[str, int]] = []
+    handles = []
+    for name, module in step.named_modules():
+        # What the step runs outside of the model is the loss.
+        path = "" if name == "model" else name.removeprefix("model.")
+        path = "loss" if name in ("", "loss_function") and step.loss_function else path
+
+        def enter(_module: nn.Module, _inputs: Any, *, path: str = path) -> None:
+            entered.append((path, private.sequence_number()))
+
+        def leave(_module: nn.Module, _inputs: Any, _output: Any, *, path: str = path) -> None:
+            # A failed trace may have left entries of deeper modules behind.
+            while entered:
+                inside, start = entered.pop()
+                if inside == path:
+                    spans.append(Span(start, private.sequence_number(), path))
+                    break
+
+        handles.append(module.register_forward_pre_hook(enter))
+        handles.append(module.register_forward_hook(leave))
+    return handles
+
+
+def _refusal(direct: Exception, dynamo: Exception) -> UnsupportedError:
+    """The error a user sees: the line, and what is wrong with it."""
+    text = str(dynamo)
+    place = _line_of_dynamo(text) or _line_of_traceback(direct)
+    reason = text.strip().splitlines()[0] if text.strip() else type(dynamo).__name__
+    where = f"{place}: " if place else ""
+    return UnsupportedError(
+        f"{where}the model cannot be captured as one graph: {_short(reason)} "
+        f"(traced directly: {_short(f'{type(direct).__name__}: {direct}')})",
+        hint=WAY_OUT,
+    )
+
+
+def _short(text: str) -> str:
+    line = text.strip().splitlines()[0] if text.strip() else text
+    return line if len(line) <= 160 else line[:157] + "..."
+
+
+def _line_of_dynamo(text: str) -> str | None:
+    """The innermost line of the user's code that Dynamo names."""
+    _, found, user = text.partition("from user code:")
+    places = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]+)', user)
+    return _place(*places[-1]) if found and places else None
+
+
+def _line_of_traceback(error: Exception) -> str | None:
+    """The innermost line outside of torch and of this package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = str(__file__).rsplit("/", 2)[0]
+    outside = [f for f in frames if "/torch/" not in f.filename and not f.filename.startswith(own)]
+    if not outside:
+        return None
+    frame = outside[-1]
+    return _place(frame.filename, frame.lineno, frame.line or "")
+
+
+def _place(file: str, line: object, code: str) -> str:
+    return f"{file}:{line} `{code.strip()}`"

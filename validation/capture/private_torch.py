@@ -1,0 +1,212 @@
+"""The one place that touches what PyTorch does not document: joint graphs, descriptors, fakes.
+
+Written for torch 2.13 and 2.11. Each function here has a test of its own that fails first, and by
+name, when a new torch moves one of them; nothing else of this package imports a private module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+
+Tree = pytree.TreeSpec
+OpOverload = torch._ops.OpOverload
+
+
+class Role(NamedTuple):
+    """What a graph input or output is: ``kind``, and the name or position it has in the model.
+
+    Inputs: parameter, buffer, input, tangent, other. Outputs: output, mutation, gradient, other.
+    """
+
+    kind: str
+    key: str | int
+    of: str = ""
+
+
+def fake_mode() -> FakeTensorMode:
+    """A mode in which tensors have sizes and no memory; real constants are let in."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def is_fake(value: object) -> bool:
+    """Whether `value` is a tensor without memory of its own."""
+    return isinstance(value, FakeTensor)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """A number that two tensors share where they share storage, as long as either lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def sequence_number() -> int:
+    """The number that the next autograd node will carry."""
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+
+
+def flatten(tree: Any) -> tuple[list[Any], Tree]:
+    """Leaves of nested tuples, lists and dicts, and how to put them together again."""
+    return pytree.tree_flatten(tree)
+
+
+def unflatten(leaves: Sequence[Any], spec: Tree) -> Any:
+    """The inverse of `flatten`."""
+    return pytree.tree_unflatten(leaves, spec)
+
+
+def export_joint(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode
+) -> torch.fx.GraphModule:
+    """Forward and backward of `module` on fake `inputs` as one functional graph."""
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+    from torch._guards import TracingContext, tracing
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet_loggers())
+        stack.enter_context(mode)
+        stack.enter_context(tracing(TracingContext(mode)))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        # Backward nodes take the names of modules from their forward ones.
+        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        joint = aot_export_joint_with_descriptors(stack, module, inputs)
+        graph_module: torch.fx.GraphModule = joint.graph_module
+    return graph_module
+
+
+def dynamo_graph(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode
+) -> nn.Module:
+    """`module` with its Python traced away by Dynamo, as one graph, ready for `export_joint`."""
+    import torch._dynamo as dynamo
+    from torch._dynamo import functional_export
+
+    entry = getattr(functional_export, "dynamo_graph_capture_for_export", None)
+    entry = entry or functional_export._dynamo_graph_capture_for_export
+    # Libraries warn through a logger inside forward; that is no reason to give a graph up.
+    names = ("debug", "info", "warning", "warning_once", "info_once", "warning_advice", "error")
+    silent = {getattr(logging.Logger, name) for name in names if hasattr(logging.Logger, name)}
+    settings = ("ignore_logging_functions", "ignore_logger_methods")  # of 2.13, of older ones
+    with (
+        mode,
+        warnings.catch_warnings(),
+        _quiet_loggers(),
+        dynamo.config.patch({name: silent for name in settings if hasattr(dynamo.config, name)}),
+    ):
+        warnings.simplefilter("ignore")
+        dynamo.reset()
+        graph: nn.Module = entry(module)(*inputs)
+    return graph
+
+
+@contextlib.contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """What fails in a trace is raised, and need not be logged too."""
+    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch._subclasses")]
+    loggers.append(logging.getLogger("torch._subclasses.fake_tensor"))
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def placeholder_role(node: torch.fx.Node) -> Role:
+    """What a placeholder of a joint graph stands for."""
+    from torch._functorch._aot_autograd import descriptors as d
+
+    desc = node.meta.get("desc")
+    if isinstance(desc, d.ParamAOTInput):
+        return Role("parameter", desc.target)
+    if isinstance(desc, d.BufferAOTInput):
+        return Role("buffer", desc.target)
+    if isinstance(desc, d.PlainAOTInput):
+        return Role("input", desc.idx)
+    if isinstance(desc, d.TangentAOTInput) and isinstance(desc.output, d.PlainAOTOutput):
+        return Role("tangent", desc.output.idx)
+    return Role("other", repr(desc))
+
+
+def output_roles(graph: torch.fx.Graph) -> list[tuple[Any, Role]]:
+    """The outputs of a joint graph (a node or ``None`` each) with what they are."""
+    from torch._functorch._aot_autograd import descriptors as d
+
+    node = next(node for node in graph.nodes if node.op == "output")
+    found: list[tuple[Any, Role]] = []
+    for value, desc in zip(node.args[0], node.meta["desc"], strict=True):
+        role = Role("other", repr(desc))
+        if isinstance(desc, d.PlainAOTOutput):
+            role = Role("output", desc.idx)
+        elif isinstance(desc, d.InputMutationAOTOutput):
+            role = _of_input("mutation", desc.mutated_input)
+        elif isinstance(desc, d.GradAOTOutput):
+            role = _of_input("gradient", desc.grad_of)
+        found.append((value, role))
+    return found
+
+
+def _of_input(kind: str, desc: Any) -> Role:
+    from torch._functorch._aot_autograd import descriptors as d
+
+    if isinstance(desc, d.ParamAOTInput):
+        return Role(kind, desc.target, "parameter")
+    if isinstance(desc, d.BufferAOTInput):
+        return Role(kind, desc.target, "buffer")
+    if isinstance(desc, d.PlainAOTInput):
+        return Role(kind, desc.idx, "input")
+    return Role(kind, repr(desc), "other")
+
+
+def is_backward(node: torch.fx.Node) -> bool:
+    """Whether a node of a joint graph was traced in the backward pass."""
+    return bool(node.meta.get("partitioner_tag") == "is_backward")
+
+
+def is_gradient_sum(node: torch.fx.Node) -> bool:
+    """Whether the autograd engine made the node, to add up the gradients of one tensor."""
+    return "Gradient addition" in (node.meta.get("stack_trace") or "")
+
+
+def node_sequence_number(node: torch.fx.Node) -> int:
+    """Number of the autograd node that a forward op belongs to, or that a backward op is of."""
+    return int(node.meta.get("seq_nr", -1))
+
+
+def module_path(node: torch.fx.Node) -> str | None:
+    """Where Dynamo says the node comes from, like ``model.h.0.mlp``; ``None`` if it does not."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return None
+    path = next(reversed(stack.values()))[0]
+    return str(path) if isinstance(path, str) else None
+
+
+def allocations(run: Callable[[], Any]) -> list[int]:
+    """Bytes that the CPU allocator gave out (positive) and took back, in order, during `run`."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from ..measure.quiet import quiet_stderr
+
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with quiet_stderr():
+        profiler.start()
+    try:
+        run()
+    finally:
+        with quiet_stderr():
+            profiler.stop()
+    recorded: Any = profiler.profiler
+    events = recorded.kineto_results.events()
+    found = [event for event in events if event.name() == "[memory]"]
+    return [int(event.nbytes()) for event in sorted(found, key=lambda e: e.start_ns())]

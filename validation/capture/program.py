@@ -1,0 +1,191 @@
+"""A joint graph as calls on values, and values on storages: what the graph counts and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Ref(NamedTuple):
+    """A value among the arguments of a call."""
+
+    value: int
+
+
+@dataclass(slots=True)
+class Value:
+    """A tensor of the step.
+
+    Attributes
+    ----------
+    storage
+        Index of its storage; views share their base's.
+    shape, stride, dtype, device
+        As in PyTorch.
+    call
+        The call that makes it, -1 for what exists when the step starts.
+    position
+        Which of the call's outputs it is.
+    """
+
+    storage: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    call: int = -1
+    position: int = 0
+
+
+@dataclass(slots=True)
+class Storage:
+    """Bytes that one or more values look at.
+
+    Attributes
+    ----------
+    size_bytes
+        On the graph's device; 0 for what lies elsewhere.
+    kind
+        ``static`` (parameters, buffers, constants), ``input``, ``tangent`` or ``computed``.
+    call
+        The call that allocates it, -1 for what exists when the step starts.
+    """
+
+    size_bytes: int
+    kind: str
+    call: int = -1
+
+
+@dataclass(slots=True)
+class Call:
+    """One function call.
+
+    Attributes
+    ----------
+    name
+        Readable and unique.
+    target
+        The op.
+    args, kwargs
+        Its arguments, with `Ref` where a tensor goes.
+    outputs
+        The value of each output; -1 for one that is no tensor.
+    is_tuple
+        Whether the function returns a tuple or list.
+    is_view
+        Its outputs share its input's storage: it costs nothing.
+    phase
+        ``forward``, ``loss`` or ``backward``.
+    once
+        It may not run twice.
+    random
+        It draws random numbers.
+    optional
+        Positions of outputs that are only computed where somebody reads them.
+    lean
+        Target and arguments of the form without the optional outputs.
+    takes_over
+        Value of an argument whose storage the output takes over in the run that reads it last, -1
+        for none; `overwriting` is then called, with that value first.
+    is_gradient_sum
+        The autograd engine made it, to add up the gradients of one tensor.
+    tokens
+        Calls that must have run before, though no tensor says so.
+    module
+        Path of the module that it comes from, empty where it is not known.
+    """
+
+    name: str
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[int] = field(default_factory=list)
+    is_tuple: bool = False
+    is_view: bool = False
+    phase: str = "forward"
+    once: bool = False
+    random: bool = False
+    optional: tuple[int, ...] = ()
+    lean: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+    takes_over: int = -1
+    overwriting: Callable[..., Any] | None = None
+    is_gradient_sum: bool = False
+    tokens: tuple[int, ...] = ()
+    module: str = ""
+
+
+@dataclass(slots=True)
+class Program:
+    """A whole step.
+
+    Attributes
+    ----------
+    values, storages, calls
+        Calls stand in the order in which the step was traced.
+    parameters, buffers
+        Name in the model -> value.
+    inputs
+        Position among the tensors of the inputs -> value.
+    constants
+        Value -> a tensor that the model holds outside of parameters and buffers.
+    tangent
+        Value of the gradient of the loss.
+    loss
+        Value of the loss.
+    seed
+        The call that turns the loss into its gradient: where forward ends.
+    gradients
+        Name of a parameter -> value of its gradient.
+    input_gradients
+        Position of an input -> value of its gradient.
+    """
+
+    values: list[Value] = field(default_factory=list)
+    storages: list[Storage] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    parameters: dict[str, int] = field(default_factory=dict)
+    buffers: dict[str, int] = field(default_factory=dict)
+    inputs: dict[int, int] = field(default_factory=dict)
+    constants: dict[int, torch.Tensor] = field(default_factory=dict)
+    tangent: int = -1
+    loss: int = -1
+    seed: int = -1
+    gradients: dict[str, int] = field(default_factory=dict)
+    input_gradients: dict[int, int] = field(default_factory=dict)
+
+    def base_reads(self, call: Call) -> list[int]:
+        """Storages that `call` reads and that are not resident anyway, in order of appearance."""
+        found: dict[int, None] = {}
+        for value in refs((call.args, call.kwargs)):
+            storage = self.values[value].storage
+            if self.storages[storage].kind != "static":
+                found.setdefault(storage)
+        return list(found)
+
+
+def refs(tree: Any) -> Iterator[int]:
+    """The values that nested arguments mention, in order."""
+    if isinstance(tree, Ref):
+        yield tree.value
+    elif isinstance(tree, tuple | list):
+        for item in tree:
+            yield from refs(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from refs(item)
+
+
+def map_refs(tree: Any, change: Callable[[int], Any]) -> Any:
+    """Nested arguments with every reference replaced by what `change` makes of its value."""
+    if isinstance(tree, Ref):
+        return change(tree.value)
+    if isinstance(tree, tuple):
+        return tuple(map_refs(item, change) for item in tree)
+    if isinstance(tree, list):
+        return [map_refs(item, change) for item in tree]
+    if isinstance(tree, dict):
+        return {key: map_refs(item, change) for key, item in tree.items()}
+    return tree

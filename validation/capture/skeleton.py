@@ -1,0 +1,270 @@
+"""A model without its memory: its modules over fake tensors, as a step that returns the loss."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from schedsim.errors import SchedsimError, UnsupportedError
+
+from . import private_torch as private
+
+Loss = Callable[..., torch.Tensor]
+
+
+class CallPlan(NamedTuple):
+    """How the inputs of a step are shared out between the model and the loss.
+
+    Attributes
+    ----------
+    spec
+        How ``(inputs, kwargs)`` is nested.
+    is_tensor
+        For each leaf, whether it is a tensor.
+    constants
+        The leaves, ``None`` where a tensor goes.
+    num_extra
+        How many of the last positional inputs go to the loss.
+    """
+
+    spec: private.Tree
+    is_tensor: tuple[bool, ...]
+    constants: tuple[Any, ...]
+    num_extra: int
+
+    def tensors(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+        """The tensors among the leaves, in order.
+
+        Raises
+        ------
+        SchedsimError
+            The inputs are not nested as the captured ones, or another constant is among them.
+        """
+        leaves, spec = private.flatten((tuple(inputs), dict(kwargs)))
+        if spec != self.spec:
+            raise SchedsimError(
+                "the inputs are not nested as the captured ones: "
+                f"{_sketch(spec)} instead of {_sketch(self.spec)}",
+                hint="pass the same arguments, positional and keyword, or capture again",
+            )
+        found = []
+        for leaf, tensor, constant in zip(leaves, self.is_tensor, self.constants, strict=True):
+            if isinstance(leaf, torch.Tensor) and tensor:
+                found.append(leaf)
+            elif isinstance(leaf, torch.Tensor) or tensor or leaf != constant:
+                captured = "a tensor" if tensor else _shown(constant)
+                raise SchedsimError(
+                    f"an input is {_shown(leaf)} where {captured} was captured",
+                    hint="what is no tensor is part of the graph: capture again for another value",
+                )
+        return found
+
+    def rebuild(self, tensors: tuple[torch.Tensor, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The inputs and keyword inputs with `tensors` for leaves."""
+        rest = iter(tensors)
+        leaves = [
+            next(rest) if tensor else constant
+            for tensor, constant in zip(self.is_tensor, self.constants, strict=True)
+        ]
+        inputs, kwargs = private.unflatten(leaves, self.spec)
+        return inputs, kwargs
+
+
+def _sketch(spec: object) -> str:
+    text = str(spec)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {tuple(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+class Step(nn.Module):
+    """A model and its loss as one module over flat tensors, returning the scalar loss."""
+
+    def __init__(self, model: nn.Module, loss: Loss | None, plan: CallPlan) -> None:
+        super().__init__()
+        self.model = model
+        self.loss_function = loss
+        self.plan = plan
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """The loss."""
+        inputs, kwargs = self.plan.rebuild(tensors)
+        return run_step(self.model, self.loss_function, self.plan.num_extra, inputs, kwargs)
+
+
+def run_step(
+    model: nn.Module,
+    loss: Loss | None,
+    num_extra: int,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> torch.Tensor:
+    """The loss of `model` on `inputs`, the last `num_extra` of which are the loss's own."""
+    own = inputs[: len(inputs) - num_extra]
+    output = model(*own, **kwargs)
+    if loss is None:
+        return output  # type: ignore[no-any-return]
+    return loss(output, *inputs[len(inputs) - num_extra :])
+
+
+def count_extra_inputs(model: nn.Module, loss: Loss | None, num_inputs: int) -> int:
+    """How many of the last inputs are the loss's: its required parameters after the output.
+
+    A loss of ``(output, *extra)`` takes what the model's ``forward`` has no parameter for.
+
+    Examples
+    --------
+    >>> count_extra_inputs(nn.Linear(2, 2), nn.functional.cross_entropy, 2)
+    1
+    >>> count_extra_inputs(nn.Linear(2, 2), lambda output: output.sum(), 1)
+    0
+    """
+    if loss is None:
+        return 0
+    positional, variadic = _positional(loss.forward if isinstance(loss, nn.Module) else loss)
+    if not variadic:
+        return min(max(positional - 1, 0), num_inputs)
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return 0
+    taken = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    return max(num_inputs - taken, 0)
+
+
+def _positional(function: Callable[..., Any]) -> tuple[int, bool]:
+    """Number of required positional parameters, and whether there may be any number more."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin that does not say
+        return 2, False
+    required = sum(
+        p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+        for p in parameters
+    )
+    return required, any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
+
+class Skeleton(NamedTuple):
+    """A step over fakes.
+
+    Attributes
+    ----------
+    step : Step
+    tensors
+        Its fake inputs.
+    device
+        ``"cpu"`` or ``"cuda"``: whose kernels will be traced.
+    canonical
+        Name of a parameter or buffer in `step` -> the first name that the same tensor has in the
+        model.
+    requires_grad
+        Canonical names of the parameters that get a gradient.
+    static_bytes
+        Of all parameters and buffers, each storage once.
+    """
+
+    step: Step
+    tensors: tuple[torch.Tensor, ...]
+    device: str
+    canonical: dict[str, str]
+    requires_grad: tuple[str, ...]
+    static_bytes: int
+
+
+def make_skeleton(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    loss: Loss | None,
+    mode: Any,
+) -> Skeleton:
+    """`model` and `inputs` over fakes of `mode`; nothing of `model` is changed or copied."""
+    _refuse_unusual(model)
+    device = _device(model, inputs)
+    memo: dict[int, Any] = {}
+    with mode:
+        for parameter in model.parameters():
+            memo[id(parameter)] = nn.Parameter(
+                _fake(parameter, device), requires_grad=parameter.requires_grad
+            )
+        own = list(loss.buffers()) if isinstance(loss, nn.Module) else []
+        for buffer in [*model.buffers(), *own]:
+            memo.setdefault(id(buffer), _fake(buffer, device))
+        leaves, spec = private.flatten((tuple(inputs), dict(kwargs)))
+        tensors = []
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                fake = _fake(leaf, device)
+                tensors.append(fake.requires_grad_(leaf.requires_grad))
+    is_tensor = tuple(isinstance(leaf, torch.Tensor) for leaf in leaves)
+    constants = tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+    plan = CallPlan(spec, is_tensor, constants, count_extra_inputs(model, loss, len(inputs)))
+    try:
+        skeleton = copy.deepcopy(model, memo)
+        loss = copy.deepcopy(loss, memo) if isinstance(loss, nn.Module) else loss
+    except Exception as error:  # any class of the model's own may refuse
+        raise UnsupportedError(
+            f"the model cannot be copied without its memory: {type(error).__name__}: {error}",
+            hint="keep tensors in buffers, not in plain attributes, or plan it by blocks",
+        ) from error
+    canonical: dict[str, str] = {}
+    first: dict[int, str] = {}
+    step = Step(skeleton, loss, plan)
+    for named in (step.named_parameters, step.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            canonical[name] = first.setdefault(id(tensor), name.removeprefix("model."))
+    needs = tuple(n.removeprefix("model.") for n, p in step.named_parameters() if p.requires_grad)
+    storages: dict[int, int] = {}
+    for tensor in [*step.parameters(), *step.buffers()]:
+        storages[private.storage_key(tensor)] = tensor.untyped_storage().nbytes()
+    return Skeleton(step, tuple(tensors), device, canonical, needs, sum(storages.values()))
+
+
+def _refuse_unusual(model: nn.Module) -> None:
+    """Raise for parameters whose size is not that of a plain tensor of their shape."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            raise UnsupportedError(
+                f"{name} has no shape yet", hint="run the model once, so that lazy layers learn it"
+            )
+        if type(tensor.data) is not torch.Tensor and not private.is_fake(tensor.data):
+            raise UnsupportedError(
+                f"{name} is a {type(tensor.data).__name__}, not a plain tensor",
+                hint="capture the model before it is sharded or quantised",
+            )
+        if tensor.layout is not torch.strided:
+            raise UnsupportedError(f"{name} is sparse", hint="capture works on dense parameters")
+
+
+def _fake(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """A fake of the same shape, strides and type; those on the meta device move to `device`."""
+    place = device if tensor.device.type == "meta" else tensor.device
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=place)
+
+
+def _device(model: nn.Module, inputs: tuple[Any, ...]) -> str:
+    """Where the step runs; a step on the meta device is planned for the best device here."""
+    tensors = [*model.parameters(), *model.buffers()]
+    tensors += [one for one in inputs if isinstance(one, torch.Tensor)]
+    kinds = {tensor.device.type for tensor in tensors} - {"meta"}
+    if "cuda" in kinds:
+        return "cuda"
+    if kinds - {"cpu"}:
+        raise UnsupportedError(
+            f"the model is on {', '.join(sorted(kinds))}; steps on cpu and cuda can be captured",
+            hint="move it to one of the two, or to the meta device for planning",
+        )
+    if kinds:
+        return "cpu"
+    return "cuda" if torch.cuda.is_available() else "cpu"

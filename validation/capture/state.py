@@ -1,0 +1,47 @@
+"""Bytes of optimizer state, for real parameters of any number format."""
+
+from __future__ import annotations
+
+import difflib
+
+from torch import nn
+
+from schedsim.errors import SchedsimError
+
+# Tensors of the parameter's own size and format that torch.optim keeps for each parameter.
+_MOMENTS = {"none": 0, "sgd": 0, "sgd-momentum": 1, "adam": 2, "adamw": 2}
+
+
+def optimizer_bytes(optimizer: str | int, model: nn.Module) -> int:
+    """Bytes that `optimizer` keeps for `model`: its moments, in the parameters' own formats.
+
+    Parameters
+    ----------
+    optimizer
+        ``"none"``, ``"sgd"``, ``"sgd-momentum"``, ``"adam"``, ``"adamw"``, or the bytes themselves
+        (a master copy, say).
+
+    Raises
+    ------
+    SchedsimError
+        An unknown name, or a negative number.
+
+    Examples
+    --------
+    >>> optimizer_bytes("adam", nn.Linear(10, 10, bias=False))
+    800
+    """
+    if isinstance(optimizer, int) and not isinstance(optimizer, bool):
+        if optimizer < 0:
+            raise SchedsimError(f"optimizer={optimizer} is negative", hint="give bytes, or a name")
+        return optimizer
+    if optimizer not in _MOMENTS:
+        near = difflib.get_close_matches(str(optimizer), _MOMENTS, n=1)
+        raise SchedsimError(
+            f"optimizer={optimizer!r} is unknown",
+            hint=f"did you mean {near[0]!r}?"
+            if near
+            else f"one of {', '.join(_MOMENTS)}, or bytes",
+        )
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return _MOMENTS[optimizer] * sum(p.numel() * p.element_size() for p in trained)

@@ -1,0 +1,61 @@
+"""Measured op costs, kept between runs: one file per environment, one entry per op signature."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+SCHEMA = "schedsim.profiles/1"
+
+
+def cache_folder() -> Path:
+    """``$SCHEDSIM_CACHE_DIR``, or ``~/.cache/schedsim``."""
+    given = os.environ.get("SCHEDSIM_CACHE_DIR")
+    return Path(given) if given else Path.home() / ".cache" / "schedsim"
+
+
+class ProfileCache:
+    """Entries of one environment.
+
+    Parameters
+    ----------
+    environment
+        What a time depends on besides the op: device, versions, threads. Its hash names the file.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        text = json.dumps(environment, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self.environment = environment
+        self.path = cache_folder() / "profiles" / f"{digest}.json"
+        self.entries: dict[str, Any] = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        # A cache that cannot be read is an empty one: everything in it can be measured again.
+        try:
+            document = json.loads(self.path.read_text())
+        except (OSError, ValueError):
+            return {}
+        fits = isinstance(document, dict) and document.get("schema") == SCHEMA
+        if not fits or document.get("environment") != self.environment:
+            return {}
+        entries = document.get("entries")
+        return entries if isinstance(entries, dict) else {}
+
+    def save(self) -> None:
+        """Write all entries, those that another process has added meanwhile too."""
+        self.entries = self._read() | self.entries
+        document = {"schema": SCHEMA, "environment": self.environment, "entries": self.entries}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self.path.parent, suffix=".tmp", delete=False
+            ) as file:
+                json.dump(document, file)
+            os.replace(file.name, self.path)
+        except OSError:
+            return  # a folder that cannot be written costs time, not results

@@ -1,0 +1,257 @@
+"""Times and workspaces of ops, measured on the device that is here."""
+
+from __future__ import annotations
+
+import math
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from schedsim.errors import SchedsimError
+
+from ..capture import private_torch as private
+from ..capture.program import Call, Program, map_refs, refs
+from ..capture.to_graph import op_calls, tensor_names
+from .cache import ProfileCache
+from .signature import signature
+from .table import Costs
+
+if TYPE_CHECKING:
+    from ..capture.captured import CapturedGraph
+
+
+class Measurement(NamedTuple):
+    """Of one op.
+
+    Attributes
+    ----------
+    time_s
+        Median of the timed runs.
+    workspace_bytes
+        The most that the allocator held during a run beyond the outputs.
+    output_bytes
+        Storage of each output, -1 for what is no tensor.
+    """
+
+    time_s: float
+    workspace_bytes: int
+    output_bytes: tuple[int, ...]
+
+
+def measured_costs(
+    captured: CapturedGraph,
+    device: str | torch.device | None = None,
+    *,
+    use_cache: bool = True,
+    target_s: float = 0.02,
+) -> Costs:
+    """Times and workspaces of the ops of `captured`, each distinct op and shape run by itself.
+
+    Warm, the median of at least five runs (three where they take seconds); CUDA runs are timed by
+    events. Workspaces are from the allocator's own record of one run. An op is given random
+    numbers, random indices where they are rows of a table or places of a pool, and zeros for other
+    integers.
+
+    Parameters
+    ----------
+    device
+        Where to measure; it must be of the kind whose kernels the graph holds.
+    use_cache
+        Whether to take entries from the cache folder and to leave new ones there.
+    target_s
+        Seconds to spend on each distinct op, about.
+
+    Returns
+    -------
+    Costs
+
+    Raises
+    ------
+    SchedsimError
+        The device is of another kind, or is not here.
+
+    Notes
+    -----
+    Memory: the inputs and outputs of one op at a time.
+    """
+    place = torch.device(device or captured.backend)
+    if place.type != captured.backend:
+        raise SchedsimError(
+            f"the graph holds {captured.backend} kernels, which cannot be measured on {place.type}",
+            hint="roofline_costs estimates them for a device that is not here",
+        )
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise SchedsimError("there is no CUDA device here", hint="use roofline_costs")
+    program = captured.program
+    cache = ProfileCache(environment(place)) if use_cache else None
+    known: dict[str, Measurement] = {}
+    names = tensor_names(program)
+    times: dict[str, float] = {}
+    workspaces: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for i in op_calls(program):
+        call = program.calls[i]
+        if i == program.seed:
+            times[call.name], workspaces[call.name] = 0.0, 0
+            continue
+        key = signature(program, call)
+        if key not in known and cache is not None and key in cache.entries:
+            time_s, workspace_bytes, output_bytes = cache.entries[key]
+            known[key] = Measurement(time_s, workspace_bytes, tuple(output_bytes))
+        if key not in known:
+            known[key] = measure_call(program, call, place, target_s)
+            if cache is not None:
+                cache.entries[key] = list(known[key])
+        found = known[key]
+        times[call.name], workspaces[call.name] = found.time_s, found.workspace_bytes
+        for value, size in zip(call.outputs, found.output_bytes, strict=True):
+            if value >= 0 and size >= 0:
+                storage = program.values[value].storage
+                if program.storages[storage].size_bytes not in (0, size):
+                    sizes[names[storage]] = size
+    if cache is not None:
+        cache.save()
+    return Costs(times, workspaces, f"measured on {environment(place)['device']}", sizes)
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What times on `device` depend on."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        return {"device": name, "torch": torch.__version__, "cuda": str(torch.version.cuda)}
+    return {
+        "device": f"{platform.machine()} {_cpu_name()}".strip(),
+        "torch": torch.__version__,
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = [line for line in file if line.startswith(("model name", "CPU part"))]
+    except OSError:
+        return platform.processor()
+    return lines[0].partition(":")[2].strip() if lines else platform.processor()
+
+
+def measure_call(
+    program: Program, call: Call, device: torch.device, target_s: float
+) -> Measurement:
+    """Run `call` by itself on made-up inputs."""
+
+    def make(value: int) -> torch.Tensor:
+        v = program.values[value]
+        place = device if v.device.type == device.type else v.device
+        span = 1 + sum((n - 1) * s for n, s in zip(v.shape, v.stride, strict=True))
+        made = torch.empty(span if all(v.shape) else 0, dtype=v.dtype, device=place)
+        # Away from zero and below one: nothing overflows, and no number is too small to be quick.
+        if v.dtype.is_floating_point:
+            made.uniform_(0.1, 0.9)
+        else:
+            made.random_(0, bound) if bound and v.dtype is torch.int64 else made.zero_()
+        return made.as_strided(v.shape, v.stride)
+
+    bound = _index_bound(program, call)
+    devices = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        args, kwargs = map_refs(call.args, make), map_refs(call.kwargs, make)
+
+        def run() -> Any:
+            return call.target(*args, **kwargs)
+
+        outputs = run()
+        tensors = outputs if call.is_tuple else (outputs,)
+        sizes = tuple(
+            one.untyped_storage().nbytes() if isinstance(one, torch.Tensor) else -1
+            for one in tensors[: len(call.outputs)]
+        )
+        if not call.outputs:
+            sizes = ()
+        del outputs, tensors
+        cuda = device.type == "cuda"
+        workspace_bytes = _cuda_workspace(run, device) if cuda else _cpu_workspace(run)
+        time_s = _cuda_time(run, device, target_s) if cuda else _cpu_time(run, target_s)
+    return Measurement(time_s, workspace_bytes, sizes)
+
+
+def _index_bound(program: Program, call: Call) -> int:
+    """One more than the largest index that may stand in the op's index tensors; 0 if not known.
+
+    Where every index is the same, kernels that add to what is indexed wait for each other.
+    """
+    aten = torch.ops.aten
+    packet = getattr(call.target, "overloadpacket", None)
+    shapes = [program.values[v].shape for v in refs(call.args)]
+    if packet is aten.embedding:
+        return shapes[0][0]
+    if packet is aten.embedding_dense_backward:
+        return int(call.args[2])
+    if packet is aten.max_pool2d_with_indices_backward:
+        return math.prod(shapes[1][-2:])
+    return 0
+
+
+def _cpu_time(run: Callable[[], Any], target_s: float) -> float:
+    times: list[float] = []
+    begun = time.perf_counter()
+    while not _is_enough(len(times), time.perf_counter() - begun, target_s):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _is_enough(num_runs: int, spent_s: float, target_s: float) -> bool:
+    """Five runs at least, or three of an op that takes seconds; no more than a thousand."""
+    if num_runs < 5:
+        return num_runs >= 3 and spent_s > max(50 * target_s, 1.0)
+    return spent_s >= target_s or num_runs >= 1000
+
+
+def _cuda_time(run: Callable[[], Any], device: torch.device, target_s: float) -> float:
+    make_event: Callable[..., Any] = torch.cuda.Event
+    run()
+    torch.cuda.synchronize(device)
+    times: list[float] = []
+    begun = time.perf_counter()
+    while not _is_enough(len(times), time.perf_counter() - begun, target_s):
+        # Started in batches, so that the time between two events is the device's, not Python's.
+        pairs = []
+        for _ in range(5):
+            events: list[Any] = [make_event(enable_timing=True) for _ in range(2)]
+            events[0].record()
+            run()
+            events[1].record()
+            pairs.append(events)
+        torch.cuda.synchronize(device)
+        times += [start.elapsed_time(stop) / 1e3 for start, stop in pairs]
+    return statistics.median(times)
+
+
+def _cpu_workspace(run: Callable[[], Any]) -> int:
+    """The allocator's record of one run: the highest balance, less what is left at its end."""
+    kept: list[Any] = []
+    changes = private.allocations(lambda: kept.append(run()))
+    balance = peak = 0
+    for change in changes:
+        balance += change
+        peak = max(peak, balance)
+    return max(peak - max(balance, 0), 0)
+
+
+def _cuda_workspace(run: Callable[[], Any], device: torch.device) -> int:
+    def requested(which: str) -> int:
+        return int(torch.cuda.memory_stats(device).get(f"requested_bytes.all.{which}", 0))
+
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    kept = run()
+    torch.cuda.synchronize(device)
+    workspace = requested("peak") - requested("current")
+    del kept
+    return max(workspace, 0)

@@ -1,0 +1,72 @@
+"""Times of ops on a device that is not here: the slower of arithmetic and memory traffic."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from schedsim.workloads.devices import get_device
+
+from ..capture.to_graph import op_calls
+from .calibration import Calibration, load_calibration
+from .signature import signature
+from .table import Costs
+from .work import work_of
+
+if TYPE_CHECKING:
+    from ..capture.captured import CapturedGraph
+
+
+def roofline_costs(
+    captured: CapturedGraph,
+    device_name: str,
+    calibration: Calibration | str | PathLike[str] | None = None,
+) -> Costs:
+    """Times of the ops of `captured` on the device called `device_name`, from its data sheet.
+
+    Parameters
+    ----------
+    captured
+        Flops and bytes are those of its ops; workspaces are left as they are.
+    device_name
+        As in ``schedsim.workloads.devices``.
+    calibration
+        Or a calibration file: which share of each peak is reached, and the time to start a kernel.
+
+    Returns
+    -------
+    Costs
+
+    Raises
+    ------
+    SchedsimError
+        The device is unknown, or the file is no calibration.
+
+    References
+    ----------
+    Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
+    """
+    device = get_device(device_name)
+    if calibration is not None and not isinstance(calibration, Calibration):
+        calibration = load_calibration(calibration)
+    reached = calibration or Calibration()
+    program = captured.program
+    times: dict[str, float] = {}
+    known: dict[str, float] = {}
+    for i in op_calls(program):
+        call = program.calls[i]
+        if i == program.seed:
+            times[call.name] = 0.0
+            continue
+        key = signature(program, call)
+        if key not in known:
+            work = work_of(program, call)
+            known[key] = reached.time_s(work, device)
+        times[call.name] = known[key]
+    how = f"calibrated by {calibration.source}" if calibration else "at the device's peaks"
+    return Costs(
+        times,
+        {},
+        f"roofline of {device_name} ({device.source}), {how}",
+        notes=("workspaces are not known for a device that is not here",),
+    )

@@ -1,0 +1,37 @@
+"""What makes two ops cost the same: the function, its tensors' layout, its other arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..capture.program import Call, Program, map_refs
+
+
+def signature(program: Program, call: Call) -> str:
+    """Text that is equal for equal work: ``aten.mm.default((float32[8, 4]/4,1@cpu), ...)``."""
+
+    def layout(value: int) -> str:
+        v = program.values[value]
+        dtype = str(v.dtype).removeprefix("torch.")
+        stride = ",".join(map(str, v.stride))
+        return f"{dtype}{list(v.shape)}/{stride}@{v.device.type}"
+
+    args = _text(map_refs(call.args, layout))
+    kwargs = _text(map_refs(call.kwargs, layout))
+    return f"{target_name(call)}{args}{kwargs}"
+
+
+def target_name(call: Call) -> str:
+    """Name of the function."""
+    schema = getattr(call.target, "_schema", None)
+    if schema is None:
+        return str(getattr(call.target, "__name__", call.target))
+    return f"{schema.name}.{schema.overload_name or 'default'}"
+
+
+def _text(tree: Any) -> str:
+    if isinstance(tree, dict):
+        return "{" + ", ".join(f"{key}={_text(item)}" for key, item in tree.items()) + "}"
+    if isinstance(tree, tuple | list):
+        return "(" + ", ".join(_text(item) for item in tree) + ")"
+    return str(tree)

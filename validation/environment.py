@@ -1,0 +1,77 @@
+"""The machine and the versions that a measurement belongs to."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from schedsim.errors import SchedsimError
+
+
+def default_device() -> str:
+    """``"cuda"`` where there is one, else ``"cpu"``."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_device(name: str | None) -> str:
+    """`name`, or the default for ``None``.
+
+    Raises
+    ------
+    SchedsimError
+        It is neither cpu nor cuda, or there is no CUDA device here.
+    """
+    if name is None:
+        return default_device()
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise SchedsimError(f"--device {name!r} is not cpu or cuda", hint="models are run on these")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise SchedsimError("there is no CUDA device here", hint="use --device cpu")
+    return name
+
+
+def device_name(device: str | torch.device) -> str:
+    """What the device is sold as, as far as the system says."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def device_memory_bytes(device: str | torch.device) -> int:
+    """Memory of the device, all of it."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 8 * 2**30
+
+
+def environment(device: str | torch.device) -> dict[str, str]:
+    """What a time depends on besides the model: device, versions, threads."""
+    facts = {
+        "device": torch.device(device).type,
+        "device_name": device_name(device),
+        "threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if torch.device(device).type == "cuda":
+        facts["cuda"] = str(torch.version.cuda)
+    for package in ("schedsim", "transformers"):
+        try:
+            facts[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return facts

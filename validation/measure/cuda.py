@@ -1,0 +1,83 @@
+"""Bytes on a CUDA device by the caching allocator: requested, allocated and reserved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class CudaPeak:
+    """Largest bytes while a function ran, all that was there before included.
+
+    Attributes
+    ----------
+    requested_bytes
+        As tensors and kernels asked; what a plan predicts.
+    allocated_bytes
+        The same, rounded up to blocks (multiples of 512 bytes).
+    reserved_bytes
+        Taken from the driver, fragmentation and caches included.
+    """
+
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+def cuda_peak(
+    function: Callable[[], Any], device: torch.device | str = "cuda"
+) -> tuple[CudaPeak, Any]:
+    """The peak of `device` while `function` runs, and its result; waits for both ends.
+
+    Reserved bytes are counted from an emptied cache, so that they are those of `function`.
+    """
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    result = function()
+    torch.cuda.synchronize(device)
+    stats = torch.cuda.memory_stats(device)
+    peaks = (stats[f"{name}_bytes.all.peak"] for name in ("requested", "allocated", "reserved"))
+    return CudaPeak(*peaks), result
+
+
+def requested_bytes(device: torch.device | str = "cuda") -> int:
+    """Bytes of live blocks, as they were asked for."""
+    return int(torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0))
+
+
+def requested_peak(device: torch.device | str = "cuda") -> int:
+    """The most requested bytes since `reset_peak`."""
+    return int(torch.cuda.memory_stats(device).get("requested_bytes.all.peak", 0))
+
+
+def reset_peak(device: torch.device | str = "cuda") -> None:
+    """Begin a new peak."""
+    torch.cuda.reset_peak_memory_stats(device)
+
+
+def library_workspace_bytes(device: torch.device | str = "cuda") -> int:
+    """Bytes that the matrix libraries keep on `device` once they have been used.
+
+    cuBLAS takes its workspace from the caching allocator at the first product of each handle and
+    stream and keeps it; after this call it is there, so that it belongs to what is always resident
+    and not to the first op measured. Convolution workspaces come and go with each call.
+    """
+    torch.cuda.synchronize(device)
+    torch._C._cuda_clearCublasWorkspaces()  # so that a second call finds the same
+    before = requested_bytes(device)
+    with torch.no_grad():
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            product = torch.ones(64, 64, device=device, dtype=dtype)
+            nn.functional.linear(product @ product, product, product[0])
+    # The backward of autograd runs in a thread of its own with a handle of its own.
+    layer = nn.Linear(64, 64, device=device)
+    layer(torch.ones(64, 64, device=device, requires_grad=True)).sum().backward()
+    del product, layer
+    torch.cuda.synchronize(device)
+    return max(0, requested_bytes(device) - before)

@@ -1,0 +1,143 @@
+"""One way to ask for the bytes of a piece of work, whatever counts them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from schedsim.errors import SchedsimError
+
+from .allocator import allocator_record
+from .cuda import requested_bytes, requested_peak, reset_peak
+from .storage import StorageTracker
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Bytes beyond those alive before the first of the functions read together.
+
+    Attributes
+    ----------
+    peak_bytes
+        The most, during this function; at least 0.
+    end_bytes
+        What is left at its end, the result included.
+    result
+        What the function returned.
+    """
+
+    peak_bytes: int
+    end_bytes: int
+    result: Any
+
+
+class Meter(Protocol):
+    """Measures the bytes of a piece of work."""
+
+    name: str
+
+    def read(self, *functions: Callable[[], Any]) -> list[Reading]:
+        """Run `functions` one after another: a reading of each, relative to the start of all."""
+        ...
+
+
+class StorageMeter:
+    """Storages of the tensors that ops return: exact, on any device, blind to kernels' scratch."""
+
+    name = "storage"
+
+    def read(self, *functions: Callable[[], Any]) -> list[Reading]:
+        """Run `functions` under a tracker. What existed before must outlive the work."""
+        readings = []
+        with no_collection(), StorageTracker() as tracker:
+            for function in functions:
+                tracker.mark()
+                result = function()
+                readings.append(Reading(tracker.peak.total_bytes, tracker.live_bytes, result))
+        return readings
+
+
+class AllocatorMeter:
+    """The CPU allocator's own record, kernels' scratch included; slow."""
+
+    name = "allocator"
+
+    def read(self, *functions: Callable[[], Any]) -> list[Reading]:
+        """Run `functions` under the profiler. What existed before must outlive the work."""
+        with no_collection():
+            phases = allocator_record(*functions)
+        readings, live = [], 0
+        for changes, result in phases:
+            peak = live
+            for change in changes:
+                live += change
+                peak = max(peak, live)
+            readings.append(Reading(peak, live, result))
+        return readings
+
+
+class CudaMeter:
+    """Requested bytes of the CUDA caching allocator, kernels' workspaces included."""
+
+    name = "cuda"
+
+    def __init__(self, device: torch.device | str = "cuda") -> None:
+        self.device = device
+
+    def read(self, *functions: Callable[[], Any]) -> list[Reading]:
+        """Run `functions`, waiting for the device before and after each."""
+        readings = []
+        with no_collection():
+            torch.cuda.synchronize(self.device)
+            before = requested_bytes(self.device)
+            for function in functions:
+                reset_peak(self.device)
+                result = function()
+                torch.cuda.synchronize(self.device)
+                peak = max(0, requested_peak(self.device) - before)
+                readings.append(Reading(peak, requested_bytes(self.device) - before, result))
+        return readings
+
+
+METERS = ("storage", "allocator", "cuda")
+
+
+def get_meter(name: str | None, device: torch.device | str) -> Meter:
+    """The meter called `name` for `device`; by default what counts most of what is there.
+
+    Storage on the CPU, where the predictions are exact; requested bytes on CUDA.
+    """
+    kind = torch.device(device).type
+    if name is None:
+        name = "cuda" if kind == "cuda" else "storage"
+    if name not in METERS:
+        raise SchedsimError(f"unknown meter {name!r}", hint=f"one of {', '.join(METERS)}")
+    if (name == "cuda") != (kind == "cuda") and name != "storage":
+        raise SchedsimError(
+            f"meter {name!r} does not count bytes on {kind}",
+            hint="storage works everywhere, allocator on cpu, cuda on cuda",
+        )
+    if name == "cuda":
+        return CudaMeter(device)
+    return AllocatorMeter() if name == "allocator" else StorageMeter()
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Collect no garbage: cycles that happen to die in between would be noise.
+
+    Inside another of these, it does nothing.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

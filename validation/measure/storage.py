@@ -1,0 +1,198 @@
+"""Bytes of tensors, exactly: every storage that an op makes, from its making to its end.
+
+The tracker sees what ops return. It does not see what a kernel allocates for itself while it runs,
+nor an allocator's rounding; `allocator` and `cuda` see those.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+def storage_bytes(tensors: Any) -> int:
+    """Bytes of the distinct storages under all tensors in the tree `tensors`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(10)
+    >>> storage_bytes([x, x[:5], torch.zeros(1)])
+    44
+    """
+    found = {s._cdata: s.nbytes() for s in storages(tensors)}
+    return sum(found.values())
+
+
+def storages(tensors: Any) -> Iterator[torch.UntypedStorage]:
+    """The storages under all tensors in the tree `tensors`; shared ones come again."""
+    for leaf in tree_leaves(tensors):
+        if isinstance(leaf, Tensor):
+            yield leaf.untyped_storage()
+
+
+@dataclass(slots=True)
+class Peak:
+    """The most bytes alive since a mark, and of which kinds they were.
+
+    Attributes
+    ----------
+    total_bytes : int
+    by_kind : dict
+        Kind -> bytes, of storages that had a kind before the mark.
+    fresh : tuple of int
+        Keys of storages made since the mark and alive at the peak.
+    """
+
+    total_bytes: int
+    by_kind: dict[str, int] = field(default_factory=dict)
+    fresh: tuple[int, ...] = ()
+
+
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of live storages while it is entered, backward included.
+
+    Storages that existed before are counted only where `add` tells them; of these the ends are seen
+    too. Kinds are labels for what is alive at a peak.
+
+    Attributes
+    ----------
+    live_bytes : int
+        Bytes of live storages now.
+    num_ops : int
+        Ops seen.
+
+    Examples
+    --------
+    >>> import torch
+    >>> with StorageTracker() as tracker:
+    ...     x = torch.zeros(1000) + 1
+    >>> tracker.live_bytes, tracker.peak.total_bytes
+    (4000, 8000)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live_bytes = 0
+        self.num_ops = 0
+        self.peak = Peak(0)
+        self._sizes: dict[int, int] = {}
+        self._foreign: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._kinds: dict[int, str] = {}
+        self._by_kind: dict[str, int] = {}
+        self._fresh: dict[int, None] = {}
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self.on_op: Callable[[Any], None] | None = None
+
+    def add(self, tensors: Any, kind: str) -> None:
+        """Count the storages under `tensors`, where they are not yet, and label them `kind`."""
+        for storage in storages(tensors):
+            self._foreign.pop(storage._cdata, None)
+            self._meet(storage)
+            self._label(storage._cdata, kind)
+        self._raise_peak()
+
+    def mark(self) -> None:
+        """Begin a new peak: what is alive now is no longer fresh."""
+        for key in self._fresh:
+            self._label(key, "other")
+        self._fresh.clear()
+        self.peak = Peak(self.live_bytes, dict(self._by_kind))
+
+    def label_fresh(self, kind: str) -> None:
+        """Give `kind` to every live storage made since the mark that has none."""
+        for key in tuple(self._fresh):
+            self._label(key, kind)
+
+    def kinds_at_peak(self) -> dict[str, int]:
+        """Bytes per kind at the peak; what was made and freed since the mark is workspace."""
+        kinds = dict(self.peak.by_kind)
+        known = 0
+        for key in self.peak.fresh:
+            if key in self._sizes:
+                kind = self._kinds.get(key, "other")
+                kinds[kind] = kinds.get(kind, 0) + self._sizes[key]
+                known += self._sizes[key]
+        kinds["workspace"] = kinds.get("workspace", 0) + self.peak.total_bytes - sum(kinds.values())
+        return {kind: size for kind, size in kinds.items() if size}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the op, then count what it returns."""
+        if self.on_op is not None:
+            self.on_op(func)
+        for argument in (*args, *kwargs.values()) if kwargs else args:
+            self._meet_argument(argument)
+        out = func(*args, **(kwargs or {}))
+        self.num_ops += 1
+        if isinstance(out, Tensor):  # by far the most common, and tree_leaves is slow
+            self._meet(out.untyped_storage())
+        else:
+            for storage in storages(out):
+                self._meet(storage)
+        self._raise_peak()
+        return out
+
+    def _meet_argument(self, argument: Any) -> None:
+        """What an op reads and none has made was there before."""
+        if isinstance(argument, Tensor):
+            storage = argument.untyped_storage()
+            key = storage._cdata
+            if key not in self._sizes and key not in self._foreign:
+                self._foreign[key] = weakref.ref(storage, self._forgetter(self._foreign, key))
+        elif isinstance(argument, list | tuple):
+            for item in argument:
+                self._meet_argument(item)
+
+    @staticmethod
+    def _forgetter(table: dict[int, Any], key: int) -> Callable[[Any], None]:
+        return lambda _: table.pop(key, None)
+
+    def _meet(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        known = self._sizes.get(key)
+        if known == size or key in self._foreign:
+            return
+        if known is not None:  # resized
+            self._change(key, size - known)
+            self._sizes[key] = size
+            return
+        self._sizes[key] = size
+        self._fresh[key] = None
+
+        def forget(_: Any) -> None:
+            self._forget(key)
+
+        self._references[key] = weakref.ref(storage, forget)
+        self.live_bytes += size
+
+    def _change(self, key: int, difference: int) -> None:
+        self.live_bytes += difference
+        kind = self._kinds.get(key)
+        if kind is not None:
+            self._by_kind[kind] += difference
+
+    def _forget(self, key: int) -> None:
+        self._change(key, -self._sizes[key])
+        del self._sizes[key], self._references[key]
+        self._kinds.pop(key, None)
+        self._fresh.pop(key, None)
+
+    def _label(self, key: int, kind: str) -> None:
+        if key in self._kinds:
+            return
+        self._kinds[key] = kind
+        self._by_kind[kind] = self._by_kind.get(kind, 0) + self._sizes[key]
+
+    def _raise_peak(self) -> None:
+        if self.live_bytes > self.peak.total_bytes:
+            fresh = tuple(key for key in self._fresh if key not in self._kinds)
+            self.peak = Peak(self.live_bytes, dict(self._by_kind), fresh)

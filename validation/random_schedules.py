@@ -1,0 +1,41 @@
+"""Random legal schedules, to test with: no planner is needed, and nothing is spared."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from schedsim.chain import Chain
+from schedsim.graph import Graph
+from schedsim.schedule import Schedule
+
+
+def random_schedule(
+    workload: Chain | Graph, rng: np.random.Generator, *, repeats: float = 0.7
+) -> Schedule:
+    """The ops of `workload` in order, with forwards that have run before thrown in again.
+
+    Parameters
+    ----------
+    repeats
+        Thrown in per op of the workload, on average.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from schedsim import Chain, simulate
+    >>> ones = [1, 1, 1]
+    >>> chain = Chain.from_arrays(
+    ...     "c", 1, forward_s=ones, backward_s=ones, output_bytes=ones, saved_bytes=ones)
+    >>> schedule = random_schedule(chain, np.random.default_rng(0))
+    >>> simulate(chain, schedule).num_recomputed == len(schedule) - 7
+    True
+    """
+    ops = workload.graph.ops
+    may_repeat = [i for i, op in enumerate(ops) if op.phase == "forward" and not op.once]
+    runs: list[int] = []
+    for i in range(len(ops)):
+        before = [k for k in may_repeat if k < i]
+        for _ in range(int(rng.poisson(repeats)) if before else 0):
+            runs.append(before[int(rng.integers(len(before)))])
+        runs.append(i)
+    return Schedule(workload.op_names, runs)

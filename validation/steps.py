@@ -1,0 +1,250 @@
+"""Steps of a real model, plain and scheduled, from the same start: results, bytes and times."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schedsim.schedule import Schedule
+
+from .block_level import CapturedChain
+from .block_level.module import ScheduledModule, loss_of, split_inputs
+from .block_level.replay import untouched
+from .capture import CapturedGraph
+from .capture.skeleton import count_extra_inputs
+from .measure import AllocatorMeter, StorageTracker, storage_bytes, time_interleaved
+from .measure.cuda import cuda_peak, requested_peak, reset_peak
+from .measure.meters import no_collection
+from .targets import Target
+
+PLAIN = "plain"
+
+
+@dataclass
+class Peak:
+    """Bytes of one step.
+
+    Attributes
+    ----------
+    total_bytes
+        The most: of storages on the CPU, requested of the allocator on CUDA.
+    run_bytes
+        The most during each run of the schedule, where runs are told apart.
+    by_kind, at_run
+        What they were at the peak, and the run of it.
+    allocated_bytes, reserved_bytes
+        CUDA's, with its rounding, and with its caches.
+    """
+
+    total_bytes: int
+    run_bytes: list[int] = field(default_factory=list)
+    by_kind: dict[str, int] = field(default_factory=dict)
+    at_run: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+
+
+class Steps:
+    """Runs steps of one model by several schedules, and by none (`PLAIN`).
+
+    Parameters
+    ----------
+    schedules
+        By a name each.
+    seed
+        Of the random numbers of every step.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        captured: CapturedChain | CapturedGraph,
+        schedules: Mapping[str, Schedule],
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.target, self.captured, self.seed = target, captured, seed
+        self.by_blocks = isinstance(captured, CapturedChain)
+        self.device = target.device
+        self.modules: dict[str, Any] = {PLAIN: _Plain(target)}
+        for name, schedule in schedules.items():
+            self.modules[name] = captured.module(schedule)
+
+    @property
+    def resident(self) -> list[Any]:
+        """Everything that is there before a step."""
+        model, loss = self.target.model, self.target.loss
+        found: list[Any] = [*model.parameters(), *model.buffers()]
+        found += [p.grad for p in model.parameters() if p.grad is not None]
+        if isinstance(loss, nn.Module):
+            found += [*loss.parameters(), *loss.buffers()]
+        return [found, self.target.inputs, dict(self.target.keywords)]
+
+    def start(self) -> None:
+        """Gradients as the workload counts them, and the first random number.
+
+        The block level counts gradients as always resident, the op level from where they are made.
+        """
+        for parameter in self.target.model.parameters():
+            wanted = self.by_blocks and parameter.requires_grad
+            parameter.grad = torch.zeros_like(parameter) if wanted else None
+        torch.manual_seed(self.seed)
+
+    def step(self, which: str) -> Tensor:
+        """Forward and backward; the loss."""
+        loss: Tensor = self.modules[which](*self.target.inputs, **self.target.keywords)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def results(self, which: str) -> list[Tensor]:
+        """Loss, gradients and buffers of one step, on the host."""
+        with untouched(self.target.model):
+            self.start()
+            return self._left(self.step(which))
+
+    def peak(self, which: str) -> Peak:
+        """Bytes of a step, everything resident included."""
+        return self.run(which)[0]
+
+    def run(self, which: str) -> tuple[Peak, list[Tensor]]:
+        """Bytes and results of the same step."""
+        with untouched(self.target.model), no_collection():
+            self.start()
+            if self.device.type == "cuda":
+                return self._cuda_peak(which)
+            return self._tracked_peak(which)
+
+    def _left(self, loss: Tensor) -> list[Tensor]:
+        """What a step leaves behind, on the host."""
+        model = self.target.model
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        found = [loss, *gradients, *model.buffers()]
+        return [tensor.detach().to("cpu", copy=True) for tensor in found]
+
+    def allocator_peak(self, which: str) -> int:
+        """Bytes of a step by the CPU allocator's own record, on top of what is resident."""
+        with untouched(self.target.model):
+            self.start()
+            resident = storage_bytes(self.resident)
+            [reading] = AllocatorMeter().read(lambda: self.step(which))
+        return resident + reading.peak_bytes
+
+    def times(self, names: list[str], rounds: int, *, warm_up: int = 1) -> dict[str, list[float]]:
+        """Seconds of steps, all names in turn in every round."""
+        functions = {name: partial(self.step, name) for name in names}
+        return time_interleaved(
+            functions, rounds=rounds, warm_up=warm_up, device=self.device, before=self.start
+        )
+
+    def _tracked_peak(self, which: str) -> tuple[Peak, list[Tensor]]:
+        module = self.modules[which]
+        with StorageTracker() as tracker:
+            tracker.add(self.resident, "static")
+            if isinstance(module, ScheduledModule):
+                watch = _Watch(tracker)
+                module.observer = watch
+                try:
+                    loss = self.step(which)
+                finally:
+                    module.observer = None
+                at = max(range(len(watch.peaks)), key=watch.peaks.__getitem__)
+                peak = Peak(watch.peaks[at], watch.peaks, watch.kinds[at], at)
+                return peak, self._left(loss)
+            if not hasattr(module, "observe"):
+                loss = self.step(which)
+                return Peak(tracker.peak.total_bytes), self._left(loss)
+            peaks: list[int] = []
+
+            def before_run(_: int) -> None:
+                peaks.append(tracker.peak.total_bytes)
+                tracker.mark()
+
+            module.observe(before_run)
+            try:
+                loss = self.step(which)
+            finally:
+                module.observe(None)
+            peaks.append(tracker.peak.total_bytes)
+            # The first is from before the first run.
+            return Peak(max(peaks), peaks[1:]), self._left(loss)
+
+    def _cuda_peak(self, which: str) -> tuple[Peak, list[Tensor]]:
+        gc.collect()  # what is dead but not yet found would be counted
+        found, loss = cuda_peak(lambda: self.step(which), self.device)
+        left = self._left(loss)
+        peak = Peak(
+            found.requested_bytes,
+            allocated_bytes=found.allocated_bytes,
+            reserved_bytes=found.reserved_bytes,
+        )
+        module = self.modules[which]
+        if isinstance(module, ScheduledModule):
+            self.start()
+            module.observer = _CudaWatch(self.device, peak.run_bytes)
+            try:
+                self.step(which)
+            finally:
+                module.observer = None
+            peak.at_run = max(range(len(peak.run_bytes)), key=peak.run_bytes.__getitem__)
+        return peak, left
+
+
+class _Plain(nn.Module):
+    """The model and its loss, nothing scheduled."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self.target = target
+        self.extra = count_extra_inputs(target.model, target.loss, len(target.inputs))
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Tensor:
+        """The loss."""
+        given = split_inputs(inputs, keywords, self.extra)
+        out = self.target.model(*given.arguments, **given.keywords)
+        loss = self.target.loss
+        return loss_of(out) if loss is None else loss(out, *given.extra)
+
+
+class _Watch:
+    """Told of every run by a module, it notes the tracker's peak of each, and labels storages."""
+
+    def __init__(self, tracker: StorageTracker) -> None:
+        self.tracker = tracker
+        self.peaks: list[int] = []
+        self.kinds: list[dict[str, int]] = []
+
+    def begin(self, number: int, run: Any, step: Any) -> None:
+        """A new peak."""
+        self.tracker.mark()
+
+    def end(self, number: int, run: Any, step: Any) -> None:
+        """Label what this run made, then note its peak."""
+        if run.kind == "F":
+            self.tracker.add(step.values[run.index + 1], "activations")
+            self.tracker.label_fresh("bundles")
+        else:
+            self.tracker.add(list(step.gradients.values()), "gradients")
+            self.tracker.label_fresh("static")  # the scalar loss, and what it is given
+        self.peaks.append(self.tracker.peak.total_bytes)
+        self.kinds.append(self.tracker.kinds_at_peak())
+
+
+class _CudaWatch:
+    """Notes the requested bytes of each run."""
+
+    def __init__(self, device: torch.device, peaks: list[int]) -> None:
+        self.device, self.peaks = device, peaks
+
+    def begin(self, number: int, run: Any, step: Any) -> None:
+        """A new peak."""
+        reset_peak(self.device)
+
+    def end(self, number: int, run: Any, step: Any) -> None:
+        """Allocation is in order of calls: there is no need to wait for the device."""
+        self.peaks.append(requested_peak(self.device))

@@ -1,0 +1,322 @@
+"""A schedule run on the real model: what was predicted beside what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schedsim.schedule import Schedule
+from schedsim.simulator import Simulation, simulate
+
+from .block_level import CapturedChain
+from .block_level.replay import untouched
+from .capture import CapturedGraph
+from .environment import environment
+from .measure import Timing, count_flops, ratio
+from .steps import PLAIN, Steps
+from .targets import Target, workload_of
+
+SCHEMA = "schedsim.validation/1"
+STORE_ALL, SCHEDULE = "store-all", "schedule"
+
+PEAK_TOLERANCE = {"storage": (1e-3, 2**16), "allocator": (5e-3, 2**16), "cuda": (1e-2, 2**20)}
+"""By meter: share of the prediction, and bytes, that the measured peak may differ by."""
+
+OVERHEAD_TOLERANCE = {"cpu": 0.10, "cuda": 0.03}
+"""By device: points of overhead."""
+
+RESULT_TOLERANCE = {
+    torch.float64: 1e-10,
+    torch.float32: 1e-4,
+    torch.bfloat16: 5e-2,
+    torch.float16: 2e-2,
+}
+"""Largest difference over the largest entry, where results are not equal to the bit."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold.
+
+    Attributes
+    ----------
+    says
+        What was compared, with the numbers and the tolerance.
+    """
+
+    name: str
+    holds: bool
+    says: str
+
+
+@dataclass
+class Report:
+    """What a validation found; `to_dict` is the content of a ``schedsim.validation/1`` file.
+
+    Attributes
+    ----------
+    predicted, measured
+        Numbers by name: peaks in bytes, overheads as shares, bytes by kind at the peak.
+    timeline
+        Per run of the schedule: its op, and the bytes predicted and measured.
+    checks
+        All of them must hold.
+    """
+
+    name: str
+    level: str
+    environment: dict[str, str]
+    num_runs: int
+    num_recomputed: int
+    budget_bytes: int | None
+    predicted: dict[str, Any] = field(default_factory=dict)
+    measured: dict[str, Any] = field(default_factory=dict)
+    timeline: dict[str, list[Any]] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check holds."""
+        return all(check.holds for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {"schema": SCHEMA, "holds": self.holds, **asdict(self)}
+
+
+def validate(
+    target: Target,
+    captured: CapturedChain | CapturedGraph,
+    schedule: Schedule,
+    *,
+    budget_bytes: int | None = None,
+    rounds: int = 7,
+    seed: int = 0,
+) -> Report:
+    """Run `schedule` on the model of `target` and compare with the simulation.
+
+    Results are compared with those of the plain model and of the store-all schedule, from the same
+    weights, buffers and random numbers; peaks are of a whole step with gradients allocated before
+    (block level) or not (op level), as the workload counts them; times are of steps in turn.
+
+    Parameters
+    ----------
+    captured
+        `target` as captured; the schedule is for its workload.
+    budget_bytes
+        Must not be passed by the measured peak.
+    rounds
+        Of timing; 0 leaves the times out.
+
+    Returns
+    -------
+    Report
+        The model's weights, buffers and gradients are left as they were.
+
+    Raises
+    ------
+    InvalidScheduleError
+        The schedule is not legal.
+
+    Examples
+    --------
+    >>> from schedsim import Schedule
+    >>> from schedsim.validation.targets import capture_target, load_target
+    >>> from schedsim.validation.validate import validate
+    >>> target = load_target("model:mlp,layers=3,hidden=8,batch=4", "cpu")
+    >>> captured = capture_target(target, rounds=0)
+    >>> schedule = Schedule.from_names("F0 F1 F2 loss B2 F0 F1 B1 B0".split())
+    >>> validate(target, captured, schedule, rounds=0).holds
+    True
+    """
+    workload = workload_of(captured)
+    simulation = simulate(workload, schedule)
+    everything = Schedule.store_all(workload)
+    steps = Steps(target, captured, {STORE_ALL: everything, SCHEDULE: schedule}, seed=seed)
+    report = Report(
+        name=target.name,
+        level="block" if isinstance(captured, CapturedChain) else "op",
+        environment=environment(target.device),
+        num_runs=simulation.num_runs,
+        num_recomputed=simulation.num_recomputed,
+        budget_bytes=budget_bytes,
+        notes=list(captured.notes),
+    )
+    with kept_gradients(target.model), untouched(target.model):
+        _compare_results(steps, report)
+        report.checks.append(check_runs(steps, simulation))
+        _compare_memory(steps, simulation, report)
+        if rounds:
+            _compare_times(steps, simulation, report, rounds)
+    return report
+
+
+def _compare_results(steps: Steps, report: Report) -> None:
+    found = steps.results(SCHEDULE)
+    for other in (PLAIN, STORE_ALL):
+        try:
+            reference = steps.results(other)
+        except torch.OutOfMemoryError:
+            report.notes.append(f"{other} runs out of memory: results not compared with it")
+            torch.cuda.empty_cache()
+            continue
+        report.checks.append(check_results(f"results as {other}", found, reference))
+
+
+def check_results(name: str, found: list[Tensor], reference: list[Tensor]) -> Check:
+    """Whether loss, gradients and buffers are those of `reference`, to the bit or nearly."""
+    if len(found) != len(reference):
+        return Check(name, False, f"{len(found)} tensors instead of {len(reference)}")
+    pairs = list(zip(found, reference, strict=True))
+    if all(torch.equal(a, b) for a, b in pairs):
+        says = f"equal to the bit: loss, gradients, buffers ({len(pairs)} tensors)"
+        return Check(name, True, says)
+    worst, allowed, holds = 0.0, 0.0, True
+    for a, b in pairs:
+        limit, gap = RESULT_TOLERANCE.get(b.dtype, 0.0), _difference(a, b)
+        holds = holds and gap <= limit
+        if not gap <= worst:
+            worst, allowed = gap, limit
+    says = f"largest difference {worst:.1e} of the largest entry, allowed {allowed:.0e}"
+    return Check(name, holds, says)
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    """Largest difference over the largest entry of `b`; nan where either has one."""
+    if a.shape != b.shape:
+        return float("inf")
+    if torch.equal(a, b) or not b.numel():
+        return 0.0
+    kind = torch.float64 if b.dtype == torch.float64 else torch.float32
+    scale = max(float(b.abs().max()), 1e-30)
+    return float((a.to(kind) - b.to(kind)).abs().max()) / scale
+
+
+def check_runs(steps: Steps, simulation: Simulation, which: str = SCHEDULE) -> Check:
+    """Whether every op ran as often as in the schedule, by the module's own count."""
+    wanted: dict[str, int] = {}
+    for name in simulation.schedule.names:
+        wanted[name] = wanted.get(name, 0) + 1
+    counted = {name: n for name, n in steps.modules[which].run_counts.items() if n}
+    wrong = [n for n in {**wanted, **counted} if counted.get(n, 0) != wanted.get(n, 0)]
+    says = f"{sum(counted.values())} runs, {simulation.num_recomputed} of them recomputed"
+    if wrong:
+        op = wrong[0]
+        says = f"{op} ran {counted.get(op, 0)} times instead of {wanted.get(op, 0)}"
+    return Check("runs", not wrong, says)
+
+
+def meter_of(captured: CapturedChain | CapturedGraph, device: torch.device) -> str:
+    """The meter whose workspaces the workload holds: what its peak predicts."""
+    if device.type == "cuda":
+        return "cuda"
+    return captured.meter if isinstance(captured, CapturedChain) else "allocator"
+
+
+def _compare_memory(steps: Steps, simulation: Simulation, report: Report) -> None:
+    measured = report.measured
+    report.predicted["peak_bytes"] = simulation.peak_bytes
+    report.predicted["peak_op"] = simulation.peak_op
+    report.predicted["by_kind"] = predicted_kinds(simulation)
+    for other in (PLAIN, STORE_ALL):
+        try:
+            measured[f"{other}_peak_bytes"] = steps.peak(other).total_bytes
+        except torch.OutOfMemoryError:
+            measured[f"{other}_peak_bytes"] = None
+            torch.cuda.empty_cache()
+    peak = steps.peak(SCHEDULE)
+    total = peak.total_bytes
+    if peak.at_run is not None:
+        measured["peak_op"] = simulation.schedule.names[peak.at_run]
+    if peak.by_kind:
+        measured["by_kind"] = peak.by_kind
+    for name in ("allocated_bytes", "reserved_bytes"):
+        if getattr(peak, name) is not None:
+            measured[name] = getattr(peak, name)
+    meter = meter_of(steps.captured, steps.device)
+    if steps.device.type == "cpu":
+        measured["storage_peak_bytes"] = total
+        measured["allocator_peak_bytes"] = steps.allocator_peak(SCHEDULE)
+        total = measured[f"{meter}_peak_bytes"]
+    measured["peak_bytes"] = total
+    report.timeline = {
+        "op": simulation.schedule.names,
+        "predicted_bytes": [int(size) for size in simulation.memory_bytes],
+        "measured_bytes": peak.run_bytes,
+    }
+    report.checks.append(check_peak(total, simulation.peak_bytes, meter))
+    if report.budget_bytes is not None:
+        says = f"measured {total:,} bytes of {report.budget_bytes:,}"
+        report.checks.append(Check("budget", total <= report.budget_bytes, says))
+
+
+def check_peak(measured_bytes: int, predicted_bytes: int, meter: str) -> Check:
+    """Whether the measured peak is the predicted one, within what the meter is allowed."""
+    share, absolute = PEAK_TOLERANCE[meter]
+    gap = measured_bytes - predicted_bytes
+    says = (
+        f"measured {measured_bytes:,} bytes by {meter}, predicted {predicted_bytes:,}: "
+        f"{gap / max(1, predicted_bytes):+.3%}, allowed {share:.1%} and {absolute:,} bytes"
+    )
+    return Check("peak", abs(gap) <= share * predicted_bytes + absolute, says)
+
+
+def predicted_kinds(simulation: Simulation) -> dict[str, int]:
+    """Bytes at the peak by what they are: of blocks, activations, bundles and gradients."""
+    kinds = simulation.by_category()
+    names = {"a": "activations", "r": "bundles", "d": "gradients"}
+    found = {"static": kinds["static"]}
+    for tensor in simulation.live_tensors():
+        kind = names.get(tensor.name[:1], "tensors") if tensor.name[1:2].isdigit() else "tensors"
+        kind = "static" if tensor.name == "a0" else kind  # the inputs are the caller's
+        found[kind] = found.get(kind, 0) + tensor.size_bytes
+    return {**found, "workspace": kinds["workspace"]}
+
+
+def _compare_times(steps: Steps, simulation: Simulation, report: Report, rounds: int) -> None:
+    measured = report.measured
+    names = [n for n in (PLAIN, STORE_ALL) if measured[f"{n}_peak_bytes"] is not None]
+    times = steps.times([*names, SCHEDULE], rounds)
+    for name, row in times.items():
+        measured[f"{name}_s"] = asdict(Timing.of(row))
+    with untouched(steps.target.model):
+        steps.start()
+        measured["flops"] = count_flops(lambda: steps.step(SCHEDULE))
+    report.predicted["overhead"] = simulation.overhead
+    report.predicted["makespan_s"] = simulation.makespan_s
+    if STORE_ALL not in times:
+        report.notes.append("store-all runs out of memory: overhead not measured")
+        return
+    found = ratio(times[SCHEDULE], times[STORE_ALL])
+    measured["overhead"] = found.median_s - 1.0
+    measured["overhead_low"] = found.low_s - 1.0
+    measured["overhead_high"] = found.high_s - 1.0
+    report.checks.append(check_overhead(found, simulation.overhead, steps.device.type))
+
+
+def check_overhead(found: Timing, predicted: float, device: str) -> Check:
+    """Whether the middle half of the rounds comes as near to `predicted` as the device allows."""
+    allowed = OVERHEAD_TOLERANCE[device]
+    low, high = found.low_s - 1.0, found.high_s - 1.0
+    says = (
+        f"measured {found.median_s - 1:+.1%} (half of {found.num_runs} rounds in {low:+.1%} to "
+        f"{high:+.1%}), predicted {predicted:+.1%}, allowed {100 * allowed:.0f} points"
+    )
+    return Check("overhead", max(low - predicted, predicted - high, 0.0) <= allowed, says)
+
+
+@contextmanager
+def kept_gradients(model: nn.Module) -> Iterator[None]:
+    """Put back the gradients that the model had."""
+    kept = [(p, p.grad) for p in model.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
