@@ -29,6 +29,7 @@ def as_finite(
     there is no schedule where that is not proven.
     """
     if math.isinf(bound_s):
+        assert not found, "there is a schedule, and a proof that there is none"
         return graph.store_all_s, ANY_SCHEDULE, {"infeasible": f"proven over {scope}"}
     return bound_s, scope, {} if found else {"infeasible": "none found in the time"}
 

@@ -245,6 +245,28 @@ def test_start_is_used():
         assert planner(graph, 10, start=start, time_limit_s=0.0).makespan_s == 8
 
 
+def test_a_start_from_outside_the_class():
+    """Where the class holds no schedule, the start is the answer, and nothing says infeasible."""
+    graph = twice_in_a_stage()
+    start = Schedule.from_names(["op0", "op1", "op0", "op2", "op1", "op0", "op3", "op4"])
+    for planner in (checkmate, moccasin):
+        with without_cuts():
+            plan = planner(graph, 10, start=start)
+        assert plan.makespan_s == plan.lower_bound_s == 8
+        assert "of repeats" in plan.bound_scope
+        assert "infeasible" not in plan.options
+
+
+def test_a_start_in_another_order_is_refused():
+    """Its plan would be called one of the fixed order."""
+    graph = twice_in_a_stage()
+    start = Schedule.from_names(["op4", "op0", "op1", "op2", "op3"])
+    for planner in (checkmate, moccasin):
+        with pytest.raises(SchedsimError, match="op4 before op3"):
+            planner(graph, 100, start=start)
+    assert moccasin(graph, 100, order="free", start=start).feasible
+
+
 def test_refusals():
     """What the planners do not do is said, with what to do instead."""
     graph = twice_in_a_stage()
