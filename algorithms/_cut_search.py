@@ -41,6 +41,8 @@ class CutSearch:
     """
 
     def __init__(self, graph: Graph, budget_bytes: int, order: Order, until: float) -> None:
+        # More than any peak changes nothing, and need not fit in 64 bits.
+        budget_bytes = min(budget_bytes, 2**53)
         self.graph, self.budget_bytes, self.until = graph, budget_bytes, until
         self.table = CutTable(graph, budget_bytes, order)
         self.times: SolverTimes = solver_times(graph.arrays.op_time_s)
@@ -184,6 +186,10 @@ class CutSearch:
             self.table, cuts, self.times.costs, beside=beside, at_least=known
         )
         answer = programme.solve(limit_s, integral=integral)
+        if answer.infeasible and known > 0:
+            # A bound from other cuts may ask for more runs than these cuts can count.
+            programme, alive = cut_programme(self.table, cuts, self.times.costs, beside=beside)
+            answer = programme.solve(limit_s, integral=integral)
         names = ", ".join(self.graph.op_names[cut.op] for cut in cuts[:3])
         kind = "programme" if integral else "relaxed programme"
         many = f"{len(cuts)} cuts" if len(cuts) > 1 else "the cut"

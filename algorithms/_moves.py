@@ -194,7 +194,7 @@ def price(
             return math.inf
         total += steps.time_s[op]
         if total >= enough:
-            return total
+            return float(total)
         for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
             tensor = steps.flat[r]
             maker = steps.tensor[tensor, PRODUCER]
@@ -213,10 +213,10 @@ def price(
                     break
             if not seen:
                 if count == _MAX_PRICED:
-                    return total * 2.0
+                    return float(total) * 2.0
                 stack[count] = maker
                 count += 1
-    return total
+    return float(total)
 
 
 @kernel(STEPS, PROFILE, INT, INT)

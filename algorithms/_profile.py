@@ -11,13 +11,16 @@ after everything reads its results.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
 from schedsim._arrays import GraphArrays
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Added to an empty slot, so that it is never the largest; far above any sum of sizes.
 _EMPTY = 1 << 60
@@ -108,15 +111,17 @@ class Profile(NamedTuple):
 
 INT, REAL, BOOL = types.int64, types.float64, types.boolean
 INTS, REALS, TABLE = types.int64[::1], types.float64[::1], types.int64[:, ::1]
-STEPS = types.NamedTuple((REALS, TABLE, TABLE, INTS, TABLE), Steps)
-PROFILE = types.NamedTuple(
+_named: Any = types.NamedTuple
+STEPS = _named((REALS, TABLE, TABLE, INTS, TABLE), Steps)
+PROFILE = _named(
     (TABLE, INTS, INTS, TABLE, TABLE, TABLE, INTS, REALS, TABLE, types.uint64[::1]), Profile
 )
 
 
-def kernel(*arguments: Any) -> Any:
+def kernel(*arguments: Any) -> Callable[[Function], Function]:
     """Compile for these types of arguments, and no others: each variant costs seconds."""
-    return njit(arguments, cache=True, nogil=True)
+    compiled: Any = njit(arguments, cache=True, nogil=True)
+    return cast("Callable[[Function], Function]", compiled)
 
 
 def make_steps(arrays: GraphArrays) -> Steps:

@@ -6,9 +6,12 @@ import math
 import time
 from collections.abc import Iterator
 
+import numpy as np
+
 from schedsim.errors import SchedsimError
 from schedsim.graph import Graph
 from schedsim.plans import ANY_SCHEDULE
+from schedsim.schedule import Schedule
 
 from ._cut_search import CutSearch
 from ._cuts import ORDERS, Order, own_bytes
@@ -26,6 +29,7 @@ def as_finite(
     there is no schedule where that is not proven.
     """
     if math.isinf(bound_s):
+        assert not found, "there is a schedule, and a proof that there is none"
         return graph.store_all_s, ANY_SCHEDULE, {"infeasible": f"proven over {scope}"}
     return bound_s, scope, {} if found else {"infeasible": "none found in the time"}
 
@@ -41,6 +45,28 @@ def scope_of(order: Order) -> str:
     if order not in ORDERS:
         raise SchedsimError(f"order {order!r} is unknown", hint="one of 'fixed', 'free'")
     return FIXED_ORDER if order == "fixed" else ANY_SCHEDULE
+
+
+def check_order(graph: Graph, schedule: Schedule, order: Order) -> None:
+    """Refuse `schedule` where its first runs are not in `order`; O(runs).
+
+    Raises
+    ------
+    SchedsimError
+        Order is ``"fixed"``, and an op runs before one that stands before it in the graph.
+    """
+    if order == "free":
+        return
+    runs = schedule.bind(graph)
+    first = np.unique(runs, return_index=True)[1]
+    early = np.flatnonzero(np.diff(first) < 0)
+    if early.size:
+        names = graph.op_names
+        raise SchedsimError(
+            f"the start runs {names[early[0] + 1]} before {names[early[0]]}, which stands before "
+            "it in the graph",
+            hint="use order='free'",
+        )
 
 
 def least_memory_bytes(graph: Graph) -> tuple[int, str]:

@@ -20,7 +20,7 @@ from ._cut_search import CutSearch
 from ._programme import Answer, Floats, Programme
 from ._scaling import byte_units, solver_times
 from ._staged_model import StagedModel, build_model, num_variables
-from .bounds import FIXED_ORDER, as_finite, least_memory_bytes, scope_of
+from .bounds import FIXED_ORDER, as_finite, check_order, least_memory_bytes, scope_of
 
 # Beyond this HiGHS does not solve even the relaxation in minutes.
 MAX_VARIABLES = 1_000_000
@@ -69,7 +69,7 @@ def checkmate(
     passes
         Rounds of repeats before each first run.
     start
-        A schedule to beat.
+        A schedule to beat, whose first runs keep the graph's order.
 
     Returns
     -------
@@ -78,6 +78,8 @@ def checkmate(
 
     Raises
     ------
+    SchedsimError
+        `start` is in another order, or `passes` less than 1.
     UnsupportedError
         Another order is asked for, or the graph uses several queues or pools.
     PlannerLimitError
@@ -108,6 +110,7 @@ def checkmate(
     search = _Search(graph, budget_bytes, started + time_limit_s)
     search.consider(Schedule.store_all(graph))
     if start is not None:
+        check_order(graph, start, "fixed")
         search.consider(start)
     if not search.is_proven():
         search.cut(0.1 * time_limit_s)
@@ -226,7 +229,8 @@ class _Search:
 
     def learn(self, answer: Answer, scope: str) -> None:
         if answer.infeasible:
-            self.widen_bound(math.inf, scope)
+            # There may be a plan from outside the class; then none within it is better.
+            self.widen_bound(math.inf if self.best is None else self.best_s, scope)
         else:
             self.widen_bound(self.graph.store_all_s + self.times.bound_s(answer.bound), scope)
 

@@ -219,6 +219,8 @@ def _replay(
     num_ops = flow.op_time_s.size
     limits = np.array([MAX_RUNS_PER_OP * num_ops, MAX_STEPS], dtype=np.int64)
     code = HEURISTICS.index(heuristic)
+    # More than all tensors changes nothing, nor does less than nothing; both fit in 64 bits.
+    room_bytes = max(-1, min(2**53, room_bytes))
     ended, runs, _ = replay(flow, room_bytes, code, eager, num_ops, limits)
     return runs if ended == DONE else None
 

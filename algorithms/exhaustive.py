@@ -76,6 +76,8 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
         )
     least = simulate(workload, Schedule.store_all(workload))
     too_small = search.next_bytes - 1
+    min_feasible_bytes: int | None
+    binding_op: str | None
     try:
         while least.peak_bytes > too_small + 1:
             budget = (too_small + least.peak_bytes) // 2
@@ -86,7 +88,7 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
                 least = simulate(workload, Schedule(workload.op_names, found))
         min_feasible_bytes, binding_op = least.peak_bytes, least.peak_op
     except PlannerLimitError:
-        min_feasible_bytes = binding_op = None
+        min_feasible_bytes, binding_op = None, None
     return make_plan(
         workload,
         budget_bytes,

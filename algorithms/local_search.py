@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from schedsim.errors import SchedsimError
 from schedsim.graph import Graph, Op
 from schedsim.plans import Plan, make_plan
 from schedsim.schedule import Schedule
@@ -21,7 +23,7 @@ from schedsim.simulator import Simulation, simulate
 
 from ._cut_search import CutSearch
 from ._cuts import Order
-from .bounds import as_finite, least_memory_bytes, scope_of
+from .bounds import as_finite, check_order, least_memory_bytes, scope_of
 
 # Shares of moves repaired before they count, and temperatures in mean op times at the start of a
 # round. Which is better depends on the graph: the walkers take them in turn.
@@ -33,7 +35,14 @@ _COOLER = 0.6  # each round begins cooler than the one before
 # How far from the file's order the greedy orders may stray; see `greedy_order`.
 _PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 
+# Between looks at whether to stop: seconds of annealing, or moves where these are counted; and
+# evictions of the greedy repair.
 _CHUNK_S = 0.02
+_COUNTED_CHUNK = 50
+_GREEDY_STEPS = 500
+
+# No peak is above this; budgets beyond it would not fit in 64 bits.
+_MOST_BYTES = 2**53
 
 # Of the time allowed, that the bound may take beside the walkers.
 _BOUND_SHARE = 0.4
@@ -49,6 +58,7 @@ def local_search(
     num_threads: int | None = None,
     gap: float = 0.0,
     starts: Sequence[Schedule] = (),
+    max_moves: int | None = None,
 ) -> Plan:
     """The fastest schedule within `budget_bytes` found by annealing in `time_limit_s`.
 
@@ -67,19 +77,31 @@ def local_search(
     time_limit_s
         Stops earlier where the bound is met. Interrupting gives the best plan so far.
     seed
-        Of all random choices. As the time allowed is measured, two runs may still differ.
+        Of all random choices. As the time allowed is measured, two runs may still differ; see
+        `max_moves`.
     num_threads
         Walkers at work at a time; all cores by default. The bound has a thread of its own.
     gap
         To the proven bound, at which to stop.
     starts
-        Schedules to start from beside the usual ones; they need not fit.
+        Schedules to start from beside the usual ones. They must be legal and in `order`, and need
+        not fit.
+    max_moves
+        Of all walkers together; the bound is then found before they set out. With one thread, and
+        where this ends the search before the time does, runs with the same seed are the same.
 
     Returns
     -------
     Plan
         ``optimal`` where it meets the proven bound, else ``feasible`` with its gap. Where none
         fits, `min_feasible_bytes` is the least peak seen.
+
+    Raises
+    ------
+    InvalidScheduleError
+        One of `starts` is not legal.
+    SchedsimError
+        One of `starts` is in another order, or an option is out of its range.
 
     Notes
     -----
@@ -101,11 +123,14 @@ def local_search(
     >>> local_search(graph, 4, time_limit_s=0.1).schedule
     Schedule(a b c a d)
     """
-    scope_of(order)
+    _check_options(num_threads, max_moves)
+    for start in starts:
+        simulate(graph, start)  # refuses what is not legal
+        check_order(graph, start, order)
     _load_kernels()
     started = time.perf_counter()
     least_bytes, binding = least_memory_bytes(graph)
-    search = _Search(graph, budget_bytes, order, seed, num_threads, gap)
+    search = _Search(graph, budget_bytes, order, seed, num_threads, gap, max_moves)
     interrupted = search.run(started + time_limit_s, starts)
     best = search.best()
     lower_bound_s, scope, proven = as_finite(
@@ -138,6 +163,17 @@ def local_search(
     )
 
 
+def _check_options(num_threads: int | None, max_moves: int | None) -> None:
+    if num_threads is not None and num_threads < 1:
+        raise SchedsimError(
+            f"num_threads {num_threads} must be at least 1", hint="leave it out for all cores"
+        )
+    if max_moves is not None and max_moves < 0:
+        raise SchedsimError(
+            f"max_moves {max_moves} must not be negative", hint="leave it out for no limit"
+        )
+
+
 @dataclass
 class _Walker:
     """One annealing, with the best it has seen."""
@@ -156,11 +192,18 @@ class _Walker:
     moves: int = 0
     chunk: int = 50
 
-    def walk(self, seconds: float, stop: Callable[[float], bool]) -> None:
+    def walk(
+        self, seconds: float, stop: Callable[[float], bool], num_moves: int | None = None
+    ) -> None:
+        """Anneal for so long, or for `num_moves` where that is less."""
         from ._anneal import anneal
 
         begun = time.perf_counter()
-        share = 0.0
+        last = math.inf if num_moves is None else self.moves + num_moves
+        first = self.moves
+        share = 1.0 if num_moves == 0 else 0.0
+        if num_moves:
+            self.chunk = min(_COUNTED_CHUNK, num_moves)
         while share < 1.0 and not stop(self.best[0]):
             heat = self.hot_s * _COLD**share
             chunk_begun = time.perf_counter()
@@ -181,8 +224,12 @@ class _Walker:
             self.note_least()
             now = time.perf_counter()
             took = max(now - chunk_begun, 1e-6)
-            self.chunk = int(min(4.0 * self.chunk, max(8.0, self.chunk * _CHUNK_S / took)))
-            share = (now - begun) / max(seconds, 1e-9)
+            if num_moves is None:
+                self.chunk = int(min(4.0 * self.chunk, max(8.0, self.chunk * _CHUNK_S / took)))
+            else:
+                self.chunk = int(min(_COUNTED_CHUNK, last - self.moves))
+                share = (self.moves - first) / num_moves
+            share = max(share, (now - begun) / max(seconds, 1e-9))
         self.hot_s *= _COOLER
 
     def note_least(self) -> None:
@@ -195,38 +242,41 @@ class _Walker:
             buffer = np.empty(self.profile.run.shape[0], np.int64)
             self.least_runs = buffer[: store_runs(self.steps, self.profile, buffer)].copy()
 
-    def take(self, runs: NDArray[np.int64]) -> None:
-        """Go on from the schedule `runs`."""
-        from ._profile import LARGEST, load_runs, store_runs
+    def take(self, runs: NDArray[Any]) -> None:
+        """Go on from the schedule `runs`, if there is room for it."""
+        from ._profile import load_runs
 
         if runs.size > self.profile.run.shape[0] // 2:
             return  # no room to search around it
         load_runs(self.steps, self.profile, runs.astype(np.int64))
+        self.note_best()
+
+    def note_best(self) -> None:
+        """Keep the schedule where it fits and is the fastest so far."""
+        from ._profile import LARGEST, store_runs
+
         if self.profile.tree[1, LARGEST] <= self.limit and self.profile.total_s[0] < self.best[0]:
             self.best[0] = self.profile.total_s[0]
             self.best[1] = store_runs(self.steps, self.profile, self.runs)
 
-    def greedy(self) -> None:
+    def greedy(self, stopped: Callable[[], bool]) -> None:
         """Evict at the peak until the schedule fits, as far as that goes."""
         from ._moves import repair
-        from ._profile import LARGEST, NUM_EDITS, store_runs
+        from ._profile import LARGEST, NUM_EDITS
 
-        num_ops = self.profile.ends.shape[0] - 2
-        repair(
-            self.steps,
-            self.profile,
-            self.limit,
-            self.free,
-            np.inf,
-            8 * num_ops,
-            0.3,
-            200,
-            True,
-        )
+        steps_left = 8 * (self.profile.ends.shape[0] - 2)
+        done = False
+        while steps_left > 0 and not (done or stopped()):
+            steps = min(_GREEDY_STEPS, steps_left)
+            steps_left -= steps
+            peak = int(self.profile.tree[1, LARGEST])
+            done = repair(
+                self.steps, self.profile, self.limit, self.free, np.inf, steps, 0.3, 200, True
+            )
+            if self.profile.tree[1, LARGEST] == peak:
+                break  # it goes no further
         self.profile.counts[NUM_EDITS] = 0
-        if self.profile.tree[1, LARGEST] <= self.limit and self.profile.total_s[0] < self.best[0]:
-            self.best[0] = self.profile.total_s[0]
-            self.best[1] = store_runs(self.steps, self.profile, self.runs)
+        self.note_best()
 
     @property
     def found(self) -> NDArray[np.int64]:
@@ -248,12 +298,14 @@ class _Search:
         seed: int,
         num_threads: int | None,
         gap: float,
+        max_moves: int | None = None,
     ) -> None:
         from ._profile import make_steps
 
         self.graph, self.order, self.free, self.seed = graph, order, order == "free", seed
-        self.budget_bytes, self.gap = budget_bytes, gap
-        self.limit = budget_bytes - graph.static_bytes
+        self.budget_bytes = max(-_MOST_BYTES, min(_MOST_BYTES, budget_bytes))
+        self.gap, self.max_moves = gap, max_moves
+        self.limit = self.budget_bytes - graph.static_bytes
         self.steps = make_steps(graph.arrays)
         self.num_threads = num_threads or os.cpu_count() or 1
         self.walkers: list[_Walker] = []
@@ -261,39 +313,72 @@ class _Search:
         self.cuts: CutSearch | None = None
         self.bound_s, self.bound_how = graph.store_all_s, "store-all time"
         self.enough_s = self.bound_s * (1 + 1e-12)
+        self.failure: BaseException | None = None
 
     def run(self, deadline: float, starts: Sequence[Schedule]) -> bool:
         """Search until `deadline`; whether it was interrupted."""
+        # A daemon, so that nobody has to wait for a solver that cannot be stopped.
+        bounding = threading.Thread(target=self._bound, args=(deadline,), daemon=True)
+        pool = ThreadPoolExecutor(self.num_threads)
+        interrupted = False
+        try:
+            self._search(pool, bounding, deadline, starts)
+            self._end_bound()
+            bounding.join()
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            self.stopped.set()
+            self._end_bound()
+            pool.shutdown(cancel_futures=True)  # walkers end with what they are at
+        if self.failure is not None:
+            raise self.failure
+        return interrupted
+
+    def _search(
+        self,
+        pool: ThreadPoolExecutor,
+        bounding: threading.Thread,
+        deadline: float,
+        starts: Sequence[Schedule],
+    ) -> None:
         lines = self._starts(starts)
-        count = max(self._num_walkers(), len(starts))
-        bounding = threading.Thread(target=self._bound, args=(deadline,))
-        with ThreadPoolExecutor(self.num_threads) as pool:
-            try:
-                made = [
-                    pool.submit(self._make, i, lines[i % len(lines)], i >= len(starts))
-                    for i in range(count)
+        count = max(self._num_walkers(), len(starts) + 1)
+        made = [
+            pool.submit(self._make, i, lines[i % len(lines)], i >= len(starts))
+            for i in range(count)
+        ]
+        # Small graphs are often solved by the time the walkers stand.
+        bounding.start()
+        for one in made:
+            self.walkers.append(one.result())
+        if self.max_moves is not None:
+            bounding.join()
+        active = list(self.walkers)
+        num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
+        for left in range(num_rounds, 0, -1):
+            if self._done():
+                break
+            active = sorted(active, key=lambda walker: walker.rank)
+            if left < num_rounds:
+                active = active[: max(min(self.num_threads, 2), len(active) // 2)]
+                self._take_up_bound(active[-1], spare=len(active) > 1)
+            seconds = (deadline - time.perf_counter()) / left
+            seconds *= min(1.0, self.num_threads / len(active))
+            shares = self._shares(len(active), left)
+            _wait(
+                [
+                    pool.submit(one.walk, seconds, self._stop, share)
+                    for one, share in zip(active, shares, strict=True)
                 ]
-                # Small graphs are often solved by the time the walkers stand.
-                bounding.start()
-                self.walkers = [one.result() for one in made]
-                active = list(self.walkers)
-                num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
-                for left in range(num_rounds, 0, -1):
-                    if self._done():
-                        break
-                    active = sorted(active, key=lambda walker: walker.rank)
-                    if left < num_rounds:
-                        active = active[: max(min(self.num_threads, 2), len(active) // 2)]
-                        self._take_up_bound(active[-1], spare=len(active) > 1)
-                    seconds = (deadline - time.perf_counter()) / left
-                    seconds *= min(1.0, self.num_threads / len(active))
-                    _wait([pool.submit(one.walk, seconds, self._stop) for one in active])
-            except KeyboardInterrupt:
-                self.stopped.set()
-                return True
-            finally:
-                self._end_bound(bounding)
-        return False
+            )
+
+    def _shares(self, num_active: int, rounds_left: int) -> list[int | None]:
+        """The moves of each walker in this round."""
+        if self.max_moves is None:
+            return [None] * num_active
+        moves = (self.max_moves - self.moves) // rounds_left
+        return [(moves + k) // num_active for k in range(num_active)]
 
     def _done(self) -> bool:
         return any(self._stop(walker.best[0]) for walker in self.walkers)
@@ -304,6 +389,13 @@ class _Search:
         return self.stopped.is_set()
 
     def _bound(self, deadline: float) -> None:
+        try:
+            self._find_bound(deadline)
+        except BaseException as failure:  # raised again by the thread that waits
+            self.failure = failure
+            self.stopped.set()
+
+    def _find_bound(self, deadline: float) -> None:
         """The bound on time; it may also bring a schedule that meets it."""
         now = time.perf_counter()
         if self.budget_bytes < least_memory_bytes(self.graph)[0]:
@@ -320,10 +412,9 @@ class _Search:
         if cuts.is_done():
             self.stopped.set()
 
-    def _end_bound(self, bounding: threading.Thread) -> None:
+    def _end_bound(self) -> None:
         if self.cuts is not None and self.stopped.is_set():
             self.cuts.until = 0.0  # no further step is begun
-        bounding.join()
 
     def _take_up_bound(self, walker: _Walker, spare: bool) -> None:
         """Have `walker` go on from what the bound brought: its schedule, if that is better.
@@ -338,17 +429,17 @@ class _Search:
             walker.take(cuts.best.bind(self.graph))
         elif spare and cuts.suggested:
             walker.take(cuts.suggested[-1].bind(self.graph))
-            walker.greedy()
+            walker.greedy(self.stopped.is_set)
 
     def _num_walkers(self) -> int:
         num_ops = self.graph.num_ops
         few = self.num_threads
         return max(few, 8 if num_ops < 300 else 4 if num_ops < 3000 else few)
 
-    def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[np.int64]]:
+    def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[Any]]:
         from ._orders import greedy_order
 
-        lines = [schedule.bind(self.graph) for schedule in starts]
+        lines: list[NDArray[Any]] = [schedule.bind(self.graph) for schedule in starts]
         usual = np.arange(self.graph.num_ops, dtype=np.int64)
         lines.append(usual)
         if self.free:
@@ -358,7 +449,7 @@ class _Search:
             lines += [found[k] for k in np.argsort(peaks, kind="stable")[:3]]
         return lines
 
-    def _make(self, number: int, line: NDArray[np.int64], greedy: bool) -> _Walker:
+    def _make(self, number: int, line: NDArray[Any], greedy: bool) -> _Walker:
         from ._profile import LARGEST, make_profile
 
         profile = make_profile(self.steps, line, seed=self.seed * 1000 + number)
@@ -376,9 +467,9 @@ class _Search:
             best=np.array([np.inf, 0.0, np.inf]),
             price=np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s]),
         )
-        walker.take(line)
+        walker.note_best()
         if greedy and number % 4 in (0, 3) and not self.stopped.is_set():
-            walker.greedy()
+            walker.greedy(self.stopped.is_set)
         walker.note_least()
         return walker
 
@@ -437,5 +528,5 @@ def _load_kernels() -> None:
         price=np.ones(3),
     )
     walker.take(line)
-    walker.greedy()
+    walker.greedy(lambda: False)
     walker.walk(0.0, lambda _: False)

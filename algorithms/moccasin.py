@@ -16,7 +16,7 @@ from ._cut_search import CutSearch
 from ._cuts import Order
 from ._retention_model import RetentionModel, load_cp_model
 from ._scaling import byte_divisor, whole_costs
-from .bounds import FIXED_ORDER, as_finite, least_memory_bytes, scope_of
+from .bounds import FIXED_ORDER, as_finite, check_order, least_memory_bytes, scope_of
 from .local_search import local_search
 
 # CP-SAT multiplies demands by lengths in 64 bits.
@@ -70,6 +70,8 @@ def moccasin(
 
     Raises
     ------
+    SchedsimError
+        `start` is in another order, or `num_intervals` less than 1.
     MissingDependencyError
         OR-Tools is not installed.
     PlannerLimitError
@@ -98,7 +100,9 @@ def moccasin(
             f"num_intervals {num_intervals} must be at least 1", hint="2 is the paper's choice"
         )
     load_cp_model()
-    if start is None:
+    if start is not None:
+        check_order(graph, start, order)
+    else:
         start = local_search(
             graph, budget_bytes, order=order, time_limit_s=0.2 * time_limit_s, seed=seed
         ).schedule
@@ -130,7 +134,8 @@ def moccasin(
         if found is not None:
             simulation = simulate(graph, found)
             if simulation.peak_bytes <= budget_bytes and simulation.makespan_s < best_s:
-                best = found
+                best, best_s = found, simulation.makespan_s
+        proven_s = min(proven_s, best_s)  # the best may come from outside the class
         if proven_s > bound_s * (1 + OPTIMALITY_TOLERANCE):
             bound_s, scope = proven_s, retention_scope(order, num_intervals)
     bound_s, scope, more = as_finite(graph, bound_s, scope, best is not None)

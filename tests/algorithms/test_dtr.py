@@ -203,3 +203,12 @@ def test_another_implementation(theirs, heuristic):
     assert np.median(ratios) == pytest.approx(1, abs=0.01)
     assert np.quantile(ratios, 0.9) <= 1.2
     assert np.quantile(ratios, 0.1) >= 0.8
+
+
+@pytest.mark.parametrize("budget", [-(10**30), -1, 2**63, 10**30])
+def test_budgets_beyond_64_bits(budget):
+    """Too little fails as little does, and too much is plenty."""
+    graph = unit_training_chain(4)
+    plan = dtr(graph, budget)
+    assert plan.feasible == (budget > 0)
+    assert plan.feasible or plan.min_feasible_bytes

@@ -49,6 +49,11 @@ def without_cuts():
     return patch.object(CutSearch, "run")
 
 
+def from_store_all(graph, budget, **options):
+    """`moccasin` without a start by the local search, which without cuts ends by time alone."""
+    return moccasin(graph, budget, start=Schedule.store_all(graph), **options)
+
+
 def check(plan, graph, budget, want):
     """The plan is the optimum of its class, or says with proof that there is none."""
     if math.isinf(want):
@@ -86,7 +91,7 @@ def test_moccasin_equals_brute_force(seed):
     frontier = staged_frontier(graph, 1)
     for budget in budgets_of(rng, graph):
         with without_cuts():
-            plan = moccasin(graph, budget, num_workers=1)
+            plan = from_store_all(graph, budget, num_workers=1)
         check(plan, graph, budget, optimum_at(frontier, budget))
 
 
@@ -99,7 +104,7 @@ def test_moccasin_in_free_order(seed):
     for budget in budgets_of(rng, graph):
         best = exhaustive(graph, budget)
         with without_cuts():
-            plan = moccasin(graph, budget, order="free", num_workers=1)
+            plan = from_store_all(graph, budget, order="free", num_workers=1)
         if not best.feasible:
             assert not plan.feasible
             continue
@@ -153,8 +158,8 @@ def test_rounds_make_a_difference():
     ("name", "fraction", "planner"),
     [
         ("linear16_train", 0.5, checkmate),
-        ("linear16_train", 0.8, moccasin),
-        ("cm_fcn_8_vgg_train", 0.8, moccasin),
+        ("linear16_train", 0.8, from_store_all),
+        ("cm_fcn_8_vgg_train", 0.8, from_store_all),
         ("cm_mobilenet_train", 0.8, cuts),
         ("cm_resnet50_train", 0.8, cuts),
         ("linear64_train", 0.5, cuts),
@@ -228,7 +233,7 @@ def test_large_sizes_are_rounded_safely():
     for budget in (peak - 1, sum(sizes[1:5]), sum(sizes[4:])):
         want = fixed_order_optimum(graph, budget)
         with without_cuts():
-            plans = [checkmate(graph, budget), moccasin(graph, budget, num_workers=1)]
+            plans = [checkmate(graph, budget), from_store_all(graph, budget, num_workers=1)]
         for plan in plans:
             assert plan.peak_bytes <= budget
             assert plan.lower_bound_s <= want * (1 + 1e-9)
@@ -243,6 +248,28 @@ def test_start_is_used():
     assert simulate(graph, start).peak_bytes <= 10
     for planner in (checkmate, moccasin):
         assert planner(graph, 10, start=start, time_limit_s=0.0).makespan_s == 8
+
+
+def test_a_start_from_outside_the_class():
+    """Where the class holds no schedule, the start is the answer, and nothing says infeasible."""
+    graph = twice_in_a_stage()
+    start = Schedule.from_names(["op0", "op1", "op0", "op2", "op1", "op0", "op3", "op4"])
+    for planner in (checkmate, moccasin):
+        with without_cuts():
+            plan = planner(graph, 10, start=start)
+        assert plan.makespan_s == plan.lower_bound_s == 8
+        assert "of repeats" in plan.bound_scope
+        assert "infeasible" not in plan.options
+
+
+def test_a_start_in_another_order_is_refused():
+    """Its plan would be called one of the fixed order."""
+    graph = twice_in_a_stage()
+    start = Schedule.from_names(["op4", "op0", "op1", "op2", "op3"])
+    for planner in (checkmate, moccasin):
+        with pytest.raises(SchedsimError, match="op4 before op3"):
+            planner(graph, 100, start=start)
+    assert moccasin(graph, 100, order="free", start=start).feasible
 
 
 def test_refusals():

@@ -1,0 +1,49 @@
+"""The examples in the docstrings run, of modules imported by the name that users import them by.
+
+Collected by path, the outer folders would be imported under other names, and numba would cache
+their kernels under these, from which nobody can load them later.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import pkgutil
+
+import pytest
+
+import schedsim
+
+_PACKAGES = ["schedsim", "schedsim.algorithms", "schedsim.validation"]
+# Needed to import some modules, whether or not they have examples.
+_EXTRAS = {"schedsim.validation": "torch"}
+# Importing these runs a program.
+_PROGRAMS = {"schedsim.__main__"}
+
+
+def _module_names() -> list[str]:
+    """All modules of the three packages that can be imported here."""
+    names = set()
+    for package in _PACKAGES:
+        needed = _EXTRAS.get(package)
+        if needed is not None and importlib.util.find_spec(needed) is None:
+            continue
+        names.add(package)
+        path = importlib.import_module(package).__path__
+        names |= {found.name for found in pkgutil.walk_packages(path, f"{package}.")}
+    return sorted(names - _PROGRAMS)
+
+
+@pytest.mark.parametrize("name", _module_names())
+def test_examples(name):
+    """What a docstring says comes out."""
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_there_are_examples():
+    """The walk reaches the public calls and the planners."""
+    names = _module_names()
+    assert {"schedsim.simulator", "schedsim.cli", "schedsim.algorithms.local_search"} <= set(names)
+    assert doctest.testmod(importlib.import_module("schedsim.algorithms.dtr")).attempted > 0
+    assert schedsim.__name__ in names
