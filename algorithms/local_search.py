@@ -49,6 +49,7 @@ def local_search(
     num_threads: int | None = None,
     gap: float = 0.0,
     starts: Sequence[Schedule] = (),
+    on_least: Callable[[Simulation], object] | None = None,
 ) -> Plan:
     """The fastest schedule within `budget_bytes` found by annealing in `time_limit_s`.
 
@@ -74,6 +75,8 @@ def local_search(
         To the proven bound, at which to stop.
     starts
         Schedules to start from beside the usual ones; they need not fit.
+    on_least
+        Called with the schedule of the least peak seen, simulated, where none fits.
 
     Returns
     -------
@@ -123,6 +126,8 @@ def local_search(
     if interrupted:
         options["interrupted"] = True
     least = search.least()
+    if best is None and on_least is not None:
+        on_least(least)
     return make_plan(
         graph,
         budget_bytes,
@@ -327,7 +332,7 @@ class _Search:
         """Have `walker` go on from the schedule that the bound brought, if that is better."""
         found = self.cuts.best if self.cuts is not None else None
         if found is not None and self.cuts is not None and self.cuts.best_s < walker.best[0]:
-            walker.take(found.bind(self.graph))
+            walker.take(found.bind(self.graph).astype(np.int64))
 
     def _num_walkers(self) -> int:
         num_ops = self.graph.num_ops
@@ -337,7 +342,7 @@ class _Search:
     def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[np.int64]]:
         from ._orders import greedy_order
 
-        lines = [schedule.bind(self.graph) for schedule in starts]
+        lines = [schedule.bind(self.graph).astype(np.int64) for schedule in starts]
         usual = np.arange(self.graph.num_ops, dtype=np.int64)
         lines.append(usual)
         if self.free:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .api import ParetoCurve
 from .chain import Chain
+from .curves import ParetoCurve
 from .graph import Graph
 from .simulator import CATEGORIES, Simulation
 

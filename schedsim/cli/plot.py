@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from ..api import pareto, try_plan
+from .._pareto import pareto
+from ..api import try_plan
 from ..chain import Chain
 from ..errors import SchedsimError, UnsupportedError
 from ..schedule import Schedule
