@@ -1,4 +1,4 @@
-"""The memory/time curve of a graph: asked where it tells most, each schedule a start for the next."""
+"""The memory/time curve of a graph: asked where it tells most, warm-started from neighbours."""
 
 from __future__ import annotations
 
