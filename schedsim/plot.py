@@ -37,6 +37,8 @@ _LANES = (
 )
 # More columns than a page shows; runs beyond that share one.
 _MOST_COLUMNS = 1500
+# Axes of a curve are logarithmic where budgets, or overheads, spread further than this.
+_LOG_FROM, _LOG_OVERHEAD = 20, 2.0
 # Colour and marker of each curve, so that a planner is known without its colour too.
 _LINES = (
     ("#0072B2", "o"),
@@ -216,7 +218,8 @@ def draw_pareto(curves: Sequence[ParetoCurve], *, axes: Axes | None = None) -> F
     Exact curves are bare steps. Found ones have a marker at each point, filled where it is proven
     optimal; beside them, dashed, the proven bound, and shaded what lies open between the two. A
     ring marks the knee of the first curve (see `schedsim.curves.find_knee`), a dotted line
-    its proven least memory.
+    its proven least memory. Axes whose
+    range is wide are logarithmic.
     """
     figure, axes = _canvas(axes)
     largest = max(point.budget_bytes for curve in curves for point in curve.points)
@@ -250,6 +253,12 @@ def draw_pareto(curves: Sequence[ParetoCurve], *, axes: Axes | None = None) -> F
         ylabel="time over store-all [%]",
     )
     axes.set_ylim(bottom=0)
+    points = [point for curve in curves for point in curve.points]
+    if min(point.budget_bytes for point in points) * _LOG_FROM < largest:
+        axes.set_xscale("log")
+    if max(point.overhead for point in points) > _LOG_OVERHEAD:
+        axes.set_yscale("symlog", linthresh=10)  # in per cent; linear down to nothing
+        axes.yaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure

@@ -34,9 +34,9 @@ OWN_OPTIONS = {
     ("plan",): {"--gap", "--json", "--mem", "--output", "--planner", "--slots", "--time-limit"},
     ("simulate",): {"--json", "--mem", "--output", "--schedule"},
     ("compare",): {"--json", "--mem", "--output", "--planners"},
-    ("plot", "timeline"): {"--mem", "--output"},
+    ("plot", "timeline"): {"--against", "--mem", "--output"},
     ("plot", "schedule"): {"--mem", "--output"},
-    ("plot", "pareto"): {"--output", "--planners"},
+    ("plot", "frontier"): {"--order", "--output", "--planners", "--points", "--time-limit"},
 }
 
 
