@@ -255,10 +255,16 @@ def draw_pareto(curves: Sequence[ParetoCurve], *, axes: Axes | None = None) -> F
     axes.set_ylim(bottom=0)
     points = [point for curve in curves for point in curve.points]
     if min(point.budget_bytes for point in points) * _LOG_FROM < largest:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     if max(point.overhead for point in points) > _LOG_OVERHEAD:
         axes.set_yscale("symlog", linthresh=10)  # in per cent; linear down to nothing
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_ylim(top=150 * max(point.overhead for point in points))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure
