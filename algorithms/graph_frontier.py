@@ -16,6 +16,7 @@ from schedsim.simulator import Simulation, simulate
 
 from ._cuts import Order
 from .bounds import least_memory_bytes, scope_of
+from .chen_articulation import chen_articulation
 from .local_search import local_search
 
 # Of the time allowed: until the least memory is found, and until no more points are looked for.
@@ -36,7 +37,8 @@ def graph_frontier(
 ) -> ParetoCurve:
     """The memory/time curve of `graph`, by `local_search` at budgets chosen as the curve appears.
 
-    It begins at the store-all peak and halves the way down to the proven least memory, and from
+    It begins at the store-all peak, and at the least memory of segments between articulation
+    points (`chen_articulation`). It halves the way down to the proven least memory, and from
     then on between what was found and what was not, until the least feasible memory is known to
     a 500th of the store-all peak. Then it asks in the middle of that gap between neighbouring
     points whose rectangle, budgets times seconds, is largest: the curve runs through these
@@ -166,6 +168,7 @@ class _Curve:
 
     def descend(self) -> None:
         """Go down to the least feasible memory."""
+        self.add_segments()
         too_small = self.least_bytes - 1
         least: Simulation | None = None  # the schedule of the least peak, its time as it came
         while self.left_s(_DESCENT_SHARE) > self.shortest_s:
@@ -184,6 +187,14 @@ class _Curve:
                     least = seen
         if least is not None:
             self.ask(least.peak_bytes, self.share_s(_SEARCH_SHARE), near=least)
+
+    def add_segments(self) -> None:
+        """Begin with what segments reach: on long graphs, less memory than a short search."""
+        least_bytes = chen_articulation(self.graph, self.least_bytes).min_feasible_bytes
+        if least_bytes is not None:
+            plan = chen_articulation(self.graph, least_bytes)
+            if plan.schedule is not None:
+                self.add(simulate(self.graph, plan.schedule))
 
     def refine(self) -> None:
         """Ask in the largest gap, until none is open, there is no time or there are enough."""
