@@ -59,6 +59,7 @@ def local_search(
     gap: float = 0.0,
     starts: Sequence[Schedule] = (),
     max_moves: int | None = None,
+    on_least: Callable[[Simulation], object] | None = None,
 ) -> Plan:
     """The fastest schedule within `budget_bytes` found by annealing in `time_limit_s`.
 
@@ -89,6 +90,8 @@ def local_search(
     max_moves
         Of all walkers together; the bound is then found before they set out. With one thread, and
         where this ends the search before the time does, runs with the same seed are the same.
+    on_least
+        Called with the schedule of the least peak seen, simulated, where none fits.
 
     Returns
     -------
@@ -148,6 +151,8 @@ def local_search(
     if interrupted:
         options["interrupted"] = True
     least = search.least()
+    if best is None and on_least is not None:
+        on_least(least)
     return make_plan(
         graph,
         budget_bytes,

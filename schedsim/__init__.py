@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from .api import compare, pareto, plan
+from ._pareto import pareto
+from .api import compare, plan
 from .chain import Chain, Stage
 from .errors import (
     InfeasibleBudgetError,

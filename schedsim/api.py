@@ -1,11 +1,9 @@
-"""The calls that most programs need: plan, compare, pareto."""
+"""The calls that most programs need: plan and compare."""
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from .chain import Chain
@@ -20,38 +18,6 @@ from .errors import (
 from .graph import Graph
 from .plans import Plan
 from .units import format_bytes, parse_bytes
-
-_NO_LIMIT = 2**53 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class ParetoPoint:
-    """A break point of a memory/time curve: with this budget, this time; a byte less costs more."""
-
-    budget_bytes: int
-    makespan_s: float
-    overhead: float
-
-
-@dataclass(frozen=True)
-class ParetoCurve:
-    """Break points by ascending budget, of the schedules in `scope`; `exact` where proven."""
-
-    workload_name: str
-    planner: str
-    scope: str
-    exact: bool
-    points: tuple[ParetoPoint, ...]
-    planning_s: float
-
-    def __str__(self) -> str:
-        kind = "exact" if self.exact else "found"
-        lines = [f"{self.workload_name}: {len(self.points)} break points ({kind}, {self.scope})"]
-        lines += [
-            f"  {format_bytes(point.budget_bytes):<28}{point.overhead:+.2%}"
-            for point in self.points
-        ]
-        return "\n".join(lines)
 
 
 def plan(
@@ -154,78 +120,6 @@ def comparable(workload: Chain | Graph) -> list[str]:
 
     names = (name for name, info in PLANNERS.items() if workload.kind in info.kinds)
     return [name for name in names if name not in ("auto", "exhaustive")]
-
-
-def pareto(
-    workload: Chain | Graph,
-    planner: str = "frontier",
-    *,
-    budgets: Iterable[int] | None = None,
-) -> ParetoCurve:
-    """The memory/time curve of `planner` on `workload`.
-
-    Parameters
-    ----------
-    planner
-        ``"frontier"`` gives every break point of the optimal persistent schedules of a chain,
-        exactly, in one run. Any other planner is asked at each of `budgets`.
-    budgets
-        In bytes; by default 32 budgets spread over the range from least to store-all peak.
-
-    Examples
-    --------
-    >>> import schedsim
-    >>> chain = schedsim.Chain.from_arrays("two", 4, forward_s=[1, 1], backward_s=[2, 2],
-    ...                                    output_bytes=[4, 4], saved_bytes=[10, 10])
-    >>> [(point.budget_bytes, point.makespan_s) for point in schedsim.pareto(chain).points]
-    [(26, 7.0), (32, 6.0)]
-    """
-    started = time.perf_counter()
-    if planner == "frontier" and isinstance(workload, Chain):
-        from .algorithms.frontier import exact_frontier
-
-        curve = exact_frontier(workload)
-        points = [
-            (int(b), float(t)) for b, t in zip(curve.budget_bytes, curve.makespan_s, strict=True)
-        ]
-        scope, exact = curve.scope, True
-    else:
-        points = _sampled(workload, planner, budgets)
-        scope, exact = f"plans of {planner}", False
-    return ParetoCurve(
-        workload_name=workload.name,
-        planner=planner,
-        scope=scope,
-        exact=exact,
-        points=tuple(ParetoPoint(b, t, _overhead(t, workload)) for b, t in points),
-        planning_s=time.perf_counter() - started,
-    )
-
-
-def _overhead(makespan_s: float, workload: Chain | Graph) -> float:
-    return makespan_s / workload.store_all_s - 1.0 if workload.store_all_s else 0.0
-
-
-def _sampled(
-    workload: Chain | Graph, planner: str, budgets: Iterable[int] | None
-) -> list[tuple[int, float]]:
-    if budgets is None:
-        whole = try_plan(workload, 2**53 - 1, planner)
-        most, least = (
-            try_plan(workload, 2**53 - 1, "store_all").peak_bytes,
-            whole.min_feasible_bytes,
-        )
-        if most is None or least is None:
-            raise SchedsimError(f"{planner} gives no range of budgets", hint="pass budgets=")
-        budgets = [least + (most - least) * k // 31 for k in range(32)]
-    found: dict[int, float] = {}
-    for budget in sorted(set(budgets)):
-        answer = try_plan(workload, budget, planner)
-        if answer.peak_bytes is not None and answer.makespan_s is not None:
-            best = min(found.values(), default=float("inf"))
-            if answer.makespan_s < best:
-                found[answer.peak_bytes] = answer.makespan_s
-    return sorted(found.items())
 
 
 def _budget(value: int | str) -> int:

@@ -32,6 +32,9 @@ recomputed from. Saved: other forward tensors that a backward op reads. Gradient
 and backward. Recompute: outputs of repeated forward runs, the recompute working set. Transient:
 forward tensors on their way to the next op. Workspace: temporary bytes of the running op."""
 
+RUN_KINDS = ("forward", "recomputed", "loss", "backward")
+"""Kinds of runs. Recomputed: a run of a forward op that is not its first."""
+
 
 @dataclass(frozen=True, slots=True)
 class LiveTensor:
@@ -100,6 +103,22 @@ class Simulation:
     def num_recomputed(self) -> int:
         """Number of runs beyond the first of each op."""
         return self.num_runs - self._graph.num_ops
+
+    @property
+    def run_s(self) -> NDArray[np.float64]:
+        """Seconds that each run takes, ``(num_runs,)``."""
+        return self._graph.arrays.op_time_s[self._runs]
+
+    @cached_property
+    def run_kinds(self) -> NDArray[np.uint8]:
+        """What runs, ``(num_runs,)``: indices into `RUN_KINDS`."""
+        phase = self._graph.arrays.op_phase[self._runs]
+        again = np.ones(self.num_runs, dtype=bool)
+        again[np.unique(self._runs, return_index=True)[1]] = False
+        forward = np.where(again, RUN_KINDS.index("recomputed"), RUN_KINDS.index("forward"))
+        loss, backward = RUN_KINDS.index("loss"), RUN_KINDS.index("backward")
+        kinds = np.where(phase == 0, forward, np.where(phase == 1, loss, backward))
+        return kinds.astype(np.uint8)
 
     @cached_property
     def timeline(self) -> dict[str, NDArray[np.int64]]:

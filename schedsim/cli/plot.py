@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
-from ..api import pareto, try_plan
+from .._pareto import pareto
+from ..api import try_plan
 from ..chain import Chain
 from ..errors import SchedsimError, UnsupportedError
+from ..graph import Graph
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
-from .app import YES, SuggestingGroup, help_without_command
+from .app import INTERRUPTED, YES, SuggestingGroup, help_without_command
 from .inputs import (
     Loaded,
     Source,
@@ -30,16 +32,16 @@ SUFFIXES = (".svg", ".png", ".pdf")
     "plot",
     cls=SuggestingGroup,
     invoke_without_command=True,
-    subcommand_metavar="timeline|pareto|schedule|validate [ARGS]...",
+    subcommand_metavar="timeline|frontier|schedule|validate [ARGS]...",
     short_help="Draw memory over a step, the trade-off curve, or a schedule.",
 )
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Draw a timeline, a Pareto curve, a schedule or a validation, as svg, png or pdf.
+    """Draw a timeline, a memory/time frontier, a schedule or a validation, as svg, png or pdf.
 
     \b
     schedsim plot timeline --layers 96 plan.json -o timeline.svg
-    schedsim plot pareto --layers 96 -o pareto.svg
+    schedsim plot frontier --layers 96 -o frontier.svg
     schedsim plot schedule --layers 24 --mem 4GB -o schedule.png
     """
     return help_without_command(ctx)
@@ -47,9 +49,18 @@ def command(ctx: click.Context) -> int:
 
 @command.command("timeline", short_help="Live memory by category over the op runs.")
 @budget_option(required=False)
+@click.option(
+    "--against",
+    type=click.Choice(["runs", "time"]),
+    default="runs",
+    show_default=True,
+    help="Every run as wide as the next, or as its time.",
+)
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 @workload_options
-def timeline(source: Source, budget_bytes: int | None, output: str) -> int:
+def timeline(
+    source: Source, budget_bytes: int | None, against: Literal["runs", "time"], output: str
+) -> int:
     """Live memory by category over the runs of a plan, of --mem, or of store-all.
 
     \b
@@ -59,7 +70,7 @@ def timeline(source: Source, budget_bytes: int | None, output: str) -> int:
     from ..plot import draw_timeline
 
     _, simulation, budget = _simulated(source, budget_bytes)
-    _write(draw_timeline(simulation, budget_bytes=budget), output)
+    _write(draw_timeline(simulation, budget_bytes=budget, against=against), output)
     return YES
 
 
@@ -81,31 +92,56 @@ def schedule(source: Source, budget_bytes: int | None, output: str) -> int:
     return YES
 
 
-@command.command("pareto", short_help="Time against budget: the exact curve and other planners.")
-@click.option("--planners", help="Comma-separated names to draw beside the exact curve.")
-@output_option("Picture to write: .svg, .png or .pdf.", required=True)
+@command.command("frontier", short_help="Time against budget: the curve, its bound and its knee.")
+@click.option("--planners", help="Comma-separated names to draw beside the curve.")
+@click.option("--order", help="Order of first runs of a graph: fixed (default) or free.")
+@click.option("--time-limit", "time_limit_s", type=float, help="Seconds for a graph's curve [30].")
+@click.option("--points", "num_points", type=int, help="Points to look for on a graph [24].")
+@output_option("Picture to write, .svg, .png or .pdf; or the numbers: .json.", required=True)
 @workload_options
-def pareto_(source: Source, planners: str | None, output: str) -> int:
-    """Overhead against budget: the exact curve of a chain, and other planners' plans.
+def frontier(source: Source, planners: str | None, output: str, **more: Any) -> int:
+    """Overhead against budget: exact on a chain; found and bounded on a graph; the knee marked.
 
     \b
-    schedsim plot pareto --layers 24 --planners periodic,revolve -o pareto.svg
+    schedsim plot frontier --layers 24 --planners periodic,revolve -o frontier.svg
+    schedsim plot frontier graph.json --order free --time-limit 60 -o frontier.json
     """
-    _check_suffix(output)
-    from ..plot import draw_pareto
-
+    _check_suffix(output, (*SUFFIXES, ".json"))
+    names = [name.strip() for name in planners.split(",")] if planners else []
+    if names and Path(output).suffix == ".json":
+        raise SchedsimError("--planners is for pictures", hint="leave it out, or write a .svg")
     loaded = source.read()
-    if not isinstance(loaded.workload, Chain):
+    options = {name: value for name, value in more.items() if value is not None}
+    flags = {"order": "--order", "time_limit_s": "--time-limit", "num_points": "--points"}
+    if isinstance(loaded.workload, Chain) and options:
         raise UnsupportedError(
-            f"{loaded.workload.name} is a graph; exact curves are for chains",
-            hint="use --granularity layer or block",
+            f"{flags[next(iter(options))]} is for graphs, and {loaded.workload.name} is a chain",
+            hint="leave it out: the frontier of a chain is exact",
         )
+    budgets = None
     with working("computing the curve"):
-        curves = [pareto(loaded.workload)]
-        for name in planners.split(",") if planners else ():
-            curves.append(pareto(loaded.workload, name.strip()))
-    _write(draw_pareto(curves), output)
-    return YES
+        curves = [pareto(loaded.workload, **options)]
+        if isinstance(loaded.workload, Graph):
+            budgets = [point.budget_bytes for point in curves[0].points]
+        for name in [] if curves[0].interrupted else names:
+            curve = pareto(loaded.workload, name, budgets=budgets)
+            if curve.points:
+                curves.append(curve)
+            else:
+                click.echo(f"{name} left out: nothing fits at any budget of the curve", err=True)
+    if Path(output).suffix == ".json":
+        import json
+
+        from ..files import write_atomically
+
+        text = json.dumps(curves[0].to_dict(), indent=1, allow_nan=False)
+        write_atomically(output, f"{text}\n".encode())
+        click.echo(f"wrote {output}", err=True)
+    else:
+        from ..plot import draw_pareto
+
+        _write(draw_pareto(curves), output)
+    return INTERRUPTED if curves[0].interrupted else YES
 
 
 @command.command("validate", short_help="Memory predicted and measured, over each other.")
@@ -131,10 +167,11 @@ def validate_(report_file: str, output: str) -> int:
     return YES
 
 
-def _check_suffix(output: str) -> None:
+def _check_suffix(output: str, known: tuple[str, ...] = SUFFIXES) -> None:
     suffix = Path(output).suffix
-    if suffix not in SUFFIXES:
-        raise SchedsimError(f"-o {output}: cannot draw {suffix!r}", hint="use .svg, .png or .pdf")
+    if suffix not in known:
+        able = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise SchedsimError(f"-o {output}: cannot draw {suffix!r}", hint=f"use {able}")
 
 
 def _simulated(source: Source, budget_bytes: int | None) -> tuple[Loaded, Simulation, int | None]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from chains import random_chain, unit_chain
 from matplotlib.figure import Figure
+from training_graphs import unit_training_chain
 
 import schedsim
 from schedsim.plot import draw_pareto, draw_schedule, draw_timeline, schedule_grid
@@ -61,3 +63,41 @@ def test_drawing_into_given_axes():
     ):
         assert draw(axes) is figure
         assert axes.get_xlabel()
+
+
+def test_curves_of_graphs_have_a_mark_per_point():
+    """Proven ones filled, others hollow; the bound and the knee beside them."""
+    curve = schedsim.pareto(unit_training_chain(10), time_limit_s=1.0, num_points=8)
+    axes = draw_pareto([curve]).axes[0]
+    marks = [line for line in axes.lines if line.get_marker() == "o"]
+    assert sum(line.get_xdata().size for line in map(_as_arrays, marks)) == len(curve.points)
+    _, labels = axes.get_legend_handles_labels()
+    assert {"proven bound", "proven least memory", "knee"} <= set(labels)
+
+
+def _as_arrays(line):
+    line.set_data(*map(np.asarray, line.get_data()))
+    return line
+
+
+@pytest.mark.parametrize("against", ["runs", "time"])
+def test_the_strip_marks_every_repeated_run(against):
+    """F0 F1 loss B1 F0 B0, each of a second but the loss: the fifth run is a repetition."""
+    chain = unit_chain(2)
+    schedule = schedsim.Schedule.from_names(["F0", "F1", "loss", "B1", "F0", "B0"])
+    simulation = schedsim.simulate(chain, schedule)
+    axes = draw_timeline(simulation, against=against).axes[0]
+    lanes = {patch.get_label(): patch.get_data() for patch in axes.child_axes[0].patches}
+    filled = lanes["recomputed"].values - lanes["recomputed"].baseline
+    assert filled.tolist() == [0, 0, 0, 0, 1, 0]
+    assert lanes["recomputed"].edges[-1] == {"runs": 6, "time": 5}[against]
+
+
+def test_long_timelines_keep_their_peak():
+    """Runs share columns, and the highest of them is shown."""
+    chain = unit_chain(1600)
+    simulation = schedsim.simulate(chain, schedsim.Schedule.store_all(chain))
+    patches = draw_timeline(simulation).axes[0].patches
+    tops = np.max([patch.get_data().values for patch in patches], axis=0)
+    assert tops.size == 1500
+    assert tops.max() * 1000 == simulation.peak_bytes  # in kB

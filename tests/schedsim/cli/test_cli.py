@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from training_graphs import unit_training_chain
 
 import schedsim
 from schedsim.cli.app import COMMANDS, run
@@ -178,11 +179,11 @@ def test_truncated_files_are_refused(call, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
-@pytest.mark.parametrize("kind", ["timeline", "schedule", "pareto"])
+@pytest.mark.parametrize("kind", ["timeline", "schedule", "frontier"])
 def test_plots_are_written(call, chain_file, tmp_path, kind, suffix):
     """Each picture in each format begins as that format does."""
     file = tmp_path / f"picture.{suffix}"
-    budget = [] if kind == "pareto" else ["--mem", "60"]
+    budget = [] if kind == "frontier" else ["--mem", "60"]
     assert call("plot", kind, chain_file, *budget, "-o", str(file))[0] == 0
     magic = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}[suffix]
     assert file.read_bytes().startswith(magic)
@@ -236,3 +237,16 @@ def test_an_internal_fault_is_one_line(monkeypatch, call):
     monkeypatch.setitem(os.environ, "SCHEDSIM_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         run(["env"])
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "json"])
+def test_the_frontier_of_a_graph_is_written(call, tmp_path, suffix):
+    """With a time limit, as picture and as numbers."""
+    file, graph = tmp_path / f"frontier.{suffix}", tmp_path / "graph.json"
+    schedsim.save(unit_training_chain(8), graph)
+    options = ["--order", "free", "--time-limit", "0.5", "--points", "5"]
+    assert call("plot", "frontier", str(graph), *options, "-o", str(file))[0] == 0
+    magic = {"svg": b"<?xml", "png": b"\x89PNG", "json": b"{"}[suffix]
+    assert file.read_bytes().startswith(magic)
+    if suffix == "json":
+        assert len(json.loads(file.read_text())["points"]) > 1

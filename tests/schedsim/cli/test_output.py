@@ -31,12 +31,15 @@ FORMULA_OPTIONS = {
     "--tensor-parallel", "--times", "--zero",
 }  # fmt: skip
 OWN_OPTIONS = {
-    ("plan",): {"--gap", "--json", "--mem", "--output", "--planner", "--slots", "--time-limit"},
+    ("plan",): {
+        *("--gap", "--json", "--mem", "--order", "--output", "--planner", "--search-seed"),
+        *("--slots", "--time-limit"),
+    },
     ("simulate",): {"--json", "--mem", "--output", "--schedule"},
-    ("compare",): {"--json", "--mem", "--output", "--planners"},
-    ("plot", "timeline"): {"--mem", "--output"},
+    ("compare",): {"--json", "--mem", "--output", "--planners", "--time-limit"},
+    ("plot", "timeline"): {"--against", "--mem", "--output"},
     ("plot", "schedule"): {"--mem", "--output"},
-    ("plot", "pareto"): {"--output", "--planners"},
+    ("plot", "frontier"): {"--order", "--output", "--planners", "--points", "--time-limit"},
 }
 
 

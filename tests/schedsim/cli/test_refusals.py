@@ -51,6 +51,8 @@ def call(capsys):
     ("line", "code", "says"),
     [
         ("plan chain.json --mem 60 --layrs 3", 2, "did you mean --layers?"),
+        ("plot frontier chain.json --order free -o x.svg", 2, "--order is for graphs"),
+        ("plot frontier chain.json -o x.gif", 2, "use .svg, .png, .pdf or .json"),
         ("plot timelin chain.json -o x.svg", 2, "did you mean 'timeline'?"),
         ("plan chain.json --mem 60 --zero 1", 2, "both a workload file and --zero are given"),
         ("plan chain.json --mem 60 -o chain.json", 2, "would overwrite an input"),

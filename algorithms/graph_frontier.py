@@ -1,0 +1,314 @@
+"""The memory/time curve of a graph: asked where it tells most, warm-started from neighbours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from schedsim.curves import BoundPoint, ParetoCurve, ParetoPoint
+from schedsim.errors import SchedsimError
+from schedsim.graph import Graph
+from schedsim.plans import OPTIMALITY_TOLERANCE
+from schedsim.schedule import Schedule
+from schedsim.simulator import Simulation, simulate
+
+from ._cuts import Order
+from .bounds import least_memory_bytes, scope_of
+from .chen_articulation import chen_articulation
+from .local_search import local_search
+
+# Of the time allowed: until the least memory is found, and until no more points are looked for.
+# What remains goes to the points that are not proven.
+_DESCENT_SHARE = 0.25
+_SEARCH_SHARE = 0.6
+# Budgets closer together than this part of the store-all peak count as one.
+_RESOLUTION = 500
+
+
+def graph_frontier(
+    graph: Graph,
+    *,
+    order: Order = "fixed",
+    time_limit_s: float = 30.0,
+    num_points: int = 24,
+    seed: int = 0,
+) -> ParetoCurve:
+    """The memory/time curve of `graph`, by `local_search` at budgets chosen as the curve appears.
+
+    It begins at the store-all peak, and at the least memory of segments between articulation
+    points (`chen_articulation`). It halves the way down to the proven least memory, and from
+    then on between what was found and what was not, until the least feasible memory is known to
+    a 500th of the store-all peak. Then it asks in the middle of that gap between neighbouring
+    points whose rectangle, budgets times seconds, is largest: the curve runs through these
+    rectangles, and they are large where it bends and where points are far apart. Budgets asked in
+    vain, and proven bounds, make a rectangle smaller. In the end each point that is not proven
+    is searched once more, from the least budget up.
+
+    Every search starts from the schedules of both neighbouring points, of which that of the
+    smaller budget fits. A point's budget is the simulated peak of its schedule; points that
+    another one beats in both are dropped.
+
+    Parameters
+    ----------
+    order
+        ``"fixed"`` or ``"free"``, as of `local_search`.
+    time_limit_s
+        For the whole curve; a single search over 10,000 ops is not begun for less than some
+        seconds, so that few points are found there.
+    num_points
+        No more are looked for once there are that many; at least 2.
+    seed
+        Of the searches. As the time allowed is measured, two runs may still differ.
+
+    Returns
+    -------
+    ParetoCurve
+        With the schedules; interrupting gives the curve so far. The store-all point, or one of the
+        same time and less memory, is the last.
+
+    Raises
+    ------
+    SchedsimError
+        An option is out of its range.
+
+    Notes
+    -----
+    O(num_points) searches. Choosing by rectangles is the sandwich rule for monotone curves (Ruzika
+    & Wiecek 2005, "Approximation methods in multiobjective programming", section 3).
+
+    Examples
+    --------
+    >>> from schedsim import Chain
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> curve = graph_frontier(chain.graph, order="free", time_limit_s=2)
+    >>> [(point.budget_bytes, point.makespan_s) for point in curve.points]
+    [(5, 11.0), (6, 9.0), (7, 8.0)]
+    >>> curve.exact
+    True
+    """
+    started = time.perf_counter()
+    scope = scope_of(order)
+    if not time_limit_s >= 0:
+        raise SchedsimError(f"time_limit_s {time_limit_s} is not at least 0", hint="give seconds")
+    if num_points < 2:
+        raise SchedsimError(f"num_points {num_points} is not at least 2", hint="ask for both ends")
+    curve = _Curve(graph, order, time_limit_s, num_points, seed, started)
+    interrupted = False
+    try:
+        curve.descend()
+        curve.refine()
+        curve.polish()
+    except (KeyboardInterrupt, _Interrupted):
+        interrupted = True
+    return ParetoCurve(
+        workload_name=graph.name,
+        planner="local_search",
+        scope=scope,
+        exact=curve.is_exact(),
+        points=tuple(curve.points()),
+        planning_s=time.perf_counter() - started,
+        store_all_s=graph.store_all_s,
+        bounds=tuple(curve.bounds()),
+        least_memory_bytes=curve.least_bytes,
+        interrupted=interrupted,
+        seed=seed,
+    )
+
+
+class _Interrupted(Exception):
+    """A search ended because the user wants to."""
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """What lies open between two neighbouring points: budgets, and seconds."""
+
+    first_bytes: int
+    last_bytes: int
+    height_s: float
+
+    @property
+    def num_budgets(self) -> int:
+        return self.last_bytes - self.first_bytes + 1
+
+    @property
+    def area(self) -> float:
+        return self.num_budgets * self.height_s
+
+
+class _Curve:
+    """Schedules found, budgets asked, and bounds proven."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        order: Order,
+        time_limit_s: float,
+        num_points: int,
+        seed: int,
+        started: float,
+    ) -> None:
+        self.graph, self.order, self.seed = graph, order, seed
+        self.time_limit_s, self.num_points, self.started = time_limit_s, num_points, started
+        everything = simulate(graph, Schedule.store_all(graph))
+        self.found = [everything]  # by ascending peak, and falling makespan
+        self.asked: list[int] = []
+        self.proven: list[tuple[int, float]] = [(everything.peak_bytes, graph.store_all_s)]
+        self.least_bytes, _ = least_memory_bytes(graph)
+        self.finest_bytes = max(1, everything.peak_bytes // _RESOLUTION)
+        # No search is worth its start in less.
+        self.shortest_s = min(0.02 + 3e-4 * graph.num_ops, time_limit_s / 4)
+
+    def left_s(self, share: float) -> float:
+        """Seconds until that share of the time allowed is used."""
+        return self.started + share * self.time_limit_s - time.perf_counter()
+
+    def descend(self) -> None:
+        """Go down to the least feasible memory."""
+        self.add_segments()
+        too_small = self.least_bytes - 1
+        least: Simulation | None = None  # the schedule of the least peak, its time as it came
+        while self.left_s(_DESCENT_SHARE) > self.shortest_s:
+            lowest = self.found[0].peak_bytes if least is None else least.peak_bytes
+            if lowest - too_small <= self.finest_bytes:
+                break
+            budget = (lowest + too_small) // 2
+            if not self.asked and self.least_bytes > too_small:
+                budget = max(budget, self.least_bytes)
+            seen = self.ask(budget, self.share_s(_SEARCH_SHARE), near=least)
+            if self.found[0].peak_bytes <= budget:
+                least = None
+            else:
+                too_small = max(budget, self.least_bytes - 1)
+                if seen is not None and seen.peak_bytes < lowest:
+                    least = seen
+        if least is not None:
+            self.ask(least.peak_bytes, self.share_s(_SEARCH_SHARE), near=least)
+
+    def add_segments(self) -> None:
+        """Begin with what segments reach: on long graphs, less memory than a short search."""
+        least_bytes = chen_articulation(self.graph, self.least_bytes).min_feasible_bytes
+        if least_bytes is not None:
+            plan = chen_articulation(self.graph, least_bytes)
+            if plan.schedule is not None:
+                self.add(simulate(self.graph, plan.schedule))
+
+    def refine(self) -> None:
+        """Ask in the largest gap, until none is open, there is no time or there are enough."""
+        while len(self.found) < self.num_points and self.left_s(_SEARCH_SHARE) > self.shortest_s:
+            gaps = [gap for gap in self.gaps() if gap.num_budgets >= self.finest_bytes]
+            if not gaps:
+                break
+            gap = max(gaps, key=lambda gap: gap.area)
+            self.ask((gap.first_bytes + gap.last_bytes) // 2, self.share_s(_SEARCH_SHARE))
+
+    def polish(self) -> None:
+        """Search again at what is not proven, from the least budget up."""
+        budgets = [point.budget_bytes for point in self.points() if not point.exact]
+        for number, budget in enumerate(budgets):
+            seconds = self.left_s(1.0) / (len(budgets) - number)
+            if self.left_s(1.0) < self.shortest_s:
+                return
+            self.ask(budget, max(seconds, self.shortest_s))
+
+    def share_s(self, share: float) -> float:
+        """Seconds for a search, so that there are enough for the other points."""
+        left = max(1, self.num_points - len(self.found))
+        most = 2 * self.time_limit_s / self.num_points
+        return max(self.shortest_s, min(most, self.left_s(share) / left))
+
+    def gaps(self) -> Iterator[_Gap]:
+        """What is open between neighbours."""
+        for low, high in pairwise(self.found):
+            vain = [b for b in self.asked if low.peak_bytes <= b < high.peak_bytes]
+            least_s = max(high.makespan_s, self.bound_s(high.peak_bytes - 1))
+            height_s = low.makespan_s - least_s
+            first = max([low.peak_bytes, *vain]) + 1
+            if first < high.peak_bytes and height_s > OPTIMALITY_TOLERANCE * low.makespan_s:
+                yield _Gap(first, high.peak_bytes - 1, height_s)
+
+    def ask(
+        self, budget_bytes: int, seconds: float, near: Simulation | None = None
+    ) -> Simulation | None:
+        """Search at a budget from the neighbours; the least memory seen where nothing fits."""
+        below = [one for one in self.found if one.peak_bytes <= budget_bytes][-1:]
+        above = [one for one in self.found if one.peak_bytes > budget_bytes][:1]
+        starts = [near] if near is not None else []
+        seen: list[Simulation] = []
+        plan = local_search(
+            self.graph,
+            budget_bytes,
+            order=self.order,
+            time_limit_s=seconds,
+            seed=self.seed,
+            starts=[one.schedule for one in (*starts, *below, *above)],
+            on_least=seen.append,
+        )
+        self.asked.append(budget_bytes)
+        self.proven.append((budget_bytes, plan.lower_bound_s))
+        if plan.schedule is not None:
+            self.add(simulate(self.graph, plan.schedule))
+        elif str(plan.options.get("infeasible")).startswith("proven"):
+            self.least_bytes = max(self.least_bytes, budget_bytes + 1)
+        if plan.options.get("interrupted"):
+            raise _Interrupted
+        return seen[0] if seen else None
+
+    def add(self, new: Simulation) -> None:
+        """Take a schedule in, and drop what it beats; nothing where another one beats it."""
+        tolerance = 1 + OPTIMALITY_TOLERANCE
+        for old in self.found:
+            if old.peak_bytes <= new.peak_bytes and old.makespan_s <= new.makespan_s * tolerance:
+                return
+        kept = [
+            old
+            for old in self.found
+            if old.peak_bytes < new.peak_bytes or old.makespan_s * tolerance < new.makespan_s
+        ]
+        self.found = sorted([*kept, new], key=lambda one: one.peak_bytes)
+
+    def bound_s(self, budget_bytes: int) -> float:
+        """The best bound at a budget: one at a larger budget holds here too."""
+        bounds = (bound for budget, bound in self.proven if budget >= budget_bytes)
+        return max(bounds, default=self.graph.store_all_s)
+
+    def points(self) -> Iterator[ParetoPoint]:
+        """The curve, with what is proven at its points."""
+        for one in self.found:
+            bound_s = min(self.bound_s(one.peak_bytes), one.makespan_s)
+            yield ParetoPoint(
+                budget_bytes=one.peak_bytes,
+                makespan_s=one.makespan_s,
+                overhead=one.overhead,
+                lower_bound_s=bound_s,
+                exact=one.makespan_s <= bound_s * (1 + OPTIMALITY_TOLERANCE),
+                schedule=one.schedule,
+            )
+
+    def bounds(self) -> Iterator[BoundPoint]:
+        """The staircase of the bound: where it falls."""
+        store_all_s = self.graph.store_all_s
+        budgets = sorted({budget for budget, _ in self.proven if budget >= self.least_bytes})
+        for budget, after in zip(budgets, [*budgets[1:], None], strict=True):
+            bound_s = self.bound_s(budget)
+            if after is None or bound_s > self.bound_s(after):
+                overhead = bound_s / store_all_s - 1 if store_all_s else 0.0
+                yield BoundPoint(budget, bound_s, overhead)
+
+    def is_exact(self) -> bool:
+        """Whether every point is proven, and that there is none between or below them."""
+        return (
+            all(point.exact for point in self.points())
+            and not list(self.open_gaps())
+            and self.found[0].peak_bytes == self.least_bytes
+        )
+
+    def open_gaps(self) -> Iterator[int]:
+        """Budgets at which the curve may lie below the points."""
+        for low, high in pairwise(self.found):
+            bound_s = self.bound_s(high.peak_bytes - 1)
+            if low.makespan_s > bound_s * (1 + OPTIMALITY_TOLERANCE):
+                yield high.peak_bytes - 1

@@ -1,0 +1,104 @@
+"""Memory/time curves of graphs against the optimum at every budget, bounds and interrupts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from schedsim.algorithms import graph_frontier as module
+from schedsim.algorithms.exhaustive import exhaustive
+from schedsim.algorithms.graph_frontier import graph_frontier
+from schedsim.algorithms.local_search import local_search
+from training_graphs import random_training_graph, unit_training_chain
+
+from schedsim import Graph, SchedsimError, Schedule, simulate
+from schedsim.curves import ParetoCurve
+
+
+def check_curve(curve: ParetoCurve, graph: Graph) -> None:
+    """Ascending budgets, falling times, true replays, bounds that never lie above."""
+    for point in curve.points:
+        replay = simulate(graph, point.schedule)
+        assert (replay.peak_bytes, replay.makespan_s) == (point.budget_bytes, point.makespan_s)
+        assert point.lower_bound_s <= point.makespan_s
+        if point.exact:
+            assert point.makespan_s == pytest.approx(point.lower_bound_s)
+    budgets = [point.budget_bytes for point in curve.points]
+    times = [point.makespan_s for point in curve.points]
+    assert budgets == sorted(set(budgets))
+    assert times == sorted(set(times), reverse=True)
+    assert times[-1] == graph.store_all_s
+    assert curve.least_memory_bytes <= budgets[0]
+    steps = [step.lower_bound_s for step in curve.bounds]
+    assert steps == sorted(steps, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tiny_curves_against_the_optimum_at_every_budget(seed):
+    """The curve is never below the optimum, the bound never above it."""
+    graph = random_training_graph(np.random.default_rng(seed), 2 + seed % 2)
+    curve = graph_frontier(graph, order="free", time_limit_s=1.0)
+    check_curve(curve, graph)
+    most = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    for budget in range(curve.least_memory_bytes - 1, most + 1):
+        best_s = exhaustive(graph, budget).makespan_s or math.inf
+        found = [p.makespan_s for p in curve.points if p.budget_bytes <= budget]
+        bounds = [b.lower_bound_s for b in curve.bounds if b.budget_bytes >= budget]
+        assert min(found, default=math.inf) >= best_s * (1 - 1e-9)
+        assert max(bounds, default=graph.store_all_s) <= best_s * (1 + 1e-9)
+        if budget < curve.least_memory_bytes:
+            assert best_s == math.inf
+        if curve.exact:
+            assert min(found, default=math.inf) == pytest.approx(best_s)
+
+
+def test_a_chain_of_unit_ops_is_proven_whole():
+    """Every budget from least to store-all is a break point, or is proven to be none."""
+    graph = unit_training_chain(4)
+    curve = graph_frontier(graph, order="free", time_limit_s=3.0)
+    check_curve(curve, graph)
+    expected = {}
+    for budget in range(curve.points[0].budget_bytes, curve.points[-1].budget_bytes + 1):
+        time_s = exhaustive(graph, budget).makespan_s
+        if not expected or time_s < min(expected.values()):
+            expected[budget] = time_s
+    assert {p.budget_bytes: p.makespan_s for p in curve.points} == expected
+    assert not exhaustive(graph, curve.points[0].budget_bytes - 1).feasible
+
+
+def test_no_more_points_than_asked_for_are_looked_for():
+    """The ends and what the descent meets, but no refinement."""
+    graph = unit_training_chain(12)
+    few = graph_frontier(graph, time_limit_s=0.6, num_points=2)
+    check_curve(few, graph)
+    assert len(graph_frontier(graph, time_limit_s=2.0).points) > len(few.points) >= 2
+
+
+@pytest.mark.parametrize("by_plan", [True, False])
+def test_interrupting_gives_the_curve_so_far(monkeypatch, by_plan):
+    """Whether the search notes the interrupt in its plan, or it comes between two searches."""
+    graph = unit_training_chain(10)
+    calls = []
+
+    def stopping(*args, **more):
+        calls.append(args[1])
+        if len(calls) == 3 and not by_plan:
+            raise KeyboardInterrupt
+        plan = local_search(*args, **more)
+        if len(calls) == 3:
+            plan.options["interrupted"] = True
+        return plan
+
+    monkeypatch.setattr(module, "local_search", stopping)
+    curve = graph_frontier(graph, time_limit_s=1.0)
+    assert (len(calls), curve.interrupted, curve.exact) == (3, True, False)
+    assert len(curve.points) > 1
+    check_curve(curve, graph)
+
+
+@pytest.mark.parametrize("options", [{"time_limit_s": -1}, {"num_points": 1}, {"order": "any"}])
+def test_options_out_of_range_are_refused(options):
+    """With the value in the message."""
+    with pytest.raises(SchedsimError, match=str(next(iter(options.values())))):
+        graph_frontier(unit_training_chain(3), **options)
