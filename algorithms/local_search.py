@@ -39,7 +39,7 @@ _PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 # evictions of the greedy repair.
 _CHUNK_S = 0.02
 _COUNTED_CHUNK = 50
-_GREEDY_STEPS = 500
+_GREEDY_STEPS = 250
 
 # No peak is above this; budgets beyond it would not fit in 64 bits.
 _MOST_BYTES = 2**53
@@ -267,21 +267,29 @@ class _Walker:
     def greedy(self, stopped: Callable[[], bool]) -> None:
         """Evict at the peak until the schedule fits, as far as that goes."""
         from ._moves import repair
-        from ._profile import LARGEST, NUM_EDITS
+        from ._profile import NUM_EDITS
 
         steps_left = 8 * (self.profile.ends.shape[0] - 2)
         done = False
         while steps_left > 0 and not (done or stopped()):
             steps = min(_GREEDY_STEPS, steps_left)
             steps_left -= steps
-            peak = int(self.profile.tree[1, LARGEST])
+            before = self._signature()
             done = repair(
                 self.steps, self.profile, self.limit, self.free, np.inf, steps, 0.3, 200, True
             )
-            if self.profile.tree[1, LARGEST] == peak:
+            if self._signature() == before:
                 break  # it goes no further
         self.profile.counts[NUM_EDITS] = 0
         self.note_best()
+
+    def _signature(self) -> tuple[int, int, float]:
+        """Peak, runs and time: an eviction changes one of them, as many runs may share the peak."""
+        from ._profile import LARGEST, NUM_SPARE
+
+        profile = self.profile
+        peak, spare = int(profile.tree[1, LARGEST]), int(profile.counts[NUM_SPARE])
+        return peak, spare, float(profile.total_s[0])
 
     @property
     def found(self) -> NDArray[np.int64]:
@@ -322,8 +330,9 @@ class _Search:
 
     def run(self, deadline: float, starts: Sequence[Schedule]) -> bool:
         """Search until `deadline`; whether it was interrupted."""
-        # A daemon, so that nobody has to wait for a solver that cannot be stopped.
-        bounding = threading.Thread(target=self._bound, args=(deadline,), daemon=True)
+        # After an interrupt nobody waits for it, as its solver cannot be stopped; but it is no
+        # daemon: a process that ends while the solver runs is aborted.
+        bounding = threading.Thread(target=self._bound, args=(deadline,))
         pool = ThreadPoolExecutor(self.num_threads)
         interrupted = False
         try:
