@@ -323,10 +323,11 @@ def repair(
 ) -> bool:
     """Evict at the peak until it is within `limit`; gives up beyond `at_most_s` or `max_steps`.
 
-    An eviction that fails, or that raises the peak, is taken back and another one tried. What is
-    `final` can't be undone later, and so needs no room in the journal.
+    An eviction that fails, or that raises the peak, is taken back and another one tried, ever more
+    at random; `max_failures` end it. What is `final` can't be undone later, and so needs no room in
+    the journal; there a success makes good all failures before it.
     """
-    failures = 0
+    failures, calm = 0, noise
     for _ in range(max_steps):
         peak = profile.tree[1, LARGEST]
         if peak <= limit:
@@ -345,6 +346,8 @@ def repair(
             failures += 1
             if failures == max_failures:
                 return False
+        elif final:
+            failures, noise = 0, calm
     return bool(profile.tree[1, LARGEST] <= limit)
 
 

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from schedsim.algorithms.segments import equal_starts, segment_schedule
 
-from schedsim.api import comparable, pareto, try_plan
+from schedsim import pareto
+from schedsim.api import comparable, try_plan
 from schedsim.chain import Chain
 from schedsim.errors import PlannerLimitError, SchedsimError
 from schedsim.graph import Graph
