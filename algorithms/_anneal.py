@@ -26,12 +26,16 @@ from ._profile import (
     INT,
     INTS,
     LARGEST,
+    LAST,
+    NTH,
     NUM_EDITS,
     NUM_EXTRA,
     NUM_SLOTS,
     OP,
     PREV,
+    PRODUCER,
     PROFILE,
+    READS,
     REAL,
     REALS,
     SIZE,
@@ -42,6 +46,7 @@ from ._profile import (
     Steps,
     first_out,
     kernel,
+    max_range,
     next_read,
     peak_slot,
     random_unit,
@@ -184,6 +189,39 @@ def random_extra(profile: Profile) -> int:
     return int(profile.run[random_below(profile, count), EXTRA]) if count > 0 else -1
 
 
+@kernel(STEPS, PROFILE, INT, INT, REAL, REAL)
+def is_hopeless(
+    steps: Steps, profile: Profile, run: int, limit: int, price_s: float, at_most_s: float
+) -> bool:
+    """Whether to drop this recomputation surely ends above `at_most_s`, the price included.
+
+    Its outputs are then kept from the run before; what it reads may be let go earlier. Where what
+    it reads was recomputed too, more may go with it, and nothing is said.
+    """
+    op, slot = profile.run[run, OP], profile.run[run, SLOT]
+    freed = 0
+    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
+        tensor = steps.flat[r]
+        source = run_before(profile, steps.tensor[tensor, PRODUCER], slot)
+        if profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]] == run:
+            maker = profile.run[source, OP]
+            if profile.ends[maker, FIRST] != profile.ends[maker, LAST]:
+                return False
+            freed += steps.tensor[tensor, SIZE]
+    spare_s = at_most_s - profile.total_s[0] + steps.time_s[op]
+    out, before = first_out(profile, run), first_out(profile, profile.run[run, PREV])
+    for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
+        if profile.end_of[out] != run:
+            since = profile.run[profile.end_of[before], SLOT]
+            peak = max_range(profile, since + 1, slot - 1) - freed
+            peak += steps.tensor[steps.flat[w], SIZE]
+            if price_s * (peak - limit) > spare_s:
+                return True
+        out += 1
+        before += 1
+    return False
+
+
 @kernel(STEPS, PROFILE, INTS, REALS, INT, REALS, REAL, REAL, INT, REAL, BOOL)
 def anneal(
     steps: Steps,
@@ -249,7 +287,11 @@ def anneal(
             moved = evict_sampled(steps, profile, slot, limit, free, allowed_s)
         elif kind < 0.75:
             run = random_extra(profile)
-            moved = run >= 0 and drop_extra(steps, profile, run, free)
+            moved = (
+                run >= 0
+                and not is_hopeless(steps, profile, run, limit, price[0], allowed_s)
+                and drop_extra(steps, profile, run, free)
+            )
         elif kind < 0.85:
             moved = evict_random(steps, profile, limit, free, allowed_s)
         elif kind < 0.92 or not free:
