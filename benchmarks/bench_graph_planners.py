@@ -170,8 +170,10 @@ def table(args: argparse.Namespace) -> str:
         best = pair.get("best_overhead_percent")
         cells = [name, str(pair.get("n", "")), f"{fraction:.0%}".replace("%", " %")]
         cells.append("-" if best is None else f"{best:.2f}")
-        fixed = rows.get((name, fraction, "local_search"), [])
-        fixed += rows.get((name, fraction, "cuts"), [])
+        fixed = [
+            *rows.get((name, fraction, "local_search"), []),
+            *rows.get((name, fraction, "cuts"), []),
+        ]
         bounds = [row["bound"] for row in fixed if row.get("bound") is not None]
         never = any("proven" in (row.get("infeasible") or "") for row in fixed)
         cells.append("none fits" if never else f"{100 * max(bounds, default=0.0):.2f}")
@@ -196,7 +198,7 @@ def cell(rows: list[dict[str, Any]]) -> str:
 
 def figure(args: argparse.Namespace) -> None:
     """Extra time over the proven bound, by planner: each dot is a graph and a budget."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows = read(args.results)
@@ -207,7 +209,7 @@ def figure(args: argparse.Namespace) -> None:
             bound[at] = max(bound.get(at, 0.0), row["bound"])
     titles = [column for column, _, _ in COLUMNS if column != "free order"]
     chart = Figure(figsize=(8.0, 4.2), layout="constrained")
-    FigureCanvasSVG(chart)
+    FigureCanvasAgg(chart)
     axes = chart.add_subplot()
     least, most = 0.005, 300.0
     solvable = {
