@@ -20,7 +20,7 @@ from .local_search import local_search
 
 MOST_OPTIONS = 32
 
-_SHARES = (0.0, 0.03, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
+_SHARES = (0.0, 0.01, 0.02, 0.04, 0.07, 0.11, 0.16, 0.25, 0.4, 0.7)
 """Of the bytes that store-all keeps of a block beyond its output, what an option may keep."""
 
 _LEAST_S = 0.02
@@ -111,9 +111,7 @@ def _class_of(
     options = [usual]
     starts: tuple[Schedule, ...] = ()
     for setting, peak_bytes in _settings(graph, usual, num_settings):
-        tried = [
-            Schedule(setting.op_names, seed_.runs) for seed_ in dtr_seeds(setting, peak_bytes)
-        ]
+        tried = [Schedule(setting.op_names, seed_.runs) for seed_ in dtr_seeds(setting, peak_bytes)]
         if each_s >= _LEAST_S:
             plan = local_search(
                 setting,
@@ -143,9 +141,7 @@ def _rest_reads(graph: Graph, num_forward: int) -> tuple[str, ...]:
     return op.reads if op.name == REST else ()
 
 
-def _settings(
-    graph: Graph, usual: BlockOption, num_settings: int
-) -> Iterator[tuple[Graph, int]]:
+def _settings(graph: Graph, usual: BlockOption, num_settings: int) -> Iterator[tuple[Graph, int]]:
     """Graphs of the block with a limit on what is kept, each with a limit on the peak."""
     most = max(usual.forward_bytes, usual.backward_bytes, usual.kept_bytes)
     least = least_memory_bytes(graph)[0]
@@ -157,10 +153,10 @@ def _settings(
         return
     rest = graph.ops[at]
     incoming = sum(rest.writes.values())
-    output = sum(graph.inputs.get(t, _size(graph, t)) for t in rest.reads)
-    shares = _SHARES if num_settings > 5 else _SHARES[::3]
+    output = sum(_size(graph, t) for t in rest.reads)
+    shares = _SHARES if num_settings > 5 else _SHARES[::4]
     pairs = [(output + int(share * (usual.kept_bytes - output)), 2 * most) for share in shares]
-    few = (_SHARES[0], _SHARES[3]) if num_settings > 5 else _SHARES[:1]
+    few = (_SHARES[0], _SHARES[4]) if num_settings > 5 else _SHARES[:1]
     for share in few:
         kept = output + int(share * (usual.kept_bytes - output))
         pairs += [(kept, peak) for peak in peaks[:2]]
@@ -172,9 +168,9 @@ def _settings(
 
 
 def _size(graph: Graph, tensor: str) -> int:
+    """Bytes of a tensor in the block's graph: what comes in has none."""
     producer = graph.producer(tensor)
-    assert producer is not None
-    return graph.ops[producer].writes[tensor]
+    return 0 if producer is None else graph.ops[producer].writes[tensor]
 
 
 def measured_option(graph: Graph, schedule: Schedule) -> BlockOption:

@@ -29,6 +29,9 @@ MOST_CROSSING = 4
 MOST_BLOCKS = 200
 """Blocks are made larger until about so few are left: the programme over them is cubic."""
 
+_LONGEST_PERIOD = 8
+_FEWEST_PERIODS = 3
+
 REST = "rest of the step"
 
 
@@ -139,7 +142,34 @@ def find_blocks(graph: Graph) -> BlockLine:
     cuts = min(found, key=lambda pair: pair[0])[1]
     if cuts.size < 2:
         raise _no_line(graph, cuts.size + 1)
-    return _line(graph, num_forward, last_read, cuts, borders, lows, highs)
+    line = _line(graph, num_forward, last_read, cuts, borders, lows, highs)
+    periodic = _period_cuts(line.kinds)
+    if 2 <= periodic.size < cuts.size:
+        line = _line(graph, num_forward, last_read, cuts[periodic - 1], borders, lows, highs)
+    return line
+
+
+def _period_cuts(kinds: Ints) -> Ints:
+    """Indices of the blocks at which to cut, so that a repeated sequence of kinds is one block.
+
+    Options of whole layers can let go what crosses the cuts inside; those of their halves cannot.
+    """
+    num = kinds.size
+    for period in range(1, min(_LONGEST_PERIOD, num // _FEWEST_PERIODS) + 1):
+        same = np.concatenate([[False], kinds[:-period] == kinds[period:], [False]])
+        edges = np.flatnonzero(np.diff(same.astype(np.int8)))
+        begins, ends = edges[::2], edges[1::2]
+        if begins.size == 0:
+            continue
+        longest = int(np.argmax(ends - begins))
+        begin, end = int(begins[longest]), int(ends[longest]) + period
+        if end - begin < max(_FEWEST_PERIODS * period, num // 2):
+            continue
+        whole = (end - begin) // period * period
+        inside = np.arange(begin, begin + whole, period)
+        every = np.concatenate([np.arange(1, begin), inside, np.arange(begin + whole, num)])
+        return every[every > 0]
+    return np.arange(1, num)
 
 
 def _no_line(graph: Graph, num_blocks: int) -> UnsupportedError:
@@ -261,9 +291,7 @@ def _line(
         )
         of_block = (producer >= border[k + 1]) & (producer < border[k])
         results = int(arrays.tensor_bytes[of_block & arrays.tensor_result].sum())
-        made = Block(
-            ops, crossing[k], crossing[k + 1], gradients[k + 1], gradients[k], results, -1
-        )
+        made = Block(ops, crossing[k], crossing[k + 1], gradients[k + 1], gradients[k], results, -1)
         kind = kinds.setdefault(_signature(graph, made), len(kinds))
         blocks.append(Block(**{**made.__dict__, "kind": kind}))
     outside = graph.static_bytes + sum(graph.inputs.values())
