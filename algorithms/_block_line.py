@@ -74,7 +74,8 @@ class SolvedLine:
         work = float(row_length.sum()) + 24.0 * row_block.size
         num_slots = int(min(MOST_SLOTS, max(100.0, _WORK / work)))
         problem = self._in_slots(max(room, 1) * _ROOM / num_slots)
-        table = solve_rows(*problem, row_of, row_block, row_length, num_slots)
+        arguments = (*problem, row_of, row_block, row_length, num_slots)
+        table = solve_rows(*arguments)
         whole = table[row_of[0, row_of.shape[0]]]
         feasible = np.flatnonzero(whole < INFINITE)
         if not feasible.size:
@@ -83,7 +84,8 @@ class SolvedLine:
         at = min(max(int(num_slots / _ROOM), low), high)
         found: dict[int, Simulation] = {}
         for _ in range(num_tries):
-            steps = trace_rows(*problem, row_of, table, at)
+            arguments = (*problem, row_of, table, at)
+            steps = trace_rows(*arguments)
             runs = self._runs(steps, problem[0])
             needed = needed_runs(
                 runs,
@@ -110,7 +112,7 @@ class SolvedLine:
         others.sort(key=lambda s: s.peak_bytes)
         return fits + others
 
-    def _in_slots(self, slot_bytes: float) -> tuple[Any, ...]:
+    def _in_slots(self, slot_bytes: float) -> Any:
         line = self.line
         num = len(line.blocks)
         of_block = [self.classes[block.kind] for block in line.blocks]

@@ -16,13 +16,19 @@ from schedsim.simulator import simulate
 from ._blocks import REST, Block, BlockLine
 from ._seeds import dtr_seeds
 from .bounds import least_memory_bytes
+from .cuts import cuts
 from .local_search import local_search
 
-MOST_OPTIONS = 32
+MOST_OPTIONS = 64
 
-_SHARES = (0.0, 0.01, 0.02, 0.04, 0.07, 0.11, 0.16, 0.25, 0.4, 0.7)
-"""Of the bytes that store-all keeps of a block beyond its output, what an option may keep."""
+_NUM_KEPT = (10, 48)
+"""Limits on kept bytes tried for a block that stands alone, and for one that comes again."""
 
+_KEPT_SHARES = (0.0, 0.1, 0.4)
+_PEAK_SHARES = (0.02, 0.1, 0.4, 0.7)
+"""Between the least and that of store-all: limits on both, for budgets near a block's own need."""
+
+_SWEEP_SHARE = 0.6
 _LEAST_S = 0.02
 _MOST_S = 0.4
 
@@ -78,27 +84,26 @@ class BlockClass:
 
 
 def block_classes(line: BlockLine, *, time_limit_s: float, seed: int) -> dict[int, BlockClass]:
-    """The class of each kind of block, in about `time_limit_s`; each kind is solved once."""
-    counts = np.bincount(line.kinds)
-    num_settings = {kind: _num_settings(int(counts[kind])) for kind in line.first_of_kind}
-    total = sum(num_settings.values())
-    deadline = time.perf_counter() + time_limit_s
+    """The class of each kind of block, in about `time_limit_s`; each kind is solved once.
+
+    Blocks that come again get more of the time, and what one leaves goes to the others.
+    """
+    again = np.bincount(line.kinds) > 1
+    weights = {kind: 3.0 if again[kind] else 1.0 for kind in line.first_of_kind}
+    left, deadline = sum(weights.values()), time.perf_counter() + time_limit_s
     found = {}
     for kind, index in line.first_of_kind.items():
-        left = max(0.0, deadline - time.perf_counter())
-        each_s = left / max(1, total)
-        total -= num_settings[kind]
-        found[kind] = _class_of(line, index, num_settings[kind], each_s, seed)
+        share = weights[kind] / left
+        left -= weights[kind]
+        seconds = share * max(0.0, deadline - time.perf_counter())
+        found[kind] = _class_of(line, index, _NUM_KEPT[int(again[kind])], seconds, seed)
     return found
 
 
-def _num_settings(count: int) -> int:
-    return 12 if count > 1 else 5
-
-
 def _class_of(
-    line: BlockLine, index: int, num_settings: int, each_s: float, seed: int
+    line: BlockLine, index: int, num_kept: int, time_limit_s: float, seed: int
 ) -> BlockClass:
+    started = time.perf_counter()
     graph, block = line.subgraph(index), line.blocks[index]
     num_forward = _num_forward(graph, block)
     forward_only = replace(
@@ -109,23 +114,59 @@ def _class_of(
     plain = simulate(forward_only, Schedule.store_all(forward_only))
     usual = measured_option(graph, Schedule.store_all(graph))
     options = [usual]
-    starts: tuple[Schedule, ...] = ()
-    for setting, peak_bytes in _settings(graph, usual, num_settings):
-        tried = [Schedule(setting.op_names, seed_.runs) for seed_ in dtr_seeds(setting, peak_bytes)]
-        if each_s >= _LEAST_S:
+    if graph.ops[num_forward].name == REST:
+        until = started + _SWEEP_SHARE * time_limit_s
+        options += _by_kept_bytes(graph, usual, num_kept, until)
+    settings = list(_tight_settings(graph, usual))
+    for i, (setting, peak_bytes) in enumerate(settings):
+        tried = [Schedule(setting.op_names, found.runs) for found in dtr_seeds(setting, peak_bytes)]
+        left_s = started + time_limit_s - time.perf_counter()
+        each_s = min(_MOST_S, left_s / (len(settings) - i))
+        if each_s >= _LEAST_S and peak_bytes >= least_memory_bytes(setting)[0]:
             plan = local_search(
                 setting,
                 peak_bytes,
-                time_limit_s=min(each_s, _MOST_S),
+                time_limit_s=each_s,
                 seed=seed,
                 num_threads=2,
-                starts=(*starts, *tried[:1]),
+                starts=tried[:1],
             )
-            if plan.schedule is not None:
-                tried.append(plan.schedule)
-                starts = (plan.schedule,)
+            tried += [plan.schedule] if plan.schedule is not None else []
         options += [measured_option(graph, schedule) for schedule in tried]
     return BlockClass(pareto(options), plain.makespan_s, plain.peak_bytes)
+
+
+def _by_kept_bytes(
+    graph: Graph, usual: BlockOption, num_kept: int, until: float
+) -> Iterator[BlockOption]:
+    """Options from store-all downwards, each to keep less than the one before.
+
+    The rest of the step is then the tightest op by far, where `cuts` is exact at once.
+    """
+    rest = next(op for op in graph.ops if op.name == REST)
+    output = sum(_size(graph, tensor) for tensor in rest.reads)
+    peak_bytes = 2 * _peak_of(usual)
+    step = max(1, (usual.kept_bytes - output) // num_kept)
+    kept = usual.kept_bytes - 1
+    while True:
+        kept = max(kept, output)
+        setting = _limited(graph, kept, peak_bytes)
+        left_s = until - time.perf_counter()
+        if left_s <= 0.0:
+            # Of what is left the least matters most, and some way to it.
+            for limit in (output, (output + kept) // 2):
+                for found in dtr_seeds(_limited(graph, limit, peak_bytes), peak_bytes):
+                    yield measured_option(graph, Schedule(graph.op_names, found.runs))
+            return
+        plan = cuts(setting, peak_bytes, time_limit_s=left_s)
+        if plan.schedule is None:
+            plan = local_search(setting, peak_bytes, time_limit_s=_LEAST_S, num_threads=2)
+        if plan.schedule is not None:
+            option = measured_option(graph, plan.schedule)
+            yield option
+        if kept == output:
+            return
+        kept = min(kept, option.kept_bytes if plan.schedule is not None else kept) - step
 
 
 def _num_forward(graph: Graph, block: Block) -> int:
@@ -141,30 +182,34 @@ def _rest_reads(graph: Graph, num_forward: int) -> tuple[str, ...]:
     return op.reads if op.name == REST else ()
 
 
-def _settings(graph: Graph, usual: BlockOption, num_settings: int) -> Iterator[tuple[Graph, int]]:
+def _peak_of(option: BlockOption) -> int:
+    return max(option.forward_bytes, option.backward_bytes, option.kept_bytes)
+
+
+def _tight_settings(graph: Graph, usual: BlockOption) -> Iterator[tuple[Graph, int]]:
     """Graphs of the block with a limit on what is kept, each with a limit on the peak."""
-    most = max(usual.forward_bytes, usual.backward_bytes, usual.kept_bytes)
+    most = _peak_of(usual)
     least = least_memory_bytes(graph)[0]
-    peaks = [int(least + share * (most - least)) for share in (0.0, 0.1, 0.4, 0.7)]
-    at = next((i for i, op in enumerate(graph.ops) if op.name == REST), None)
-    if at is None:
+    peaks = [int(least + share * (most - least)) for share in _PEAK_SHARES]
+    rest = next((op for op in graph.ops if op.name == REST), None)
+    if rest is None:
         for peak_bytes in peaks:
             yield graph, peak_bytes
         return
+    output = sum(_size(graph, tensor) for tensor in rest.reads)
+    for share in _KEPT_SHARES:
+        for peak_bytes in peaks[:2]:
+            kept = output + int(share * (usual.kept_bytes - output))
+            yield _limited(graph, kept, peak_bytes), peak_bytes
+
+
+def _limited(graph: Graph, kept_bytes: int, peak_bytes: int) -> Graph:
+    """The block where no more than `kept_bytes` fit beside the rest of the step."""
+    at = next(i for i, op in enumerate(graph.ops) if op.name == REST)
     rest = graph.ops[at]
-    incoming = sum(rest.writes.values())
-    output = sum(_size(graph, t) for t in rest.reads)
-    shares = _SHARES if num_settings > 5 else _SHARES[::4]
-    pairs = [(output + int(share * (usual.kept_bytes - output)), 2 * most) for share in shares]
-    few = (_SHARES[0], _SHARES[4]) if num_settings > 5 else _SHARES[:1]
-    for share in few:
-        kept = output + int(share * (usual.kept_bytes - output))
-        pairs += [(kept, peak) for peak in peaks[:2]]
-    for kept, peak_bytes in pairs:
-        workspace = max(0, peak_bytes - kept - incoming)
-        limited = replace(rest, workspace_bytes=workspace)
-        ops = (*graph.ops[:at], limited, *graph.ops[at + 1 :])
-        yield replace(graph, ops=ops), peak_bytes
+    workspace = max(0, peak_bytes - kept_bytes - sum(rest.writes.values()))
+    ops = (*graph.ops[:at], replace(rest, workspace_bytes=workspace), *graph.ops[at + 1 :])
+    return replace(graph, ops=ops)
 
 
 def _size(graph: Graph, tensor: str) -> int:

@@ -184,6 +184,4 @@ def solved_line(graph: Graph, *, time_limit_s: float, seed: int) -> SolvedLine:
 def line_starts(solved: SolvedLine, budget_bytes: int) -> tuple[Schedule, ...]:
     """The fastest schedule of the line that fits, or the one of least peak; none at times."""
     found = solved.schedules(budget_bytes)
-    import os
-
-    return tuple(simulation.schedule for simulation in found[:1]) * int(os.environ.get("NS", "1"))
+    return tuple(simulation.schedule for simulation in found[:1])

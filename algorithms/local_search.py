@@ -265,13 +265,14 @@ class _Search:
     def run(self, deadline: float, starts: Sequence[Schedule]) -> bool:
         """Search until `deadline`; whether it was interrupted."""
         lines = self._starts(starts)
-        count = max(self._num_walkers(), len(starts))
+        first, usual = lines[: len(starts)], lines[len(starts) :]
         bounding = threading.Thread(target=self._bound, args=(deadline,))
         with ThreadPoolExecutor(self.num_threads) as pool:
             try:
-                made = [
-                    pool.submit(self._make, i, lines[i % len(lines)], i >= len(starts))
-                    for i in range(count)
+                made = [pool.submit(self._make, i, line, False) for i, line in enumerate(first)]
+                made += [
+                    pool.submit(self._make, i, usual[i % len(usual)], True)
+                    for i in range(max(1, self._num_walkers() - len(first)))
                 ]
                 # Small graphs are often solved by the time the walkers stand.
                 bounding.start()
