@@ -139,34 +139,45 @@ def _class_of(
 def _by_kept_bytes(
     graph: Graph, usual: BlockOption, num_kept: int, until: float
 ) -> Iterator[BlockOption]:
-    """Options from store-all downwards, each to keep less than the one before.
+    """Options that keep less than store-all, from a coarse grid of limits to a fine one.
 
     The rest of the step is then the tightest op by far, where `cuts` is exact at once.
     """
     rest = next(op for op in graph.ops if op.name == REST)
     output = sum(_size(graph, tensor) for tensor in rest.reads)
     peak_bytes = 2 * _peak_of(usual)
-    step = max(1, (usual.kept_bytes - output) // num_kept)
-    kept = usual.kept_bytes - 1
-    while True:
-        kept = max(kept, output)
+    width = usual.kept_bytes - output
+    reached: list[tuple[int, int]] = []  # at limits between these two the first is the answer
+    for number, share in enumerate(_coarse_to_fine(num_kept)):
+        kept = output + int(share * max(0, width - 1))
+        if any(low <= kept <= high for low, high in reached):
+            continue
         setting = _limited(graph, kept, peak_bytes)
         left_s = until - time.perf_counter()
         if left_s <= 0.0:
-            # Of what is left the least matters most, and some way to it.
-            for limit in (output, (output + kept) // 2):
-                for found in dtr_seeds(_limited(graph, limit, peak_bytes), peak_bytes):
-                    yield measured_option(graph, Schedule(graph.op_names, found.runs))
-            return
+            if number > 2:
+                return
+            for found in dtr_seeds(setting, peak_bytes):
+                yield measured_option(graph, Schedule(graph.op_names, found.runs))
+            continue
         plan = cuts(setting, peak_bytes, time_limit_s=left_s)
         if plan.schedule is None:
             plan = local_search(setting, peak_bytes, time_limit_s=_LEAST_S, num_threads=2)
         if plan.schedule is not None:
             option = measured_option(graph, plan.schedule)
+            if plan.status == "optimal":
+                reached.append((option.kept_bytes, kept))
             yield option
-        if kept == output:
-            return
-        kept = min(kept, option.kept_bytes if plan.schedule is not None else kept) - step
+
+
+def _coarse_to_fine(count: int) -> list[float]:
+    """Shares from 0 to 1, denser towards 0, each next one in the widest gap so far."""
+    shares = [0.0, 1.0]
+    depth = 1
+    while len(shares) < count:
+        shares += [k / 2**depth for k in range(1, 2**depth, 2)]
+        depth += 1
+    return [share**2 for share in shares[:count]]
 
 
 def _num_forward(graph: Graph, block: Block) -> int:

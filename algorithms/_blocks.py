@@ -31,6 +31,7 @@ MOST_BLOCKS = 200
 
 _LONGEST_PERIOD = 8
 _FEWEST_PERIODS = 3
+_MANY_PERIODS = 12
 
 REST = "rest of the step"
 
@@ -153,6 +154,7 @@ def _period_cuts(kinds: Ints) -> Ints:
     """Indices of the blocks at which to cut, so that a repeated sequence of kinds is one block.
 
     Options of whole layers can let go what crosses the cuts inside; those of their halves cannot.
+    For the same reason two layers are one block where there are many.
     """
     num = kinds.size
     for period in range(1, min(_LONGEST_PERIOD, num // _FEWEST_PERIODS) + 1):
@@ -165,6 +167,8 @@ def _period_cuts(kinds: Ints) -> Ints:
         begin, end = int(begins[longest]), int(ends[longest]) + period
         if end - begin < max(_FEWEST_PERIODS * period, num // 2):
             continue
+        if (end - begin) // period >= _MANY_PERIODS:
+            period *= 2
         whole = (end - begin) // period * period
         inside = np.arange(begin, begin + whole, period)
         every = np.concatenate([np.arange(1, begin), inside, np.arange(begin + whole, num)])

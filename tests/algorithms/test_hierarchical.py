@@ -37,15 +37,16 @@ def peak_of(graph: Graph) -> int:
     return simulate(graph, Schedule.store_all(graph)).peak_bytes
 
 
-def test_layers_of_a_transformer_are_one_class():
-    """A block a layer: 13 ops each way and the rest, save at the ends, where cuts are missing."""
-    line = find_blocks(transformer(48))
+@pytest.mark.parametrize(("layers", "ops_each", "fewest"), [(8, 27, 6), (48, 53, 22)])
+def test_layers_of_a_transformer_are_one_class(layers, ops_each, fewest):
+    """A block a layer, or two where there are many: 13 ops each way a layer, and the rest."""
+    line = find_blocks(transformer(layers))
     kinds = line.kinds.tolist()
     most = max(set(kinds), key=kinds.count)
-    assert kinds.count(most) >= 46
+    assert kinds.count(most) >= fewest
     assert len(set(kinds)) <= 5
     block = line.blocks[line.first_of_kind[most]]
-    assert block.ops.size == 27
+    assert block.ops.size == ops_each
     # The residual stream alone joins layers, forward and backward.
     assert (block.inputs.size, block.outputs.size) == (1, 1)
     assert (block.gradients_in.size, block.gradients_out.size) == (1, 1)
@@ -66,12 +67,12 @@ def test_blocks_hold_every_op_once_in_the_order_of_the_graph(layers):
 @pytest.mark.parametrize(
     ("name", "num_blocks", "same"),
     [
-        # Stem, 16 bottlenecks and the head, which two blocks share.
+        # Stem, 16 bottlenecks and the head, which makes two.
         ("ku_resnet50_train", 19, 5),
         ("ku_densenet_train", 84, 1),
         # Times are measured ones, different in every block.
         ("cm_resnet50_train", 18, 1),
-        ("linear64_train", 16, 14),
+        ("linear64_train", 9, 7),
     ],
 )
 def test_known_networks_fall_into_blocks(name, num_blocks, same):
