@@ -357,10 +357,11 @@ class _Search:
         starts: Sequence[Schedule],
     ) -> None:
         lines = self._starts(starts)
-        count = max(self._num_walkers(), len(starts) + 1)
-        made = [
-            pool.submit(self._make, i, lines[i % len(lines)], i >= len(starts))
-            for i in range(count)
+        given, usual = lines[: len(starts)], lines[len(starts) :]
+        made = [pool.submit(self._make, i, line, False) for i, line in enumerate(given)]
+        made += [
+            pool.submit(self._make, i, usual[i % len(usual)], True)
+            for i in range(max(1, self._num_walkers() - len(given)))
         ]
         # Small graphs are often solved by the time the walkers stand.
         bounding.start()

@@ -143,6 +143,14 @@ PLANNERS: dict[str, PlannerInfo] = {
             "where it meets the bound of cuts",
         ),
         PlannerInfo(
+            "hierarchical",
+            ("graph",),
+            "options of each kind of block, a programme over the line of blocks, then local search",
+            "Zhao et al. 2023; Beaumont et al. 2019",
+            "O(L^2 M) for L equal blocks, then anytime",
+            "where it meets the bound of cuts",
+        ),
+        PlannerInfo(
             "dtr",
             ("graph",),
             "evicts what is cheapest to lose whenever an op lacks room; seven heuristics",

@@ -1,0 +1,271 @@
+"""Options of a block: ways to run it around the rest of the step, from the planners of graphs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.graph import Graph, Op
+from schedsim.schedule import Schedule
+from schedsim.simulator import simulate
+
+from ._blocks import REST, Block, BlockLine
+from ._seeds import dtr_seeds
+from .bounds import least_memory_bytes
+from .cuts import cuts
+from .local_search import local_search
+
+MOST_OPTIONS = 64
+
+_NUM_KEPT = (10, 48)
+"""Limits on kept bytes tried for a block that stands alone, and for one that comes again."""
+
+_KEPT_SHARES = (0.0, 0.1, 0.4)
+_PEAK_SHARES = (0.02, 0.1, 0.4, 0.7)
+"""Between the least and that of store-all: limits on both, for budgets near a block's own need."""
+
+_SWEEP_SHARE = 0.6
+_LEAST_S = 0.02
+_MOST_S = 0.4
+
+
+@dataclass(frozen=True)
+class BlockOption:
+    """One way to run a block, its input and whatever lies outside not counted.
+
+    Attributes
+    ----------
+    forward, backward : (num_runs,) int64
+        Ops in the block's own numbering, repeats included, before and after the later blocks.
+    time_s : float
+        Of both.
+    kept_bytes : int
+        Alive while the later blocks run, the block's output included.
+    forward_bytes, backward_bytes : int
+        The most alive before and after; the second with the gradients that came in.
+    """
+
+    forward: NDArray[np.int64]
+    backward: NDArray[np.int64]
+    time_s: float
+    kept_bytes: int
+    forward_bytes: int
+    backward_bytes: int
+
+    def beats(self, other: BlockOption) -> bool:
+        """Whether it is at least as good in every respect."""
+        return (
+            self.time_s <= other.time_s
+            and self.kept_bytes <= other.kept_bytes
+            and self.forward_bytes <= other.forward_bytes
+            and self.backward_bytes <= other.backward_bytes
+        )
+
+
+@dataclass(frozen=True)
+class BlockClass:
+    """Blocks of one kind: their options, and their forward where nothing but the output is kept.
+
+    Attributes
+    ----------
+    options
+        None beats another; the fastest first.
+    plain_s, plain_bytes
+        Time and peak of that forward, the output included.
+    """
+
+    options: tuple[BlockOption, ...]
+    plain_s: float
+    plain_bytes: int
+
+
+def block_classes(line: BlockLine, *, time_limit_s: float, seed: int) -> dict[int, BlockClass]:
+    """The class of each kind of block, in about `time_limit_s`; each kind is solved once.
+
+    Blocks that come again get more of the time, and what one leaves goes to the others.
+    """
+    again = np.bincount(line.kinds) > 1
+    weights = {kind: 3.0 if again[kind] else 1.0 for kind in line.first_of_kind}
+    left, deadline = sum(weights.values()), time.perf_counter() + time_limit_s
+    found = {}
+    for kind, index in line.first_of_kind.items():
+        share = weights[kind] / left
+        left -= weights[kind]
+        seconds = share * max(0.0, deadline - time.perf_counter())
+        found[kind] = _class_of(line, index, _NUM_KEPT[int(again[kind])], seconds, seed)
+    return found
+
+
+def _class_of(
+    line: BlockLine, index: int, num_kept: int, time_limit_s: float, seed: int
+) -> BlockClass:
+    started = time.perf_counter()
+    graph, block = line.subgraph(index), line.blocks[index]
+    num_forward = _num_forward(graph, block)
+    forward_only = replace(
+        graph,
+        ops=(*graph.ops[:num_forward], Op(REST, "loss", reads=_rest_reads(graph, num_forward))),
+        results=(),
+    )
+    plain = simulate(forward_only, Schedule.store_all(forward_only))
+    usual = measured_option(graph, Schedule.store_all(graph))
+    options = [usual]
+    if graph.ops[num_forward].name == REST:
+        until = started + _SWEEP_SHARE * time_limit_s
+        options += _by_kept_bytes(graph, usual, num_kept, until)
+    settings = list(_tight_settings(graph, usual))
+    for i, (setting, peak_bytes) in enumerate(settings):
+        tried = [Schedule(setting.op_names, found.runs) for found in dtr_seeds(setting, peak_bytes)]
+        left_s = started + time_limit_s - time.perf_counter()
+        each_s = min(_MOST_S, left_s / (len(settings) - i))
+        if each_s >= _LEAST_S and peak_bytes >= least_memory_bytes(setting)[0]:
+            plan = local_search(
+                setting,
+                peak_bytes,
+                time_limit_s=each_s,
+                seed=seed,
+                num_threads=2,
+                starts=tried[:1],
+            )
+            tried += [plan.schedule] if plan.schedule is not None else []
+        options += [measured_option(graph, schedule) for schedule in tried]
+    return BlockClass(pareto(options), plain.makespan_s, plain.peak_bytes)
+
+
+def _by_kept_bytes(
+    graph: Graph, usual: BlockOption, num_kept: int, until: float
+) -> Iterator[BlockOption]:
+    """Options that keep less than store-all, from a coarse grid of limits to a fine one.
+
+    The rest of the step is then the tightest op by far, where `cuts` is exact at once.
+    """
+    rest = next(op for op in graph.ops if op.name == REST)
+    output = sum(_size(graph, tensor) for tensor in rest.reads)
+    peak_bytes = 2 * _peak_of(usual)
+    width = usual.kept_bytes - output
+    reached: list[tuple[int, int]] = []  # at limits between these two the first is the answer
+    for number, share in enumerate(_coarse_to_fine(num_kept)):
+        kept = output + int(share * max(0, width - 1))
+        if any(low <= kept <= high for low, high in reached):
+            continue
+        setting = _limited(graph, kept, peak_bytes)
+        left_s = until - time.perf_counter()
+        if left_s <= 0.0:
+            if number > 2:
+                return
+            for found in dtr_seeds(setting, peak_bytes):
+                yield measured_option(graph, Schedule(graph.op_names, found.runs))
+            continue
+        plan = cuts(setting, peak_bytes, time_limit_s=left_s)
+        if plan.schedule is None:
+            plan = local_search(setting, peak_bytes, time_limit_s=_LEAST_S, num_threads=2)
+        if plan.schedule is not None:
+            option = measured_option(graph, plan.schedule)
+            if plan.status == "optimal":
+                reached.append((option.kept_bytes, kept))
+            yield option
+
+
+def _coarse_to_fine(count: int) -> list[float]:
+    """Shares from 0 to 1, denser towards 0, each next one in the widest gap so far."""
+    shares = [0.0, 1.0]
+    depth = 1
+    while len(shares) < count:
+        shares += [k / 2**depth for k in range(1, 2**depth, 2)]
+        depth += 1
+    return [share**2 for share in shares[:count]]
+
+
+def _num_forward(graph: Graph, block: Block) -> int:
+    """Ops before the rest of the step, or before the loss in the last block."""
+    rest = np.flatnonzero(block.ops < 0)
+    if rest.size:
+        return int(rest[0])
+    return next(i for i, op in enumerate(graph.ops) if op.phase != "forward")
+
+
+def _rest_reads(graph: Graph, num_forward: int) -> tuple[str, ...]:
+    op = graph.ops[num_forward]
+    return op.reads if op.name == REST else ()
+
+
+def _peak_of(option: BlockOption) -> int:
+    return max(option.forward_bytes, option.backward_bytes, option.kept_bytes)
+
+
+def _tight_settings(graph: Graph, usual: BlockOption) -> Iterator[tuple[Graph, int]]:
+    """Graphs of the block with a limit on what is kept, each with a limit on the peak."""
+    most = _peak_of(usual)
+    least = least_memory_bytes(graph)[0]
+    peaks = [int(least + share * (most - least)) for share in _PEAK_SHARES]
+    rest = next((op for op in graph.ops if op.name == REST), None)
+    if rest is None:
+        for peak_bytes in peaks:
+            yield graph, peak_bytes
+        return
+    output = sum(_size(graph, tensor) for tensor in rest.reads)
+    for share in _KEPT_SHARES:
+        for peak_bytes in peaks[:2]:
+            kept = output + int(share * (usual.kept_bytes - output))
+            yield _limited(graph, kept, peak_bytes), peak_bytes
+
+
+def _limited(graph: Graph, kept_bytes: int, peak_bytes: int) -> Graph:
+    """The block where no more than `kept_bytes` fit beside the rest of the step."""
+    at = next(i for i, op in enumerate(graph.ops) if op.name == REST)
+    rest = graph.ops[at]
+    workspace = max(0, peak_bytes - kept_bytes - sum(rest.writes.values()))
+    ops = (*graph.ops[:at], replace(rest, workspace_bytes=workspace), *graph.ops[at + 1 :])
+    return replace(graph, ops=ops)
+
+
+def _size(graph: Graph, tensor: str) -> int:
+    """Bytes of a tensor in the block's graph: what comes in has none."""
+    producer = graph.producer(tensor)
+    return 0 if producer is None else graph.ops[producer].writes[tensor]
+
+
+def measured_option(graph: Graph, schedule: Schedule) -> BlockOption:
+    """`schedule` of a block's graph as an option, by replay."""
+    simulation = simulate(graph, schedule)
+    runs = schedule.bind(graph).astype(np.int64)
+    memory = simulation.memory_bytes
+    rest = [i for i, op in enumerate(graph.ops) if op.name == REST]
+    if not rest:
+        most = int(memory.max())
+        split = int(np.argmax(runs == _first_late(graph)))
+        return BlockOption(runs[:split], runs[split:], simulation.makespan_s, 0, most, most)
+    at = int(np.argmax(runs == rest[0]))
+    op = graph.ops[rest[0]]
+    kept = int(memory[at]) - sum(op.writes.values()) - op.workspace_bytes
+    return BlockOption(
+        runs[:at],
+        runs[at + 1 :],
+        simulation.makespan_s,
+        kept,
+        max(kept, int(memory[:at].max(initial=0))),
+        int(memory[at + 1 :].max(initial=0)),
+    )
+
+
+def _first_late(graph: Graph) -> int:
+    return next(i for i, op in enumerate(graph.ops) if op.phase != "forward")
+
+
+def pareto(options: list[BlockOption]) -> tuple[BlockOption, ...]:
+    """Those that no other beats, the fastest first; at most `MOST_OPTIONS`, spread evenly."""
+    best: list[BlockOption] = []
+    ordered = sorted(
+        options, key=lambda o: (o.time_s, o.kept_bytes, o.backward_bytes, o.forward_bytes)
+    )
+    for option in ordered:
+        if not any(other.beats(option) for other in best):
+            best.append(option)
+    if len(best) > MOST_OPTIONS:
+        chosen = np.linspace(0, len(best) - 1, MOST_OPTIONS).round().astype(int)
+        best = [best[i] for i in chosen.tolist()]
+    return tuple(best)

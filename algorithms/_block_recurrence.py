@@ -1,0 +1,200 @@
+"""The recurrence over a line of blocks with several options each, on memory slots, compiled.
+
+C(i, k, m) is the least time of the blocks i .. k-1, forward and backward, in m slots. Outside m lie
+the input of block i, which stays to the end, and the results of the blocks from k on; inside it the
+gradient that comes in from block k. Either block i runs once, by one of its options, around the
+blocks after it; or blocks i .. j-1 run without keeping anything but the input of block j, the rest
+follows from there, and then they begin again:
+
+    C(i, k, m) = min over o: t(o) + C(i + 1, k, m - kept(o))     if forward(o) + d(k) <= m
+                                                                 and backward(o) + r(i + 1, k) <= m
+                 min over j: p(i, j) + C(j, k, m - x(j)) + C(i, j, m - r(j, k))
+                                                                 if peak(i, j) + d(k) <= m
+
+with t the time of an option, p and peak those of the plain forwards, x the bytes of a block's
+input, d those of the gradients at a border, r(j, k) those of the results of blocks j .. k-1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+INFINITE = np.inf
+
+PLAIN, FORWARD, BACKWARD = 0, 1, 2
+"""Steps of a schedule of blocks: a forward that keeps nothing, and the halves of an option."""
+
+
+@njit(cache=True, nogil=True)
+def solve_rows(
+    option_start: Any,
+    option_s: Any,
+    kept: Any,
+    forward: Any,
+    backward: Any,
+    plain_s: Any,
+    plain: Any,
+    x: Any,
+    d: Any,
+    results: Any,
+    row_of: Any,
+    row_block: Any,
+    row_length: Any,
+    num_slots: int,
+) -> Any:
+    """C of each row at 0 .. num_slots slots, ``(num_rows, num_slots + 1)`` float64.
+
+    Sizes in slots. `x`, `d` and `results` have an entry per border: input of the block after it,
+    gradients across it, results of all blocks before it. O(rows * (L + options) * slots).
+    """
+    table = np.full((row_block.size, num_slots + 1), INFINITE)
+    for row in range(row_block.size):
+        i, n = row_block[row], row_length[row]
+        k = i + n
+        made = results[k] - results[i + 1]
+        for o in range(option_start[i], option_start[i + 1]):
+            low = max(forward[o] + d[k], backward[o] + made)
+            if n == 1:
+                for m in range(low, num_slots + 1):
+                    table[row, m] = min(table[row, m], option_s[o])
+            else:
+                right = row_of[i + 1, n - 1]
+                for m in range(max(low, kept[o]), num_slots + 1):
+                    table[row, m] = min(table[row, m], option_s[o] + table[right, m - kept[o]])
+        peak, time_s = 0, 0.0
+        for j in range(i + 1, k):
+            peak = max(peak, plain[j - 1] + (x[j - 1] if j - 1 > i else 0))
+            time_s += plain_s[j - 1]
+            low = peak + d[k]
+            if low > num_slots:
+                break
+            right, left, after = row_of[j, k - j], row_of[i, j - i], results[k] - results[j]
+            for m in range(max(low, max(x[j], after)), num_slots + 1):
+                value = time_s + table[right, m - x[j]] + table[left, m - after]
+                if value < table[row, m]:
+                    table[row, m] = value
+    return table
+
+
+@njit(cache=True)
+def trace_rows(
+    option_start: Any,
+    option_s: Any,
+    kept: Any,
+    forward: Any,
+    backward: Any,
+    plain_s: Any,
+    plain: Any,
+    x: Any,
+    d: Any,
+    results: Any,
+    row_of: Any,
+    table: Any,
+    slots: int,
+) -> Any:
+    """The steps behind C(0, L, slots): (step, block, option), ``(num_steps, 3)`` int64.
+
+    No steps where that is infinite. O(L) for each step.
+    """
+    num = plain.size
+    steps = np.empty((64, 3), np.int64)
+    size = 0
+    # What is left to do, last first: (kind, first block, end or option, slots); 3 is a sub-line.
+    todo = np.empty((4 * num + 8, 4), np.int64)
+    height = 0
+    if table[row_of[0, num], slots] < INFINITE:
+        todo[0, 0], todo[0, 1], todo[0, 2], todo[0, 3] = 3, 0, num, slots
+        height = 1
+    while height:
+        height -= 1
+        what, i, k, m = todo[height, 0], todo[height, 1], todo[height, 2], todo[height, 3]
+        if size + num + 2 > steps.shape[0]:
+            more = np.empty((2 * steps.shape[0] + num + 2, 3), np.int64)
+            for q in range(size):
+                more[q, 0], more[q, 1], more[q, 2] = steps[q, 0], steps[q, 1], steps[q, 2]
+            steps = more
+        if what != 3:
+            steps[size, 0], steps[size, 1], steps[size, 2] = what, i, k
+            size += 1
+            continue
+        n = k - i
+        best, option, split = INFINITE, -1, -1
+        made = results[k] - results[i + 1]
+        for o in range(option_start[i], option_start[i + 1]):
+            if max(forward[o] + d[k], backward[o] + made) > m:
+                continue
+            value = option_s[o]
+            if n > 1:
+                if kept[o] > m:
+                    continue
+                value += table[row_of[i + 1, n - 1], m - kept[o]]
+            if value < best:
+                best, option = value, o
+        peak, time_s = 0, 0.0
+        for j in range(i + 1, k):
+            peak = max(peak, plain[j - 1] + (x[j - 1] if j - 1 > i else 0))
+            time_s += plain_s[j - 1]
+            after = results[k] - results[j]
+            if peak + d[k] > m or x[j] > m or after > m:
+                continue
+            value = time_s + table[row_of[j, k - j], m - x[j]] + table[row_of[i, j - i], m - after]
+            if value < best:
+                best, split = value, j
+        if split < 0:
+            steps[size, 0], steps[size, 1], steps[size, 2] = FORWARD, i, option
+            size += 1
+            todo[height, 0], todo[height, 1], todo[height, 2] = BACKWARD, i, option
+            height += 1
+            if n > 1:
+                todo[height, 0], todo[height, 1] = 3, i + 1
+                todo[height, 2], todo[height, 3] = k, m - kept[option]
+                height += 1
+        else:
+            for block in range(i, split):
+                steps[size, 0], steps[size, 1], steps[size, 2] = PLAIN, block, -1
+                size += 1
+            todo[height, 0], todo[height, 1] = 3, i
+            todo[height, 2], todo[height, 3] = split, m - (results[k] - results[split])
+            height += 1
+            todo[height, 0], todo[height, 1] = 3, split
+            todo[height, 2], todo[height, 3] = k, m - x[split]
+            height += 1
+    return steps[:size]
+
+
+@njit(cache=True)
+def needed_runs(
+    runs: Any,
+    op_once: Any,
+    read_start: Any,
+    read_tensor: Any,
+    write_start: Any,
+    write_tensor: Any,
+    num_tensors: int,
+) -> Any:
+    """Which runs are first ones of their op or write something that a needed run reads; bool."""
+    num_ops = op_once.size
+    seen = np.zeros(num_ops, np.bool_)
+    first = np.zeros(runs.size, np.bool_)
+    for at in range(runs.size):
+        if not seen[runs[at]]:
+            seen[runs[at]] = True
+            first[at] = True
+    wanted = np.zeros(num_tensors, np.bool_)
+    keep = np.zeros(runs.size, np.bool_)
+    for at in range(runs.size - 1, -1, -1):
+        op = runs[at]
+        need = first[at]
+        if not need and not op_once[op]:
+            for w in range(write_start[op], write_start[op + 1]):
+                need = need or wanted[write_tensor[w]]
+        if need:
+            keep[at] = True
+            for w in range(write_start[op], write_start[op + 1]):
+                wanted[write_tensor[w]] = False
+            for r in range(read_start[op], read_start[op + 1]):
+                wanted[read_tensor[r]] = True
+    return keep
