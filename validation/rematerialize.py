@@ -138,7 +138,9 @@ def apply(
     """
     found = plan if isinstance(plan, Plan) else load(plan)
     if not isinstance(found, Plan):
-        raise SchedsimError(f"{plan} holds a {found.kind}, not a plan", hint="schedsim plan -o FILE")
+        raise SchedsimError(
+            f"{plan} holds a {found.kind}, not a plan", hint="schedsim plan -o FILE"
+        )
     if found.schedule is None:
         raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
     names = set(found.schedule.names)

@@ -204,8 +204,10 @@ class Rematerialized(nn.Module):
         simulation = simulate(workload, plan.schedule)
         kinds = simulation.by_category()
         if planned.captured.level == "op":
-            results = set(workload.graph.results) - set(workload.graph.inputs)
-            grads = sum(t.size_bytes for t in simulation.live_tensors() if t.name in results)
+            graph = workload.graph
+            made = {t for op in graph.ops if op.phase == "backward" for t in op.writes}
+            made &= set(graph.results)
+            grads = sum(t.size_bytes for t in simulation.live_tensors() if t.name in made)
             if self._settings.keep_gradients:
                 grads += state.gradients_bytes
         else:
@@ -225,7 +227,7 @@ class Rematerialized(nn.Module):
         """What was counted and how, the predicted peak and overhead; for people."""
         planned = self._last
         plan, state = planned.plan, planned.captured.state
-        size = planned.captured.workload.num_ops
+        size = len(planned.captured.workload.op_names)
         lines = [
             f"{plan.workload.name} by {planned.captured.level} ({size} ops), "
             f"budget {format_bytes(plan.budget_bytes)}: {plan.status} ({plan.planner})"
@@ -245,7 +247,9 @@ class Rematerialized(nn.Module):
         lines.append(f"  predicted peak {format_bytes(plan.peak_bytes)}")
         lines.append(f"  store-all peak {format_bytes(planned.store_all_bytes)}")
         if plan.overhead is not None and plan.gap is not None:
-            lines.append(f"  overhead       {plan.overhead:+.2%}, at most {plan.gap:.2%} of it spare")
+            lines.append(
+                f"  overhead       {plan.overhead:+.2%}, at most {plan.gap:.2%} of it spare"
+            )
         return "\n".join([*lines, *(f"  note: {note}" for note in planned.captured.notes)])
 
     # -- being the model ----------------------------------------------------------------------
@@ -363,5 +367,3 @@ def _difference(known: Any, found: Any) -> str:
         return "the inputs are nested otherwise"
     names = ("", "modules are in other modes", "other parameters train", "autocast differs")
     return next(n for n, a, b in zip(names, known, found, strict=True) if a != b)
-
-
