@@ -320,13 +320,15 @@ class _Forward:
     """The forward of a module, with the parameters of the model's own."""
 
     def __init__(self, module: Rematerialized) -> None:
-        self._module = module
+        # A compiler around the module would trace the planner; it shall step over the whole step.
+        # What is compiled within, blocks, stays compiled.
+        self._step: Any = torch.compiler.disable(module._step)
         self.__name__ = "forward"
         if module._settings.loss is None:
             self.__signature__ = inspect.signature(module._model.forward)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
-        return self._module._step(inputs, keywords)
+        return self._step(inputs, keywords)
 
 
 class _Form:

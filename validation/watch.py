@@ -23,7 +23,7 @@ class PlanLeftWarning(UserWarning):
 
 
 class Watch:
-    """``with watch(module): module(x).backward()`` measures a step and warns where it left the plan.
+    """``with watch(module): module(x).backward()`` warns where the step left its plan.
 
     On the CPU by the bytes of storages (kernels' own scratch is not seen; ops take longer while it
     is on), on CUDA by the caching allocator's count, which costs nothing.

@@ -237,10 +237,15 @@ def test_a_step_that_leaves_its_plan_warns_and_can_be_planned_again():
         warnings.simplefilter("error")
         with watcher:
             module(*inputs).backward()
-    with pytest.warns(PlanLeftWarning, match="step 2 took"), watcher:
-        kept = torch.zeros(2_000_000)
-        kept += 1
-        module(*inputs).backward()
+
+    def leave():
+        with watcher:
+            other = torch.zeros(2_000_000) + 1
+            module(*inputs).backward()
+            del other
+
+    with pytest.warns(PlanLeftWarning, match="step 2 took"):
+        leave()
     plan = watcher(*inputs, budget="90%")
     assert plan.budget_bytes > watcher.module.plan.peak_bytes - 1
     assert module.plan is plan
