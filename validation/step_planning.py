@@ -22,6 +22,7 @@ from schedsim.units import format_bytes
 
 from .block_level import capture_chain
 from .block_level.module import loss_of
+from .block_level.replay import untouched
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
 from .costs import measured_costs
@@ -179,6 +180,10 @@ def _by_op(
         raise UnsupportedError(
             "the model lies on the meta device, where no step can run", hint="load it first"
         )
+    if settings.loss is None and captured.front == "dynamo":
+        # What traced code notes is not left behind: only a run tells the class of the output.
+        with torch.no_grad(), untouched(model):
+            own.note(model(*inputs, **keywords))
     captured = captured.with_costs(measured_costs(captured, next(model.parameters()).device))
     static = captured.graph.static_bytes
     if settings.keep_gradients:
