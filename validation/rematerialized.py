@@ -322,7 +322,7 @@ class _Forward:
     def __init__(self, module: Rematerialized) -> None:
         # A compiler around the module would trace the planner; it shall step over the whole step.
         # What is compiled within, blocks, stays compiled.
-        self._step: Any = torch.compiler.disable(module._step)
+        self._step: Any = torch.compiler.disable(module._step)  # type: ignore[no-untyped-call]
         self.__name__ = "forward"
         if module._settings.loss is None:
             self.__signature__ = inspect.signature(module._model.forward)

@@ -65,7 +65,7 @@ class Watch:
             reset_peak(device)
         else:
             self._tracker = StorageTracker()
-            self._tracker.__enter__()
+            self._tracker.__enter__()  # type: ignore[no-untyped-call]
             self._tracker.add(self._resident(), "static")
         return self
 
@@ -73,7 +73,7 @@ class Watch:
         self._handle.remove()
         device = self._device()
         if self._tracker is not None:
-            self._tracker.__exit__(*error)
+            self._tracker.__exit__(*error)  # type: ignore[no-untyped-call]
             peak = self._tracker.peak.total_bytes
             self._tracker = None
         else:
