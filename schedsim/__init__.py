@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ._pareto import pareto
 from .api import compare, plan
 from .chain import Chain, Stage
@@ -29,6 +31,12 @@ from .plans import Plan
 from .schedule import Schedule
 from .simulator import Simulation, simulate
 
+if TYPE_CHECKING:
+    # mypy checks each package from its own place; these come from one that needs torch.
+    apply: Any
+    rematerialize: Any
+    watch: Any
+
 __all__ = [
     "Chain",
     "Graph",
@@ -44,10 +52,32 @@ __all__ = [
     "Simulation",
     "Stage",
     "UnsupportedError",
+    "apply",
     "compare",
     "load",
     "pareto",
     "plan",
+    "rematerialize",
     "save",
     "simulate",
+    "watch",
 ]
+
+_NEED_TORCH = {"apply": "rematerialize", "rematerialize": "rematerialize", "watch": "watch"}
+
+
+def __getattr__(name: str) -> Any:
+    """What runs real models, imported when it is first asked for, as it takes torch."""
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        module = import_module(f"{__name__}.validation.{_NEED_TORCH[name]}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise MissingDependencyError(
+            f"schedsim.{name} needs torch", hint="pip install 'schedsim[torch]'"
+        ) from error
+    return getattr(module, name)

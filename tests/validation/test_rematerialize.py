@@ -1,0 +1,269 @@
+"""One call from a model and a budget to a module that trains within it."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from schedsim.validation.block_level.replay import untouched  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from schedsim.validation.rematerialized import Rematerialized  # noqa: E402
+from schedsim.validation.resident_state import resident_state  # noqa: E402
+from schedsim.validation.step_planning import BlockLevelWarning  # noqa: E402
+from schedsim.validation.watch import PlanLeftWarning  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+LOSS = nn.functional.mse_loss
+LEVELS = ("op", "block")
+
+
+def a_model(num=6, dropout=0.1):
+    """A line of small blocks, and a step's inputs."""
+    torch.manual_seed(0)
+    blocks = (nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Dropout(dropout)) for _ in range(num))
+    return nn.Sequential(*blocks), (torch.randn(512, 32), torch.randn(512, 32))
+
+
+def made(level, budget="75%", **options):
+    """A rematerialized module, the plain model and the inputs."""
+    model, inputs = a_model()
+    options = {"time_limit_s": 1.0, "level": level, **options}
+    return schedsim.rematerialize(model, inputs, budget, LOSS, **options), model, inputs
+
+
+def gradients(model, step):
+    """Loss and gradients of a step from a fixed start."""
+    model.zero_grad()
+    torch.manual_seed(3)
+    loss = step()
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("budget", ["60%", "85%"])
+def test_a_step_fits_and_gives_the_gradients_of_the_model_to_the_bit(level, budget):
+    module, model, inputs = made(level, budget)
+    assert module.plan.peak_bytes <= module.budget_bytes
+    assert sum(module.counted().values()) == module.plan.peak_bytes
+    found = gradients(model, lambda: module(*inputs))
+    plain = gradients(model, lambda: LOSS(model(inputs[0]), inputs[1]))
+    assert all(map(torch.equal, plain, found))
+    assert sum(module.run_counts.values()) == len(module.plan.schedule.names)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_measured_peak_is_the_predicted_one(level):
+    module, model, inputs = made(level)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if level == "block" else None
+    if level == "block":
+        with schedsim.watch(module) as seen:
+            module(*inputs).backward()
+        peak = seen.measured_bytes[0]
+    else:  # the allocator sees what kernels take besides, which this level plans for
+        resident = storage_bytes([list(model.parameters()), inputs])
+        [reading] = AllocatorMeter().read(lambda: module(*inputs).backward())
+        peak = resident + reading.peak_bytes
+    random_states = 5056 * 6  # kept in host memory for repeats
+    assert peak <= module.budget_bytes + random_states
+    assert abs(peak - module.plan.peak_bytes) <= 0.001 * peak + random_states
+
+
+def test_it_is_the_model_for_all_that_looks_at_its_state(tmp_path):
+    module, model, _ = made("op")
+    assert list(module.state_dict()) == list(model.state_dict())
+    pairs = zip(module.named_parameters(), model.named_parameters(), strict=True)
+    assert all(a == b and p is q for (a, p), (b, q) in pairs)
+    assert len(list(module.modules())) == len(list(model.modules()))
+    torch.save(module.state_dict(), tmp_path / "weights.pt")
+    other, _ = a_model()
+    with torch.no_grad():
+        other[0][0].weight.zero_()
+    other.load_state_dict(torch.load(tmp_path / "weights.pt"))
+    assert torch.equal(other[0][0].weight, model[0][0].weight)
+    with torch.no_grad():
+        other[0][0].weight.fill_(2.0)
+    module.load_state_dict(other.state_dict())
+    assert float(model[0][0].weight.detach().mean()) == 2.0
+    assert isinstance(module.eval(), Rematerialized)
+    assert not model.training
+    assert not model[0].training
+    module.train()
+    assert model.training
+    assert module.to(torch.float64) is module
+    assert model[0][0].weight.dtype == torch.float64
+
+
+def test_it_trains_on_in_another_number_format():
+    module, model, inputs = made("block")
+    module.double()
+    module(*(x.double() for x in inputs)).backward()
+    assert model[0][0].weight.grad.dtype == torch.float64
+    assert len(module.plans) == 2
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_eval_and_no_grad_run_the_plain_model(level):
+    module, model, inputs = made(level)
+    module.eval()
+    assert torch.equal(module(inputs[0]), model(inputs[0]))
+    assert torch.equal(module(*inputs), LOSS(model(inputs[0]), inputs[1]))
+    module.train()
+    with torch.no_grad():
+        assert not module(*inputs).requires_grad
+
+
+def test_each_shape_is_planned_once_and_few_are_kept():
+    module, _, (x, target) = made("block", max_shapes=2)
+    first = module.plan
+    module(x[:256], target[:256]).backward()
+    assert module.plan is not first
+    module(x, target)
+    assert module.plan is first
+    module(x[:128], target[:128])
+    assert len(module.plans) == 2
+    assert first in module.plans
+    assert all(plan.budget_bytes == first.budget_bytes for plan in module.plans)
+
+
+def test_another_shape_is_refused_by_choice():
+    module, _, (x, target) = made("block", shapes="raise")
+    with pytest.raises(schedsim.SchedsimError, match=r"input 0 has shape \(256, 32\) instead"):
+        module(x[:256], target[:256])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_budget_too_small_names_the_least_and_what_sets_it(level):
+    with pytest.raises(schedsim.InfeasibleBudgetError, match="set by '") as caught:
+        made(level, "5%")
+    least = caught.value.min_feasible_bytes
+    assert str(least) in caught.value.hint
+    module, _, inputs = made(level, least)
+    module(*inputs).backward()
+    assert module.plan.peak_bytes <= least
+
+
+@pytest.mark.parametrize("budget", ["soon", "0%", True, 0, -5, 2.5, "x%"])
+def test_a_budget_that_says_nothing_is_refused(budget):
+    with pytest.raises(schedsim.SchedsimError) as caught:
+        made("block", budget)
+    assert caught.value.hint
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without CUDA")
+def test_a_device_that_is_not_here_is_no_budget():
+    with pytest.raises(schedsim.SchedsimError, match="no CUDA device"):
+        made("block", "cuda:0")
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_optimizer_state_is_foreseen_as_it_will_be(kind):
+    model, (x, target) = a_model(2)
+    optimizer = kind(model.parameters(), lr=0.1)
+    before = resident_state(model, optimizer).optimizer_bytes
+    LOSS(model(x), target).backward()
+    optimizer.step()
+    assert before == resident_state(model, optimizer).optimizer_bytes
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_optimizer_state_takes_its_place_in_the_budget(level):
+    bare, with_state = made(level)[0], made(level, optimizer=10_000)[0]
+    assert with_state.plan.static_bytes == bare.plan.static_bytes + 10_000
+    assert with_state.counted()["optimizer"] == 10_000
+    assert "as given" in with_state.report()
+    assert "not counted" in bare.report()
+
+
+class Odd(nn.Module):
+    """A block with a branch on data."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        """Never changes sign, though no tracer can know."""
+        return torch.tanh(self.linear(x)) if float(x.sum()) < 1e9 else -x
+
+
+def test_what_cannot_be_captured_by_op_is_planned_by_block_and_says_so():
+    model, x = nn.Sequential(*(Odd() for _ in range(4))), torch.randn(64, 16)
+    with pytest.warns(BlockLevelWarning, match="cannot be captured op by op"):
+        module = schedsim.rematerialize(model, x, "90%", lambda y: y.mean())
+    assert module.level == "block"
+    module(x).backward()
+    with pytest.raises(schedsim.UnsupportedError):
+        schedsim.rematerialize(model, x, "90%", lambda y: y.mean(), level="op")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_saved_plan_is_applied_to_its_model_only(level, tmp_path):
+    module, model, inputs = made(level, optimizer="adamw")
+    schedsim.save(module.plan, tmp_path / "plan.json")
+    again = schedsim.apply(model, tmp_path / "plan.json", inputs, LOSS)
+    assert again.plan.schedule == module.plan.schedule
+    found = gradients(model, lambda: again(*inputs))
+    assert all(map(torch.equal, gradients(model, lambda: module(*inputs)), found))
+    deeper, _ = a_model(7)
+    with pytest.raises(schedsim.SchedsimError, match="the plan does not run"):
+        schedsim.apply(deeper, tmp_path / "plan.json", inputs, LOSS)
+    fewer = [x[:100] for x in inputs]
+    with pytest.raises(schedsim.SchedsimError, match="not of this step"):
+        schedsim.apply(model, tmp_path / "plan.json", fewer, LOSS)
+
+
+def test_a_copy_trains_its_own_parameters():
+    module, model, inputs = made("op")
+    twin = copy.deepcopy(module)
+    twin(*inputs).backward()
+    assert all(p.grad is None for p in model.parameters())
+    assert all(p.grad is not None for p in twin.parameters())
+
+
+def test_a_step_that_leaves_its_plan_warns_and_can_be_planned_again():
+    module, model, inputs = made("op")
+    watcher = schedsim.watch(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with watcher:
+            module(*inputs).backward()
+
+    def leave():
+        with watcher:
+            other = torch.zeros(2_000_000) + 1
+            module(*inputs).backward()
+            del other
+
+    with pytest.warns(PlanLeftWarning, match="step 2 took"):
+        leave()
+    plan = watcher(*inputs, budget="90%")
+    assert plan.budget_bytes > watcher.module.plan.peak_bytes - 1
+    assert module.plan is plan
+    with untouched(model):
+        module(*inputs)
+
+
+def test_importing_loads_no_torch():
+    code = "import sys, schedsim; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_torch_the_remedy_is_named():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import schedsim\n"
+        "try: schedsim.rematerialize\n"
+        "except schedsim.MissingDependencyError as error: assert 'schedsim[torch]' in error.hint\n"
+        "else: raise SystemExit('no error')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,371 @@
+"""A model that trains by a plan: its own parameters and state, another way through a step."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+
+from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.plans import Plan
+from schedsim.simulator import simulate
+from schedsim.units import format_bytes
+
+from .block_level.module import plain_loss
+from .capture.skeleton import count_extra_inputs
+from .step_planning import (
+    CapturedStep,
+    PlannedStep,
+    Settings,
+    capture_step,
+    plan_step,
+    resolved_budget,
+    store_all_peak,
+)
+
+SHAPES = ("plan", "raise")
+
+
+class Rematerialized(nn.Module):
+    """``module(*inputs)`` gives the loss of a training step that stays within a budget.
+
+    Parameters, buffers, submodules and so the keys of `state_dict` are the model's own, not
+    copies; other attributes are looked up on the model too. In eval mode and under no_grad the
+    plain model runs: called with all inputs of a step it gives the loss, with the model's own
+    inputs alone the model's output.
+
+    Attributes
+    ----------
+    plan : Plan
+        Of the last step's inputs.
+    level : str
+        ``"op"`` or ``"block"``.
+    """
+
+    def __init__(
+        self, model: nn.Module, settings: Settings, *, shapes: str = "plan", max_shapes: int = 8
+    ) -> None:
+        if shapes not in SHAPES:
+            raise SchedsimError(f"shapes={shapes!r} is unknown", hint="'plan' or 'raise'")
+        if max_shapes < 1:
+            raise SchedsimError(f"max_shapes={max_shapes} keeps no plan", hint="give at least 1")
+        super().__init__()
+        hidden = self.__dict__  # not registered: its contents are, below
+        hidden["_model"] = model
+        hidden["_parameters"] = model._parameters
+        hidden["_buffers"] = model._buffers
+        hidden["_modules"] = model._modules
+        hidden["_non_persistent_buffers_set"] = model._non_persistent_buffers_set
+        self.training = model.training
+        self._settings, self._shapes, self._max_shapes = settings, shapes, max_shapes
+        self._budget_bytes: int | None = None
+        self._num_inputs: int | None = None
+        self._planned: OrderedDict[Any, PlannedStep] = OrderedDict()
+        hidden["forward"] = _Forward(self)
+
+    # -- a step -------------------------------------------------------------------------------
+
+    def prepare(self, *inputs: Any, **keywords: Any) -> PlannedStep:
+        """Plan for inputs like these, where that is not done yet; nothing is run.
+
+        Raises
+        ------
+        SchedsimError
+            They are of another shape than the first, and ``shapes="raise"``.
+        """
+        key = self._key(inputs, keywords)
+        if key in self._planned:
+            self._planned.move_to_end(key)
+            return self._planned[key]
+        if self._planned and self._shapes == "raise":
+            known = next(iter(self._planned))
+            raise SchedsimError(
+                f"the step is not as planned: {_difference(known, key)}",
+                hint="shapes='plan' plans once for each shape; or pad the inputs",
+            )
+        captured = capture_step(self._model, inputs, keywords, self._settings)
+        return self._keep(key, self._plan(captured, (inputs, keywords)))
+
+    def adopt(self, captured: CapturedStep, plan: Plan, inputs: Any, keywords: Any) -> None:
+        """Run steps with inputs like these by `plan`."""
+        assert plan.schedule is not None
+        self._budget_bytes = plan.budget_bytes
+        module = captured.make_module(plan.schedule)
+        planned = PlannedStep(captured, plan, module, store_all_peak(captured))
+        self._keep(self._key(inputs, keywords), planned)
+
+    def replan(self, budget: int | str) -> None:
+        """Forget all plans; steps are planned anew within `budget` when they come."""
+        from dataclasses import replace
+
+        self._settings = replace(self._settings, budget=budget)
+        self._budget_bytes = None
+        self._planned.clear()
+
+    def _plan(self, captured: CapturedStep, inputs: Any) -> PlannedStep:
+        if self._budget_bytes is None:
+            budget, most = resolved_budget(self._settings, captured, self._model, inputs)
+        else:
+            budget, most = self._budget_bytes, store_all_peak(captured)
+        planned = plan_step(captured, budget, most, self._settings)
+        self._budget_bytes = budget
+        return planned
+
+    def _keep(self, key: Any, planned: PlannedStep) -> PlannedStep:
+        if self._num_inputs is None:
+            self._num_inputs = len(key[0].positional)
+        self._planned[key] = planned
+        while len(self._planned) > self._max_shapes:
+            self._planned.popitem(last=False)
+        return planned
+
+    def _step(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        if not self.training or not torch.is_grad_enabled():
+            return self._plain(inputs, keywords)
+        planned = self.prepare(*inputs, **keywords)
+        return planned.shaped(planned.module(*inputs, **keywords))
+
+    def _plain(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        loss = self._settings.loss
+        if loss is None or len(inputs) != self._num_inputs:
+            return self._model(*inputs, **keywords)
+        num_extra = count_extra_inputs(self._model, loss, len(inputs))
+        return plain_loss(self._model, loss, inputs, keywords, num_extra)
+
+    def _key(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        """What a plan depends on: forms of the inputs, modes, what trains, autocast."""
+        model = self._model
+        kinds = ("cpu", "cuda")
+        return (
+            _Form(inputs, keywords),
+            tuple(module.training for module in model.modules()),
+            tuple((p.requires_grad, p.device.type, p.dtype) for p in model.parameters()),
+            tuple(
+                (kind, torch.get_autocast_dtype(kind))
+                for kind in kinds
+                if torch.is_autocast_enabled(kind)
+            ),
+        )
+
+    # -- what was planned ---------------------------------------------------------------------
+
+    @property
+    def _last(self) -> PlannedStep:
+        if not self._planned:
+            raise SchedsimError("nothing is planned yet", hint="call prepare(*inputs), or a step")
+        return next(reversed(self._planned.values()))
+
+    @property
+    def plan(self) -> Plan:
+        """Of the last step's inputs."""
+        return self._last.plan
+
+    @property
+    def plans(self) -> list[Plan]:
+        """All plans kept, the last used last."""
+        return [planned.plan for planned in self._planned.values()]
+
+    @property
+    def level(self) -> str:
+        """``"op"`` or ``"block"``."""
+        return self._last.captured.level
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget in bytes."""
+        self._last  # noqa: B018 - raises where nothing is planned
+        assert self._budget_bytes is not None
+        return self._budget_bytes
+
+    @property
+    def model(self) -> nn.Module:
+        """The plain model."""
+        model: nn.Module = self._model
+        return model
+
+    @property
+    def run_counts(self) -> dict[str, int]:
+        """Op -> number of runs in the last step."""
+        counts: dict[str, int] = self._last.module.run_counts  # type: ignore[assignment]
+        return counts
+
+    def counted(self) -> dict[str, int]:
+        """Bytes at the predicted peak by what they are; their sum is the peak."""
+        planned = self._last
+        state, plan = planned.captured.state, planned.plan
+        assert plan.schedule is not None
+        workload = planned.captured.workload
+        simulation = simulate(workload, plan.schedule)
+        kinds = simulation.by_category()
+        if planned.captured.level == "op":
+            graph = workload.graph
+            made = {t for op in graph.ops if op.phase == "backward" for t in op.writes}
+            made &= set(graph.results)
+            grads = sum(t.size_bytes for t in simulation.live_tensors() if t.name in made)
+            if self._settings.keep_gradients:
+                grads += state.gradients_bytes
+        else:
+            grads = state.gradients_bytes
+        found = {
+            "parameters": state.parameters_bytes,
+            "buffers": state.buffers_bytes,
+            "gradients": grads,
+            "optimizer": state.optimizer_bytes,
+            "extra": state.extra_bytes,
+            "workspace": kinds["workspace"],
+        }
+        found["activations"] = simulation.peak_bytes - sum(found.values())
+        return found
+
+    def report(self) -> str:
+        """What was counted and how, the predicted peak and overhead; for people."""
+        planned = self._last
+        plan, state = planned.plan, planned.captured.state
+        size = len(planned.captured.workload.op_names)
+        lines = [
+            f"{plan.workload.name} by {planned.captured.level} ({size} ops), "
+            f"budget {format_bytes(plan.budget_bytes)}: {plan.status} ({plan.planner})"
+        ]
+        notes = {
+            "gradients": "where they are made"
+            if planned.captured.level == "op" and not self._settings.keep_gradients
+            else "resident throughout",
+            "optimizer": state.optimizer_source,
+            "activations": "with inputs, and gradients of activations",
+        }
+        for name, size_bytes in self.counted().items():
+            if size_bytes or name in notes:
+                note = f"  ({notes[name]})" if name in notes else ""
+                lines.append(f"  {name:<14}{format_bytes(size_bytes)}{note}")
+        assert plan.peak_bytes is not None
+        lines.append(f"  predicted peak {format_bytes(plan.peak_bytes)}")
+        lines.append(f"  store-all peak {format_bytes(planned.store_all_bytes)}")
+        if plan.overhead is not None and plan.gap is not None:
+            lines.append(
+                f"  overhead       {plan.overhead:+.2%}, at most {plan.gap:.2%} of it spare"
+            )
+        return "\n".join([*lines, *(f"  note: {note}" for note in planned.captured.notes)])
+
+    # -- being the model ----------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            model = self.__dict__.get("_model")
+            if model is None or name.startswith("__"):
+                raise
+            return getattr(model, name)
+
+    def train(self, mode: bool = True) -> Rematerialized:
+        """Set the mode of the model."""
+        self._model.train(mode)
+        self.training = mode
+        return self
+
+    def _apply(self, *arguments: Any, **keywords: Any) -> Any:
+        # Plans of another device or number format stay: they have other keys.
+        self._model._apply(*arguments, **keywords)
+        return self
+
+    def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
+        """The model's."""
+        return self._model.state_dict(*arguments, **keywords)
+
+    def load_state_dict(self, *arguments: Any, **keywords: Any) -> Any:
+        """The model's."""
+        return self._model.load_state_dict(*arguments, **keywords)
+
+    def _load_from_state_dict(self, *arguments: Any, **keywords: Any) -> None:
+        self._model._load_from_state_dict(*arguments, **keywords)
+
+    def named_modules(
+        self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """The model's submodules, and this module for the model itself."""
+        memo = set() if memo is None else memo
+        if self not in memo:
+            if remove_duplicate:
+                memo.add(self)
+            yield prefix, self
+            for name, child in self._modules.items():
+                if child is not None:
+                    path = f"{prefix}.{name}" if prefix else name
+                    yield from child.named_modules(memo, path, remove_duplicate)
+
+    def __deepcopy__(self, memo: Any) -> Rematerialized:
+        # A schedule is bound to its model's tensors: the copy plans for its own.
+        model = copy.deepcopy(self._model, memo)
+        made = Rematerialized(
+            model, self._settings, shapes=self._shapes, max_shapes=self._max_shapes
+        )
+        made._budget_bytes, made._num_inputs = self._budget_bytes, self._num_inputs
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UnsupportedError(
+            "a rematerialized module is not pickled: its schedule is code bound to the model",
+            hint="save state_dict(), which the plain model loads too, and the plan with "
+            "schedsim.save; then schedsim.apply",
+        )
+
+
+class _Forward:
+    """The forward of a module, with the parameters of the model's own."""
+
+    def __init__(self, module: Rematerialized) -> None:
+        # A compiler around the module would trace the planner; it shall step over the whole step.
+        # What is compiled within, blocks, stays compiled.
+        self._step: Any = torch.compiler.disable(module._step)  # type: ignore[no-untyped-call]
+        self.__name__ = "forward"
+        if module._settings.loss is None:
+            self.__signature__ = inspect.signature(module._model.forward)
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        return self._step(inputs, keywords)
+
+
+class _Form:
+    """The form of a step's inputs: how they are nested, shapes, strides, types, constants."""
+
+    def __init__(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+        leaves, spec = tree_flatten((tuple(inputs), dict(keywords)))
+        self.positional = inputs and tuple(type(item).__name__ for item in inputs)
+        self.leaves = tuple(_leaf(leaf) for leaf in leaves)
+        self.spec = str(spec)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Form):
+            return NotImplemented
+        return (self.spec, self.leaves) == (other.spec, other.leaves)
+
+    def __hash__(self) -> int:
+        return hash((self.spec, self.leaves))
+
+
+def _leaf(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return repr(leaf)
+    strides = tuple(s for s, size in zip(leaf.stride(), leaf.shape, strict=True) if size != 1)
+    return (tuple(leaf.shape), strides, leaf.dtype, leaf.device.type, leaf.requires_grad)
+
+
+def _difference(known: Any, found: Any) -> str:
+    """The first thing in which two keys differ, in words."""
+    if known[0] != found[0]:
+        pairs = zip(known[0].leaves, found[0].leaves, strict=False)
+        for position, (mine, its) in enumerate(pairs):
+            if mine != its:
+                shapes = [leaf[0] if isinstance(leaf, tuple) else leaf for leaf in (its, mine)]
+                if shapes[0] == shapes[1]:
+                    return f"input {position} is {its} instead of {mine}"
+                return f"input {position} has shape {shapes[0]} instead of {shapes[1]}"
+        return "the inputs are nested otherwise"
+    names = ("", "modules are in other modes", "other parameters train", "autocast differs")
+    return next(n for n, a, b in zip(names, known, found, strict=True) if a != b)

@@ -1,0 +1,111 @@
+"""What is resident besides activations: parameters, gradients, buffers, optimizer state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from schedsim.errors import SchedsimError
+
+from .capture.state import optimizer_bytes
+from .measure import storage_bytes
+
+Optimizer = torch.optim.Optimizer | str | int | None
+
+
+@dataclass(frozen=True)
+class ResidentState:
+    """Bytes that a step holds from before its start to after its end, and how they were counted.
+
+    Attributes
+    ----------
+    parameters_bytes, buffers_bytes
+        Each storage once.
+    gradients_bytes
+        One of each trained parameter.
+    optimizer_bytes
+        State of the optimizer; `optimizer_source` says where the number is from.
+    extra_bytes
+        As the caller said: communication buckets, an averaged copy of the model.
+    """
+
+    parameters_bytes: int
+    buffers_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    optimizer_source: str
+    extra_bytes: int
+
+
+def resident_state(model: nn.Module, optimizer: Optimizer, extra_bytes: int = 0) -> ResidentState:
+    """Count what `model` and `optimizer` hold.
+
+    Parameters
+    ----------
+    optimizer
+        A torch optimizer (its state is measured; before its first step, foreseen by a step on the
+        meta device), ``"sgd"``, ``"sgd-momentum"``, ``"adam"``, ``"adamw"``, a number of bytes, or
+        ``None`` to leave it out.
+
+    Raises
+    ------
+    SchedsimError
+        An unknown optimizer, or a negative number.
+    """
+    if extra_bytes < 0:
+        raise SchedsimError(f"extra_bytes={extra_bytes} is negative", hint="give bytes")
+    state_bytes, source = _optimizer(model, optimizer)
+    return ResidentState(
+        parameters_bytes=storage_bytes(list(model.parameters())),
+        buffers_bytes=storage_bytes(list(model.buffers())),
+        gradients_bytes=sum(
+            p.numel() * p.element_size() for p in model.parameters() if p.requires_grad
+        ),
+        optimizer_bytes=state_bytes,
+        optimizer_source=source,
+        extra_bytes=extra_bytes,
+    )
+
+
+def _optimizer(model: nn.Module, optimizer: Optimizer) -> tuple[int, str]:
+    if optimizer is None:
+        return 0, "not counted: pass optimizer="
+    if isinstance(optimizer, torch.optim.Optimizer):
+        name = type(optimizer).__name__
+        if optimizer.state:
+            return storage_bytes(dict(optimizer.state)), f"measured, {name}"
+        return _foreseen(optimizer), f"foreseen by a step of {name} on the meta device"
+    found = optimizer_bytes(optimizer, model)
+    return found, "as given" if isinstance(optimizer, int) else f"of {optimizer}, by formula"
+
+
+def _foreseen(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of state after the first step, from an optimizer of the same class without memory."""
+    groups: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        parameters = []
+        for parameter in group["params"]:
+            bare = nn.Parameter(
+                torch.empty(parameter.shape, dtype=parameter.dtype, device="meta"),
+                requires_grad=parameter.requires_grad,
+            )
+            if parameter.requires_grad:
+                bare.grad = torch.empty_like(bare)
+            parameters.append(bare)
+        # One kernel for all parameters, and captured graphs, are for real devices.
+        plain = {"foreach": False, "fused": False, "capturable": False}
+        known = {key: value for key, value in plain.items() if key in group}
+        groups.append({**group, "params": parameters, **known})
+    name = type(optimizer).__name__
+    try:
+        twin = type(optimizer)(groups)  # type: ignore[call-arg]
+        twin.step()
+    except Exception as error:  # any optimizer may want what a meta tensor has not
+        raise SchedsimError(
+            f"the state of {name} cannot be foreseen: {type(error).__name__}: {error}",
+            hint="take one step first, so that it can be measured, or pass optimizer=BYTES",
+        ) from error
+    return storage_bytes(dict(twin.state))

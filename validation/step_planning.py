@@ -1,0 +1,302 @@
+"""From a model and the inputs of a step to a schedule of that step, and a module that runs it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schedsim.api import try_plan
+from schedsim.chain import Chain
+from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
+from schedsim.files import workload_hash
+from schedsim.graph import Graph
+from schedsim.plans import Plan
+from schedsim.schedule import Schedule
+from schedsim.simulator import simulate
+from schedsim.units import format_bytes
+
+from .block_level import capture_chain
+from .block_level.module import loss_of
+from .block_level.replay import untouched
+from .block_times import BlockTimes
+from .capture import CapturedGraph, capture
+from .costs import measured_costs
+from .resident_state import ResidentState, resident_state
+from .step_budget import budget_in_bytes
+
+LEVELS = ("auto", "op", "block")
+UNLIMITED_BYTES = 2**53 - 1
+
+
+class BlockLevelWarning(UserWarning):
+    """A model cannot be planned op by op, and is planned block by block."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How steps of a model are planned; the arguments of `rematerialize`."""
+
+    budget: int | str
+    loss: Callable[..., Tensor] | None = None
+    optimizer: Any = None
+    level: str = "auto"
+    planner: str = "auto"
+    time_limit_s: float = 10.0
+    keep_gradients: bool = False
+    extra_bytes: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise SchedsimError(f"level={self.level!r} is unknown", hint="auto, op or block")
+
+
+@dataclass(frozen=True)
+class CapturedStep:
+    """A step of a model as a workload, everything resident counted.
+
+    Attributes
+    ----------
+    level
+        ``"op"`` or ``"block"``.
+    make_module
+        From a schedule to the module that runs it.
+    output_class
+        Of a model that gives its own loss in an output object: that object's class.
+    """
+
+    level: str
+    workload: Chain | Graph
+    state: ResidentState
+    make_module: Callable[[Schedule], nn.Module]
+    notes: tuple[str, ...]
+    output_class: type | None
+
+    @property
+    def added_bytes(self) -> int:
+        """Static bytes that are not from the model alone."""
+        return self.workload.static_bytes - self._own_static_bytes
+
+    _own_static_bytes: int = 0
+
+    @property
+    def structure_hash(self) -> str:
+        """Content hash without what depends on the machine, the optimizer or the name."""
+        return workload_hash(bare(self.workload, self._own_static_bytes))
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A captured step, its plan, and the module that runs it."""
+
+    captured: CapturedStep
+    plan: Plan
+    module: nn.Module
+    store_all_bytes: int
+
+    def shaped(self, loss: Tensor) -> Any:
+        """`loss` in the form in which the model gives it."""
+        kind = self.captured.output_class
+        return loss if kind is None else kind(loss=loss)
+
+
+def bare(workload: Chain | Graph, static_bytes: int) -> Chain | Graph:
+    """`workload` without times and workspaces."""
+    if isinstance(workload, Chain):
+        none = {"forward_s": 0.0, "backward_s": 0.0}
+        none |= {"forward_workspace_bytes": 0, "backward_workspace_bytes": 0}
+        stages = tuple(replace(stage, **none) for stage in workload.stages)  # type: ignore[arg-type]
+        bare_chain = replace(workload, stages=stages, static_bytes=static_bytes, loss_s=0.0)
+        if hasattr(bare_chain, "loss_workspace_bytes"):
+            bare_chain = replace(bare_chain, loss_workspace_bytes=0)
+        return bare_chain
+    ops = tuple(replace(op, time_s=0.0, workspace_bytes=0) for op in workload.ops)
+    return replace(workload, ops=ops, static_bytes=static_bytes)
+
+
+class _OwnLoss:
+    """The loss that a model gives itself; notes the class of the output that it comes in."""
+
+    def __init__(self) -> None:
+        self.output_class: type | None = None
+
+    def __call__(self, output: Any) -> Tensor:
+        self.note(output)
+        return loss_of(output)
+
+    def note(self, output: Any) -> None:
+        """Remember the class of `output`, unless it is the loss."""
+        self.output_class = None if isinstance(output, Tensor) else type(output)
+
+
+def capture_step(
+    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], settings: Settings
+) -> CapturedStep:
+    """One training step of `model`, op by op where that works, else by blocks.
+
+    Raises
+    ------
+    UnsupportedError
+        Neither works, or not the level asked for.
+    """
+    state = resident_state(model, settings.optimizer, settings.extra_bytes)
+    added = state.optimizer_bytes + state.extra_bytes
+    with _kept_random_numbers(model):
+        if settings.level == "block":
+            return _by_block(model, inputs, keywords, settings, state, added, ())
+        try:
+            return _by_op(model, inputs, keywords, settings, state, added)
+        except (SchedsimError, RuntimeError, NotImplementedError) as error:
+            if settings.level == "op":
+                raise
+            why = " ".join(str(error).split())[:300]
+        note = f"planned by blocks, as it cannot be captured op by op: {why}"
+        warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=4)
+        return _by_block(model, inputs, keywords, settings, state, added, (note,))
+
+
+def _kept_random_numbers(model: nn.Module) -> Any:
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    return torch.random.fork_rng(sorted(devices, key=str))
+
+
+def _by_op(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    settings: Settings,
+    state: ResidentState,
+    added: int,
+) -> CapturedStep:
+    own = _OwnLoss()
+    loss = settings.loss or own
+    captured: CapturedGraph = capture(model, inputs, loss, kwargs=keywords)
+    if not captured.runnable:
+        raise UnsupportedError(
+            "the model lies on the meta device, where no step can run", hint="load it first"
+        )
+    if settings.loss is None and captured.front == "dynamo":
+        # What traced code notes is not left behind: only a run tells the class of the output.
+        with torch.no_grad(), untouched(model):
+            own.note(model(*inputs, **keywords))
+    captured = captured.with_costs(measured_costs(captured, next(model.parameters()).device))
+    static = captured.graph.static_bytes
+    if settings.keep_gradients:
+        added += state.gradients_bytes
+    captured = captured.with_state(added)
+    return CapturedStep(
+        "op",
+        captured.graph,
+        state,
+        captured.module,
+        captured.notes,
+        own.output_class,
+        _own_static_bytes=static,
+    )
+
+
+def _by_block(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    settings: Settings,
+    state: ResidentState,
+    added: int,
+    notes: tuple[str, ...],
+) -> CapturedStep:
+    own = _OwnLoss()
+    handle = model.register_forward_hook(lambda _, __, output: own.note(output))
+    times = BlockTimes(next(model.parameters()).device)
+    try:
+        captured = capture_chain(
+            model,
+            inputs,
+            settings.loss,
+            kwargs=keywords,
+            rounds=3,
+            known_times=times.find,
+        )
+    finally:
+        handle.remove()
+    times.keep(captured.workload)
+    static = captured.workload.static_bytes
+    workload = replace(captured.workload, static_bytes=static + added)
+    # The inputs of the capture are not needed to run another step.
+    slim = replace(captured, workload=workload, inputs=(), keywords={})
+    output_class = own.output_class if settings.loss is None else None
+    return CapturedStep(
+        "block",
+        workload,
+        state,
+        slim.module,
+        (*notes, *captured.notes),
+        output_class,
+        _own_static_bytes=static,
+    )
+
+
+def plan_step(
+    captured: CapturedStep, budget_bytes: int, store_all_bytes: int, settings: Settings
+) -> PlannedStep:
+    """The plan of a captured step within `budget_bytes`, and its module.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        It names the least budget found feasible, and the op that sets it.
+    """
+    options = dict(settings.options)
+    if settings.planner in ("auto", "local_search"):
+        options.setdefault("time_limit_s", settings.time_limit_s)
+    plan = try_plan(captured.workload, budget_bytes, settings.planner, **options)
+    if plan.schedule is None:
+        least = plan.min_feasible_bytes
+        where = f", set by {plan.binding_op!r}" if plan.binding_op else ""
+        raise InfeasibleBudgetError(
+            f"a step of {captured.workload.name} does not fit {format_bytes(budget_bytes)} at the "
+            f"{captured.level} level"
+            + (f": the least budget found is {format_bytes(least)}{where}" if least else ""),
+            plan=plan,
+            hint=f"budget={least}, fewer samples a step, or a smaller optimizer state"
+            if least
+            else "give more, or fewer samples a step",
+        )
+    plan = replace(
+        plan,
+        options={
+            **plan.options,
+            "level": captured.level,
+            "structure": captured.structure_hash,
+            "added_bytes": captured.added_bytes,
+        },
+    )
+    return PlannedStep(captured, plan, captured.make_module(plan.schedule), store_all_bytes)  # type: ignore[arg-type]
+
+
+def store_all_peak(captured: CapturedStep) -> int:
+    """Bytes of the step that recomputes nothing."""
+    workload = captured.workload
+    return simulate(workload, Schedule.store_all(workload)).peak_bytes
+
+
+def resolved_budget(
+    settings: Settings, captured: CapturedStep, model: nn.Module, inputs: Any
+) -> tuple[int, int]:
+    """(budget, store-all peak) in bytes."""
+    most = store_all_peak(captured)
+    resident: list[Any] = [*model.parameters(), *model.buffers()]
+    resident += [p.grad for p in model.parameters() if p.grad is not None]
+    resident += [leaf for leaf in torch.utils._pytree.tree_leaves(inputs) if _is_tensor(leaf)]
+    if isinstance(settings.optimizer, torch.optim.Optimizer):
+        leaves = torch.utils._pytree.tree_leaves(dict(settings.optimizer.state))
+        resident += [leaf for leaf in leaves if _is_tensor(leaf)]
+    return budget_in_bytes(settings.budget, most, resident), most
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor)
