@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import json
 import math
+import signal
 import threading
 import time
 
@@ -195,11 +196,14 @@ def test_once_ops_move_in_free_order_and_run_once():
 
 
 @pytest.mark.parametrize("after_s", [0.03, 0.1, 0.3, 0.8])
-def test_an_interrupt_gives_the_best_plan_so_far(after_s):
+def test_an_interrupt_gives_the_best_plan_so_far(after_s, request):
     """Whenever it comes: in the making of walkers, in their rounds, or while waiting."""
     graph = wide_graph(150)
     budget = (peak_of(graph) + least_memory_bytes(graph)[0]) // 2
     local_search(four(), 4, time_limit_s=0.05)  # kernels are there
+    # A process started in the background of a script ignores the signal.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, handler))
     timer = threading.Timer(after_s, _thread.interrupt_main)
     begun = time.perf_counter()
     timer.start()

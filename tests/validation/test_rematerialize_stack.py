@@ -207,7 +207,12 @@ def test_the_trainer_of_transformers_trains_through_it(tmp_path):
         step = {"input_ids": ids[:4], "labels": ids[:4]}
         trained = schedsim.rematerialize(model, step, "95%", level="block") if scheduled else model
         arguments = transformers.TrainingArguments(
-            str(tmp_path), per_device_train_batch_size=4, max_steps=2, use_cpu=True, report_to=[]
+            str(tmp_path),
+            per_device_train_batch_size=4,
+            max_steps=2,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
         )
         transformers.Trainer(trained, arguments, train_dataset=data).train()
         weights.append(list(model.state_dict().values()))
