@@ -66,12 +66,20 @@ def random_run(steps: Steps, profile: Profile) -> int:
     return -1
 
 
+@kernel(PROFILE)
+def random_extra(profile: Profile) -> int:
+    """A random recomputation, or -1."""
+    count = profile.counts[NUM_EXTRA]
+    return int(profile.run[random_below(profile, count), EXTRA]) if count > 0 else -1
+
+
 @kernel(STEPS, PROFILE, BOOL)
 def drop_window(steps: Steps, profile: Profile, free: bool) -> bool:
     """Remove every recomputation in a random stretch of the schedule."""
-    if profile.counts[NUM_EXTRA] == 0:
+    extra = random_extra(profile)
+    if extra < 0:
         return False
-    centre = profile.run[profile.run[random_below(profile, profile.counts[NUM_EXTRA]), EXTRA], SLOT]
+    centre = profile.run[extra, SLOT]
     span = int(profile.counts[NUM_SLOTS] * 0.002 * math.exp(3.0 * random_unit(profile))) + 2
     low, high = max(1, centre - span), min(profile.counts[NUM_SLOTS] - 2, centre + span)
     dropped = 0
@@ -182,13 +190,6 @@ def evict_sampled(
     return False
 
 
-@kernel(PROFILE)
-def random_extra(profile: Profile) -> int:
-    """A random recomputation, or -1."""
-    count = profile.counts[NUM_EXTRA]
-    return int(profile.run[random_below(profile, count), EXTRA]) if count > 0 else -1
-
-
 @kernel(STEPS, PROFILE, INT, INT, REAL, REAL)
 def is_hopeless(
     steps: Steps, profile: Profile, run: int, limit: int, price_s: float, at_most_s: float
@@ -222,7 +223,7 @@ def is_hopeless(
     return False
 
 
-@kernel(STEPS, PROFILE, INTS, REALS, INT, REALS, REAL, REAL, INT, REAL, BOOL)
+@kernel(STEPS, PROFILE, INTS, REALS, INT, REALS, REAL, INT, REAL, BOOL)
 def anneal(
     steps: Steps,
     profile: Profile,
@@ -230,19 +231,17 @@ def anneal(
     best: NDArray[np.float64],
     limit: int,
     price: NDArray[np.float64],
-    hot_s: float,
-    cold_s: float,
+    heat_s: float,
     num_moves: int,
     thorough: float,
     free: bool,
 ) -> None:
-    """Anneal from one temperature to another; both in seconds of step time.
+    """Anneal at one temperature, in seconds of step time.
 
     Parameters
     ----------
     best_runs, best
-        The fastest schedule within `limit` so far; its time, the number of its runs, and the
-        least peak of all schedules seen.
+        The fastest schedule within `limit` so far; its time and the number of its runs.
     price : (3,)
         Seconds per byte above `limit`, raised while the peak is above and lowered while it is
         within; its least and largest values.
@@ -250,11 +249,8 @@ def anneal(
         Share of moves that are repaired by greedy evictions before they count. These are some
         twenty times as slow as the others, and reach what single steps do not.
     """
-    cooling = (cold_s / hot_s) ** (1.0 / max(1, num_moves - 1))
-    heat = hot_s
     excess = max(0, profile.tree[1, LARGEST] - limit)
     for move in range(num_moves):
-        heat *= cooling
         if move % 64 == 0:
             if excess > 0:
                 price[0] = min(price[0] * 1.04, price[2])
@@ -264,7 +260,7 @@ def anneal(
         before_s = profile.total_s[0]
         # What the move may cost is drawn first, so that a hopeless one ends early.
         allowed_s = before_s + price[0] * excess
-        allowed_s -= heat * math.log(max(random_unit(profile), 1e-300))
+        allowed_s -= heat_s * math.log(max(random_unit(profile), 1e-300))
         repaired = random_unit(profile) < thorough
         kind = random_unit(profile)
         if repaired:
@@ -274,10 +270,10 @@ def anneal(
             elif kind < 0.65:
                 moved = drop_window(steps, profile, free)
             else:
-                moved = evict_random(steps, profile, limit, free, allowed_s + 4.0 * heat)
+                moved = evict_random(steps, profile, limit, free, allowed_s + 4.0 * heat_s)
             if moved:
                 moved = repair(
-                    steps, profile, limit, free, allowed_s + 4.0 * heat, 40, 1.0, 8, False
+                    steps, profile, limit, free, allowed_s + 4.0 * heat_s, 40, 1.0, 8, False
                 )
                 try_dropping(steps, profile, limit, free, 3)
         elif free and random_unit(profile) < 0.4:
@@ -305,8 +301,6 @@ def anneal(
             profile.total_s[0] = before_s
             continue
         excess = after
-        if profile.tree[1, LARGEST] < best[2]:
-            best[2] = profile.tree[1, LARGEST]
         if excess == 0 and profile.total_s[0] < best[0] * (1.0 - 1e-12):
             best[0] = profile.total_s[0]
             best[1] = store_runs(steps, profile, best_runs)

@@ -132,7 +132,6 @@ def local_search(
         check_order(graph, start, order)
     _load_kernels()
     started = time.perf_counter()
-    least_bytes, binding = least_memory_bytes(graph)
     search = _Search(graph, budget_bytes, order, seed, num_threads, gap, max_moves)
     interrupted = search.run(started + time_limit_s, starts)
     best = search.best()
@@ -144,14 +143,14 @@ def local_search(
         "time_limit_s": time_limit_s,
         "moves": search.moves,
         "bound": search.bound_how,
-        "least_memory_bytes": least_bytes,
-        "least_memory_op": binding,
+        "least_memory_bytes": search.least_bytes,
+        "least_memory_op": search.least_op,
         **proven,
     }
     if interrupted:
         options["interrupted"] = True
-    least = search.least()
-    if best is None and on_least is not None:
+    least = search.least() if best is None else None
+    if least is not None and on_least is not None:
         on_least(least)
     return make_plan(
         graph,
@@ -162,8 +161,8 @@ def local_search(
         options=options,
         lower_bound_s=lower_bound_s,
         bound_scope=scope,
-        min_feasible_bytes=least.peak_bytes if best is None else None,
-        binding_op=least.peak_op if best is None else None,
+        min_feasible_bytes=least.peak_bytes if least else None,
+        binding_op=least.peak_op if least else None,
         seed=seed,
     )
 
@@ -190,7 +189,7 @@ class _Walker:
     thorough: float
     free: bool
     runs: NDArray[np.int64]
-    best: NDArray[np.float64]  # time, number of runs, least peak
+    best: NDArray[np.float64]  # time, number of runs
     price: NDArray[np.float64]
     least_runs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     least_bytes: int = 2**62
@@ -219,7 +218,6 @@ class _Walker:
                 self.best,
                 self.limit,
                 self.price,
-                heat,
                 heat,
                 self.chunk,
                 self.thorough,
@@ -319,6 +317,7 @@ class _Search:
         self.budget_bytes = max(-_MOST_BYTES, min(_MOST_BYTES, budget_bytes))
         self.gap, self.max_moves = gap, max_moves
         self.limit = self.budget_bytes - graph.static_bytes
+        self.least_bytes, self.least_op = least_memory_bytes(graph)
         self.steps = make_steps(graph.arrays)
         self.num_threads = num_threads or os.cpu_count() or 1
         self.walkers: list[_Walker] = []
@@ -413,7 +412,7 @@ class _Search:
     def _find_bound(self, deadline: float) -> None:
         """The bound on time; it may also bring a schedule that meets it."""
         now = time.perf_counter()
-        if self.budget_bytes < least_memory_bytes(self.graph)[0]:
+        if self.budget_bytes < self.least_bytes:
             self.bound_s, self.bound_how = np.inf, "one op alone needs more"
             self.stopped.set()
             return
@@ -479,7 +478,7 @@ class _Search:
             thorough=_THOROUGH[number % len(_THOROUGH)],
             free=self.free,
             runs=np.zeros(profile.run.shape[0], np.int64),
-            best=np.array([np.inf, 0.0, np.inf]),
+            best=np.array([np.inf, 0.0]),
             price=np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s]),
         )
         walker.note_best()
@@ -539,7 +538,7 @@ def _load_kernels() -> None:
         thorough=0.5,
         free=True,
         runs=np.zeros(64, np.int64),
-        best=np.array([np.inf, 0.0, np.inf]),
+        best=np.array([np.inf, 0.0]),
         price=np.ones(3),
     )
     walker.take(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -44,6 +45,11 @@ class PlannerInfo:
         module = import_module(f"schedsim.algorithms.{self.module or self.name}")
         planner: Callable[..., Plan] = getattr(module, self.name)
         return planner
+
+    def options(self) -> frozenset[str]:
+        """Names of the keyword options that the planner takes."""
+        parameters = inspect.signature(self.load()).parameters.values()
+        return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
 PLANNERS: dict[str, PlannerInfo] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from typing import Any
 
@@ -75,7 +74,11 @@ def command(
     for name in names:
         with working(f"planning with {name}"):
             try:
-                options = {"time_limit_s": time_limit_s} if _takes_a_limit(name) else {}
+                options = (
+                    {"time_limit_s": time_limit_s}
+                    if "time_limit_s" in get_planner(name).options()
+                    else {}
+                )
                 plans.append(try_plan(loaded.workload, budget_bytes, name, **options))
             except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
                 refused[name] = error.message
@@ -99,12 +102,6 @@ def command(
         return YES
     _explain_none(loaded.workload.name, budget_bytes, plans)
     return NO
-
-
-def _takes_a_limit(name: str) -> bool:
-    from ..algorithms import get_planner
-
-    return "time_limit_s" in inspect.signature(get_planner(name).load()).parameters
 
 
 def _explain_none(name: str, budget_bytes: int, plans: list[Plan]) -> None:

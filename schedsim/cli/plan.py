@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
 from typing import Any
 
@@ -89,7 +88,7 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
     from ..algorithms import get_planner
 
     given = {name: value for name, value in more.items() if value is not None}
-    taken = set(inspect.signature(get_planner(planner).load()).parameters)
+    taken = set(get_planner(planner).options())
     if "seed" in taken:
         taken.add("search_seed")
     for name, value in given.items():
