@@ -10,15 +10,15 @@ from schedsim.errors import SchedsimError
 from schedsim.graph import Graph
 from schedsim.plans import Plan, with_candidates
 
-from ._cuts import Order
-from .bisection import bisection
-from .chen import chen_greedy
-from .frontier import frontier
-from .local_search import local_search
-from .periodic import periodic
-from .persistent import MAX_STAGES, WorkLimitReached
-from .revolve import revolve
-from .rotor import rotor
+from .chains.bisection import bisection
+from .chains.chen import chen_greedy
+from .chains.frontier import frontier
+from .chains.periodic import periodic
+from .chains.persistent import MAX_STAGES, WorkLimitReached
+from .chains.revolve import revolve
+from .chains.rotor import rotor
+from .graphs._cuts import Order
+from .graphs.local_search import local_search
 from .store_all import store_all
 
 # Gaps to the proven bound at which to stop, where none is asked for.

@@ -19,7 +19,7 @@ class PlannerInfo:
     Attributes
     ----------
     name
-        As on the command line; the function of that name lives in the module of that name.
+        As on the command line, and of the function.
     kinds
         Workload kinds it takes: ``"chain"``, ``"graph"``.
     summary, source
@@ -29,7 +29,7 @@ class PlannerInfo:
     optimal_for
         The class in which its plans are proven best; empty for a heuristic.
     module
-        Below `schedsim.algorithms`.
+        Below `schedsim.algorithms`; called like the function where empty.
     """
 
     name: str
@@ -77,6 +77,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "stores every stage input and nothing else, replays each stage once",
             "baseline; Chen et al. 2016 with one stage a segment",
             "O(L)",
+            module="chains.recompute_all",
         ),
         PlannerInfo(
             "periodic",
@@ -84,6 +85,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "equal segments, the number of them chosen by simulation",
             "Chen et al. 2016, eq. 1, any k",
             "O(L^2)",
+            module="chains.periodic",
         ),
         PlannerInfo(
             "chen_sqrt",
@@ -91,7 +93,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "about sqrt(L) equal segments",
             "Chen et al. 2016, section 4.1",
             "O(L)",
-            module="chen",
+            module="chains.chen",
         ),
         PlannerInfo(
             "chen_greedy",
@@ -99,7 +101,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "segments closed when their bytes pass b, with the search over b",
             "Chen et al. 2016, algorithm 3 and appendix A",
             "O(L^2)",
-            module="chen",
+            module="chains.chen",
         ),
         PlannerInfo(
             "bisection",
@@ -107,6 +109,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "halves the chain again and again, to the depth that fits",
             "Siskind & Pearlmutter 2018",
             "O(L log L)",
+            module="chains.bisection",
         ),
         PlannerInfo(
             "revolve",
@@ -115,6 +118,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "Griewank & Walther 2000",
             "O(L log L)",
             "uniform chains, states only, by number of forwards",
+            module="chains.revolve",
         ),
         PlannerInfo(
             "rotor",
@@ -123,6 +127,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "Beaumont et al. 2019",
             "O(L^3 M)",
             "persistent schedules, where slots are exact or the gap closes",
+            module="chains.rotor",
         ),
         PlannerInfo(
             "frontier",
@@ -131,6 +136,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "schedsim",
             "O(L^3 P), P break points",
             "persistent schedules",
+            module="chains.frontier",
         ),
         PlannerInfo(
             "exhaustive",
@@ -147,6 +153,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "schedsim; Imanishi et al. 2023",
             "anytime; a move takes O(edges of its ops, times log runs)",
             "where it meets the bound of cuts",
+            module="graphs.local_search",
         ),
         PlannerInfo(
             "hierarchical",
@@ -155,6 +162,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "Zhao et al. 2023; Beaumont et al. 2019",
             "O(L^2 M) for L equal blocks, then anytime",
             "where it meets the bound of cuts",
+            module="graphs.hierarchical",
         ),
         PlannerInfo(
             "dtr",
@@ -162,6 +170,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "evicts what is cheapest to lose whenever an op lacks room; seven heuristics",
             "Kirisame et al. 2021",
             "O(E T), E evictions, T tensors in memory",
+            module="graphs.dtr",
         ),
         PlannerInfo(
             "chen_articulation",
@@ -169,6 +178,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "segments that end at articulation points, with the search over b",
             "Chen et al. 2016, algorithm 3 and appendix A",
             "O(n + m) a threshold",
+            module="graphs.chen_articulation",
         ),
         PlannerInfo(
             "kusumoto",
@@ -176,6 +186,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "dynamic programme over lower sets of the forward part, two families, two objectives",
             "Kusumoto et al. 2019",
             "O(#L^2 T), #L lower sets, T steps of time",
+            module="graphs.kusumoto",
         ),
         PlannerInfo(
             "saved_bytes",
@@ -183,6 +194,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "knapsack and minimum cut under a bound on saved bytes, turned until the peak fits",
             "PyTorch's activation memory budget",
             "O(n S + cut) a setting, S steps of bytes",
+            module="graphs.saved_bytes",
         ),
         PlannerInfo(
             "cuts",
@@ -191,6 +203,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "schedsim",
             "integer programmes of O(n + e) variables per cut",
             "fixed order, or any schedule with order='free', where its schedule fits",
+            module="graphs.cuts",
         ),
         PlannerInfo(
             "checkmate",
@@ -199,6 +212,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "Jain et al. 2020",
             "exponential; O(n (n + e)) variables",
             "fixed order, one round of repeats before each first run",
+            module="graphs.checkmate",
         ),
         PlannerInfo(
             "moccasin",
@@ -207,6 +221,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "Bartan et al. 2023",
             "exponential; O(C n) integer variables",
             "fixed or any order, at most C - 1 repeats of an op",
+            module="graphs.moccasin",
         ),
     )
 }

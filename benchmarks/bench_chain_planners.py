@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from schedsim.algorithms.frontier import exact_frontier, frontier
-from schedsim.algorithms.persistent import Problem
-from schedsim.algorithms.revolve import revolve_schedule
-from schedsim.algorithms.rotor import rotor
+from schedsim.algorithms.chains.frontier import exact_frontier, frontier
+from schedsim.algorithms.chains.persistent import Problem
+from schedsim.algorithms.chains.revolve import revolve_schedule
+from schedsim.algorithms.chains.rotor import rotor
 
 from schedsim import Chain, Schedule, simulate
 

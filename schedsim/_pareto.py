@@ -34,7 +34,7 @@ def pareto(
     planner
         ``"frontier"`` gives every break point of the optimal persistent schedules of a chain,
         exactly, in one run. On a graph it searches at budgets chosen as the curve appears, and
-        proves a bound beside it: see `schedsim.algorithms.graph_frontier.graph_frontier`. Any
+        proves a bound beside it: see `schedsim.algorithms.graphs.graph_frontier`. Any
         other planner is asked at each of `budgets`.
     order
         Of the first runs of a graph: ``"fixed"`` (default) or ``"free"``.
@@ -75,7 +75,7 @@ def pareto(
     if adaptive and budgets is not None:
         raise SchedsimError("the frontier chooses its budgets", hint="leave budgets= out")
     if adaptive and isinstance(workload, Graph):
-        from .algorithms.graph_frontier import graph_frontier
+        from .algorithms.graphs.graph_frontier import graph_frontier
 
         return graph_frontier(workload, **options)
     if options:
@@ -90,7 +90,7 @@ def pareto(
 
 
 def _exact(chain: Chain) -> ParetoCurve:
-    from .algorithms.frontier import exact_frontier
+    from .algorithms.chains.frontier import exact_frontier
 
     started = time.perf_counter()
     curve = exact_frontier(chain)

@@ -39,7 +39,7 @@ def test_the_core_does_not_look_outward(file):
         assert not name.startswith(("schedsim.algorithms", "schedsim.validation", "schedsim.cli"))
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "algorithms").glob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize("file", sorted((ROOT / "algorithms").rglob("*.py")), ids=lambda p: p.name)
 def test_planners_know_the_core_alone(file):
     """No planner imports the command line, the api or validation."""
     for name in imported(file):

@@ -12,8 +12,8 @@ from chains import random_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms import PLANNERS, get_planner
+from schedsim.algorithms.chains.persistent import Problem
 from schedsim.algorithms.exhaustive import exhaustive
-from schedsim.algorithms.persistent import Problem
 
 import schedsim
 from schedsim import Schedule, simulate

@@ -11,8 +11,8 @@ import pytest
 from chains import INSTANCES, needs_instances, random_chain, random_graph, unit_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedsim.algorithms.chains.persistent import Problem
 from schedsim.algorithms.exhaustive import exhaustive
-from schedsim.algorithms.persistent import Problem
 
 from schedsim import (
     InvalidScheduleError,

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.algorithms._blocks import find_blocks  # noqa: E402
-from schedsim.algorithms.hierarchical import hierarchical  # noqa: E402
+from schedsim.algorithms.graphs._blocks import find_blocks  # noqa: E402
+from schedsim.algorithms.graphs.hierarchical import hierarchical  # noqa: E402
 from schedsim.validation.capture import capture  # noqa: E402
 from schedsim.validation.costs import roofline_costs  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402

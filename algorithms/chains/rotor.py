@@ -46,7 +46,7 @@ def rotor(
     Notes
     -----
     O(L^3 M) time and O(L^2 M) memory for L stages and M slots; sub-chains that repeat count once.
-    The recurrence and its memory rule stand in `schedsim.algorithms.persistent`.
+    The recurrence and its memory rule stand in `schedsim.algorithms.chains.persistent`.
 
     References
     ----------

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from schedsim.algorithms import graph_frontier as module
 from schedsim.algorithms.exhaustive import exhaustive
-from schedsim.algorithms.graph_frontier import graph_frontier
-from schedsim.algorithms.local_search import local_search
+from schedsim.algorithms.graphs import graph_frontier as module
+from schedsim.algorithms.graphs.graph_frontier import graph_frontier
+from schedsim.algorithms.graphs.local_search import local_search
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, SchedsimError, Schedule, simulate

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from chains import random_graph
-from schedsim.algorithms import _profile as profiles
-from schedsim.algorithms._profile import (
+from schedsim.algorithms.graphs import _profile as profiles
+from schedsim.algorithms.graphs._profile import (
     EXTRA,
     FIRST,
     FIXED,

@@ -9,10 +9,15 @@ import pytest
 from chains import INSTANCES, needs_instances
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms import _minimum_cut
-from schedsim.algorithms._forward_part import ForwardPart, forward_part
-from schedsim.algorithms._minimum_cut import cheapest_saved
-from schedsim.algorithms.saved_bytes import Knapsack, saved_bytes, saved_bytes_curve, selections
+from schedsim.algorithms.graphs import _minimum_cut
+from schedsim.algorithms.graphs._forward_part import ForwardPart, forward_part
+from schedsim.algorithms.graphs._minimum_cut import cheapest_saved
+from schedsim.algorithms.graphs.saved_bytes import (
+    Knapsack,
+    saved_bytes,
+    saved_bytes_curve,
+    selections,
+)
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, Op, load

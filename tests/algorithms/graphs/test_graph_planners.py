@@ -1,8 +1,8 @@
 """Every planner of graphs against the oracle of its class, on random graphs of up to seven ops.
 
 `exhaustive` is the optimum over all schedules, `fixed_order_optimum` that over the schedules whose
-first runs keep the graph's order. `python tests/algorithms/test_graph_planners.py 1000` looks at a
-thousand graphs and says how often each planner finds the optimum.
+first runs keep the graph's order. `python tests/algorithms/graphs/test_graph_planners.py 1000`
+looks at a thousand graphs and says how often each planner finds the optimum.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from chains import random_graph
 from fixed_order import fixed_order_optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms.bounds import FIXED_ORDER, least_memory_bytes, time_bound_s
-from schedsim.algorithms.checkmate import checkmate
-from schedsim.algorithms.chen_articulation import chen_articulation
-from schedsim.algorithms.cuts import cuts
-from schedsim.algorithms.dtr import dtr
 from schedsim.algorithms.exhaustive import exhaustive
-from schedsim.algorithms.kusumoto import kusumoto
-from schedsim.algorithms.local_search import local_search
-from schedsim.algorithms.moccasin import moccasin
-from schedsim.algorithms.saved_bytes import saved_bytes
+from schedsim.algorithms.graphs.bounds import FIXED_ORDER, least_memory_bytes, time_bound_s
+from schedsim.algorithms.graphs.checkmate import checkmate
+from schedsim.algorithms.graphs.chen_articulation import chen_articulation
+from schedsim.algorithms.graphs.cuts import cuts
+from schedsim.algorithms.graphs.dtr import dtr
+from schedsim.algorithms.graphs.kusumoto import kusumoto
+from schedsim.algorithms.graphs.local_search import local_search
+from schedsim.algorithms.graphs.moccasin import moccasin
+from schedsim.algorithms.graphs.saved_bytes import saved_bytes
 from training_graphs import random_training_graph
 
 from schedsim import Graph, PlannerLimitError, Schedule, simulate

@@ -12,9 +12,9 @@ import time
 import numpy as np
 import pytest
 from chains import INSTANCES, needs_instances
-from schedsim.algorithms import local_search as module
-from schedsim.algorithms.bounds import least_memory_bytes
-from schedsim.algorithms.local_search import local_search
+from schedsim.algorithms.graphs import local_search as module
+from schedsim.algorithms.graphs.bounds import least_memory_bytes
+from schedsim.algorithms.graphs.local_search import local_search
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, InvalidScheduleError, Op, SchedsimError, Schedule, load, simulate

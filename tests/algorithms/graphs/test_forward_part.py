@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms._forward_part import forward_part
+from schedsim.algorithms.graphs._forward_part import forward_part
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, Op, Schedule, simulate

@@ -9,10 +9,10 @@ import pytest
 from chains import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms.chen_articulation import chen_articulation
-from schedsim.algorithms.dtr import HEURISTICS, dtr
-from schedsim.algorithms.kusumoto import kusumoto
-from schedsim.algorithms.saved_bytes import saved_bytes
+from schedsim.algorithms.graphs.chen_articulation import chen_articulation
+from schedsim.algorithms.graphs.dtr import HEURISTICS, dtr
+from schedsim.algorithms.graphs.kusumoto import kusumoto
+from schedsim.algorithms.graphs.saved_bytes import saved_bytes
 from training_graphs import (
     check_against_oracle,
     check_graph_plan,

@@ -11,11 +11,11 @@ import pytest
 from chains import INSTANCES, needs_instances, random_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms import rotor as rotor_module
 from schedsim.algorithms.auto import auto
-from schedsim.algorithms.frontier import exact_frontier, frontier
-from schedsim.algorithms.persistent import MAX_STAGES, Problem, WorkLimitReached
-from schedsim.algorithms.rotor import exact_unit, rotor
+from schedsim.algorithms.chains import rotor as rotor_module
+from schedsim.algorithms.chains.frontier import exact_frontier, frontier
+from schedsim.algorithms.chains.persistent import MAX_STAGES, Problem, WorkLimitReached
+from schedsim.algorithms.chains.rotor import exact_unit, rotor
 
 from schedsim import Chain, Schedule, load, simulate
 from schedsim.errors import PlannerLimitError

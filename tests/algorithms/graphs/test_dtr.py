@@ -11,8 +11,14 @@ import pytest
 from chains import INSTANCES, needs_instances, random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms import dtr as dtr_module
-from schedsim.algorithms.dtr import HEURISTICS, MAX_RUNS_PER_OP, dtr, dtr_runs, resident_after
+from schedsim.algorithms.graphs import dtr as dtr_module
+from schedsim.algorithms.graphs.dtr import (
+    HEURISTICS,
+    MAX_RUNS_PER_OP,
+    dtr,
+    dtr_runs,
+    resident_after,
+)
 from slow_dtr import NoRoom, SlowDtr
 from training_graphs import random_training_graph, some_budget, unit_training_chain
 

@@ -9,8 +9,8 @@ import pytest
 from chains import INSTANCES, needs_instances
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms._forward_part import forward_part
-from schedsim.algorithms.chen_articulation import (
+from schedsim.algorithms.graphs._forward_part import forward_part
+from schedsim.algorithms.graphs.chen_articulation import (
     articulation_points,
     chen_articulation,
     segment_runs,

@@ -7,19 +7,19 @@ from functools import cache
 import numpy as np
 import pytest
 from chains import INSTANCES, needs_instances
-from schedsim.algorithms._block_line import SolvedLine
-from schedsim.algorithms._block_options import BlockClass, BlockOption, pareto
-from schedsim.algorithms._block_recurrence import (
+from schedsim.algorithms.chains._recurrence import find_classes
+from schedsim.algorithms.graphs._block_line import SolvedLine
+from schedsim.algorithms.graphs._block_options import BlockClass, BlockOption, pareto
+from schedsim.algorithms.graphs._block_recurrence import (
     BACKWARD,
     FORWARD,
     needed_runs,
     solve_rows,
     trace_rows,
 )
-from schedsim.algorithms._blocks import REST, find_blocks
-from schedsim.algorithms._recurrence import find_classes
-from schedsim.algorithms.chen_articulation import chen_articulation
-from schedsim.algorithms.hierarchical import hierarchical, plan_budgets, solved_line
+from schedsim.algorithms.graphs._blocks import REST, find_blocks
+from schedsim.algorithms.graphs.chen_articulation import chen_articulation
+from schedsim.algorithms.graphs.hierarchical import hierarchical, plan_budgets, solved_line
 from training_graphs import check_graph_plan, random_training_graph, unit_training_chain
 
 import schedsim

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from schedsim.schedule import Schedule
 from schedsim.simulator import Simulation, simulate
 
+from ..chains._recurrence import find_classes
 from ._block_options import BlockClass, block_classes
 from ._block_recurrence import (
     BACKWARD,
@@ -23,7 +24,6 @@ from ._block_recurrence import (
     trace_rows,
 )
 from ._blocks import BlockLine
-from ._recurrence import find_classes
 
 MOST_SLOTS = 4000
 
@@ -41,7 +41,7 @@ class SolvedLine:
     Examples
     --------
     >>> from schedsim import Chain, Schedule
-    >>> from schedsim.algorithms._blocks import find_blocks
+    >>> from schedsim.algorithms.graphs._blocks import find_blocks
     >>> chain = Chain.from_arrays("twelve", 1, forward_s=[1] * 12, backward_s=[1] * 12,
     ...                           output_bytes=[1] * 12, saved_bytes=[1] * 12)
     >>> line = SolvedLine.of(find_blocks(chain.graph), time_limit_s=0.0, seed=0)

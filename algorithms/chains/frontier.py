@@ -43,9 +43,9 @@ def exact_frontier(
 ) -> ExactFrontier:
     """The exact memory/time curve of the persistent schedules of `chain`.
 
-    The recurrence of `schedsim.algorithms.persistent` is solved over step functions of memory
-    instead of slots: the sum of two step functions, shifted, and the lower envelope of all such
-    sums, on whole bytes.
+    The recurrence of `schedsim.algorithms.chains.persistent` is solved over step functions of
+    memory instead of slots: the sum of two step functions, shifted, and the lower envelope of all
+    such sums, on whole bytes.
 
     Raises
     ------

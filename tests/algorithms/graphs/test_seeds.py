@@ -6,7 +6,7 @@ import numpy as np
 from chains import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms._seeds import dtr_seeds, kusumoto_seeds, seeds
+from schedsim.algorithms.graphs._seeds import dtr_seeds, kusumoto_seeds, seeds
 from training_graphs import random_training_graph, some_budget, unit_training_chain
 
 from schedsim import Schedule, simulate

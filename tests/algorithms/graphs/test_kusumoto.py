@@ -10,11 +10,11 @@ import pytest
 from chains import INSTANCES, needs_instances
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms._forward_part import ForwardPart, forward_part
-from schedsim.algorithms._lower_set_kernel import best_sequence, least_limit, list_steps
-from schedsim.algorithms._lower_sets import all_masks, lower_sets, reachable_masks
-from schedsim.algorithms.chen_articulation import chen_articulation
-from schedsim.algorithms.kusumoto import kusumoto, lower_set_runs, order_by_groups
+from schedsim.algorithms.graphs._forward_part import ForwardPart, forward_part
+from schedsim.algorithms.graphs._lower_set_kernel import best_sequence, least_limit, list_steps
+from schedsim.algorithms.graphs._lower_sets import all_masks, lower_sets, reachable_masks
+from schedsim.algorithms.graphs.chen_articulation import chen_articulation
+from schedsim.algorithms.graphs.kusumoto import kusumoto, lower_set_runs, order_by_groups
 from training_graphs import random_training_graph, some_budget, unit_training_chain
 
 from schedsim import Graph, Op, PlannerLimitError, Schedule, load, simulate

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from chains import random_chain, unit_chain
-from schedsim.algorithms.bisection import bisection, bisection_schedule
-from schedsim.algorithms.chen import chen_greedy, chen_sqrt, greedy_starts
-from schedsim.algorithms.periodic import periodic
-from schedsim.algorithms.recompute_all import recompute_all
-from schedsim.algorithms.segments import equal_starts, segment_schedule
+from schedsim.algorithms.chains.bisection import bisection, bisection_schedule
+from schedsim.algorithms.chains.chen import chen_greedy, chen_sqrt, greedy_starts
+from schedsim.algorithms.chains.periodic import periodic
+from schedsim.algorithms.chains.recompute_all import recompute_all
+from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
 from schedsim.algorithms.store_all import store_all
 
 from schedsim import Chain, simulate

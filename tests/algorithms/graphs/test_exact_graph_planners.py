@@ -14,13 +14,13 @@ from chains import INSTANCES, needs_instances, random_chain, random_graph
 from fixed_order import fixed_order_optimum, optimum_at, staged_frontier
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms._cut_search import CutSearch
-from schedsim.algorithms._staged_model import build_model
-from schedsim.algorithms.bounds import FIXED_ORDER, least_memory_bytes
-from schedsim.algorithms.checkmate import checkmate
-from schedsim.algorithms.cuts import cuts
 from schedsim.algorithms.exhaustive import exhaustive
-from schedsim.algorithms.moccasin import moccasin
+from schedsim.algorithms.graphs._cut_search import CutSearch
+from schedsim.algorithms.graphs._staged_model import build_model
+from schedsim.algorithms.graphs.bounds import FIXED_ORDER, least_memory_bytes
+from schedsim.algorithms.graphs.checkmate import checkmate
+from schedsim.algorithms.graphs.cuts import cuts
+from schedsim.algorithms.graphs.moccasin import moccasin
 
 import schedsim
 from schedsim import Graph, Op, Schedule, load, simulate

@@ -12,13 +12,13 @@ from chains import INSTANCES, needs_instances, random_chain, random_graph
 from fixed_order import fixed_order_optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms.bounds import (
+from schedsim.algorithms.exhaustive import exhaustive
+from schedsim.algorithms.graphs.bounds import (
     FIXED_ORDER,
     least_memory_bytes,
     scope_of,
     time_bound_s,
 )
-from schedsim.algorithms.exhaustive import exhaustive
 
 from schedsim import Graph, InvalidScheduleError, Op, SchedsimError, Schedule, load, simulate
 

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from chains import random_chain, unit_chain
-from schedsim.algorithms.revolve import num_forwards, revolve, revolve_schedule
+from schedsim.algorithms.chains.revolve import num_forwards, revolve, revolve_schedule
 
 from schedsim import simulate
 

@@ -1,0 +1,1 @@
+"""Planners of chains, a paper or an idea a file."""

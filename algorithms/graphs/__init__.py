@@ -1,0 +1,1 @@
+"""Planners of graphs, a paper or an idea a file."""
