@@ -25,6 +25,7 @@ from .errors import (
     SchedsimError,
     UnsupportedError,
 )
+from .explanation import Explanation, explain
 from .files import load, save
 from .graph import Graph, Op
 from .plans import Plan
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chain",
+    "Explanation",
     "Graph",
     "InfeasibleBudgetError",
     "InvalidScheduleError",
@@ -54,6 +56,7 @@ __all__ = [
     "UnsupportedError",
     "apply",
     "compare",
+    "explain",
     "load",
     "pareto",
     "plan",
