@@ -233,17 +233,17 @@ def _alive(graph: Graph, simulation: Simulation) -> tuple[Alive, ...]:
         for tensor in graph.ops[int(runs[k])].reads:
             later[tensor] = k
     found = []
-    for tensor in simulation.live_tensors():
-        made = graph.producer(tensor.name)
-        following = later.get(tensor.name)
-        if following is not None and following > tensor.last_run:
+    for live in simulation.live_tensors():
+        made = graph.producer(live.name)
+        following = later.get(live.name)
+        if following is not None and following > live.last_run:
             following = None
         found.append(
             Alive(
-                tensor.name,
-                tensor.size_bytes,
-                tensor.category,
-                -1 if made is None else tensor.first_run,
+                live.name,
+                live.size_bytes,
+                live.category,
+                -1 if made is None else live.first_run,
                 "input" if made is None else graph.op_names[made],
                 following,
                 None if following is None else graph.op_names[int(runs[following])],
