@@ -10,6 +10,7 @@ from functools import cached_property
 from ._arrays import GraphArrays, build_arrays
 from ._checks import check_bytes, check_name, check_seconds, check_total, shown, shown_key
 from .errors import InvalidWorkloadError
+from .variants import GraphVariant, check_distinct
 
 PHASES = ("forward", "loss", "backward")
 COMPUTE = "compute"
@@ -140,6 +141,8 @@ class Graph:
         Parameters, gradients, optimizer state: resident all the time.
     results
         Tensors that live to the end of the step.
+    variants
+        Other ways to save tensors, that a planner may choose where their kinds are allowed.
 
     Examples
     --------
@@ -153,6 +156,7 @@ class Graph:
     inputs: Mapping[str, int] = field(default_factory=dict)
     static_bytes: int = 0
     results: tuple[str, ...] = ()
+    variants: tuple[GraphVariant, ...] = ()
 
     kind = "graph"
 
@@ -172,6 +176,10 @@ class Graph:
         for i, tensor in enumerate(self.results):
             if tensor not in self._producers and tensor not in self.inputs:
                 raise InvalidWorkloadError(f"unknown tensor {shown(tensor)}", path=f"results[{i}]")
+        object.__setattr__(self, "variants", tuple(self.variants))
+        for i, variant in enumerate(self.variants):
+            variant.check(f"variants[{i}]", self)
+        check_distinct(self.variants, "variants")
         total = self.static_bytes + sum(self.inputs.values())
         for op in self.ops:
             total += sum(op.writes.values()) + op.workspace_bytes
