@@ -17,6 +17,7 @@ from ._pareto import pareto
 from .api import compare, plan
 from .chain import Chain, Stage
 from .errors import (
+    DeadlockError,
     InfeasibleBudgetError,
     InvalidScheduleError,
     InvalidWorkloadError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chain",
+    "DeadlockError",
     "Explanation",
     "Graph",
     "InfeasibleBudgetError",

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._reader import Reader
-from .graph import COMPUTE, Op
+from .op import Op
+from .queues import COMPUTE
 from .variants import ChosenVariant, GraphVariant, StageVariant, Variant
 
 
@@ -31,6 +32,8 @@ def op_to_dict(op: Op) -> dict[str, Any]:
         item["queue"] = op.queue
     if op.pools:
         item["pools"] = dict(op.pools)
+    if not op.required:
+        item["required"] = False
     return item
 
 
@@ -49,6 +52,7 @@ def read_op(item: Reader) -> Op:
         in_place=item.take_texts("in_place", {}),
         queue=item.take("queue", str, COMPUTE),
         pools=item.take_texts("pools", {}),
+        required=item.take("required", bool, True),
     )
     item.finish()
     return op

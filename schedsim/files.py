@@ -235,6 +235,10 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
     }
     if graph.variants:
         document["variants"] = [variant_to_dict(variant) for variant in graph.variants]
+    if graph.pool_static_bytes:
+        document["pool_static_bytes"] = dict(graph.pool_static_bytes)
+    if graph.input_pools:
+        document["input_pools"] = dict(graph.input_pools)
     return document
 
 
@@ -245,6 +249,8 @@ def _read_graph(reader: Reader) -> Graph:
         "static_bytes": reader.take_bytes("static_bytes", 0),
         "inputs": reader.take_sizes("inputs", {}),
         "results": reader.take_names("results", ()),
+        "pool_static_bytes": reader.take_sizes("pool_static_bytes", {}),
+        "input_pools": reader.take_texts("input_pools", {}),
     }
     ops = tuple(read_op(item) for item in reader.take_objects("ops"))
     arguments["variants"] = read_graph_variants(reader)

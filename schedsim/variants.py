@@ -18,7 +18,8 @@ from .errors import InvalidWorkloadError, SchedsimError
 
 if TYPE_CHECKING:
     from .chain import Chain, Stage
-    from .graph import Graph, Op
+    from .graph import Graph
+    from .op import Op
 
 VARIANT_KINDS = {
     "quantize": "saved as integers of fewer bits: gradients of weights change",
