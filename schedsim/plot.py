@@ -63,7 +63,8 @@ def _canvas(axes: Axes | None, width: float = 8.0) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _unit(largest: int) -> tuple[float, str]:
+def byte_unit(largest: int) -> tuple[float, str]:
+    """A factor and the name of the unit in which `largest` bytes read well."""
     for factor, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if largest >= factor:
             return factor, name
@@ -93,7 +94,7 @@ def draw_timeline(
     lost, and in the strip the share of each kind.
     """
     figure, axes = _canvas(axes)
-    factor, unit = _unit(max(simulation.peak_bytes, budget_bytes or 0))
+    factor, unit = byte_unit(max(simulation.peak_bytes, budget_bytes or 0))
     starts = _columns(simulation.num_runs)
     shown = _highest(simulation.memory_bytes, starts)
     edges, x_label, middle = _x_axis(simulation, starts, against)
@@ -169,7 +170,7 @@ def draw_validation(report: dict[str, Any], *, axes: Axes | None = None) -> Figu
     predicted = np.array(report["timeline"]["predicted_bytes"], dtype=float)
     measured = np.array(report["timeline"]["measured_bytes"], dtype=float)
     budget = report.get("budget_bytes")
-    factor, unit = _unit(int(max([*predicted, *measured, budget or 0])))
+    factor, unit = byte_unit(int(max([*predicted, *measured, budget or 0])))
     edges = np.arange(predicted.size + 1)
     axes.stairs(predicted / factor, edges, fill=True, color="#56B4E9", label="predicted")
     if measured.size == predicted.size:
@@ -255,7 +256,7 @@ def draw_pareto(curves: Sequence[ParetoCurve], *, axes: Axes | None = None) -> F
     """
     figure, axes = _canvas(axes)
     largest = max(point.budget_bytes for curve in curves for point in curve.points)
-    factor, unit = _unit(largest)
+    factor, unit = byte_unit(largest)
     for number, curve in enumerate(curves):
         budgets = [point.budget_bytes / factor for point in curve.points]
         overheads = [100 * point.overhead for point in curve.points]
