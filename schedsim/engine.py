@@ -15,8 +15,8 @@ What happens at the same time happens in this order: first runs end, then runs s
 place in the schedule; runs that take no time end in the next round of the same instant.
 
 An instance of a tensor takes memory from the start of the run that writes it to the end of the last
-run, in time, that reads it. An output takes over the storage of an input where its run is the last
-in the schedule to read that, and no other reader is still running.
+run, in time, that reads it. An output takes over the storage of an input where, as its run starts,
+all other runs that read it have ended.
 
 Without capacities, no legal schedule gets stuck, and a run that takes less time delays nothing.
 With them, less work can take more time (Graham 1969, "Bounds on multiprocessing timing anomalies",

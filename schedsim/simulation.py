@@ -80,6 +80,8 @@ class Simulation:
         Time of this step, and of the step that recomputes nothing.
     peak_by_pool : mapping of str to int
         The largest use of each memory pool, the host's among them.
+    course : Course or None
+        What the engine saw, causes of waiting included; ``None`` on one queue.
 
     Notes
     -----
@@ -101,7 +103,7 @@ class Simulation:
     _runs: NDArray[np.int32]
     _instances: tuple[NDArray[Any], ...]
     _workspace: NDArray[np.int64]
-    _course: Course | None = None
+    course: Course | None = None
 
     @property
     def overhead(self) -> float:
@@ -165,13 +167,13 @@ class Simulation:
     @cached_property
     def end_s(self) -> NDArray[np.float64]:
         """When each run ends, in seconds from the start of the step, ``(num_runs,)``."""
-        return np.cumsum(self.run_s) if self._course is None else self._course.end_s
+        return np.cumsum(self.run_s) if self.course is None else self.course.end_s
 
     @cached_property
     def start_s(self) -> NDArray[np.float64]:
         """When each run starts, ``(num_runs,)``."""
-        if self._course is not None:
-            return self._course.start_s
+        if self.course is not None:
+            return self.course.start_s
         return np.concatenate([np.zeros(min(1, self.num_runs)), self.end_s[:-1]])
 
     @property
@@ -186,7 +188,7 @@ class Simulation:
 
         ``2 * k + 1`` is its end.
         """
-        return np.arange(2 * self.num_runs) if self._course is None else self._course.events
+        return np.arange(2 * self.num_runs) if self.course is None else self.course.events
 
     @cached_property
     def event_s(self) -> NDArray[np.float64]:
@@ -214,7 +216,7 @@ class Simulation:
         made = self._event_of[2 * first.astype(np.int64)] if self.num_runs else first
         made[:num_given] = -1
         sizes = self._graph.arrays.tensor_bytes[tensor]
-        if self._course is None:
+        if self.course is None:
             freed = 2 * last.astype(np.int64) + 1
             newest = np.full(len(self._graph.arrays.tensor_names), -1, dtype=np.int64)
             newest[tensor] = np.arange(tensor.size)
@@ -222,7 +224,7 @@ class Simulation:
             taken = (source >= 0) & (last[source] == first)
             shared = np.where(taken, np.minimum(sizes, sizes[source]), 0)
         else:
-            freed, shared = self._course.freed.copy(), self._course.shared
+            freed, shared = self.course.freed.copy(), self.course.shared
         never = last < 0
         freed[never] = made[never]
         return made, freed, shared
@@ -268,7 +270,7 @@ class Simulation:
         They add up to `memory_bytes`. An output that takes over its input's storage is charged
         only for what exceeds it.
         """
-        if self._course is not None:
+        if self.course is not None:
             return self._timeline_at_starts()
         from ._replay import live_bytes
 
@@ -309,7 +311,7 @@ class Simulation:
         tensor, first, last, _, category = self._instances
         arrays = self._graph.arrays
         alive = (first <= at) & (last >= at)
-        if self._course is not None:
+        if self.course is not None:
             made, freed, _ = self.instance_events
             event = self._event_of[2 * at]
             alive = (made <= event) & (event < freed)
