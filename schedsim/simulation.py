@@ -14,7 +14,7 @@ from .queues import DEVICE, is_compute
 from .units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from .engine import Course
+    from .engine import Bound, Course
     from .graph import Graph
     from .schedule import Schedule
 
@@ -181,6 +181,26 @@ class Simulation:
         """Seconds that each queue spends on runs."""
         spent = np.bincount(self.run_queues, self.run_s, len(self.queue_names))
         return dict(zip(self.queue_names, spent.tolist(), strict=True))
+
+    @cached_property
+    def bound(self) -> Bound:
+        """Which instance each run reads, which run writes it: what the order alone decides."""
+        from .engine import bind
+
+        return bind(self._graph, self._runs) if self.course is None else self.course.bound
+
+    def instance_name(self, instance: int) -> str:
+        """Name of the tensor that `instance` is one of."""
+        return self._graph.arrays.tensor_names[self._instances[0][instance]]
+
+    @property
+    def wait_causes(self) -> list[str]:
+        """What each run waited for last, one of `schedsim.engine.CAUSES`."""
+        if self.course is None:
+            return ["nothing", *["queue"] * (self.num_runs - 1)]
+        from .engine import CAUSES
+
+        return [CAUSES[code] for code in self.course.cause.tolist()]
 
     @cached_property
     def events(self) -> NDArray[np.int64]:
