@@ -35,7 +35,7 @@ class _Card:
 class _Table:
     title: str
     headers: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     left: int
     more: str = ""
 
