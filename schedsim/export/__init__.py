@@ -79,7 +79,7 @@ def export(workload: Chain | Graph, plan: Plan, to: str) -> Exported:
     ...                                    output_bytes=[4] * 4, saved_bytes=[20] * 4)
     >>> exported = export(chain, schedsim.plan(chain, 60), "torch")
     >>> exported.fits, exported.says
-    (True, '3 of 4 stages checkpointed')
+    (True, '2 of 4 stages checkpointed')
     """
     if to not in TARGETS:
         near = difflib.get_close_matches(to, TARGETS, n=1)

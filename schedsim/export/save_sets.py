@@ -65,15 +65,16 @@ def find_layers(graph: Graph, target: str) -> Layers:
     families: dict[str, list[str]] = {}
     for name in names:
         families.setdefault(re.sub(r"\d+$", "#", name), []).append(name)
-    chosen = tuple(max(families.values(), key=len)) if families else ()
+    longest = max(families.values(), key=lambda family: len(family)) if families else []
+    chosen = tuple(longest)
     if len(chosen) < 2:
         raise UnsupportedError(
             f"{target} saves by layer, and the ops of {graph.name} name no layers",
             hint="ops of layers are called layer0.mlp.up, or by the module they are from",
         )
     first = forward[chosen[0]]
-    kinds = tuple(kind for kind in first if all(kind in forward[name] for name in chosen))
-    return Layers(chosen, forward, backward, kinds)
+    shared = tuple(kind for kind in first if all(kind in forward[name] for name in chosen))
+    return Layers(chosen, forward, backward, shared)
 
 
 def layer_schedule(graph: Graph, layers: Layers, saved: Collection[str], num: int) -> Schedule:

@@ -9,7 +9,7 @@ from .choice import Choice, nearest
 from .segments import as_choice, singles
 from .to_transformers import layers_of
 
-SUFFIX = ".args"
+SUFFIX = ".txt"
 
 
 def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
@@ -26,9 +26,9 @@ def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
 
 
 def render(chain: Chain, plan: Plan, choice: Choice) -> str:
-    """Arguments for the command line, a line each; empty where nothing is recomputed."""
+    """Arguments for the command line, a line each."""
     if not choice.data["method"]:
-        return ""
+        return "# nothing to recompute: leave the --recompute arguments out\n"
     return (
         "--recompute-granularity full\n"
         f"--recompute-method {choice.data['method']}\n"
