@@ -42,7 +42,8 @@ def test_queues_and_pools_are_shown(call):
     code, out, err = call("simulate copies.json --schedule runs.txt --capacity host=6")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert "runs         7, 0 recomputed, 2 copies" in lines
+    assert "runs           7, 0 recomputed, 2 copies" in lines
+    assert "critical path  compute 6 s" in lines
     at = lines.index("queue    runs   busy    share  idle")
     assert lines[at + 1 : at + 4] == [
         "compute     5    6 s  100.0 %",
@@ -67,6 +68,7 @@ def test_the_document_has_queues_and_pools(call):
         "busy_share": 0.25,
         "idle_s": {"input": 1.0, "end": 3.5},
     }
+    assert document["critical_s"] == {"compute": 6.0}
     assert document["pools"] == [
         {"name": "device", "peak_bytes": 32, "capacity_bytes": None},
         {"name": "host", "peak_bytes": 6, "capacity_bytes": 6},
