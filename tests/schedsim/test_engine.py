@@ -311,6 +311,6 @@ def test_within_capacities_less_work_can_take_longer():
         graph = Graph("anomaly", (copy, *ops))
         return simulate(graph, Schedule.store_all(graph), {"device": 2}).makespan_s
 
-    # w 0-1, big 1-2, tail 2-5, fetch 2-4, use 4-5; or fetch 0.5-2.5, use 2.5-3.5, big 3.5-4.5, tail.
+    # big 1-2, tail 2-5, fetch 2-4, use 4-5; or fetch 0.5-2.5, use 2.5-3.5, big 3.5-4.5, tail
     assert makespan(1.2) == 5
     assert makespan(0.5) == 7.5
