@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -35,6 +36,8 @@ def rematerialize(
     max_shapes: int = 8,
     keep_gradients: bool = False,
     extra_bytes: int = 0,
+    chunk: Any = None,
+    accumulate: int | str | None = None,
     **options: Any,
 ) -> Rematerialized:
     """`model` as a module that gives the loss of a step and trains within `budget`.
@@ -69,6 +72,14 @@ def rematerialize(
         ``zero_grad(set_to_none=False)``. The block level always does.
     extra_bytes
         Whatever else is resident: buckets of DistributedDataParallel, an averaged copy.
+    chunk
+        Compute the language-model head with its cross entropy, and feed-forward layers, over parts
+        of the tokens: ``{"head": 8, "mlp": 4}``, ``"auto"`` for where it is quickest, or ``None``.
+        Gradients are then those of the model within rounding.
+    accumulate
+        Number of micro-batches of a step; ``"auto"`` for the quickest within the budget.
+        ``module(x, target)`` then runs forward and backward of all of them, and gives the loss of
+        the whole batch, whose ``backward()`` hands the gradients over: the loop stays as it is.
 
     Returns
     -------
@@ -105,6 +116,8 @@ def rematerialize(
         keep_gradients=keep_gradients,
         extra_bytes=extra_bytes,
         options=options,
+        chunk=chunk,
+        accumulate=accumulate,
     )
     arguments, keywords = _unpacked(model, inputs, device)
     module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
@@ -150,11 +163,15 @@ def apply(
         budget=found.budget_bytes,
         loss=loss,
         level=level,
-        extra_bytes=int(found.options.get("added_bytes", 0)),
+        chunk=found.options.get("chunk"),
+        accumulate=int(found.options.get("accumulate", 1)),
     )
     arguments, keywords = _unpacked(model, inputs, device)
     captured = capture_step(model, arguments, keywords, settings)
+    added = int(found.options.get("added_bytes", captured.added_bytes))
+    captured = captured.with_added(added)
     _check_belongs(found, captured)
+    settings = replace(settings, extra_bytes=captured.state.extra_bytes)
     module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
     module.adopt(captured, found, arguments, keywords)
     return module
