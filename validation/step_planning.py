@@ -35,6 +35,8 @@ from .ways.microbatch import Part, Splitter, bytes_of, check_splits, clone_tenso
 
 LEVELS = ("auto", "op", "block")
 UNLIMITED_BYTES = 2**53 - 1
+SCALARS_BYTES = 16
+"""Of a micro-batch's loss and count, in a step of several."""
 
 
 class BlockLevelWarning(UserWarning):
@@ -196,7 +198,7 @@ def capture_step(
         if part.num_samples in found:
             continue
         own, words, buffers = clone_tensors((part.inputs, part.keywords, part.buffers))
-        rest = max(0, whole_bytes - bytes_of((own, words, buffers)))
+        rest = max(0, whole_bytes - bytes_of((own, words, buffers))) + SCALARS_BYTES * num
         each = replace(settings, loss=splitter.loss, accumulate=num)
         with splitter.targets_of(replace(part, buffers=buffers)):
             found[part.num_samples] = _capture(model, own, words, each, rest)

@@ -73,7 +73,7 @@ class AccumulatedStep(nn.Module):
                 if seed is None:
                     seed = torch.ones_like(loss)
                 loss.backward((seed * part.weight).to(loss.dtype))
-                losses.append(loss.detach())
+                losses.append(loss.detach().clone())  # some come in the storage of all terms
                 del loss
             gradients = [p.grad for p in trained]
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,14 +33,14 @@ class Part:
         Of the loss: name -> its samples.
     num_samples
     weight
-        What its loss counts in that of the whole: a number, or a scalar tensor.
+        What its loss counts in that of the whole.
     """
 
     inputs: tuple[Any, ...]
     keywords: dict[str, Any]
     buffers: dict[str, Tensor]
     num_samples: int
-    weight: Any
+    weight: float
 
 
 class Splitter:
@@ -57,7 +57,10 @@ class Splitter:
         self._whole = loss
 
     def parts(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> list[Part]:
-        """The parts, in order; their sizes differ by one sample at most."""
+        """The parts, in order; their sizes differ by one sample at most.
+
+        A part without a target that counts is left out: its mean would be no number.
+        """
         size = batch_size(inputs, keywords)
         num = min(self.num_parts, size)
         ends = [size * k // num for k in range(num + 1)]
@@ -74,11 +77,13 @@ class Splitter:
     def _weighed(self, parts: list[Part]) -> list[Part]:
         if self._count is None:
             return parts
-        from dataclasses import replace
-
         counts = [self._count(part) for part in parts]
-        total = sum(counts[1:], counts[0])
-        return [replace(p, weight=n / total) for p, n in zip(parts, counts, strict=True)]
+        if isinstance(counts[0], Tensor):
+            counts = torch.stack(counts).tolist()  # waits for the device once
+        total = sum(counts)
+        if not total:
+            return parts  # not a number, as for the whole
+        return [replace(p, weight=n / total) for p, n in zip(parts, counts, strict=True) if n]
 
     @contextmanager
     def targets_of(self, part: Part) -> Iterator[None]:
