@@ -18,7 +18,8 @@ from schedsim.units import format_bytes
 
 from .environment import check_device
 from .rematerialized import Rematerialized
-from .step_planning import CapturedStep, Settings, capture_step
+from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
+from .ways.choices import Way, price
 
 
 def rematerialize(
@@ -175,6 +176,62 @@ def apply(
     module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
     module.adopt(captured, found, arguments, keywords)
     return module
+
+
+def ways(
+    model: nn.Module,
+    inputs: Any,
+    budget: int | str,
+    loss: Callable[..., Tensor] | None = None,
+    *,
+    optimizer: Any = None,
+    level: str = "auto",
+    planner: str = "auto",
+    time_limit_s: float = 10.0,
+    extra_bytes: int = 0,
+) -> list[Way]:
+    """The ways to make a step fit, recomputation, chunks and micro-batches, with their prices.
+
+    Nothing is switched on: `rematerialize` does what its `chunk` and `accumulate` allow.
+
+    Parameters
+    ----------
+    model, inputs, budget, loss, optimizer, level, planner, time_limit_s, extra_bytes
+        As of `rematerialize`.
+
+    Returns
+    -------
+    list of Way
+        With predicted time and peak of a step; those that do not fit say their least budget.
+
+    Raises
+    ------
+    UnsupportedError
+        The model can be captured at no level.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)))
+    >>> x, target = torch.randn(64, 8), torch.randn(64, 8)
+    >>> found = ways(model, (x, target), "80%", nn.functional.mse_loss, level="block")
+    >>> sorted({way.num_parts for way in found if not way.chunks})
+    [1, 2, 5, 13, 26, 64]
+    """
+    settings = Settings(
+        budget=budget,
+        loss=loss,
+        optimizer=optimizer,
+        level=level,
+        planner=planner,
+        time_limit_s=time_limit_s,
+        extra_bytes=extra_bytes,
+    )
+    arguments, keywords = _unpacked(model, inputs, None)
+    first = capture_step(model, arguments, keywords, settings)
+    budget_bytes, _ = resolved_budget(settings, first, model, (arguments, keywords))
+    return price(model, arguments, keywords, settings, budget_bytes, first)
 
 
 def _unpacked(

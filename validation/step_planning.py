@@ -235,9 +235,7 @@ def _capture(
         if not chunks:
             return model, settings
         unrolled = level == "op"
-        other, loss = chunked(
-            model, settings.loss, inputs, keywords, chunks, unrolled=unrolled
-        )
+        other, loss = chunked(model, settings.loss, inputs, keywords, chunks, unrolled=unrolled)
         return other, replace(settings, loss=loss)
 
     def by_block(notes: tuple[str, ...]) -> CapturedStep:
@@ -399,9 +397,7 @@ def planned_step(
             assert schedule is not None
             modules[size] = other.make_module(schedule)
         model: nn.Module = module.model  # type: ignore[assignment]
-        module = AccumulatedStep(
-            model, captured.splitter, lambda part: modules[part.num_samples]
-        )
+        module = AccumulatedStep(model, captured.splitter, lambda part: modules[part.num_samples])
     return PlannedStep(captured, plan, module, store_all_bytes, ways)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,6 +164,7 @@ class Source:
         workload: Chain | Graph | None = None
         found: Plan | None = None
         lines: tuple[str, ...] = ()
+        origin: dict[str, Any] = {}
         if self.level and not self.is_model:
             raise SchedsimError(
                 f"--level {self.level} is of a model", hint="a formula takes --granularity"
@@ -173,7 +175,7 @@ class Source:
                 from ..validation.targets import read_target
 
                 built = read_target(name, level=self.level, device=self.options["device"])
-                workload, lines = built.workload, built.lines
+                workload, lines, origin = built.workload, built.lines, built.origin
                 continue
             item = _load(name)
             if isinstance(item, Plan):
@@ -206,16 +208,23 @@ class Source:
             )
         if found is not None:
             check_plan(found, workload, measured=self.is_model)
-        return Loaded(workload, lines, found)
+        return Loaded(workload, lines, found, origin)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a `Source` holds."""
+    """What a `Source` holds.
+
+    Attributes
+    ----------
+    origin
+        Of a model, what a plan says for `schedsim.apply`.
+    """
 
     workload: Chain | Graph
     assumptions: tuple[str, ...]
     plan: Plan | None
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def label(self, op_name: str) -> str:
         """An op's name, with that of its stage where it has one."""

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-
 COMPOSITES: dict[Any, Callable[..., Any]] = {}
 """Ops of this package -> the Python function behind, whose own ops are counted too."""
 

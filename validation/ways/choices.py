@@ -19,6 +19,9 @@ from .microbatch import batch_size, check_splits
 if TYPE_CHECKING:
     from ..step_planning import CapturedStep, Settings
 
+Asked = tuple[dict[str, int], int, bool]
+"""Chunks by piece, micro-batches, copies to the host."""
+
 MAX_COUNTS = 6
 """Numbers of micro-batches that ``accumulate="auto"`` looks at."""
 
@@ -32,8 +35,8 @@ class Way:
     chunks, num_parts, offload
         What is done: chunks by piece, micro-batches, copies to the host.
     status
-        ``"chosen"``, ``"fits"``, ``"does not fit"``, ``"slower"`` (its ops alone take longer than
-        the best plan, so that it was not planned) or ``"refused"``.
+        ``"chosen"``, ``"fits"``, ``"fits, not allowed"``, ``"does not fit"``, ``"slower"`` (its
+        ops alone take longer than the best plan, so that it was not planned) or ``"refused"``.
     step_s, peak_bytes, store_all_bytes
         Predicted for a whole step; ``None`` where there is no plan.
     same_bits
@@ -87,15 +90,15 @@ def table(ways: list[Way]) -> list[str]:
         peak = format_bytes(way.peak_bytes) if way.peak_bytes is not None else "-"
         step = format_seconds(way.step_s) if way.step_s is not None else "-"
         bits = "same" if way.same_bits else "rounded"
-        rows.append((way.name, peak, step, bits, f"{way.status}{': ' if way.note else ''}{way.note}"))
+        rows.append(
+            (way.name, peak, step, bits, f"{way.status}{': ' if way.note else ''}{way.note}")
+        )
     widths = [max(len(row[k]) for row in rows) for k in range(4)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), row[1].rjust(widths[1]), row[2].rjust(widths[2])]
-            + [row[3].ljust(widths[3]), row[4]]
-        ).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for name, peak, step, bits, status in rows:
+        name, bits = name.ljust(widths[0]), bits.ljust(widths[3])
+        lines.append(f"{name}  {peak:>{widths[1]}}  {step:>{widths[2]}}  {bits}  {status}".rstrip())
+    return lines
 
 
 @dataclass(frozen=True)
@@ -111,14 +114,16 @@ class Chosen:
 
 def wanted(settings: Settings) -> bool:
     """Whether `settings` allow any other way than recomputation."""
-    return bool(read_chunks(settings.chunk)) or settings.accumulate not in (None, 1) or bool(
-        settings.offload
+    return (
+        bool(read_chunks(settings.chunk))
+        or settings.accumulate not in (None, 1)
+        or bool(settings.offload)
     )
 
 
 def candidates(
     model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], settings: Settings
-) -> tuple[list[tuple[dict[str, int], int, bool]], list[Way]]:
+) -> tuple[list[Asked], list[Way]]:
     """What to plan, as (chunks, micro-batches, offload), and the ways that cannot be."""
     refused: list[Way] = []
     pieces: list[list[tuple[str, int] | None]] = []
@@ -139,7 +144,9 @@ def candidates(
             divisors = [n for n in range(1, size + 1) if size % n == 0]
             counts = divisors[:MAX_COUNTS]
             if len(divisors) > MAX_COUNTS:
-                picks = {round(k * (len(divisors) - 1) / (MAX_COUNTS - 1)) for k in range(MAX_COUNTS)}
+                picks = {
+                    round(k * (len(divisors) - 1) / (MAX_COUNTS - 1)) for k in range(MAX_COUNTS)
+                }
                 counts = [divisors[k] for k in sorted(picks)]
         except UnsupportedError as error:
             refused.append(Way({}, 2, False, "refused", note=error.message))
@@ -150,13 +157,10 @@ def candidates(
     found_all = []
     for picked in itertools.product(*pieces):
         chunks = dict(item for item in picked if item is not None)
+        if "head" not in chunks and "mlp" in chunks and None in pieces[0] and len(pieces) > 1:
+            continue  # the head's chunks cost nothing to speak of, and save more
         found_all += [(chunks, num, offload) for num in counts for offload in copies]
     return found_all, refused
-
-
-def concrete(settings: Settings, chunks: Mapping[str, int], num: int, offload: bool) -> Settings:
-    """`settings` with one way decided."""
-    return replace(settings, chunk=dict(chunks), accumulate=num, offload=offload)
 
 
 def choose(
@@ -168,6 +172,7 @@ def choose(
     first: CapturedStep | None = None,
     *,
     plan_all: bool = False,
+    price_all: bool = False,
 ) -> Chosen:
     """The quickest way within `budget_bytes` among those that `settings` allow.
 
@@ -177,64 +182,145 @@ def choose(
         The plain step, where it is captured already.
     plan_all
         Plan also the ways that cannot be quicker than one that fits, for their prices.
+    price_all
+        Price the ways that `settings` do not allow, too.
 
     Raises
     ------
     InfeasibleBudgetError
         None fits; the message has the table.
     """
-    from ..step_planning import capture_step, plan_captured, store_all_peak
+    asked, refused = candidates(model, inputs, keywords, settings)
+    allowed = len(asked)
+    if price_all:
+        others, refused = candidates(model, inputs, keywords, _everything(settings))
+        asked += [way for way in others if way not in asked]
+    steps = _captured(model, inputs, keywords, settings, asked, first, refused)
+    mine = asked[:allowed]
+    best: _Priced | None = None
+    done: list[_Priced] = []
+    for step in sorted(steps, key=lambda step: step.least_s):
+        if best is not None and step.least_s >= best.step_s and not plan_all:
+            done.append(_Priced(step, None, step.way("slower", step_s=step.least_s)))
+            continue
+        item = _priced(step, budget_bytes, step.asked in mine)
+        done.append(item)
+        if item.way.status == "fits" and (best is None or item.step_s < best.step_s):
+            best = item
+    if best is None:
+        plans = [item.plan for item in done if item.plan and item.plan.schedule is None]
+        what = f"no way that is allowed fits {format_bytes(budget_bytes)}"
+        lines = "\n".join([f"{what}:", *table([*(item.way for item in done), *refused])])
+        hint = "give more, or allow other ways: chunk='auto', accumulate='auto'"
+        if not plans:
+            raise UnsupportedError(lines, hint=hint)
+        plan = min(plans, key=lambda plan: plan.min_feasible_bytes or 2 * budget_bytes)
+        raise InfeasibleBudgetError(lines, plan=plan, hint=hint)
+    assert best.plan is not None
+    way = replace(best.way, status="chosen")
+    ways = [way if item is best else item.way for item in done]
+    return Chosen(way, best.step.captured, best.plan, best.step.settings, (*ways, *refused))
 
-    asked, ways = candidates(model, inputs, keywords, settings)
-    steps: list[tuple[float, CapturedStep, Settings, tuple[dict[str, int], int, bool]]] = []
-    automatic = len(asked) > 1
+
+def price(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    settings: Settings,
+    budget_bytes: int,
+    first: CapturedStep,
+) -> list[Way]:
+    """All ways, planned; none is chosen, and none need fit."""
+    settings = _everything(settings)
+    asked, refused = candidates(model, inputs, keywords, settings)
+    steps = _captured(model, inputs, keywords, settings, asked, first, refused)
+    steps.sort(key=lambda step: step.least_s)
+    return [*(_priced(step, budget_bytes, True).way for step in steps), *refused]
+
+
+def _everything(settings: Settings) -> Settings:
+    """`settings` with what they do not speak of looked for."""
+    return replace(
+        settings,
+        chunk="auto" if settings.chunk is None else settings.chunk,
+        accumulate="auto" if settings.accumulate is None else settings.accumulate,
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A way, captured."""
+
+    asked: Asked
+    captured: CapturedStep
+    settings: Settings
+
+    @property
+    def least_s(self) -> float:
+        """Seconds of a whole step that recomputes nothing."""
+        return self.captured.num_parts * self.captured.store_all_s
+
+    def way(self, status: str, **more: Any) -> Way:
+        """With what is known before planning."""
+        from ..step_planning import store_all_peak
+
+        most = store_all_peak(self.captured)
+        return Way(*self.asked, status, store_all_bytes=most, **more)
+
+
+@dataclass(frozen=True)
+class _Priced:
+    step: _Step
+    plan: Plan | None
+    way: Way
+
+    @property
+    def step_s(self) -> float:
+        """Of the whole step."""
+        return self.way.step_s if self.way.step_s is not None else float("inf")
+
+
+def _captured(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    settings: Settings,
+    asked: list[Asked],
+    first: CapturedStep | None,
+    refused: list[Way],
+) -> list[_Step]:
+    """The ways that can be captured; the others go to `refused`, unless one alone was asked for."""
+    from ..step_planning import capture_step
+
+    steps = []
     for chunks, num, offload in asked:
-        each = concrete(settings, chunks, num, offload)
+        each = replace(settings, chunk=dict(chunks), accumulate=num, offload=offload)
         plain = not chunks and num == 1 and not offload
         try:
             captured = first if plain and first is not None else None
             captured = captured or capture_step(model, inputs, keywords, each)
         except SchedsimError as error:
-            if not automatic:
+            if len(asked) == 1:
                 raise
-            ways.append(Way(chunks, num, offload, "refused", note=error.message))
+            refused.append(Way(chunks, num, offload, "refused", note=error.message))
             continue
-        least_s = captured.num_parts * captured.store_all_s
-        steps.append((least_s, captured, each, (chunks, num, offload)))
+        steps.append(_Step((chunks, num, offload), captured, each))
     if not steps:
         raise UnsupportedError(
-            "none of the ways that are allowed works: " + "; ".join(way.note for way in ways),
+            "none of the ways that are allowed works: " + "; ".join(way.note for way in refused),
             hint="leave chunk= and accumulate= out",
         )
-    best: tuple[float, Chosen] | None = None
-    done: list[Way] = []
-    infeasible: list[Plan] = []
-    for least_s, captured, each, (chunks, num, offload) in sorted(steps, key=lambda s: s[0]):
-        way = Way(chunks, num, offload, "slower", least_s, None, store_all_peak(captured))
-        if best is not None and least_s >= best[0] and not plan_all:
-            done.append(way)
-            continue
-        plan = plan_captured(captured, budget_bytes, each)
-        if plan.schedule is None or plan.makespan_s is None:
-            least = plan.min_feasible_bytes
-            infeasible.append(plan)
-            note = f"least budget {format_bytes(least)}" if least else ""
-            done.append(replace(way, status="does not fit", step_s=None, note=note))
-            continue
-        step_s = captured.num_parts * plan.makespan_s
-        way = replace(way, status="fits", step_s=step_s, peak_bytes=plan.peak_bytes)
-        done.append(way)
-        if best is None or step_s < best[0]:
-            best = step_s, Chosen(way, captured, plan, each, ())
-    if best is None:
-        assert infeasible
-        lines = "\n".join(table([*done, *ways]))
-        raise InfeasibleBudgetError(
-            f"no way that is allowed fits {format_bytes(budget_bytes)}:\n{lines}",
-            plan=min(infeasible, key=lambda plan: plan.min_feasible_bytes or plan.budget_bytes * 2),
-            hint="give more, or allow other ways: chunk='auto', accumulate='auto'",
-        )
-    found = best[1]
-    way = replace(found.way, status="chosen")
-    every = [way if other is found.way else other for other in done]
-    return replace(found, way=way, ways=(*every, *ways))
+    return steps
+
+
+def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
+    from ..step_planning import plan_captured
+
+    plan = plan_captured(step.captured, budget_bytes, step.settings)
+    if plan.schedule is None or plan.makespan_s is None:
+        least = plan.min_feasible_bytes
+        note = f"least budget {format_bytes(least)}" if least else ""
+        return _Priced(step, plan, step.way("does not fit", note=note))
+    step_s = step.captured.num_parts * plan.makespan_s
+    status = "fits" if allowed else "fits, not allowed"
+    return _Priced(step, plan, step.way(status, step_s=step_s, peak_bytes=plan.peak_bytes))

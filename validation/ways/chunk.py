@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
@@ -20,6 +21,7 @@ from .microbatch import Splitter, batch_size, is_close
 from .twin import become, twin
 
 PIECES = ("head", "mlp")
+MIN_ROWS = 128
 
 
 def read_chunks(chunk: Any) -> dict[str, int | str]:
@@ -91,17 +93,26 @@ def auto_chunks(
 ) -> int:
     """Chunks of which each has an inner tensor about as large as the hidden states of all tokens.
 
-    The rule of Liger Kernel (Hsu et al. 2024, arXiv 2410.10989) for the head.
+    The rule of Liger Kernel (Hsu et al. 2024, arXiv 2410.10989) for the head; but no chunk of less
+    than `MIN_ROWS` tokens, which matrix products would not fill a processor with.
     """
+    most = max(1, -(-_num_tokens(inputs, keywords) // MIN_ROWS))
     if piece == "head":
         one = _one_sample(model, loss, inputs, keywords)
         head = _output_projection(model, loss, *one)
         wide, narrow = int(head.weight.shape[0]), int(head.weight.shape[1])
-        return max(1, -(-wide // narrow))
+        return min(most, max(1, -(-wide // narrow)))
     layers = _token_wise(model)
     shapes = [p.shape for layer, _ in layers for p in layer.parameters() if p.dim() == 2]
     widest = max(max(shape) for shape in shapes)
-    return max(1, -(-int(widest) // int(min(min(shape) for shape in shapes))))
+    return min(most, max(1, -(-int(widest) // int(min(min(shape) for shape in shapes)))))
+
+
+def _num_tokens(inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> int:
+    """Elements of the first tensor of whole numbers; else its rows."""
+    tensors = [leaf for leaf in tree_leaves((inputs, keywords)) if isinstance(leaf, Tensor)]
+    whole = [t for t in tensors if t.dim() > 1 and not t.is_floating_point()]
+    return whole[0].numel() if whole else batch_size(inputs, keywords)
 
 
 # -- the head and the loss ---------------------------------------------------------------------

@@ -75,9 +75,7 @@ class _Recomputed(torch.autograd.Function):
             given = part.detach().requires_grad_()
             with torch.enable_grad(), ctx.autocast.entered():
                 done = ctx.function(given)
-            found = torch.autograd.grad(
-                done, [given, *trained], gradient[rows], allow_unused=True
-            )
+            found = torch.autograd.grad(done, [given, *trained], gradient[rows], allow_unused=True)
             if grad_x is not None:
                 grad_x[rows] = found[0]
             for i, more in enumerate(found[1:]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ class Splitter:
         num = min(self.num_parts, size)
         ends = [size * k // num for k in range(num + 1)]
         found = []
-        for start, stop in zip(ends, ends[1:], strict=False):
+        for start, stop in pairwise(ends):
             cut = _cutter(size, start, stop)
             own, words = tree_map_only(Tensor, cut, (tuple(inputs), dict(keywords)))
             buffers = {}

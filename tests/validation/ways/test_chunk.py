@@ -208,13 +208,13 @@ def test_dropout_in_recomputed_chunks_is_replayed():
         torch.testing.assert_close(one, other)
 
 
-def test_the_automatic_number_makes_a_chunk_as_large_as_the_hidden_states():
-    work = a_model("gpt2")
-    numbers = {
-        piece: auto_chunks(work.model, work.loss, work.inputs, {}, piece)
-        for piece in ("head", "mlp")
-    }
-    assert numbers == {"head": -(-499 // 32), "mlp": 4}
+@pytest.mark.parametrize(("batch", "expected"), [(4, (1, 1)), (12, (3, 3)), (40, (10, 4))])
+def test_the_automatic_number_makes_a_chunk_as_large_as_the_hidden_states(batch, expected):
+    """499 classes are 16 times 32, the inner width 4 times; 128 tokens are the least."""
+    torch.manual_seed(0)
+    work = build_model("gpt2", **{**MODELS["gpt2"], "batch": batch})
+    given = work.model, work.loss, work.inputs, {}
+    assert tuple(auto_chunks(*given, piece) for piece in ("head", "mlp")) == expected
 
 
 def _smooth(logits, target):
