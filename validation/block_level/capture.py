@@ -71,15 +71,29 @@ class CapturedChain:
             hint="use the graph in .workload",
         )
 
-    def module(self, schedule: Schedule) -> ScheduledModule:
+    def module(
+        self,
+        schedule: Schedule,
+        graph: Graph | None = None,
+        capacities: Mapping[str, int] | None = None,
+    ) -> ScheduledModule:
         """The model, trained by `schedule`: ``module(*inputs)`` gives the loss.
+
+        Parameters
+        ----------
+        graph
+            `workload` with the copies to host memory that the schedule runs
+            (`schedsim.transfers.with_copies`).
+        capacities
+            By pool, within which these were planned.
 
         Raises
         ------
         InvalidScheduleError
             The schedule is not legal on `workload`, or runs the loss or a backward twice.
         """
-        program = make_program(self.workload, schedule, len(self.layout.parts))
+        workload = self.workload if graph is None else graph
+        program = make_program(workload, schedule, len(self.layout.parts), capacities)
         return ScheduledModule(self.model, self.layout, program)
 
     @property
