@@ -17,7 +17,7 @@ _TENSOR = re.compile(r"([ard])(\d+)(?:\.(\d+|loss))?(@host)?")
 
 Tensor = tuple[str, int, int]
 """``("a", j, -1)`` value j, ``("r", j, -1)`` the bundle of part j - 1, ``("d", j, i)`` the gradient
-of value j from part i (L: from the loss); in host memory ``("a@", j, -1)`` and ``("r@", j, -1)``."""
+of value j from part i (L: from the loss). In host memory: ``("a@", j, -1)``, ``("r@", j, -1)``."""
 
 
 @dataclass(frozen=True, slots=True)
