@@ -26,6 +26,7 @@ from .errors import (
     SchedsimError,
     UnsupportedError,
 )
+from .explanation import Explanation, explain
 from .files import load, save
 from .graph import Graph, Op
 from .plans import Plan
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Chain",
     "DeadlockError",
+    "Explanation",
     "Graph",
     "InfeasibleBudgetError",
     "InvalidScheduleError",
@@ -57,6 +59,7 @@ __all__ = [
     "UnsupportedError",
     "apply",
     "compare",
+    "explain",
     "load",
     "pareto",
     "plan",
