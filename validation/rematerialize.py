@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from schedsim.errors import InvalidScheduleError, SchedsimError, UnsupportedError
-from schedsim.files import load, workload_hash
+from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.files import load
 from schedsim.plans import Plan
-from schedsim.simulator import simulate
-from schedsim.units import format_bytes
 
+from .belonging import captured_for
 from .environment import check_device
 from .rematerialized import Rematerialized
-from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
+from .step_planning import Settings, capture_step, resolved_budget
 from .ways.choices import Way, price
 
 
@@ -155,24 +153,9 @@ def apply(
         raise SchedsimError(
             f"{plan} holds a {found.kind}, not a plan", hint="schedsim plan -o FILE"
         )
-    if found.schedule is None:
-        raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
-    names = set(found.schedule.names)
-    guess = "block" if {"F0", "B0"} & names else "op"
-    level = str(found.options.get("level", guess))
-    settings = Settings(
-        budget=found.budget_bytes,
-        loss=loss,
-        level=level,
-        chunk=found.options.get("chunk"),
-        accumulate=int(found.options.get("accumulate", 1)),
-    )
     arguments, keywords = _unpacked(model, inputs, device)
-    captured = capture_step(model, arguments, keywords, settings)
-    added = int(found.options.get("added_bytes", captured.added_bytes))
-    captured = captured.with_added(added)
-    _check_belongs(found, captured)
-    settings = replace(settings, extra_bytes=captured.state.extra_bytes)
+    settings = Settings(budget=found.budget_bytes, loss=loss)
+    captured, settings = captured_for(found, model, arguments, keywords, settings)
     module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
     module.adopt(captured, found, arguments, keywords)
     return module
@@ -255,45 +238,3 @@ def _unpacked(
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
-
-
-def _check_belongs(plan: Plan, captured: CapturedStep) -> None:
-    """Refuse a plan of another step; what the machine alone changes is allowed where it fits."""
-    workload = captured.workload
-    same = plan.workload.content_hash == workload_hash(workload)
-    same = same or plan.options.get("structure") == captured.structure_hash
-    differs = _differences(plan, captured)
-    if not same or differs:
-        what = "; ".join(differs) or "its tensors have other sizes"
-        raise SchedsimError(
-            f"the plan of {plan.workload.name} is not of this step of {workload.name}: {what}",
-            hint="apply it to the model, inputs and loss that it was made for, or plan again",
-        )
-
-
-def _differences(plan: Plan, captured: CapturedStep) -> list[str]:
-    assert plan.schedule is not None
-    workload = captured.workload
-    mine, its = set(workload.op_names), set(plan.schedule.names)
-    found = []
-    if extra := [name for name in plan.schedule.names if name not in mine]:
-        found.append(f"the plan runs {extra[0]!r}, which the model has not")
-    if missing := [name for name in workload.op_names if name not in its]:
-        found.append(f"the model has {missing[0]!r}, which the plan does not run")
-    if plan.static_bytes != workload.static_bytes:
-        found.append(
-            f"static bytes are {format_bytes(workload.static_bytes)}, "
-            f"in the plan {format_bytes(plan.static_bytes)}"
-        )
-    if found:
-        return found
-    try:
-        peak = simulate(workload, plan.schedule).peak_bytes
-    except InvalidScheduleError as error:
-        return [str(error)]
-    if peak > plan.budget_bytes:
-        found.append(
-            f"its schedule takes {format_bytes(peak)} here, over its budget of "
-            f"{format_bytes(plan.budget_bytes)}"
-        )
-    return found

@@ -104,6 +104,24 @@ class Rematerialized(nn.Module):
         planned = planned_step(captured, plan, store_all_peak(captured), self._settings)
         self._keep(self._key(inputs, keywords), planned)
 
+    def use(self, plan: Plan, *inputs: Any, **keywords: Any) -> None:
+        """Run steps with inputs like these by `plan` from now on.
+
+        A schedule may change with the stage of training, as when a batch grows or memory is needed
+        elsewhere: plans of this module, or loaded ones, change places between steps at the price of
+        one capture, and later steps of these inputs cost nothing.
+
+        Raises
+        ------
+        SchedsimError
+            The plan is of another step; the message names what differs.
+        """
+        from .belonging import captured_for
+
+        captured, settings = captured_for(plan, self._model, inputs, keywords, self._settings)
+        self._settings = replace(settings, budget=plan.budget_bytes)
+        self.adopt(captured, plan, inputs, keywords)
+
     def replan(self, budget: int | str) -> None:
         """Forget all plans; steps are planned anew within `budget` when they come."""
         self._settings = replace(self._settings, budget=budget)
