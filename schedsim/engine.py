@@ -15,8 +15,8 @@ What happens at the same time happens in this order: first runs end, then runs s
 place in the schedule; runs that take no time end in the next round of the same instant.
 
 An instance of a tensor takes memory from the start of the run that writes it to the end of the last
-run, in time, that reads it. An output takes over the storage of an input where its run is the last
-in the schedule to read that, and no other reader is still running.
+run, in time, that reads it. An output takes over the storage of an input where, as its run starts,
+all other runs that read it have ended.
 
 Without capacities, no legal schedule gets stuck, and a run that takes less time delays nothing.
 With them, less work can take more time (Graham 1969, "Bounds on multiprocessing timing anomalies",
@@ -26,7 +26,7 @@ SIAM J. Appl. Math. 17): a run that comes early may take the memory that a more 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,22 +39,36 @@ from .units import format_bytes_short
 if TYPE_CHECKING:
     from .graph import Graph
 
-CAUSES = ("nothing", "queue", "input", "place", "memory")
+CAUSES = ("nothing", "queue", "input", "turn", "memory")
 """What a run waited for last: nothing (it starts the step), the run before it on its queue, the run
 that writes an input, the compute run that a copy follows, or memory."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What the order of a schedule decides, whatever the times; see `_engine_kernel.bind_runs`."""
+    """What the order of a schedule decides, whatever the times.
+
+    Attributes
+    ----------
+    made : (num_runs + 1,) int64
+        The first instance that each run writes; graph inputs stand before all of them.
+    writer, uses : (num_instances,) int64
+        The run that writes each instance (-1: an input); how many runs write or read it.
+    input_start, input_instance : (num_runs + 1,), (num_reads,) int64
+        Instances that each run reads.
+    turn_start, turn_run : (num_runs + 1,), (num_turns,) int64
+        Compute runs that must have started before each copy does; -1 for none.
+    line_start, line : (num_queues + 1,), (num_runs,) int64
+        Runs of each queue, in order.
+    """
 
     made: NDArray[np.int64]
     writer: NDArray[np.int64]
     uses: NDArray[np.int64]
     input_start: NDArray[np.int64]
     input_instance: NDArray[np.int64]
-    place_start: NDArray[np.int64]
-    place_run: NDArray[np.int64]
+    turn_start: NDArray[np.int64]
+    turn_run: NDArray[np.int64]
     line_start: NDArray[np.int64]
     line: NDArray[np.int64]
 
@@ -95,6 +109,31 @@ class Course:
     bound: Bound
 
 
+# What the kernel returns, but for the number of runs that ended.
+_COURSE = [field.name for field in fields(Course)][:-1]
+
+
+def bind(graph: Graph, runs: NDArray[np.int32]) -> Bound:
+    """What the order of `runs`, which are legal, decides on `graph`; O(runs + reads + writes)."""
+    from ._engine_kernel import bind_runs
+
+    arrays = graph.arrays
+    return Bound(
+        *bind_runs(
+            runs,
+            arrays.op_queue,
+            len(arrays.queue_names),
+            arrays.follow_start,
+            arrays.follow_queue,
+            arrays.read_start,
+            arrays.read_tensor,
+            arrays.write_start,
+            arrays.write_tensor,
+            arrays.tensor_producer,
+        )
+    )
+
+
 def run_queues(
     graph: Graph,
     runs: NDArray[np.int32],
@@ -113,24 +152,11 @@ def run_queues(
     DeadlockError
         No run can start, and some have not.
     """
-    from ._engine_kernel import bind_runs, name_copies, simulate_queues
+    from ._engine_kernel import name_copies, simulate_queues
 
     arrays = graph.arrays
     tensor, _, last, source, category = instances
-    bound = Bound(
-        *bind_runs(
-            runs,
-            arrays.op_queue,
-            len(arrays.queue_names),
-            arrays.follow_start,
-            arrays.follow_queue,
-            arrays.read_start,
-            arrays.read_tensor,
-            arrays.write_start,
-            arrays.write_tensor,
-            arrays.tensor_producer,
-        )
-    )
+    bound = bind(graph, runs)
     name_copies(runs, arrays.op_copy, bound.made, bound.input_start, bound.input_instance, category)
     lasting = _lasting(arrays.tensor_result, tensor)
     used = arrays.pool_static_bytes.copy()
@@ -149,7 +175,7 @@ def run_queues(
             hint="static bytes and inputs alone need a larger capacity",
         )
     uses = bound.uses.copy()
-    ended, *course = simulate_queues(
+    ended, *happened = simulate_queues(
         runs,
         arrays.op_time_s,
         arrays.op_queue,
@@ -170,14 +196,14 @@ def run_queues(
         uses,
         bound.input_start,
         bound.input_instance,
-        bound.place_start,
-        bound.place_run,
+        bound.turn_start,
+        bound.turn_run,
         bound.line_start,
         bound.line,
         used,
         limits,
     )
-    found = Course(*course, bound=bound)
+    found = Course(**dict(zip(_COURSE, happened, strict=True)), bound=bound)
     if ended < runs.size:
         from ._deadlock import explain_deadlock
 

@@ -18,6 +18,7 @@ COMMANDS = (
     "compare",
     "explain",
     "plot",
+    "report",
     "profile",
     "validate",
     "planners",

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -210,8 +211,8 @@ class Source:
             )
         if found is not None:
             check_plan(found, workload, measured=self.is_model)
-            workload = resolve(workload, found.variants)
-        return Loaded(workload, lines, found, origin)
+            return Loaded(resolve(workload, found.variants), lines, found, workload, origin)
+        return Loaded(workload, lines, found, workload, origin)
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,8 @@ class Loaded:
 
     Attributes
     ----------
+    given
+        The workload without the variants of the plan.
     origin
         Of a model, what a plan says for `schedsim.apply`.
     """
@@ -227,6 +230,7 @@ class Loaded:
     workload: Chain | Graph
     assumptions: tuple[str, ...]
     plan: Plan | None
+    given: Chain | Graph
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def label(self, op_name: str) -> str:
@@ -324,6 +328,62 @@ def budget_option(*, required: bool) -> Callable[..., Any]:
         metavar="SIZE",
         help="Budget for the simulated peak, model state included: 8GB, 7.5GiB.",
     )
+
+
+def schedule_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--schedule FILE``, read by `given_schedule`."""
+    return click.option(
+        "--schedule", "schedule_file", metavar="FILE", help="Op names; - reads stdin."
+    )(function)
+
+
+def given_schedule(loaded: Loaded, schedule_file: str) -> Schedule:
+    """The schedule that the op names in a file, or on stdin, say."""
+    from ..schedule import Schedule
+
+    if loaded.plan is not None:
+        raise SchedsimError("both a plan and --schedule are given", hint="give one of the two")
+    data = sys.stdin.buffer.read() if schedule_file == "-" else Path(schedule_file).read_bytes()
+    try:
+        names = data.decode().split()
+    except UnicodeDecodeError:
+        raise SchedsimError(
+            f"--schedule {schedule_file}: not a text file", hint="op names with spaces between them"
+        ) from None
+    if not names:
+        raise SchedsimError(f"--schedule {schedule_file}: no op names", hint="F0 F1 loss ...")
+    return Schedule.from_names(names)
+
+
+def capacity_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--capacity POOL=SIZE``, as often as there are pools to limit."""
+
+    def read(
+        ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+    ) -> dict[str, int] | None:
+        found: dict[str, int] = {}
+        for text in value:
+            pool, equals, size = text.partition("=")
+            if not equals or not pool:
+                raise SchedsimError(
+                    f"--capacity {text}: no pool and size", hint="write it like host=64GiB"
+                )
+            if pool in found:
+                raise SchedsimError(f"--capacity {pool} is given twice", hint="give it once")
+            try:
+                found[pool] = parse_bytes(size)
+            except UnitError as error:
+                raise UnitError(f"--capacity {text}: {error.message}", hint=error.hint) from None
+        return found or None
+
+    return click.option(
+        "--capacity",
+        "capacities",
+        multiple=True,
+        metavar="POOL=SIZE",
+        callback=read,
+        help="Runs wait until their memory fits: device=24GiB, host=64GiB.",
+    )(function)
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -181,7 +181,7 @@ def _plan_ways(
         )
     if output is not None:
         save(outcome.plan, output)
-    loaded = Loaded(outcome.workload, outcome.lines, None)
+    loaded = Loaded(outcome.workload, outcome.lines, None, outcome.workload)
     for line in loaded.assumptions:
         click.echo(line, err=as_json)
     if as_json:
@@ -293,6 +293,7 @@ def _next_steps(
     steps += [
         (f"schedsim simulate {arguments} {file}", "replay it"),
         (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
+        (f"schedsim explain {arguments} {file}", "why its peak is there"),
         (f"schedsim compare {arguments} --mem {budget}", "other planners"),
     ]
     width = max(len(step) for step, _ in steps)
