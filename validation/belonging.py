@@ -11,10 +11,9 @@ from torch import nn
 from schedsim.errors import InvalidScheduleError, SchedsimError
 from schedsim.files import workload_hash
 from schedsim.plans import Plan
-from schedsim.simulator import simulate
 from schedsim.units import format_bytes
 
-from .step_planning import CapturedStep, Settings, capture_step
+from .step_planning import CapturedStep, Settings, capture_step, offloading_of, simulated
 
 
 def captured_for(
@@ -39,12 +38,20 @@ def captured_for(
         level=str(plan.options.get("level", guess)),
         chunk=plan.options.get("chunk"),
         accumulate=int(plan.options.get("accumulate", 1)),
+        **_links(plan),
     )
     captured = capture_step(model, inputs, keywords, settings)
     # The same optimizer state and the like beside it as were counted when it was planned.
     captured = captured.with_added(int(plan.options.get("added_bytes", captured.added_bytes)))
     _check_belongs(plan, captured)
     return captured, settings
+
+
+def _links(plan: Plan) -> dict[str, Any]:
+    offloading = offloading_of(plan)
+    if offloading is None:
+        return {"offload": None}
+    return {"offload": (offloading.d2h, offloading.h2d), "host_bytes": offloading.host_bytes}
 
 
 def _check_belongs(plan: Plan, captured: CapturedStep) -> None:
@@ -65,8 +72,9 @@ def _differences(plan: Plan, captured: CapturedStep) -> list[str]:
     assert plan.schedule is not None
     workload = captured.workload
     mine, its = set(workload.op_names), set(plan.schedule.names)
+    copies = ("d2h:", "h2d:") if plan.options.get("link") is not None else ()
     found = []
-    if extra := [name for name in plan.schedule.names if name not in mine]:
+    if extra := [n for n in plan.schedule.names if n not in mine and not n.startswith(copies)]:
         found.append(f"the plan runs {extra[0]!r}, which the model has not")
     if missing := [name for name in workload.op_names if name not in its]:
         found.append(f"the model has {missing[0]!r}, which the plan does not run")
@@ -78,7 +86,7 @@ def _differences(plan: Plan, captured: CapturedStep) -> list[str]:
     if found:
         return found
     try:
-        peak = simulate(workload, plan.schedule).peak_bytes
+        peak = simulated(workload, plan).peak_bytes
     except InvalidScheduleError as error:
         return [str(error)]
     if peak > plan.budget_bytes:

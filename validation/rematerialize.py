@@ -37,6 +37,8 @@ def rematerialize(
     extra_bytes: int = 0,
     chunk: Any = None,
     accumulate: int | str | None = None,
+    offload: Any = None,
+    host_bytes: int | str | None = None,
     **options: Any,
 ) -> Rematerialized:
     """`model` as a module that gives the loss of a step and trains within `budget`.
@@ -79,6 +81,10 @@ def rematerialize(
         Number of micro-batches of a step; ``"auto"`` for the quickest within the budget.
         ``module(x, target)`` then runs forward and backward of all of them, and gives the loss of
         the whole batch, whose ``backward()`` hands the gradients over: the loop stays as it is.
+    offload, host_bytes
+        Copy what blocks keep to host memory and back beside the computation, where the plan says:
+        a link, ``"pcie4"`` or ``"25GB/s"`` or a pair of these, or ``True`` for what is measured
+        here. The host memory allowed is pinned; no limit by default. Takes the block level.
 
     Returns
     -------
@@ -117,6 +123,8 @@ def rematerialize(
         options=options,
         chunk=chunk,
         accumulate=accumulate,
+        offload=offload,
+        host_bytes=host_bytes,
     )
     arguments, keywords = _unpacked(model, inputs, device)
     module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)

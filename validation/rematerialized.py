@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_flatten
 
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.plans import Plan
-from schedsim.simulator import simulate
 from schedsim.units import format_bytes, format_seconds
 
 from .block_level.module import plain_loss
@@ -28,6 +27,7 @@ from .step_planning import (
     plan_step,
     planned_step,
     resolved_budget,
+    simulated,
     store_all_peak,
 )
 from .ways.choices import Way, choose, table, wanted
@@ -234,7 +234,7 @@ class Rematerialized(nn.Module):
         state, plan = planned.captured.state, planned.plan
         assert plan.schedule is not None
         workload = planned.captured.workload
-        simulation = simulate(workload, plan.schedule)
+        simulation = simulated(workload, plan)
         kinds = simulation.by_category()
         if planned.captured.level == "op":
             graph = workload.graph

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,12 +18,14 @@ from schedsim.files import workload_hash
 from schedsim.graph import Graph
 from schedsim.plans import Plan
 from schedsim.schedule import Schedule
+from schedsim.simulation import Simulation
 from schedsim.simulator import simulate
 from schedsim.units import format_bytes
 
 from .block_level import capture_chain
 from .block_level.module import loss_of
 from .block_level.replay import untouched
+from .block_level.transfers import measured_links
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
 from .costs import measured_costs
@@ -58,7 +61,8 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
     chunk: Any = None
     accumulate: int | str | None = None
-    offload: bool | str | None = None
+    offload: Any = None
+    host_bytes: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
@@ -70,6 +74,10 @@ class Settings:
                 f"accumulate={num!r} is not understood", hint="'auto', or a number of micro-batches"
             )
         read_chunks(self.chunk)
+        if self.offload and self.level == "op":
+            raise UnsupportedError(
+                "offload= is of the block level: ops run on one queue", hint="level='block'"
+            )
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,8 @@ class CapturedStep:
     level
         ``"op"`` or ``"block"``.
     make_module
-        From a schedule to the module that runs it.
+        From a schedule to the module that runs it; of blocks, with the graph of its copies and the
+        capacities within which they were planned.
     output_class
         Of a model that gives its own loss in an output object: that object's class.
     splitter, num_parts, part_size, others
@@ -94,7 +103,7 @@ class CapturedStep:
     level: str
     workload: Chain | Graph
     state: ResidentState
-    make_module: Callable[[Schedule], nn.Module]
+    make_module: Callable[..., nn.Module]
     notes: tuple[str, ...]
     output_class: type | None
     splitter: Splitter | None = None
@@ -102,6 +111,7 @@ class CapturedStep:
     part_size: int = 0
     others: Mapping[int, CapturedStep] = field(default_factory=dict)
     kept_gradients_bytes: int = 0
+    device: torch.device | str = "cpu"
 
     @property
     def store_all_s(self) -> float:
@@ -243,7 +253,7 @@ def _capture(
         return _by_block(other, inputs, keywords, changed, state, added, notes)
 
     with _kept_random_numbers(model):
-        if settings.level == "block":
+        if settings.level == "block" or settings.offload:
             return by_block(())
         other, changed = with_chunks("op")
         try:
@@ -319,6 +329,7 @@ def _by_block(
             kwargs=keywords,
             rounds=3,
             known_times=times.find,
+            movable=bool(settings.offload),
         )
     finally:
         handle.remove()
@@ -328,6 +339,11 @@ def _by_block(
     if settings.keep_gradients and several:
         added += state.gradients_bytes  # the caller's, besides those of the micro-batches
     workload = replace(captured.workload, static_bytes=static + added)
+    if settings.offload and isinstance(workload, Chain):
+        # The caller holds the input: a copy of it would free nothing.
+        held = workload.input_bytes
+        workload = replace(workload, input_bytes=0, static_bytes=workload.static_bytes + held)
+        static += held
     # The inputs of the capture are not needed to run another step.
     slim = replace(captured, workload=workload, inputs=(), keywords={})
     output_class = own.output_class if settings.loss is None else None
@@ -338,6 +354,7 @@ def _by_block(
         slim.module,
         (*notes, *captured.notes),
         output_class,
+        device=next(model.parameters()).device,
         _own_static_bytes=static,
     )
 
@@ -345,9 +362,48 @@ def _by_block(
 def plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings) -> Plan:
     """The plan of a captured step within `budget_bytes`; one without a schedule where none fits."""
     options = dict(settings.options)
+    if settings.offload:
+        return _plan_copies(captured, budget_bytes, settings, options)
     if settings.planner in ("auto", "local_search"):
         options.setdefault("time_limit_s", settings.time_limit_s)
     return try_plan(captured.workload, budget_bytes, settings.planner, **options)
+
+
+def _plan_copies(
+    captured: CapturedStep, budget_bytes: int, settings: Settings, options: dict[str, Any]
+) -> Plan:
+    options.setdefault("time_limit_s", settings.time_limit_s)
+    planner = "offload" if settings.planner == "auto" else settings.planner
+    link = settings.offload
+    if link is True:
+        link = measured_links(torch.device(captured.device))
+    return try_plan(
+        captured.workload,
+        budget_bytes,
+        planner,
+        link=link,
+        host_bytes=settings.host_bytes,
+        **options,
+    )
+
+
+def offloading_of(plan: Plan) -> Any:
+    """The links that `plan` copies over; ``None`` where it copies nothing."""
+    if plan.schedule is None or not any(":" in name for name in plan.schedule.op_names):
+        return None
+    if plan.options.get("link") is None:
+        return None
+    return import_module("schedsim.offloading").Offloading.from_options(plan.options)
+
+
+def simulated(workload: Chain | Graph, plan: Plan) -> Simulation:
+    """What the schedule of `plan` costs on `workload`, with its copies."""
+    assert plan.schedule is not None
+    offloading = offloading_of(plan)
+    if offloading is None:
+        return simulate(workload, plan.schedule)
+    found: Simulation = offloading.simulate(workload, plan.schedule, plan.budget_bytes)
+    return found
 
 
 def plan_step(
@@ -389,16 +445,24 @@ def planned_step(
     """`captured` with the module that runs `plan`; `settings` have one way decided."""
     plan = with_origin(plan, captured, settings)
     assert plan.schedule is not None
-    module = captured.make_module(plan.schedule)
+    module = _module(captured, plan)
     if captured.splitter is not None:
         modules = {captured.part_size: module}
         for size, other in captured.others.items():
-            schedule = _feasible(other, plan_captured(other, plan.budget_bytes, settings)).schedule
-            assert schedule is not None
-            modules[size] = other.make_module(schedule)
+            smaller = _feasible(other, plan_captured(other, plan.budget_bytes, settings))
+            modules[size] = _module(other, smaller)
         model: nn.Module = module.model  # type: ignore[assignment]
         module = AccumulatedStep(model, captured.splitter, lambda part: modules[part.num_samples])
     return PlannedStep(captured, plan, module, store_all_bytes, ways)
+
+
+def _module(captured: CapturedStep, plan: Plan) -> nn.Module:
+    assert plan.schedule is not None
+    offloading = offloading_of(plan)
+    if offloading is None or captured.level == "op":
+        return captured.make_module(plan.schedule)
+    graph = offloading.graph(captured.workload, plan.schedule)
+    return captured.make_module(plan.schedule, graph, offloading.capacities(plan.budget_bytes))
 
 
 def with_origin(plan: Plan, captured: CapturedStep, settings: Settings) -> Plan:

@@ -113,6 +113,7 @@ def capture_chain(
     meter: str | None = None,
     rounds: int = 7,
     known_times: Callable[[Chain | Graph], Chain | Graph | None] | None = None,
+    movable: bool = False,
 ) -> CapturedChain:
     """`model` as a chain of its blocks, with the sizes and times measured on its device.
 
@@ -137,6 +138,8 @@ def capture_chain(
         Timed runs per block; the medians are taken. 0 leaves the times at zero.
     known_times
         Given the workload without times, the same with times, or ``None`` to measure them.
+    movable
+        Refuse blocks that keep bytes which no copy to the host finds.
 
     Returns
     -------
@@ -185,6 +188,9 @@ def capture_chain(
         chosen = get_meter(meter, device)
         bench = Bench(layout, step, sizes, chosen, device)
         rows = bench.measure_bytes(values)
+        if movable:
+            for i, row in enumerate(rows[:-1]):
+                bench.check_movable(i, values, row.saved_bytes - sizes.value_bytes[i + 1])
         workload = lowered(name or type(model).__name__, parts, sizes, rows, library)
         timed = known_times(workload) if known_times is not None else None
         if timed is not None:

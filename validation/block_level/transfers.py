@@ -8,12 +8,16 @@ over when its call returns.
 
 from __future__ import annotations
 
+import statistics
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from schedsim.transfers import Link
 
 
 class HostPool:
@@ -181,3 +185,28 @@ def _key(tensor: Tensor) -> int:
 def _bytes_of(storage: torch.UntypedStorage, device: torch.device) -> Tensor:
     """All of `storage` as bytes."""
     return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)  # type: ignore[call-overload,no-any-return]
+
+
+def measured_links(device: torch.device, size_bytes: int = 2**26) -> tuple[Link, Link]:
+    """What copies of `size_bytes` reach here: to the host, and back. A few tenths of a second."""
+    mover = Mover(device)
+    tensor = torch.zeros(size_bytes, dtype=torch.uint8, device=device)
+    times: list[list[float]] = [[], []]
+    for _ in range(5):
+        for k in (0, 1):
+            _synchronized(mover)
+            begun = time.perf_counter()
+            if k == 0:
+                parked = mover.out([tensor], set())
+            else:
+                mover.back(parked)
+            _synchronized(mover)
+            times[k].append(time.perf_counter() - begun)
+        mover.forget(parked)
+    out, back = (Link(size_bytes / statistics.median(row[1:])) for row in times)
+    return out, back
+
+
+def _synchronized(mover: Mover) -> None:
+    if mover.on_cuda:
+        torch.cuda.synchronize(mover.device)

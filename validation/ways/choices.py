@@ -153,7 +153,9 @@ def candidates(
     elif settings.accumulate not in (None, 1):
         check_splits(model)
         counts = [int(settings.accumulate)]
-    copies = {None: [False], False: [False], True: [True], "auto": [False, True]}[settings.offload]
+    copies = [False, True] if settings.offload else [False]
+    if settings.offload and settings.level == "auto":
+        copies = [True]  # of blocks; the others would be op by op
     found_all = []
     for picked in itertools.product(*pieces):
         chunks = dict(item for item in picked if item is not None)
@@ -294,7 +296,8 @@ def _captured(
 
     steps = []
     for chunks, num, offload in asked:
-        each = replace(settings, chunk=dict(chunks), accumulate=num, offload=offload)
+        link = settings.offload if offload else None
+        each = replace(settings, chunk=dict(chunks), accumulate=num, offload=link)
         plain = not chunks and num == 1 and not offload
         try:
             captured = first if plain and first is not None else None
