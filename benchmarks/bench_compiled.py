@@ -1,9 +1,10 @@
-"""Schedules of ops under inductor: measured peak and time, compiled and not, and torch.compile's own.
+"""Schedules of ops under inductor: measured peak and time, compiled and not.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_compiled.py [MODEL]
 
-MODEL is a target of the command line. Takes some minutes, a C++ compiler, and no accelerator. Peaks
-are the CPU allocator's record of a step; times are medians of interleaved steps, as ratios to eager.
+MODEL is a target of the command line. Takes some minutes, a C++ compiler, and no accelerator. Eager
+steps and torch.compile's own stand beside. Peaks are the CPU allocator's record of a step; times
+are medians of interleaved steps, as ratios to eager.
 """
 
 from __future__ import annotations
