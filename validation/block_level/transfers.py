@@ -93,8 +93,9 @@ class Mover:
         self.device = device
         self.on_cuda = device.type == "cuda"
         self.pool = HostPool(pinned=self.on_cuda)
-        self._out: Any = torch.cuda.Stream(device) if self.on_cuda else None
-        self._in: Any = torch.cuda.Stream(device) if self.on_cuda else None
+        stream: Any = torch.cuda.Stream
+        self._out: Any = stream(device) if self.on_cuda else None
+        self._in: Any = stream(device) if self.on_cuda else None
 
     def out(self, tensors: list[Any], keep: set[int]) -> Parked:
         """Start copying the storages of `tensors` out, but for those with a key in `keep`.
@@ -161,9 +162,7 @@ class Mover:
                 tensors.append(tensor)
                 continue
             empty = torch.empty(0, dtype=view.dtype, device=self.device)
-            tensors.append(
-                empty.set_(storages[view.storage], view.offset, view.size, view.stride)  # type: ignore[call-overload]
-            )
+            tensors.append(empty.set_(storages[view.storage], view.offset, view.size, view.stride))
         return tensors, parked.back
 
     def wait(self, event: Any) -> None:
@@ -184,7 +183,7 @@ def _key(tensor: Tensor) -> int:
 
 def _bytes_of(storage: torch.UntypedStorage, device: torch.device) -> Tensor:
     """All of `storage` as bytes."""
-    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)  # type: ignore[call-overload,no-any-return]
+    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
 
 
 def measured_links(device: torch.device, size_bytes: int = 2**26) -> tuple[Link, Link]:

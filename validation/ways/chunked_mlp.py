@@ -60,7 +60,7 @@ class _Recomputed(torch.autograd.Function):
         return done
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         (x,), parameters = ctx.saved_tensors, ctx.parameters
         trained = [p for p in parameters if p.requires_grad]
         sums: list[Tensor | None] = [None] * len(trained)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
@@ -26,7 +26,7 @@ def twin(model: nn.Module) -> nn.Module:
 def _twin(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
     if id(module) in known:
         return known[id(module)]
-    made = cast(nn.Module, object.__new__(type(module)))
+    made: nn.Module = object.__new__(type(module))
     known[id(module)] = made
     fields: dict[str, Any] = dict(module.__dict__)
     fields["_modules"] = {
