@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 Asked = tuple[dict[str, int], int, bool]
 """Chunks by piece, micro-batches, copies to the host."""
 
+MARGIN = 0.03
+"""Share of the time by which a way that rounds otherwise must be quicker than one that does not:
+less may be noise of the measured times."""
+
 MAX_COUNTS = 6
 """Numbers of micro-batches that ``accumulate="auto"`` looks at."""
 
@@ -176,7 +180,7 @@ def choose(
     plan_all: bool = False,
     price_all: bool = False,
 ) -> Chosen:
-    """The quickest way within `budget_bytes` among those that `settings` allow.
+    """The quickest way within `budget_bytes` among those that `settings` allow, within `MARGIN`.
 
     Parameters
     ----------
@@ -202,12 +206,13 @@ def choose(
     best: _Priced | None = None
     done: list[_Priced] = []
     for step in sorted(steps, key=lambda step: step.least_s):
-        if best is not None and step.least_s >= best.step_s and not plan_all:
+        least_s = step.least_s * (1.0 if step.way("").same_bits else 1.0 + MARGIN)
+        if best is not None and least_s >= best.cost_s and not plan_all:
             done.append(_Priced(step, None, step.way("slower", step_s=step.least_s)))
             continue
         item = _priced(step, budget_bytes, step.asked in mine)
         done.append(item)
-        if item.way.status == "fits" and (best is None or item.step_s < best.step_s):
+        if item.way.status == "fits" and (best is None or item.cost_s < best.cost_s):
             best = item
     if best is None:
         plans = [item.plan for item in done if item.plan and item.plan.schedule is None]
@@ -277,9 +282,11 @@ class _Priced:
     way: Way
 
     @property
-    def step_s(self) -> float:
-        """Of the whole step."""
-        return self.way.step_s if self.way.step_s is not None else float("inf")
+    def cost_s(self) -> float:
+        """Seconds of the whole step, with the margin that a way with other bits must win by."""
+        if self.way.step_s is None:
+            return float("inf")
+        return self.way.step_s * (1.0 if self.way.same_bits else 1.0 + MARGIN)
 
 
 def _captured(
