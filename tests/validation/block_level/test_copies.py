@@ -191,6 +191,7 @@ def test_parameters_stay_where_they_are():
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_copies_on_streams_of_their_own():
     """On CUDA: the same bits, the predicted requested bytes, pinned host memory."""
     from schedsim.validation.measure.cuda import requested_bytes, requested_peak, reset_peak
