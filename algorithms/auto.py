@@ -33,6 +33,7 @@ def auto(
     time_limit_s: float = 10.0,
     order: Order | None = None,
     seed: int = 0,
+    max_moves: int | None = None,
 ) -> Plan:
     """The best plan within `budget_bytes`, by the strongest method that is in time.
 
@@ -49,6 +50,9 @@ def auto(
         As of `rotor` and of `local_search`.
     order, seed
         Of graphs only, as of `local_search`; the order is fixed by default.
+    max_moves
+        As of `local_search`, which then runs in one thread, so that it finds the same every time;
+        a chain has no use for it.
 
     Raises
     ------
@@ -64,7 +68,9 @@ def auto(
     (10.0, 'store_all')
     """
     if isinstance(workload, Graph):
-        return _of_graph(workload, budget_bytes, gap, time_limit_s, order or "fixed", seed)
+        return _of_graph(
+            workload, budget_bytes, gap, time_limit_s, order or "fixed", seed, max_moves
+        )
     if order is not None:
         raise SchedsimError(
             f"order {order!r} is asked for a chain",
@@ -90,7 +96,13 @@ def auto(
 
 
 def _of_graph(
-    graph: Graph, budget_bytes: int, gap: float | None, time_limit_s: float, order: Order, seed: int
+    graph: Graph,
+    budget_bytes: int,
+    gap: float | None,
+    time_limit_s: float,
+    order: Order,
+    seed: int,
+    max_moves: int | None,
 ) -> Plan:
     started = time.perf_counter()
     tried = [store_all(graph, budget_bytes)]
@@ -102,6 +114,8 @@ def _of_graph(
             time_limit_s=time_limit_s,
             seed=seed,
             gap=_GRAPH_GAP if gap is None else gap,
+            num_threads=None if max_moves is None else 1,
+            max_moves=max_moves,
         )
         tried.append(searched)
     return _best("auto", tried, started)

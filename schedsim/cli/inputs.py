@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +115,12 @@ def _flags() -> dict[str, str]:
     return flags | {field: flag for flag, field, _ in _FLAGS}
 
 
+def no_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """All formula options as the command line has them where only those in `given` are."""
+    absent = {field: None for field in _flags()}
+    return {**absent, **{field: False for _, field, _ in _FLAGS}, **given}
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a workload comes from: files, or the options of a formula."""
@@ -127,6 +133,12 @@ class Source:
     def given(self) -> dict[str, Any]:
         """The formula options that were given."""
         return {k: v for k, v in self.options.items() if v is not None and v is not False}
+
+    def given_flags(self) -> dict[str, Any]:
+        """Flag -> value of everything that was given besides files."""
+        flags = _flags()
+        given = {flags[field]: value for field, value in self.given.items()}
+        return given | ({"--level": self.level} if self.level else {})
 
     @property
     def is_model(self) -> bool:
