@@ -36,7 +36,7 @@ def draw_results(rows: Sequence[Mapping[str, Any]]) -> Figure:
             shares = [share for share, _ in found]
             best = [100 * cell.overheads[0] for _, cell in found]
             worst = [100 * cell.overheads[-1] for _, cell in found]
-            axes.plot(shares, best, "-", color=colour, linewidth=1.2)
+            axes.step(shares, best, "-", where="post", color=colour, linewidth=1.2)
             axes.vlines(shares, best, worst, color=colour, linewidth=1)
             for optimal, face in ((True, colour), (False, "white")):
                 at = [i for i, (_, cell) in enumerate(found) if cell.optimal == optimal]
@@ -67,7 +67,10 @@ def draw_best(rows: Sequence[Mapping[str, Any]]) -> Figure:
         ]
         bound = [100 * line.lower_bound for line in found]
         axes.step(shares, best, "o-", where="post", color="#0072B2", markersize=5, label="best")
-        axes.plot(shares, bound, "_--", color="#555555", linewidth=1, label="proven bound")
+        # What no schedule reaches with more, none reaches with less.
+        axes.step(
+            shares, bound, "--", where="pre", color="#555555", linewidth=1, label="proven bound"
+        )
         for line in of_workload:
             if line not in found:
                 axes.axvline(_share(line), color="#D55E00", linestyle=":", linewidth=1)
@@ -77,8 +80,8 @@ def draw_best(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _share(line: Line) -> float:
-    """The budget in percent of the store-all peak, where beyond it no more is bought."""
-    return 100 * line.budget_bytes / line.store_all_bytes if line.store_all_bytes else 0.0
+    """The budget in percent of the store-all peak; more than that buys no more."""
+    return min(100.0, 100 * line.budget_bytes / max(1, line.store_all_bytes))
 
 
 def _panels(
@@ -91,13 +94,14 @@ def _panels(
         groups.setdefault(line.workload, []).append(line)
     across = min(_MOST_ACROSS, len(groups))
     down = -(-len(groups) // across)
-    figure = Figure(figsize=(1.2 + 4.2 * across, 0.4 + 3.4 * down), layout="constrained")
+    figure = Figure(figsize=(4.2 * across, 0.4 + 3.4 * down))
+    figure.subplots_adjust(wspace=0.3, hspace=0.5)
     grid = figure.subplots(down, across, squeeze=False)
     panels = list(zip(groups.items(), grid.flat, strict=False))
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     for (name, _), axes in panels:
-        axes.set_title(name, fontsize=10)
+        axes.set_title(name, fontsize=9)
         axes.set(xlabel="budget [% of store-all peak]", ylabel="time over store-all [%]")
         axes.grid(alpha=0.3)
     return figure, panels
@@ -109,4 +113,12 @@ def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
         axes.set_ylim(bottom=0)
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False)
+    last = panels[min(len(panels), _MOST_ACROSS) - 1]
+    last.legend(
+        handles.values(),
+        handles.keys(),
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+        frameon=False,
+        fontsize=8,
+    )

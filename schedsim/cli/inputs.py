@@ -117,7 +117,7 @@ def _flags() -> dict[str, str]:
 
 def no_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """All formula options as the command line has them where only those in `given` are."""
-    absent = {field: None for field in _flags()}
+    absent = dict.fromkeys(_flags())
     return {**absent, **{field: False for _, field, _ in _FLAGS}, **given}
 
 

@@ -116,9 +116,7 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
     flags = {"order": "--order", "time_limit_s": "--time-limit", "num_points": "--points"}
     if is_results(source.files):
         given = {flags[name]: value for name, value in options.items()}
-        file = only_results(
-            source.files, {"--planners": planners, **given, **source.given_flags()}
-        )
+        file = only_results(source.files, {"--planners": planners, **given, **source.given_flags()})
         return _draw_results(file, output, best=True)
     loaded = source.read()
     if isinstance(loaded.workload, Chain) and options:

@@ -72,7 +72,11 @@ def compare_results(file: str, planners: str | None, as_json: bool, output: str 
             ],
             left=2,
         )
-        click.echo("\ntime over store-all; * proven optimal in the class that the planner searches")
+        scopes = ", ".join(sorted({line.bound_scope for line in lines}))
+        click.echo(
+            f"\ntime over store-all; bound over {scopes}; * proven optimal in the class that the "
+            "planner searches"
+        )
         errors = {row["error"]["message"]: row for row in rows if row["status"] == "error"}
         for message, row in errors.items():
             click.echo(f"{row['planner']} on {row['workload']}: {message}", err=True)

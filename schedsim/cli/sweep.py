@@ -99,8 +99,8 @@ def command(
     late = near_limit(output, {run.key for run in runs if run.reproducible})
     if late:
         click.echo(
-            f"{late} of {len(rows)} runs came near their time limit: another sweep may find others; "
-            "raise time_limit_s, or lower max_moves",
+            f"{late} of {len(rows)} runs came near their time limit: another sweep may find "
+            "others; raise time_limit_s, or lower max_moves",
             err=True,
         )
     counts = {

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,13 +95,14 @@ def run_sweep(
     Raises
     ------
     SchedsimError
-        Another sweep writes the file, the file is none, or a process died.
+        Another sweep writes the file, or the file is none.
     MissingDependencyError
         The backend is not installed.
 
     Notes
     -----
-    Only this process writes, and only it holds the lock; a kill loses the runs in flight. Planning
+    Only this process writes, and only it holds the lock; a kill loses the runs in flight. A run
+    whose process dies gives a row with an error, where ``loky`` runs several. Planning
     times are in ``PATH.timings``, a line a run, as they come.
     """
     with ResultFile(path) as file:
@@ -147,29 +149,78 @@ def _results(
     runs: Sequence[Run], num_jobs: int, backend: str, address: str | None
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """What `run_one` gives for each run, in the order in which they end."""
+    if backend != "loky":
+        yield from _by_cluster(runs, num_jobs, backend, address)
+        return
+    if address is not None:
+        raise SchedsimError(
+            f"--address {address} is of a cluster", hint="add --backend dask or ray"
+        )
+    if num_jobs == 1 or len(runs) == 1:
+        yield from map(run_one, runs)
+    else:
+        yield from _by_processes(runs, num_jobs if num_jobs > 0 else os.cpu_count() or 1)
+
+
+def _by_processes(
+    runs: Sequence[Run], num_jobs: int
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """By joblib's own processes, driven by hand: a run whose process dies becomes a row too.
+
+    Where one dies, the runs then in flight are run again, each alone, to tell which it was.
+    """
+    from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
+
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    todo, suspects = deque(runs), deque[Run]()
+    while todo or suspects:
+        alone = bool(suspects)
+        source, room = (suspects, 1) if alone else (todo, num_jobs)
+        pool, pending = ProcessPoolExecutor(room), {}
+        broken = False
+        try:
+            while pending or (source and not broken):
+                while source and not broken and len(pending) < room:
+                    run = source.popleft()
+                    pending[pool.submit(_run_beside, run, os.getpid())] = run
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    run = pending.pop(future)
+                    try:
+                        result = future.result()
+                    except BrokenExecutor:
+                        broken = True
+                        if alone:
+                            yield _row_of_the_dead(run)
+                        else:
+                            suspects.append(run)
+                    else:
+                        yield result
+        finally:
+            pool.shutdown(wait=False, kill_workers=True)
+
+
+def _row_of_the_dead(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The row of a run whose process ended without a word."""
+    error = {"type": "ProcessDied", "message": "its process died, perhaps for lack of memory"}
+    row = {"schema": SCHEMA, **run.head(), "status": "error", "error": error}
+    return row, {"schema": "schedsim.timing/1", "key": run.key, "ended_at_s": time.time()}
+
+
+def _by_cluster(
+    runs: Sequence[Run], num_jobs: int, backend: str, address: str | None
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """By one of the backends that others have given joblib."""
     import joblib
 
-    if backend == "loky" and (num_jobs == 1 or len(runs) == 1):
-        yield from map(run_one, runs)
-        return
     with _cluster(backend, address, num_jobs):
-        here = os.getpid() if backend == "loky" else None
-        # A batch of one: results of a larger one would be lost together. Few tasks wait.
+        # A batch of one: results of a larger one would be lost together.
         parallel = joblib.Parallel(
-            n_jobs=num_jobs if backend == "loky" or num_jobs > 1 else -1,
+            n_jobs=num_jobs if num_jobs > 1 else -1,
             batch_size=1,
-            pre_dispatch="2*n_jobs",
             return_as="generator_unordered",
         )
-        try:
-            yield from parallel(joblib.delayed(_run_beside)(run, here) for run in runs)
-        except Exception as error:
-            if type(error).__name__ not in ("TerminatedWorkerError", "BrokenProcessPool"):
-                raise
-            raise SchedsimError(
-                "a process of the sweep died, perhaps for lack of memory; what had ended is kept",
-                hint="run the same command again, with fewer --jobs",
-            ) from error
+        yield from parallel(joblib.delayed(run_one)(run) for run in runs)
 
 
 @contextmanager
@@ -177,14 +228,7 @@ def _cluster(backend: str, address: str | None, num_jobs: int) -> Iterator[None]
     """joblib's `backend`, set up for what is run inside."""
     import joblib
 
-    if backend == "loky":
-        if address is not None:
-            raise SchedsimError(
-                f"--address {address} is of a cluster", hint="add --backend dask or ray"
-            )
-        with joblib.parallel_config("loky"):
-            yield
-    elif backend == "dask":
+    if backend == "dask":
         try:
             from distributed import Client
         except ImportError as error:
@@ -215,18 +259,16 @@ def _cluster(backend: str, address: str | None, num_jobs: int) -> Iterator[None]
         finally:
             ray.shutdown()
     else:
-        raise SchedsimError(
-            f"backend {backend!r} is unknown", hint=f"one of {', '.join(BACKENDS)}"
-        )
+        raise SchedsimError(f"backend {backend!r} is unknown", hint=f"one of {', '.join(BACKENDS)}")
 
 
 _watched = False
 
 
-def _run_beside(run: Run, parent: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _run_beside(run: Run, parent: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """`run_one` in a process that ends when `parent`, which started it, is gone."""
     global _watched
-    if parent is not None and not _watched and os.getppid() == parent:
+    if not _watched and os.getppid() == parent:
         _watched = True
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     return run_one(run)

@@ -1,10 +1,12 @@
-"""Rows of results as what people compare: a line for each workload and budget, a column a planner."""
+"""Rows of results as people compare them: workloads and budgets down, planners across."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ..plans import ANY_SCHEDULE
 
 # Limits say when a search ends, and are the same all over an experiment as a rule.
 _LIMITS = ("time_limit_s", "max_moves", "num_threads")
@@ -43,7 +45,8 @@ class Line:
     store_all_bytes: int
     cells: Mapping[str, Cell]
     lower_bound: float
-    """The best proven bound, as an overhead over store-all; 0 where there is none."""
+    """The best proven bound over `bound_scope`, as an overhead; 0 where there is none."""
+    bound_scope: str
 
 
 def planner_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -87,6 +90,7 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[Line]]:
     for place in sorted(groups, key=lambda place: (order[place[:2]], place[2])):
         cells = groups[place]
         first = next(iter(cells.values()))[0]
+        bound, scope = _bound([row for found in cells.values() for row in found])
         lines.append(
             Line(
                 workload=place[0],
@@ -94,7 +98,8 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[Line]]:
                 budget_bytes=place[2],
                 store_all_bytes=first["store_all_bytes"],
                 cells={label: _cell(found) for label, found in cells.items()},
-                lower_bound=_bound(row for found in cells.values() for row in found),
+                lower_bound=bound,
+                bound_scope=scope,
             )
         )
     return list(dict.fromkeys(labels.values())), lines
@@ -112,11 +117,12 @@ def _cell(rows: Sequence[Mapping[str, Any]]) -> Cell:
     )
 
 
-def _bound(rows: Iterable[Mapping[str, Any]]) -> float:
-    """Bounds of one scope only count where all rows of the line speak of it."""
-    known = [row for row in rows if row.get("lower_bound_s") and row.get("store_all_s")]
-    feasible = [row for row in known if row.get("overhead") is not None]
-    scopes = {row["bound_scope"] for row in feasible}
-    anywhere = [row for row in feasible if row["bound_scope"] == "any schedule"]
-    counted = feasible if len(scopes - {"any schedule"}) <= 1 else anywhere
-    return max((row["lower_bound_s"] / row["store_all_s"] - 1 for row in counted), default=0.0)
+def _bound(rows: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
+    """The best bound over the one narrower class that the rows speak of, or over any schedule."""
+    known = [row for row in rows if row.get("overhead") is not None and row["store_all_s"]]
+    narrower = {row["bound_scope"] for row in known} - {ANY_SCHEDULE}
+    scope = narrower.pop() if len(narrower) == 1 else ANY_SCHEDULE
+    # What holds for any schedule holds for fewer of them, too.
+    counted = [row for row in known if row["bound_scope"] in (scope, ANY_SCHEDULE)]
+    bounds = (row["lower_bound_s"] / row["store_all_s"] - 1 for row in counted)
+    return max(bounds, default=0.0), scope
