@@ -27,6 +27,7 @@ from .errors import (
 )
 from .files import load, save
 from .graph import Graph, Op
+from .maximize import maximize
 from .plans import Plan
 from .schedule import Schedule
 from .simulator import Simulation, simulate
@@ -55,6 +56,7 @@ __all__ = [
     "apply",
     "compare",
     "load",
+    "maximize",
     "pareto",
     "plan",
     "rematerialize",

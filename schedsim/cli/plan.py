@@ -46,21 +46,37 @@ _FLAGS = {
     type=click.Choice(["fixed", "free"]),
     help="Of first runs in a graph: the file's, or any.",
 )
+@click.option(
+    "--maximize",
+    type=click.Choice(["batch", "seq", "layers"]),
+    help="Find the largest that fits, and the one of most work a second.",
+)
 @click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
 @json_option
 @output_option("Write the plan to FILE.")
 @workload_options
 def command(
-    source: Source, budget_bytes: int, planner: str, as_json: bool, output: str | None, **more: Any
+    source: Source,
+    budget_bytes: int,
+    planner: str,
+    as_json: bool,
+    output: str | None,
+    maximize: str | None,
+    **more: Any,
 ) -> int:
     """Plan a schedule within a memory budget, and prove what can be proven.
 
     \b
     schedsim plan --layers 96 --mem 8GB
     schedsim plan chain.json --mem 24GiB --planner rotor -o plan.json
+    schedsim plan --preset gpt2-xl --mem 24GB --maximize batch
     """
-    loaded = source.read()
     options = _planner_options(planner, more)
+    if maximize is not None:
+        from .maximize import show_maximum
+
+        return show_maximum(source, budget_bytes, planner, options, maximize, as_json, output)
+    loaded = source.read()
     with working(f"planning with {planner}"):
         # Before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
