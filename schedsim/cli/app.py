@@ -22,6 +22,7 @@ COMMANDS = (
     "validate",
     "planners",
     "env",
+    "completion",
 )
 
 YES, NO, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70

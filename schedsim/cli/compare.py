@@ -19,6 +19,7 @@ from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
+from . import complete
 from .app import NO, YES
 from .inputs import (
     Source,
@@ -34,7 +35,11 @@ from .show import percent, print_json, print_table, working
 
 @click.command("compare", short_help="Several planners on one workload and budget, a row each.")
 @budget_option(required=False)
-@click.option("--planners", help="Comma-separated names; all that take the workload by default.")
+@click.option(
+    "--planners",
+    shell_complete=complete.planner_list,
+    help="Comma-separated names; all that take the workload by default.",
+)
 @click.option(
     "--time-limit",
     "time_limit_s",

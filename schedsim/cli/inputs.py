@@ -19,6 +19,8 @@ from ..errors import (
     SchedsimError,
 )
 from ..units import UnitError, format_bytes, parse_bytes
+from . import complete
+from .complete import OF_OPTIONS
 
 if TYPE_CHECKING:
     from ..chain import Chain
@@ -103,10 +105,17 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=SizeType("auto"),
         help="Model state: auto, or a size; none is counted by default.",
     )(command)
-    command = click.option("--level", help="Of a model: block (default) or op.")(command)
+    command = click.option(
+        "--level", shell_complete=OF_OPTIONS["level"], help="Of a model: block (default) or op."
+    )(command)
     for flag, field, kind, help_text in reversed(_OPTIONS):
-        command = click.option(flag, field, type=kind, help=help_text)(command)
-    return click.argument("files", nargs=-1, metavar="[WORKLOAD]")(command)
+        completed = OF_OPTIONS.get(field)
+        command = click.option(flag, field, type=kind, help=help_text, shell_complete=completed)(
+            command
+        )
+    return click.argument("files", nargs=-1, metavar="[WORKLOAD]", shell_complete=complete.files)(
+        command
+    )
 
 
 def _flags() -> dict[str, str]:
@@ -347,7 +356,13 @@ def output_option(help_text: str, *, required: bool = False) -> Callable[..., An
         return value
 
     return click.option(
-        "-o", "--output", metavar="FILE", callback=check, required=required, help=help_text
+        "-o",
+        "--output",
+        metavar="FILE",
+        callback=check,
+        required=required,
+        help=help_text,
+        shell_complete=complete.files,
     )
 
 

@@ -14,6 +14,7 @@ from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
+from . import complete
 from .app import INTERRUPTED, NO, YES
 from .inputs import (
     Loaded,
@@ -37,7 +38,13 @@ _FLAGS = {
 
 @click.command("plan", short_help="A schedule within a memory budget, and what is proven of it.")
 @budget_option(required=True)
-@click.option("--planner", default="auto", show_default=True, help="See `schedsim planners`.")
+@click.option(
+    "--planner",
+    default="auto",
+    show_default=True,
+    shell_complete=complete.planner,
+    help="See `schedsim planners`.",
+)
 @click.option("--gap", type=float, help="Gap to the proven bound to stop at: 0.01 is 1 %.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")

@@ -14,6 +14,7 @@ from ..errors import SchedsimError, UnsupportedError
 from ..graph import Graph
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
+from . import complete
 from .app import INTERRUPTED, YES, SuggestingGroup, help_without_command
 from .inputs import (
     Loaded,
@@ -94,7 +95,11 @@ def schedule(source: Source, budget_bytes: int | None, output: str) -> int:
 
 
 @command.command("frontier", short_help="Time against budget: the curve, its bound and its knee.")
-@click.option("--planners", help="Comma-separated names to draw beside the curve.")
+@click.option(
+    "--planners",
+    shell_complete=complete.planner_list,
+    help="Comma-separated names to draw beside the curve.",
+)
 @click.option("--order", help="Order of first runs of a graph: fixed (default) or free.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds for a graph's curve [30].")
 @click.option("--points", "num_points", type=int, help="Points to look for on a graph [24].")
@@ -151,7 +156,7 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
 
 
 @command.command("sweep", short_help="Overhead against budget of every planner of a sweep.")
-@click.argument("results_file", metavar="RESULTS.jsonl")
+@click.argument("results_file", metavar="RESULTS.jsonl", shell_complete=complete.files)
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 def sweep_(results_file: str, output: str) -> int:
     """Overhead against budget of every planner of a sweep, a panel for each workload.

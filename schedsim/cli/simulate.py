@@ -14,6 +14,7 @@ from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
+from . import complete
 from .app import NO, YES
 from .inputs import (
     Loaded,
@@ -29,7 +30,13 @@ from .show import percent, print_facts, print_json, print_table
 
 @click.command("simulate", short_help="Replay a plan or a list of op names, and check it.")
 @budget_option(required=False)
-@click.option("--schedule", "schedule_file", metavar="FILE", help="Op names; - reads stdin.")
+@click.option(
+    "--schedule",
+    "schedule_file",
+    metavar="FILE",
+    shell_complete=complete.files,
+    help="Op names; - reads stdin.",
+)
 @json_option
 @output_option("Write the result to FILE, as JSON.")
 @workload_options
