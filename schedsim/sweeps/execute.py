@@ -214,13 +214,19 @@ def _by_cluster(
     import joblib
 
     with _cluster(backend, address, num_jobs):
+        width = num_jobs if num_jobs > 1 else -1
         # A batch of one: results of a larger one would be lost together.
-        parallel = joblib.Parallel(
-            n_jobs=num_jobs if num_jobs > 1 else -1,
-            batch_size=1,
-            return_as="generator_unordered",
-        )
-        yield from parallel(joblib.delayed(run_one)(run) for run in runs)
+        if backend == "dask":
+            parallel = joblib.Parallel(n_jobs=width, batch_size=1, return_as="generator_unordered")
+            yield from parallel(joblib.delayed(run_one)(run) for run in runs)
+            return
+        # Ray's backend gives all results at once: a wave has no more runs than are in flight.
+        wave = joblib.effective_n_jobs(width)
+        with joblib.Parallel(n_jobs=width, batch_size=1) as parallel:
+            for first in range(0, len(runs), wave):
+                yield from parallel(
+                    joblib.delayed(run_one)(run) for run in runs[first : first + wave]
+                )
 
 
 @contextmanager
