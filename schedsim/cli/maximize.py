@@ -112,7 +112,7 @@ def _family(
         if formula.synthetic is not None:
             num_samples = 1
         else:
-            num_samples = model_config(replace(formula, **{field: 1})).batch
+            num_samples = model_config(replace(formula, **dict[str, Any]({field: 1}))).batch
         split = formula.sequence_parallel and field == "seq"
         step = (formula.tensor_parallel or 1) if split else 1
 

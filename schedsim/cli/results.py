@@ -72,7 +72,8 @@ def compare_results(file: str, planners: str | None, as_json: bool, output: str 
             ],
             left=2,
         )
-        scopes = ", ".join(sorted({line.bound_scope for line in lines}))
+        found = [line for line in lines if any(cell.overheads for cell in line.cells.values())]
+        scopes = ", ".join(sorted({line.bound_scope for line in found or lines}))
         click.echo(
             f"\ntime over store-all; bound over {scopes}; * proven optimal in the class that the "
             "planner searches"

@@ -177,7 +177,8 @@ def _by_processes(
     while todo or suspects:
         alone = bool(suspects)
         source, room = (suspects, 1) if alone else (todo, num_jobs)
-        pool, pending = ProcessPoolExecutor(room), {}
+        pool = ProcessPoolExecutor(room)
+        pending: dict[Any, Run] = {}
         broken = False
         try:
             while pending or (source and not broken):

@@ -269,7 +269,7 @@ def _option(field: str, value: Any, where: str, folder: Path) -> Any:
         raise SchedsimError(f"{where}: {shown(value)} is not of type {right[-1].__name__}")
     if field == "static" and isinstance(value, str) and value != "auto":
         return parse_bytes(value)
-    return _located(value, folder) if field == "times" else value
+    return _located(str(value), folder) if field == "times" else value
 
 
 def _option_fields() -> dict[str, str]:

@@ -34,7 +34,8 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 def _parse(data: bytes, name: str) -> tuple[list[dict[str, Any]], int]:
     """The rows in `data`, and the number of its bytes that they take."""
-    rows, end = [], 0
+    rows: list[dict[str, Any]] = []
+    end = 0
     lines = data.splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         row = _row(line) if line.endswith(b"\n") else None
