@@ -13,7 +13,7 @@ from typing import Any
 from .api import _budget, try_plan
 from .chain import Chain
 from .errors import InfeasibleBudgetError, SchedsimError
-from .graph import Graph
+from .graph import COMPUTE, Graph
 from .plans import ANY_SCHEDULE, PERSISTENT, Plan
 
 # Planners whose "infeasible" is a proof, and over which schedules.
@@ -308,13 +308,22 @@ def contains(larger: Chain | Graph, smaller: Chain | Graph) -> bool:
     >>> contains(uniform(5, 2), uniform(3, 2)), contains(uniform(5, 2), uniform(3, 4))
     (True, False)
     """
-    if larger.static_bytes < smaller.static_bytes:
+    if larger.static_bytes < smaller.static_bytes or _has_more(larger) or _has_more(smaller):
         return False
     if isinstance(larger, Chain) and isinstance(smaller, Chain):
         return _contains_chain(larger, smaller)
     if isinstance(larger, Graph) and isinstance(smaller, Graph):
         return _contains_graph(larger, smaller)
     return False
+
+
+def _has_more(workload: Chain | Graph) -> bool:
+    """Variants, further queues or pools, on which more than these sizes decides."""
+    if isinstance(workload, Chain):
+        return any(stage.variants for stage in workload.stages)
+    queues = {op.queue for op in workload.ops}
+    pooled = any(op.pools for op in workload.ops) or workload.pool_static_bytes
+    return bool(workload.variants or pooled or workload.input_pools or queues - {COMPUTE})
 
 
 def _contains_chain(larger: Chain, smaller: Chain) -> bool:
@@ -365,8 +374,8 @@ def _contains_graph(larger: Graph, smaller: Graph) -> bool:
     def shape(graph: Graph) -> list[tuple[Any, ...]]:
         return [
             (
-                *(op.name, op.phase, op.reads, tuple(op.writes), op.optional, op.once, op.queue),
-                *(tuple(sorted(op.in_place.items())), tuple(sorted(op.pools.items()))),
+                *(op.name, op.phase, op.reads, tuple(op.writes), op.optional, op.once),
+                *(op.required, tuple(sorted(op.in_place.items()))),
             )
             for op in graph.ops
         ]

@@ -207,7 +207,8 @@ def _planner(item: Any, where: str) -> PlannerSpec:
         )
     options = {field: value for field, value in table.items() if field != "name"}
     for field, value in options.items():
-        if not isinstance(value, _PLAIN):
+        values = value if isinstance(value, list) else [value]  # allow = ["quantize"]
+        if not all(isinstance(one, _PLAIN) for one in values):
             raise SchedsimError(f"{where}.{field}: {shown(value)} is no plain value")
     return PlannerSpec(table["name"], options)
 

@@ -199,5 +199,6 @@ def _settings(
         options.setdefault("max_moves", experiment.max_moves)
         if "num_threads" in takes:
             options.setdefault("num_threads", 1)
-        return options, options.get("num_threads", 1) == 1
+        # With variants allowed, the search on graphs is one by the clock.
+        return options, options.get("num_threads", 1) == 1 and not options.get("allow")
     return options, kind == "chain" or spec.name in _END_BY_THEMSELVES
