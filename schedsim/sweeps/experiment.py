@@ -278,7 +278,8 @@ def _option_fields() -> dict[str, str]:
     from ..workloads import WorkloadOptions
 
     short = {"zero_stage": "zero", "times_path": "times"}
-    return {short.get(field, field): field for field in WorkloadOptions.__dataclass_fields__}
+    fields = [field for field in WorkloadOptions.__dataclass_fields__ if field != "allow"]
+    return {short.get(field, field): field for field in fields}
 
 
 def _is_file(text: str) -> bool:

@@ -218,7 +218,7 @@ def test_a_model_is_measured_once(call, monkeypatch):
 
     def read(source: Source) -> Loaded:
         measured.append(source.files)
-        return Loaded(CHAIN, (), None)
+        return Loaded(CHAIN, (), None, CHAIN)
 
     monkeypatch.setattr(Source, "read", read)
     Path("my.py").write_text("def build(): ...")
