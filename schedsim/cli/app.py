@@ -20,6 +20,7 @@ COMMANDS = (
     "explain",
     "plot",
     "report",
+    "export",
     "profile",
     "validate",
     "planners",
