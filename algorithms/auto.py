@@ -37,6 +37,7 @@ def auto(
     time_limit_s: float = 10.0,
     order: Order | None = None,
     seed: int = 0,
+    max_moves: int | None = None,
     allow: Collection[str] = (),
 ) -> Plan:
     """The best plan within `budget_bytes`, by the strongest method that is in time.
@@ -54,6 +55,9 @@ def auto(
         As of `rotor` and of `local_search`.
     order, seed
         Of graphs only, as of `local_search`; the order is fixed by default.
+    max_moves
+        As of `local_search`, which then runs in one thread, so that it finds the same every time;
+        a chain has no use for it.
     allow
         Kinds of variants that may be chosen, of `schedsim.variants.VARIANT_KINDS`; none by default.
 
@@ -72,7 +76,14 @@ def auto(
     """
     if isinstance(workload, Graph):
         return _of_graph(
-            workload, budget_bytes, gap, time_limit_s, order or "fixed", seed, check_allowed(allow)
+            workload,
+            budget_bytes,
+            gap,
+            time_limit_s,
+            order or "fixed",
+            seed,
+            max_moves,
+            check_allowed(allow),
         )
     if order is not None:
         raise SchedsimError(
@@ -106,6 +117,7 @@ def _of_graph(
     time_limit_s: float,
     order: Order,
     seed: int,
+    max_moves: int | None,
     allow: tuple[str, ...],
 ) -> Plan:
     started = time.perf_counter()
@@ -121,6 +133,8 @@ def _of_graph(
                 graph, budget_bytes, allow, time_limit_s=time_limit_s, **options
             )
         else:
+            if max_moves is not None:
+                options |= {"max_moves": max_moves, "num_threads": 1}
             tried.append(local_search(graph, budget_bytes, time_limit_s=time_limit_s, **options))
     return _best("auto", tried, started)
 

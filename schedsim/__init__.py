@@ -29,6 +29,7 @@ from .errors import (
 from .explanation import Explanation, explain
 from .files import load, save
 from .graph import Graph, Op
+from .maximize import maximize
 from .plans import Plan
 from .schedule import Schedule
 from .simulator import Simulation, simulate
@@ -61,6 +62,7 @@ __all__ = [
     "compare",
     "explain",
     "load",
+    "maximize",
     "pareto",
     "plan",
     "rematerialize",

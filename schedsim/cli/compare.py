@@ -19,6 +19,7 @@ from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
+from . import complete
 from .app import NO, YES
 from .inputs import (
     Source,
@@ -28,39 +29,52 @@ from .inputs import (
     size_text,
     workload_options,
 )
+from .results import compare_results, is_results, only_results
 from .show import percent, print_json, print_table, working
 
 
 @click.command("compare", short_help="Several planners on one workload and budget, a row each.")
-@budget_option(required=True)
-@click.option("--planners", help="Comma-separated names; all that take the workload by default.")
+@budget_option(required=False)
+@click.option(
+    "--planners",
+    shell_complete=complete.planner_list,
+    help="Comma-separated names; all that take the workload by default.",
+)
 @click.option(
     "--time-limit",
     "time_limit_s",
     type=click.FloatRange(min=0),
-    default=10.0,
-    show_default=True,
-    help="Seconds for each planner that takes a limit.",
+    help="Seconds for each planner that takes a limit [10].",
 )
 @json_option
 @output_option("Write the rows to FILE, as JSON.")
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int,
+    budget_bytes: int | None,
     planners: str | None,
-    time_limit_s: float,
+    time_limit_s: float | None,
     as_json: bool,
     output: str | None,
 ) -> int:
-    """Run several planners on one workload and budget.
+    """Run several planners on one workload and budget, or show what a sweep has found.
 
     \b
     schedsim compare --preset gpt2-xl --mem 10GB
     schedsim compare chain.json --mem 2GiB --planners rotor,periodic,chen_sqrt
+    schedsim compare results.jsonl
     """
     from ..algorithms import get_planner
 
+    if is_results(source.files):
+        file = only_results(
+            source.files,
+            {"--mem": budget_bytes, "--time-limit": time_limit_s, **source.given_flags()},
+        )
+        return compare_results(file, planners, as_json, output)
+    if budget_bytes is None:
+        raise click.UsageError("Missing option '--mem'.", click.get_current_context())
+    limit_s = 10.0 if time_limit_s is None else time_limit_s
     loaded = source.read()
     names = [n.strip() for n in planners.split(",")] if planners else comparable(loaded.workload)
     if not all(names):
@@ -75,7 +89,7 @@ def command(
         with working(f"planning with {name}"):
             try:
                 options = (
-                    {"time_limit_s": time_limit_s}
+                    {"time_limit_s": limit_s}
                     if "time_limit_s" in get_planner(name).options()
                     else {}
                 )

@@ -16,6 +16,7 @@ from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from ..variants import VARIANT_KINDS, check_allowed, resolve
+from . import complete
 from .app import INTERRUPTED, NO, YES
 from .inputs import (
     Loaded,
@@ -41,7 +42,13 @@ _FLAGS = {
 
 @click.command("plan", short_help="A schedule within a memory budget, and what is proven of it.")
 @budget_option(required=True)
-@click.option("--planner", default="auto", show_default=True, help="See `schedsim planners`.")
+@click.option(
+    "--planner",
+    default="auto",
+    show_default=True,
+    shell_complete=complete.planner,
+    help="See `schedsim planners`.",
+)
 @click.option("--gap", type=float, help="Gap to the proven bound to stop at: 0.01 is 1 %.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
@@ -49,6 +56,11 @@ _FLAGS = {
     "--order",
     type=click.Choice(["fixed", "free"]),
     help="Of first runs in a graph: the file's, or any.",
+)
+@click.option(
+    "--maximize",
+    type=click.Choice(["batch", "seq", "layers"]),
+    help="Find the largest that fits, and the one of most work a second.",
 )
 @click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
 @click.option(
@@ -80,6 +92,7 @@ def command(
     allow: str | None,
     as_json: bool,
     output: str | None,
+    maximize: str | None,
     **more: Any,
 ) -> int:
     """Plan a schedule within a memory budget, and prove what can be proven.
@@ -88,10 +101,15 @@ def command(
     schedsim plan --layers 96 --mem 8GB
     schedsim plan chain.json --mem 24GiB --planner rotor -o plan.json
     schedsim plan model:gpt2,batch=8 --mem 6GB --accumulate auto --chunk head=auto
+    schedsim plan --preset gpt2-xl --mem 24GB --maximize batch
     """
     more["allow"] = check_allowed(allow.split(",")) if allow is not None else None
     source = replace(source, allow=more["allow"] or ())
     options = _planner_options(planner, more)
+    if maximize is not None:
+        from .maximize import show_maximum
+
+        return show_maximum(source, budget_bytes, planner, options, maximize, as_json, output)
     if accumulate is not None or chunk is not None or price_all:
         given = read_accumulate(accumulate), read_chunk(chunk), price_all
         return _plan_ways(source, budget_bytes, planner, options, given, as_json, output)

@@ -33,7 +33,8 @@ FORMULA_OPTIONS = {
 OWN_OPTIONS = {
     ("plan",): {
         *("--accumulate", "--chunk", "--ways"),
-        *("--allow", "--gap", "--json", "--mem", "--order", "--output", "--planner"),
+        *("--allow", "--gap", "--json", "--maximize", "--mem", "--order", "--output"),
+        "--planner",
         *("--search-seed", "--slots", "--time-limit"),
     },
     ("simulate",): {"--capacity", "--json", "--mem", "--output", "--schedule"},
