@@ -56,8 +56,10 @@ def list_runs(
     memory: Any,
     values: Any,
     top: int,
+    begin: int,
+    end: int,
 ) -> Any:
-    """Op runs of the best schedule of the whole chain with memory `top`; empty if infeasible.
+    """Op runs of the best schedule of stages begin..end-1 with memory `top`; empty if infeasible.
 
     Choices are found again by evaluating the recurrence, so that no table of them is stored.
     """
@@ -66,9 +68,12 @@ def list_runs(
     made = 0
     # Entries (i, k, m) are sub-chains to run; (op, -1, 0) is a single run.
     stack = np.empty((4 * num + 16, 3), np.int64)
-    _put(stack, 0, 0, num, top)
+    _put(stack, 0, begin, end, top)
     height = 1
-    if _time_at(row_of[0, num], top, dense, first, start, count, memory, values) == INFINITE:
+    if (
+        _time_at(row_of[begin, end - begin], top, dense, first, start, count, memory, values)
+        == INFINITE
+    ):
         return runs[:0]
     while height:
         height -= 1

@@ -250,7 +250,20 @@ class Problem:
 
     def schedule(self, table: Table, budget_bytes: int) -> Schedule | None:
         """The schedule behind `time_s`; ``None`` if infeasible."""
-        runs = list_runs(
+        inside = budget_bytes - self.outside_bytes
+        runs = self.sub_runs(table, inside // table.unit_bytes, 0, self.chain.num_stages)
+        return Schedule(self.chain.op_names, runs) if runs.size else None
+
+    def sub_runs(self, table: Table, memory: int, begin: int, end: int) -> NDArray[np.int32]:
+        """Best op runs of stages ``begin..end-1`` alone, as indices; empty if infeasible.
+
+        Parameters
+        ----------
+        memory
+            In units of the table: what the stages have, the gradient of their output inside it and
+            their input outside.
+        """
+        runs: NDArray[np.int32] = list_runs(
             self.forward_s,
             self.backward_s,
             self.x,
@@ -270,9 +283,11 @@ class Problem:
             table.count,
             table.memory,
             table.values,
-            (budget_bytes - self.outside_bytes) // table.unit_bytes,
+            memory,
+            begin,
+            end,
         )
-        return Schedule(self.chain.op_names, runs) if runs.size else None
+        return runs
 
 
 def exact_plan(
