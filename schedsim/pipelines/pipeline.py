@@ -10,22 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .._checks import check_bytes, check_seconds
 from ..chain import Chain
 from ..errors import InvalidWorkloadError
 from ..graph import Graph
 
-
-class LinkLike(Protocol):
-    """What a link between two devices is known by, a direction at a time."""
-
-    @property
-    def bytes_per_s(self) -> float: ...
-    @property
-    def latency_s(self) -> float: ...
-
+if TYPE_CHECKING:
+    from ..transfers import Link
 
 @dataclass(frozen=True, slots=True)
 class WeightGradient:
@@ -68,8 +61,8 @@ class Pipeline:
         Divides the number of stages.
     num_micro_batches
         At least 1.
-    device_static_bytes
-        Resident bytes of each device, one entry a device; none by default.
+    layer_static_bytes
+        Resident bytes of each layer, one entry a layer; none by default.
     link
         Between any two devices, each direction by itself; messages take no time where ``None``.
     split_backward
@@ -100,8 +93,8 @@ class Pipeline:
     cuts: tuple[int, ...]
     num_devices: int
     num_micro_batches: int
-    device_static_bytes: tuple[int, ...] = ()
-    link: LinkLike | None = None
+    layer_static_bytes: tuple[int, ...] = ()
+    link: Link | None = None
     split_backward: bool = False
     weight_gradients: tuple[WeightGradient, ...] = ()
     collectives: tuple[Collectives, ...] = ()
@@ -110,7 +103,7 @@ class Pipeline:
     kind: str = field(default="pipeline", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("cuts", "device_static_bytes", "weight_gradients", "collectives"):
+        for name in ("cuts", "layer_static_bytes", "weight_gradients", "collectives"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         num_layers = self.chain.num_stages
         for name in ("num_devices", "num_micro_batches"):
@@ -132,11 +125,9 @@ class Pipeline:
                 path="cuts",
                 hint="every device holds the same number of stages",
             )
-        if not self.device_static_bytes:
-            object.__setattr__(self, "device_static_bytes", (0,) * self.num_devices)
         self._check_lengths()
-        for i, size in enumerate(self.device_static_bytes):
-            check_bytes(size, f"device_static_bytes[{i}]")
+        for i, size in enumerate(self.layer_static_bytes):
+            check_bytes(size, f"layer_static_bytes[{i}]")
         for i, part in enumerate(self.weight_gradients):
             self._check_weight_gradient(i, part)
         for i, both in enumerate(self.collectives):
@@ -145,14 +136,10 @@ class Pipeline:
 
     def _check_lengths(self) -> None:
         num = self.chain.num_stages
-        for name, length, of in (
-            ("device_static_bytes", self.num_devices, "devices"),
-            ("weight_gradients", num, "layers"),
-            ("collectives", num, "layers"),
-        ):
+        for name in ("layer_static_bytes", "weight_gradients", "collectives"):
             given = len(getattr(self, name))
-            if given not in (0, length) or (name == "device_static_bytes" and given != length):
-                raise InvalidWorkloadError(f"{given} entries for {length} {of}", path=name)
+            if given not in (0, num):
+                raise InvalidWorkloadError(f"{given} entries for {num} layers", path=name)
         if self.weight_gradients and not self.split_backward:
             raise InvalidWorkloadError(
                 "given, but the backward is not split",
@@ -203,6 +190,15 @@ class Pipeline:
         return range(self.cuts[stage], self.cuts[stage + 1])
 
     @cached_property
+    def device_static_bytes(self) -> tuple[int, ...]:
+        """Resident bytes of each device."""
+        total = [0] * self.num_devices
+        for stage in range(self.num_stages):
+            layers = self.layer_static_bytes[self.cuts[stage] : self.cuts[stage + 1]]
+            total[self.device_of(stage)] += sum(layers)
+        return tuple(total)
+
+    @cached_property
     def store_all_s(self) -> float:
         """Device time of the step where nothing is recomputed, over all devices, in seconds."""
         return self.chain.store_all_s * self.num_micro_batches
@@ -221,9 +217,7 @@ class Pipeline:
 
     def message_s(self, size_bytes: int) -> float:
         """Time of one message, in seconds."""
-        if self.link is None:
-            return 0.0
-        return self.link.latency_s + size_bytes / self.link.bytes_per_s
+        return 0.0 if self.link is None else self.link.time_s(size_bytes)
 
     def stage_work_s(self, stage: int) -> tuple[float, float]:
         """Forward and backward time of one micro-batch on `stage`, the loss in its backward."""
@@ -271,8 +265,8 @@ def make_pipeline(
 ) -> Pipeline:
     """A pipeline over `chain`, cut evenly unless `cuts` says where.
 
-    Other options are those of `Pipeline`. Static bytes of the chain, where devices are given none
-    of their own, are shared by number of layers, rounded up.
+    Other options are those of `Pipeline`. Static bytes of the chain, where layers are given none of
+    their own, are shared evenly, rounded up.
 
     Examples
     --------
@@ -280,11 +274,8 @@ def make_pipeline(
     >>> make_pipeline(uniform(8), 2, 4, num_chunks=2).cuts
     (0, 2, 4, 6, 8)
     """
-    chosen = even_cuts(chain.num_stages, num_devices * num_chunks) if cuts is None else tuple(cuts)
-    if "device_static_bytes" not in options and chain.static_bytes:
-        held = [0] * num_devices
-        for stage in range(len(chosen) - 1):
-            held[stage % num_devices] += chosen[stage + 1] - chosen[stage]
-        total = chain.num_stages
-        options["device_static_bytes"] = [-(-chain.static_bytes * n // total) for n in held]
+    num = chain.num_stages
+    chosen = even_cuts(num, num_devices * num_chunks) if cuts is None else tuple(cuts)
+    if chain.static_bytes:
+        options.setdefault("layer_static_bytes", [-(-chain.static_bytes // num)] * num)
     return Pipeline(chain, chosen, num_devices, num_micro_batches, **options)

@@ -1,0 +1,148 @@
+"""Recomputation for the stages of one partition: choices by model, then checked by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, most_in_flight, run_pipeline
+
+from ._device_choices import (
+    HeldStage,
+    StageChoice,
+    joint_choice,
+    least_choice,
+    mixed_choice,
+    uniform_choices,
+)
+from ._makespan import StageTimes, weight_times
+from .stage_frontier import StageFrontiers
+
+MOST_ROUNDS = 8
+"""Simulations in which a device's room is corrected by what came out."""
+
+
+class Selection:
+    """One partition of a pipeline under an order, with the fronts of its stages.
+
+    Parameters
+    ----------
+    mix
+        Whether the micro-batches of a stage may differ.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, order: Order, fronts: StageFrontiers, *, mix: bool
+    ) -> None:
+        self.pipeline, self.order, self.fronts, self.mix = pipeline, order, fronts, mix
+        self.times = StageTimes(pipeline, order)
+        sizes = pipeline.chain.activation_bytes().tolist()
+        counts = most_in_flight(order)
+        self.stages: list[HeldStage] = []
+        for v in range(pipeline.num_stages):
+            lo, hi = pipeline.cuts[v], pipeline.cuts[v + 1]
+            most = max(count.get(v, 0) for count in counts[pipeline.device_of(v)])
+            self.stages.append(HeldStage(fronts.front(lo, hi), most, sizes[lo]))
+        work = [pipeline.stage_work_s(v) for v in range(pipeline.num_stages)]
+        self.forward_s = [forward for forward, _ in work]
+        self.weights_s = weight_times(pipeline)
+        self.loss_s = [0.0] * pipeline.num_stages
+        self.loss_s[-1] = pipeline.chain.loss_s
+
+    def makespan_s(self, choices: Sequence[StageChoice]) -> float:
+        """Step time by times of whole stages, in seconds."""
+        early, late = [], []
+        for v, choice in enumerate(choices):
+            pairs = list(zip(choice.time_s, choice.late_s, strict=True))
+            early.append([time - self.forward_s[v] - after for time, after in pairs])
+            extra = self.loss_s[v] - float(self.weights_s[v])
+            late.append([after + extra for _, after in pairs])
+        return self.times.makespan_s(self.forward_s, early, late, self.weights_s.tolist())
+
+    def room(self, budget_bytes: int) -> list[int]:
+        """Bytes of each device besides its model state."""
+        return [budget_bytes - static for static in self.pipeline.device_static_bytes]
+
+    def choose(self, room_bytes: Sequence[int]) -> list[StageChoice] | None:
+        """The best choices found within each device's room; ``None`` where a stage has none."""
+        if self.pipeline.num_chunks > 1:
+            return self._choose_jointly(room_bytes)
+        options = []
+        for v, stage in enumerate(self.stages):
+            found = uniform_choices(stage, room_bytes[v])
+            if not found:
+                return None
+            mixed = mixed_choice(stage, room_bytes[v]) if self.mix else None
+            if mixed is not None and mixed.mean_s < found[0].mean_s:
+                found.append(mixed)
+            options.append(found)
+        return self._descend(options)
+
+    def _descend(self, options: list[list[StageChoice]]) -> list[StageChoice]:
+        """From the fastest of each stage, one stage at a time, while the step gets shorter."""
+        chosen = [min(found, key=lambda choice: choice.mean_s) for found in options]
+        best = self.makespan_s(chosen)
+        better = True
+        while better:
+            better = False
+            for v, found in enumerate(options):
+                for choice in found:
+                    if choice is chosen[v]:
+                        continue
+                    tried = [*chosen[:v], choice, *chosen[v + 1 :]]
+                    makespan = self.makespan_s(tried)
+                    if makespan < best * (1 - 1e-12):
+                        chosen, best, better = tried, makespan, True
+        return chosen
+
+    def _choose_jointly(self, room_bytes: Sequence[int]) -> list[StageChoice] | None:
+        num = self.pipeline.num_devices
+        chosen: dict[int, StageChoice] = {}
+        for k in range(num):
+            mine = list(range(k, self.pipeline.num_stages, num))
+            found = joint_choice([self.stages[v] for v in mine], room_bytes[k])
+            if found is None:
+                return None
+            chosen.update(zip(mine, found, strict=True))
+        return [chosen[v] for v in range(self.pipeline.num_stages)]
+
+    def least(self) -> list[StageChoice]:
+        """The choices that need the least memory."""
+        return [least_choice(stage) for stage in self.stages]
+
+    def run(self, choices: Sequence[StageChoice]) -> PipelineRun:
+        """`choices`, simulated."""
+        return run_pipeline(self.pipeline, self.order, self.plans(choices))
+
+    def plans(self, choices: Sequence[StageChoice]) -> list[StagePlan | list[StagePlan]]:
+        """The runs behind `choices`."""
+        found: list[StagePlan | list[StagePlan]] = []
+        for v, choice in enumerate(choices):
+            lo, hi = self.pipeline.cuts[v], self.pipeline.cuts[v + 1]
+            plans = [self.fronts.plan(lo, hi, p) for p in choice.points]
+            found.append(plans if len(plans) > 1 else plans[0])
+        return found
+
+    def within(self, budget_bytes: int) -> PipelineRun | None:
+        """The fastest run found whose simulated peaks stay within the budget on all devices.
+
+        What the model of a device leaves out, messages that wait in its memory above all, is made
+        up for by its room: less of it where the simulated peak was over, more where some was left.
+        """
+        room, best = self.room(budget_bytes), None
+        tried: set[tuple[tuple[int, ...], ...]] = set()
+        for _ in range(MOST_ROUNDS):
+            choices = self.choose(room)
+            if choices is None:
+                choices = self.least()
+            key = tuple(choice.points for choice in choices)
+            if key in tried:
+                break
+            tried.add(key)
+            run = self.run(choices)
+            left = [budget_bytes - use.peak_bytes for use in run.devices]
+            if min(left) >= 0 and (best is None or run.makespan_s < best.makespan_s):
+                best = run
+            for k, more in enumerate(left):
+                # A device that is over loses what is missing; one with some left gets half of it.
+                room[k] += more if more < 0 else more // 2
+        return best
