@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .orders import ORDERS, Action, Order, make_order, most_in_flight
 from .pipeline import Collectives, Pipeline, WeightGradient, even_cuts, make_pipeline
+from .run import DeviceUse, PipelineRun, run_pipeline
 from .sequence import pipeline_schedule
 from .stage_plans import RECOMPUTE, StagePlan, keep_all, layer_inputs, stage_input
 
@@ -12,8 +13,10 @@ __all__ = [
     "RECOMPUTE",
     "Action",
     "Collectives",
+    "DeviceUse",
     "Order",
     "Pipeline",
+    "PipelineRun",
     "StagePlan",
     "WeightGradient",
     "even_cuts",
@@ -23,5 +26,6 @@ __all__ = [
     "make_pipeline",
     "most_in_flight",
     "pipeline_schedule",
+    "run_pipeline",
     "stage_input",
 ]

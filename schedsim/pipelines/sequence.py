@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidScheduleError
+from ..queues import is_compute
 from ..schedule import Schedule
 from .lower import Template, make_template
 from .orders import Action, Order
@@ -27,11 +28,12 @@ class _Program:
     op: list[int] = field(default_factory=list)  # index in the graph
     queue: list[int] = field(default_factory=list)
     time_s: list[float] = field(default_factory=list)
+    moves: list[bool] = field(default_factory=list)  # a message or a collective
     needs: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence_:
+class TimedSchedule:
     """A schedule, and when its runs start where no memory is short.
 
     Attributes
@@ -54,8 +56,9 @@ def stage_plan_of(plans: StagePlans, stage: int, micro: int) -> StagePlan:
 def pipeline_schedule(pipeline: Pipeline, order: Order, plans: StagePlans) -> Schedule:
     """The one sequence of op runs that `order` and `plans` mean on the pipeline's graph.
 
-    Runs stand by the time at which they would start where no memory is short; every device keeps
-    its own order, every link sends in the order in which its messages are made.
+    Runs of devices stand by the time at which they would start where no memory is short, each
+    followed by the messages and collectives that it gives rise to. Every device keeps its own order,
+    every link sends in the order in which its messages are made.
 
     Parameters
     ----------
@@ -84,14 +87,15 @@ def pipeline_schedule(pipeline: Pipeline, order: Order, plans: StagePlans) -> Sc
     return timed_schedule(pipeline, order, plans).schedule
 
 
-def timed_schedule(pipeline: Pipeline, order: Order, plans: StagePlans) -> Sequence_:
+def timed_schedule(pipeline: Pipeline, order: Order, plans: StagePlans) -> TimedSchedule:
     """As `pipeline_schedule`, with the times that the runs would have."""
     template = make_template(pipeline)
     program = _programs(pipeline, template, order, plans)
-    entries, start, end = _in_time(pipeline, program)
+    computed, start, end = _in_time(pipeline, program)
+    entries = np.array(_with_moves(program, computed), dtype=np.int64)
     runs = np.array(program.op, dtype=np.int64)[entries]
     schedule = Schedule(pipeline.graph.op_names, runs)
-    return Sequence_(schedule, start[entries], end[entries])
+    return TimedSchedule(schedule, start[entries], end[entries])
 
 
 def _programs(pipeline: Pipeline, template: Template, order: Order, plans: StagePlans) -> _Program:
@@ -101,6 +105,7 @@ def _programs(pipeline: Pipeline, template: Template, order: Order, plans: Stage
     queues: dict[str, int] = {}
     queue_of = [queues.setdefault(op.queue, len(queues)) for op in template.ops]
     time_of = [op.time_s for op in template.ops]
+    moves = [not is_compute(op.queue) for op in template.ops]
     writer = {name: k for k, op in enumerate(template.ops) for name in op.writes}
     makers = [[writer[name] for name in op.reads] for op in template.ops]
     remote = [op.name.startswith("send:") for op in template.ops]
@@ -123,6 +128,7 @@ def _programs(pipeline: Pipeline, template: Template, order: Order, plans: Stage
                 program.op.append(base + k)
                 program.queue.append(queue_of[k])
                 program.time_s.append(time_of[k])
+                program.moves.append(moves[k])
                 program.needs.append(needs)
                 latest[base + k] = entry
                 if remote[k]:
@@ -193,9 +199,26 @@ def _is_read(runs: Sequence[str], at: int, *, last: bool) -> bool:
     return False
 
 
+def _with_moves(program: _Program, entries: Sequence[int]) -> list[int]:
+    """`entries`, each with the messages and collectives that follow it on its device.
+
+    They stand before whatever the device runs next, which may write again what they read.
+    """
+    found = []
+    for entry in entries:
+        if program.moves[entry]:
+            continue
+        found.append(entry)
+        after = entry + 1
+        while after < len(program.op) and program.moves[after]:
+            found.append(after)
+            after += 1
+    return found
+
+
 def _in_time(
     pipeline: Pipeline, program: _Program
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
     """Entries by start, each queue in its own order; and the times of all entries."""
     num = len(program.op)
     queues: list[list[int]] = [[] for _ in range(max(program.queue, default=-1) + 1)]
@@ -239,7 +262,7 @@ def _in_time(
         stuck = next(q for q in range(len(queues)) if place[q] < len(queues[q]))
         op = program.op[queues[stuck][place[stuck]]]
         raise _cannot_run(f"{pipeline.graph.op_names[op]} waits for ever")
-    return np.array(found, dtype=np.int64), start, end
+    return found, start, end
 
 
 def _not_there(template: Template, op: int, maker: int, action: Action) -> InvalidScheduleError:
