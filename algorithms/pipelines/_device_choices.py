@@ -120,9 +120,7 @@ def joint_choice(stages: Sequence[HeldStage], cap_bytes: int) -> tuple[StageChoi
     For each bound on the working set, a multiple-choice knapsack over what is held, solved by
     merging the stages' trade-offs.
     """
-    works = np.unique(
-        np.concatenate([s.front.need_bytes - s.front.held_bytes for s in stages])
-    )
+    works = np.unique(np.concatenate([s.front.need_bytes - s.front.held_bytes for s in stages]))
     if works.size > MOST_THRESHOLDS:
         works = works[np.linspace(0, works.size - 1, MOST_THRESHOLDS).round().astype(int)]
     best: tuple[float, tuple[int, ...]] | None = None

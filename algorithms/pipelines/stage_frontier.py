@@ -231,9 +231,7 @@ class StageFrontiers:
                 parts.append([f"B{i - lo}"])
             else:
                 runs = self.problem.sub_runs(self._table, memory, i, j).tolist()
-                parts.append(
-                    [f"F{r - lo}" if r < num else f"B{2 * num - r - lo}" for r in runs]
-                )
+                parts.append([f"F{r - lo}" if r < num else f"B{2 * num - r - lo}" for r in runs])
             point, i = int(front._child[point]), j
         return StagePlan(tuple(run for part in reversed(parts) for run in part))
 

@@ -20,6 +20,7 @@ from ..graph import Graph
 if TYPE_CHECKING:
     from ..transfers import Link
 
+
 @dataclass(frozen=True, slots=True)
 class WeightGradient:
     """The part of a layer's backward that makes the gradients of its weights.
