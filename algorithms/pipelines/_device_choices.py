@@ -22,11 +22,14 @@ class StageChoice:
         Indices into the front; one, or one for each micro-batch in flight.
     time_s, late_s
         Of each of them.
+    size_bytes
+        What the stage takes with them, messages that wait aside.
     """
 
     points: tuple[int, ...]
     time_s: tuple[float, ...]
     late_s: tuple[float, ...]
+    size_bytes: int
 
     @property
     def mean_s(self) -> float:
@@ -51,10 +54,28 @@ class HeldStage:
     input_bytes: int
 
     def bytes_of(self, point: int) -> int:
-        """What the points needs with so many in flight."""
-        held = int(self.front.held_bytes[point])
-        work = int(self.front.need_bytes[point]) - held
-        return self.in_flight * (held + self.input_bytes) + work
+        """What the point takes with so many in flight."""
+        return self.in_flight * self.held_by(point) + self.work_of(point)
+
+    def held_by(self, point: int) -> int:
+        """Bytes that each micro-batch in flight holds, its input among them."""
+        return int(self.front.held_bytes[point]) + self.input_bytes
+
+    def work_of(self, point: int) -> int:
+        """Bytes that the running one needs besides."""
+        return int(self.front.need_bytes[point] - self.front.held_bytes[point])
+
+    def choice(self, points: Sequence[int]) -> StageChoice:
+        """The choice of `points` in turn."""
+        front, num = self.front, len(points)
+        shares = [self.in_flight // num + (p < self.in_flight % num) for p in range(num)]
+        held = sum(n * self.held_by(p) for n, p in zip(shares, points, strict=True))
+        return StageChoice(
+            tuple(points),
+            tuple(float(front.time_s[p]) for p in points),
+            tuple(float(front.late_s[p]) for p in points),
+            held + max(self.work_of(p) for p in points),
+        )
 
 
 def uniform_choices(stage: HeldStage, cap_bytes: int) -> list[StageChoice]:
@@ -70,7 +91,7 @@ def uniform_choices(stage: HeldStage, cap_bytes: int) -> list[StageChoice]:
     for p in np.flatnonzero(fits)[np.lexsort((front.late_s[fits], front.time_s[fits]))].tolist():
         if front.late_s[p] < least:
             least = float(front.late_s[p])
-            found.append(StageChoice((p,), (float(front.time_s[p]),), (least,)))
+            found.append(stage.choice((p,)))
     return found
 
 
@@ -87,8 +108,13 @@ def mixed_choice(stage: HeldStage, cap_bytes: int) -> StageChoice | None:
     n, front = stage.in_flight, stage.front
     if n < 2 or front.num_points < 2:
         return None
-    held, work = front.held_bytes, front.need_bytes - front.held_bytes
-    time_s = front.time_s
+    # Only points that no other beats for n in flight: a handful, of whose pairs there are few.
+    size = (n - 1) * front.held_bytes + front.need_bytes
+    order = np.lexsort((size, front.time_s))
+    least = np.minimum.accumulate(size[order])
+    places = order[np.concatenate([[True], size[order][1:] < least[:-1]])]
+    held, time_s = front.held_bytes[places], front.time_s[places]
+    work = front.need_bytes[places] - held
     room = cap_bytes - n * stage.input_bytes - np.maximum(work[:, None], work[None, :])
     room = room - n * held[None, :]
     more = held[:, None] - held[None, :]
@@ -100,18 +126,13 @@ def mixed_choice(stage: HeldStage, cap_bytes: int) -> StageChoice | None:
     mean = np.where(faster, mean, np.inf)
     a, b = np.unravel_index(int(np.argmin(mean)), mean.shape)
     count = int(k[a, b])
-    points = (int(a),) * count + (int(b),) * (n - count)
-    return StageChoice(
-        points,
-        tuple(float(time_s[p]) for p in points),
-        tuple(float(front.late_s[p]) for p in points),
-    )
+    return stage.choice((int(places[a]),) * count + (int(places[b]),) * (n - count))
 
 
 def least_choice(stage: HeldStage) -> StageChoice:
     """The point that needs the least memory."""
     p = min(range(stage.front.num_points), key=lambda q: (stage.bytes_of(q), q))
-    return StageChoice((p,), (float(stage.front.time_s[p]),), (float(stage.front.late_s[p]),))
+    return stage.choice((p,))
 
 
 def joint_choice(stages: Sequence[HeldStage], cap_bytes: int) -> tuple[StageChoice, ...] | None:
@@ -130,10 +151,7 @@ def joint_choice(stages: Sequence[HeldStage], cap_bytes: int) -> tuple[StageChoi
             best = found
     if best is None:
         return None
-    return tuple(
-        StageChoice((p,), (float(s.front.time_s[p]),), (float(s.front.late_s[p]),))
-        for s, p in zip(stages, best[1], strict=True)
-    )
+    return tuple(stage.choice((p,)) for stage, p in zip(stages, best[1], strict=True))
 
 
 def _knapsack(

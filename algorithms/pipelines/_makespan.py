@@ -24,8 +24,8 @@ class StageTimes:
 
     Parameters
     ----------
-    pipeline, order
-        Times of messages are the pipeline's.
+    pipeline
+        Its cuts and layers play no part here.
 
     Raises
     ------
@@ -39,9 +39,7 @@ class StageTimes:
         place = [0] * len(order)
         made: dict[tuple[str, int, int], int] = {}
         rows: list[tuple[int, ...]] = []
-        sizes = pipeline.chain.activation_bytes().tolist()
         links: dict[tuple[int, int], int] = {}
-        seconds: list[float] = []
         going = True
         while going:
             going = False
@@ -50,9 +48,9 @@ class StageTimes:
                     kind, v, j = actions[place[k]]
                     needs, cut = None, 0
                     if kind == "F" and v > 0:
-                        needs, cut = ("F", v - 1, j), pipeline.cuts[v]
+                        needs, cut = ("F", v - 1, j), v
                     elif kind == "B" and v < last:
-                        needs, cut = ("B", v + 1, j), pipeline.cuts[v + 1]
+                        needs, cut = ("B", v + 1, j), v + 1
                     if needs is not None and needs not in made:
                         break
                     other = k if needs is None else pipeline.device_of(needs[1])
@@ -62,8 +60,7 @@ class StageTimes:
                     made[kind, v, j] = len(rows)
                     code = "FBW".index(kind)
                     source = -1 if needs is None else made[needs]
-                    rows.append((code, k, v, j, source, link))
-                    seconds.append(pipeline.message_s(sizes[cut]) if link >= 0 else 0.0)
+                    rows.append((code, k, v, j, source, link, cut))
                     place[k] += 1
                     going = True
         if len(rows) < sum(len(actions) for actions in order):
@@ -76,8 +73,13 @@ class StageTimes:
                 hint="its input comes from an action that waits for this one",
             )
         self._rows = np.array(rows, dtype=np.int64)
-        self._seconds = np.array(seconds)
         self._num_links = max(len(links), 1)
+
+    def message_times(self, pipeline: Pipeline) -> NDArray[np.float64]:
+        """Seconds of the message that each action waits for, with the cuts of `pipeline`."""
+        sizes = pipeline.chain.activation_bytes().tolist()
+        cuts = np.array([pipeline.message_s(sizes[i]) for i in pipeline.cuts])
+        return np.where(self._rows[:, 5] >= 0, cuts[self._rows[:, 6]], 0.0)
 
     def makespan_s(
         self,
@@ -85,6 +87,7 @@ class StageTimes:
         early_s: Sequence[Sequence[float]],
         late_s: Sequence[Sequence[float]],
         weights_s: Sequence[float],
+        message_s: NDArray[np.float64],
     ) -> float:
         """Seconds of the step.
 
@@ -95,6 +98,8 @@ class StageTimes:
         early_s, late_s
             Of each stage, what its backward does before and after its gradient is there; one
             number, or one for each of its plans, which micro-batches take in turn.
+        message_s
+            As `message_times` gives them.
         """
         num = self.pipeline.num_stages
         slots = np.array([len(row) for row in late_s], dtype=np.int64)
@@ -104,7 +109,7 @@ class StageTimes:
         return float(
             _makespan(
                 self._rows,
-                self._seconds,
+                message_s,
                 self._num_links,
                 self.pipeline.num_devices,
                 np.asarray(forward_s, dtype=np.float64),

@@ -21,6 +21,26 @@ MOST_ROUNDS = 8
 """Simulations in which a device's room is corrected by what came out."""
 
 
+class OrderFacts:
+    """What the choices of every partition need to know of an order.
+
+    Attributes
+    ----------
+    times : StageTimes
+    in_flight : tuple of int
+        The most micro-batches of each stage in flight.
+    """
+
+    def __init__(self, pipeline: Pipeline, order: Order) -> None:
+        self.order = order
+        self.times = StageTimes(pipeline, order)
+        counts = most_in_flight(order)
+        self.in_flight = tuple(
+            max(count.get(v, 0) for count in counts[pipeline.device_of(v)])
+            for v in range(pipeline.num_stages)
+        )
+
+
 class Selection:
     """One partition of a pipeline under an order, with the fronts of its stages.
 
@@ -31,17 +51,16 @@ class Selection:
     """
 
     def __init__(
-        self, pipeline: Pipeline, order: Order, fronts: StageFrontiers, *, mix: bool
+        self, pipeline: Pipeline, facts: OrderFacts, fronts: StageFrontiers, *, mix: bool
     ) -> None:
-        self.pipeline, self.order, self.fronts, self.mix = pipeline, order, fronts, mix
-        self.times = StageTimes(pipeline, order)
+        self.pipeline, self.order, self.fronts, self.mix = pipeline, facts.order, fronts, mix
+        self.times = facts.times
         sizes = pipeline.chain.activation_bytes().tolist()
-        counts = most_in_flight(order)
         self.stages: list[HeldStage] = []
-        for v in range(pipeline.num_stages):
+        for v, most in enumerate(facts.in_flight):
             lo, hi = pipeline.cuts[v], pipeline.cuts[v + 1]
-            most = max(count.get(v, 0) for count in counts[pipeline.device_of(v)])
             self.stages.append(HeldStage(fronts.front(lo, hi), most, sizes[lo]))
+        self.message_s = self.times.message_times(pipeline)
         work = [pipeline.stage_work_s(v) for v in range(pipeline.num_stages)]
         self.forward_s = [forward for forward, _ in work]
         self.weights_s = weight_times(pipeline)
@@ -56,7 +75,9 @@ class Selection:
             early.append([time - self.forward_s[v] - after for time, after in pairs])
             extra = self.loss_s[v] - float(self.weights_s[v])
             late.append([after + extra for _, after in pairs])
-        return self.times.makespan_s(self.forward_s, early, late, self.weights_s.tolist())
+        return self.times.makespan_s(
+            self.forward_s, early, late, self.weights_s.tolist(), self.message_s
+        )
 
     def room(self, budget_bytes: int) -> list[int]:
         """Bytes of each device besides its model state."""
@@ -125,24 +146,39 @@ class Selection:
     def within(self, budget_bytes: int) -> PipelineRun | None:
         """The fastest run found whose simulated peaks stay within the budget on all devices.
 
-        What the model of a device leaves out, messages that wait in its memory above all, is made
-        up for by its room: less of it where the simulated peak was over, more where some was left.
+        What the model of a device leaves out, messages that wait in its memory above all, is what
+        the simulated peak has more than the model; the device is chosen for again with so much
+        less room.
         """
-        room, best = self.room(budget_bytes), None
+        cap, best = self.room(budget_bytes), None
+        extra = [0] * len(cap)
         tried: set[tuple[tuple[int, ...], ...]] = set()
         for _ in range(MOST_ROUNDS):
-            choices = self.choose(room)
-            if choices is None:
-                choices = self.least()
+            room = [size - more for size, more in zip(cap, extra, strict=True)]
+            choices = self.choose(room) or self.least()
             key = tuple(choice.points for choice in choices)
             if key in tried:
                 break
             tried.add(key)
             run = self.run(choices)
-            left = [budget_bytes - use.peak_bytes for use in run.devices]
-            if min(left) >= 0 and (best is None or run.makespan_s < best.makespan_s):
+            fits = run.peak_bytes <= budget_bytes
+            if fits and (best is None or run.makespan_s < best.makespan_s):
                 best = run
-            for k, more in enumerate(left):
-                # A device that is over loses what is missing; one with some left gets half of it.
-                room[k] += more if more < 0 else more // 2
+            for k, use in enumerate(run.devices):
+                found = use.peak_bytes - use.static_bytes - self._size(choices, k)
+                over = use.peak_bytes > budget_bytes
+                extra[k] = max(extra[k], found) if over else found
         return best
+
+    def _size(self, choices: Sequence[StageChoice], device: int) -> int:
+        """What the choices of a device's stages should take, messages that wait aside."""
+        num = self.pipeline.num_devices
+        mine = range(device, self.pipeline.num_stages, num)
+        held = 0
+        work = 0
+        for v in mine:
+            stage, choice = self.stages[v], choices[v]
+            own = max(stage.work_of(p) for p in choice.points)
+            held += choice.size_bytes - own
+            work = max(work, own)
+        return held + work

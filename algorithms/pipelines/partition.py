@@ -23,7 +23,7 @@ import numpy as np
 
 from schedsim.pipelines import Order, Pipeline, most_in_flight
 
-from ._device_choices import HeldStage, uniform_choices
+from ._device_choices import HeldStage, mixed_choice, uniform_choices
 from .bounds import held_at_once, holds_neighbours, stage_bound
 from .stage_frontier import StageFrontiers
 
@@ -88,9 +88,16 @@ class Partitions:
     """
 
     def __init__(
-        self, pipeline: Pipeline, order: Order, fronts: StageFrontiers, budget_bytes: int
+        self,
+        pipeline: Pipeline,
+        order: Order,
+        fronts: StageFrontiers,
+        budget_bytes: int,
+        *,
+        mix: bool,
     ) -> None:
         self.pipeline, self.fronts, self.budget_bytes = pipeline, fronts, budget_bytes
+        self.mix = mix
         chain = pipeline.chain
         self.sizes = chain.activation_bytes().tolist()
         plain = [layer.forward_s + layer.backward_s for layer in chain.stages]
@@ -123,8 +130,10 @@ class Partitions:
         if key not in self._known:
             room = self.budget_bytes - (self.static[hi] - self.static[lo])
             stage = HeldStage(self.fronts.front(lo, hi), self.in_flight[v], self.sizes[lo])
-            found = uniform_choices(stage, room)
-            extra = found[0].mean_s - float(self.plain[hi] - self.plain[lo]) if found else math.inf
+            found = uniform_choices(stage, room)[:1]
+            mixed = mixed_choice(stage, room) if found and self.mix else None
+            least = min((c.mean_s for c in (*found, mixed) if c is not None), default=math.inf)
+            extra = least - float(self.plain[hi] - self.plain[lo])
             num = self.pipeline.num_micro_batches
             self._known[key] = self.plain_cost(v, lo, hi) + num * max(extra, 0.0)
         return self._known[key]
@@ -158,12 +167,17 @@ class Partitions:
 
 
 def neighbours(pipeline: Pipeline) -> list[Pipeline]:
-    """The partitions that differ by one layer at one cut."""
+    """The partitions in which a run of neighbouring cuts stands one layer earlier, or later.
+
+    Moving several cuts together hands a layer on from one stage to another further away.
+    """
     found = []
-    for c in range(1, pipeline.num_stages):
-        for step in (-1, 1):
-            cut = pipeline.cuts[c] + step
-            if pipeline.cuts[c - 1] < cut < pipeline.cuts[c + 1]:
-                cuts = (*pipeline.cuts[:c], cut, *pipeline.cuts[c + 1 :])
-                found.append(replace(pipeline, cuts=cuts))
+    cuts, num = pipeline.cuts, pipeline.num_stages
+    for first in range(1, num):
+        for last in range(first, num):
+            for step in (-1, 1):
+                moved = tuple(cut + step for cut in cuts[first : last + 1])
+                if cuts[first - 1] < moved[0] and moved[-1] < cuts[last + 1]:
+                    new = (*cuts[:first], *moved, *cuts[last + 1 :])
+                    found.append(replace(pipeline, cuts=new))
     return found

@@ -12,7 +12,7 @@ from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, make_ord
 from schedsim.plans import OPTIMALITY_TOLERANCE, Status, installed_versions
 from schedsim.units import format_bytes, format_seconds
 
-from ._selection import Selection
+from ._selection import OrderFacts, Selection
 from .bounds import ANY_SCHEDULE, PERSISTENT, memory_bound, partition_scope, work_bound
 from .partition import Partitions, neighbours
 from .stage_frontier import MAX_POINTS, StageFrontiers
@@ -178,15 +178,17 @@ def plan_pipeline(
         max_points=max_points,
     )
 
+    facts = OrderFacts(pipeline, actions)
+
     def select(one: Pipeline) -> Selection:
-        return Selection(one, actions, fronts, mix=mix)
+        return Selection(one, facts, fronts, mix=mix)
 
     run, bound, scope = None, work_bound(pipeline), ANY_SCHEDULE
     selection = select(pipeline) if _can_fit(pipeline, fronts) else None
     if selection is not None:
         run = selection.within(budget_bytes)
     if partition == "auto":
-        found = _search(pipeline, actions, fronts, budget_bytes, run, select)
+        found = _search(pipeline, actions, fronts, budget_bytes, run, select, mix=mix)
         if found is not None:
             run, bound, scope = found
             pipeline = run.pipeline
@@ -194,7 +196,7 @@ def plan_pipeline(
         most = memory_bound(fronts, pipeline, actions, budget_bytes) if selection else bound
         if most > bound:
             bound, scope = most, PERSISTENT
-    least = _least_budget(pipeline, actions, mix=mix, fronts=fronts, run=run)
+    least = _least_budget(pipeline, facts, mix=mix, fronts=fronts, run=run)
     status: Status = "infeasible"
     if run is not None:
         bound = min(bound, run.makespan_s)
@@ -228,10 +230,12 @@ def _search(
     budget_bytes: int,
     first: PipelineRun | None,
     select: Any,
+    *,
+    mix: bool,
 ) -> tuple[PipelineRun, float, str] | None:
     """The best run found over partitions, from that of the given one, with a bound over all."""
     best = first
-    partitions = Partitions(pipeline, order, fronts, budget_bytes)
+    partitions = Partitions(pipeline, order, fronts, budget_bytes, mix=mix)
     most = best.makespan_s if best else float("inf")
     cuts = partitions.best_cuts(most)
     if cuts is not None:
@@ -264,7 +268,7 @@ def _search(
 
 def _least_budget(
     pipeline: Pipeline,
-    order: Order,
+    facts: OrderFacts,
     *,
     mix: bool,
     fronts: StageFrontiers,
@@ -286,6 +290,6 @@ def _least_budget(
             frees_outputs=fronts.frees_outputs,
             max_points=fronts.max_points,
         )
-    selection = Selection(pipeline, order, fronts, mix=mix)
+    selection = Selection(pipeline, facts, fronts, mix=mix)
     least = selection.run(selection.least()).peak_bytes
     return least if run is None else min(least, run.peak_bytes)

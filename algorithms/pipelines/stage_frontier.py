@@ -1,10 +1,10 @@
 """What a stage may keep for each micro-batch in flight, what it then needs, and how long it takes.
 
 A micro-batch goes through a stage twice, and in between the stage holds something for it while
-others pass: with n micro-batches in flight it holds that n times, but runs one of them at a time. So
-two sizes count. Let a persistent schedule of layers ``lo..hi-1`` *hold* ``h`` bytes between forward
-and backward, and *need* ``q`` bytes, held ones included, while it runs. Then n micro-batches fit
-where ``(n - 1) h + q`` does.
+others pass: with n micro-batches in flight it holds that n times, but runs one of them at a time.
+So two sizes count. Let a persistent schedule of layers ``lo..hi-1`` *hold* ``h`` bytes between
+forward and backward, and *need* ``q`` bytes, held ones included, while it runs. Then n
+micro-batches fit where ``(n - 1) h + q`` does.
 
 The points ``(h, q, time)`` that no other beats follow from right to left. With ``T(i, j, m)`` the
 time of replaying layers ``i..j-1`` forward and backward in ``m`` bytes (`persistent`), the first of

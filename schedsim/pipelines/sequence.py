@@ -57,8 +57,8 @@ def pipeline_schedule(pipeline: Pipeline, order: Order, plans: StagePlans) -> Sc
     """The one sequence of op runs that `order` and `plans` mean on the pipeline's graph.
 
     Runs of devices stand by the time at which they would start where no memory is short, each
-    followed by the messages and collectives that it gives rise to. Every device keeps its own order,
-    every link sends in the order in which its messages are made.
+    followed by the messages and collectives that it gives rise to. Every device keeps its own
+    order, every link sends in the order in which its messages are made.
 
     Parameters
     ----------
