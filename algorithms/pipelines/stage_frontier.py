@@ -162,7 +162,7 @@ class StageFrontiers:
         if i == self.chain.num_stages - 1:
             own = max(own, saved + output + self.chain.loss_workspace_bytes)
         held = saved - output if i == hi - 1 and self.frees_outputs else saved
-        num, seconds = child.num_points, float(p.backward_s[i])
+        num, seconds = child.num_points, float(p.own_s[i] - p.forward_s[i])
         return (
             held + child.held_bytes,
             np.maximum(saved + child.need_bytes, own),
@@ -199,7 +199,7 @@ class StageFrontiers:
 
     def _early_s(self, i: int, j: int, memory: int) -> float:
         total = 0.0
-        for run in self.problem.sub_runs(self._table, memory, i, j).tolist():
+        for run in self.problem.sub_runs(self._table, memory, i, j)[0].tolist():
             if run >= self.problem.chain.num_stages:
                 break
             total += float(self.problem.forward_s[run])
@@ -230,7 +230,7 @@ class StageFrontiers:
             if memory < 0:
                 parts.append([f"B{i - lo}"])
             else:
-                runs = self.problem.sub_runs(self._table, memory, i, j).tolist()
+                runs = self.problem.sub_runs(self._table, memory, i, j)[0].tolist()
                 parts.append([f"F{r - lo}" if r < num else f"B{2 * num - r - lo}" for r in runs])
             point, i = int(front._child[point]), j
         return StagePlan(tuple(run for part in reversed(parts) for run in part))

@@ -16,6 +16,7 @@ COMMANDS = (
     "plan",
     "simulate",
     "compare",
+    "explain",
     "pipeline",
     "plot",
     "profile",

@@ -122,6 +122,7 @@ class Source:
     files: tuple[str, ...]
     options: dict[str, Any]
     level: str | None = None
+    allow: tuple[str, ...] = ()
 
     @property
     def given(self) -> dict[str, Any]:
@@ -145,7 +146,7 @@ class Source:
                     hint="a model takes its options after commas: model:resnet50,batch=4",
                 )
             return None
-        return WorkloadOptions(**self.options) if self.given else None
+        return WorkloadOptions(**self.options, allow=self.allow) if self.given else None
 
     def arguments(self) -> str:
         """The arguments that give this workload again, for a shell."""
@@ -159,6 +160,7 @@ class Source:
     def read(self, *, plan: bool = False) -> Loaded:
         """The workload, its assumptions, and the plan among the files where one is allowed."""
         from ..plans import Plan
+        from ..variants import resolve
 
         workload: Chain | Graph | None = None
         found: Plan | None = None
@@ -206,6 +208,7 @@ class Source:
             )
         if found is not None:
             check_plan(found, workload, measured=self.is_model)
+            workload = resolve(workload, found.variants)
         return Loaded(workload, lines, found)
 
 
@@ -266,7 +269,12 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
     if plan.workload.content_hash == workload_hash(workload):
         return
     same = False
-    if measured and plan.schedule is not None and plan.static_bytes == workload.static_bytes:
+    if (
+        measured
+        and not plan.variants
+        and plan.schedule is not None
+        and plan.static_bytes == workload.static_bytes
+    ):
         try:
             same = simulate(workload, plan.schedule).peak_bytes == plan.peak_bytes
         except InvalidScheduleError:
@@ -343,5 +351,6 @@ def check_fields() -> Sequence[str]:
     """Fields of `WorkloadOptions` that no option sets; empty, as a test asserts."""
     from ..workloads import WorkloadOptions
 
-    known = {field for _, field, _, _ in _OPTIONS} | {field for _, field, _ in _FLAGS} | {"static"}
+    known = {field for _, field, _, _ in _OPTIONS} | {field for _, field, _ in _FLAGS}
+    known |= {"static", "allow"}
     return [field.name for field in fields(WorkloadOptions) if field.name not in known]

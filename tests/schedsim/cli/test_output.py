@@ -32,8 +32,8 @@ FORMULA_OPTIONS = {
 }  # fmt: skip
 OWN_OPTIONS = {
     ("plan",): {
-        *("--gap", "--json", "--mem", "--order", "--output", "--planner", "--search-seed"),
-        *("--slots", "--time-limit"),
+        *("--allow", "--gap", "--json", "--mem", "--order", "--output", "--planner"),
+        *("--search-seed", "--slots", "--time-limit"),
     },
     ("simulate",): {"--json", "--mem", "--output", "--schedule"},
     ("compare",): {"--json", "--mem", "--output", "--planners", "--time-limit"},

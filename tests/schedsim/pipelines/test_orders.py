@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+
+from schedsim import Chain
 from schedsim.errors import InvalidWorkloadError, SchedsimError
 from schedsim.pipelines import (
     even_cuts,
@@ -13,8 +15,6 @@ from schedsim.pipelines import (
     run_pipeline,
     stage_input,
 )
-
-from schedsim import Chain
 
 
 def equal(num_layers: int, *, forward_s: float = 1.0, backward_s: float = 2.0) -> Chain:

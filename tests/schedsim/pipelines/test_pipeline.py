@@ -7,6 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from chains import random_chain
+from slow_pipeline import pool_peaks
+
+from schedsim import Chain, simulate
 from schedsim.errors import InvalidScheduleError, InvalidWorkloadError
 from schedsim.pipelines import (
     ORDERS,
@@ -24,9 +27,6 @@ from schedsim.pipelines import (
 )
 from schedsim.pipelines.sequence import timed_schedule
 from schedsim.transfers import Link
-from slow_pipeline import pool_peaks
-
-from schedsim import Chain, simulate
 
 
 def equal(num_layers: int, *, output: int = 1, saved: int = 4) -> Chain:
