@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -196,7 +197,7 @@ def mean_bound(front: Front, held_bytes: float) -> float:
         hull.append(point)
     if not hull or held_bytes < hull[0][0]:
         return float("inf")
-    for left, right in zip(hull, hull[1:], strict=False):
+    for left, right in itertools.pairwise(hull):
         if held_bytes < right[0]:
             share = (held_bytes - left[0]) / (right[0] - left[0])
             return left[1] + share * (right[1] - left[1])

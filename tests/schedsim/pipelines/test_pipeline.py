@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -167,7 +168,7 @@ def test_micro_batches_may_differ():
     assert [seconds for seconds, _ in held] == [24 - 6 * window for window in range(5)]
     # Each one more in the window holds 2 bundles of 4 bytes. With all but one in it, that one's
     # replay takes as much while it runs; the others hold as much as with none replayed.
-    assert [b - a for (_, a), (_, b) in zip(held[:-1], held[1:], strict=True)] == [8, 8, 8, 0]
+    assert [b - a for (_, a), (_, b) in itertools.pairwise(held)] == [8, 8, 8, 0]
 
 
 def test_recomputation_overlaps_collectives():
