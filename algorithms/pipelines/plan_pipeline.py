@@ -129,7 +129,8 @@ def plan_pipeline(
     Early stages hold more micro-batches in flight, so they keep less of each: for every stage the
     points (held, needed, time) of its layers are found, and one is chosen within what the device's
     memory leaves for the number in flight, so that the step as a whole is short. What comes out is
-    simulated; where a device is over, it is chosen again with less room.
+    simulated; where a device is over, it is chosen again with less room. Under ``zero-bubble``,
+    where nothing fits, devices owe fewer gradients of weights.
 
     Parameters
     ----------
@@ -163,9 +164,7 @@ def plan_pipeline(
     ('feasible', 0.069, [56000000, 54000000, 37000000, 20000000])
     """
     started = time.perf_counter()
-    actions = make_order(
-        order, pipeline.num_devices, pipeline.num_micro_batches, pipeline.num_chunks
-    )
+    actions = _order(pipeline, order)
     if partition == "auto" and pipeline.num_chunks > 1:
         raise UnsupportedError(
             f"the partition of {pipeline.num_chunks} stages a device is not searched",
@@ -184,16 +183,21 @@ def plan_pipeline(
         return Selection(one, facts, fronts, mix=mix)
 
     run, bound, scope = None, work_bound(pipeline), ANY_SCHEDULE
-    selection = select(pipeline) if _can_fit(pipeline, fronts) else None
-    if selection is not None:
-        run = selection.within(budget_bytes)
+    can_fit = _can_fit(pipeline, fronts)
+    if can_fit:
+        run = select(pipeline).within(budget_bytes)
+    owed = pipeline.num_devices - 1
+    while can_fit and run is None and order == "zero-bubble" and owed > 0:
+        owed -= 1
+        facts = OrderFacts(pipeline, _order(pipeline, order, owed))
+        run = select(pipeline).within(budget_bytes)
     if partition == "auto":
-        found = _search(pipeline, actions, fronts, budget_bytes, run, select, mix=mix)
+        found = _search(pipeline, facts.order, fronts, budget_bytes, run, select, mix=mix)
         if found is not None:
             run, bound, scope = found
             pipeline = run.pipeline
     else:
-        most = memory_bound(fronts, pipeline, actions, budget_bytes) if selection else bound
+        most = memory_bound(fronts, pipeline, facts.order, budget_bytes) if can_fit else bound
         if most > bound:
             bound, scope = most, PERSISTENT
     least = _least_budget(pipeline, facts, mix=mix, fronts=fronts, run=run)
@@ -214,6 +218,16 @@ def plan_pipeline(
         planning_s=time.perf_counter() - started,
         options={"partition": partition, "mix": mix, "max_points": max_points},
         versions=installed_versions(),
+    )
+
+
+def _order(pipeline: Pipeline, name: str, most_owed: int | None = None) -> Order:
+    return make_order(
+        name,
+        pipeline.num_devices,
+        pipeline.num_micro_batches,
+        pipeline.num_chunks,
+        most_owed=most_owed,
     )
 
 

@@ -114,11 +114,16 @@ def interleaved(num_devices: int, num_micro_batches: int, num_chunks: int) -> Or
     return tuple(order)
 
 
-def zero_bubble(num_devices: int, num_micro_batches: int) -> Order:
+def zero_bubble(num_devices: int, num_micro_batches: int, most_owed: int | None = None) -> Order:
     """1F1B with weight gradients put off: device k owes at most k of them, so that none holds more.
 
     As ZB-H1: equal times of F, B and W leave a bubble of (K - 1) (F + B - W) instead of
-    (K - 1) (F + B + W).
+    (K - 1) (F + B + W). What W reads is held until it has run: fewer owed need less memory.
+
+    Parameters
+    ----------
+    most_owed
+        Owed by no device more than that; 0 is 1F1B.
 
     References
     ----------
@@ -138,7 +143,7 @@ def zero_bubble(num_devices: int, num_micro_batches: int) -> Order:
             found.append(action)
             if action.kind == "B":
                 owed.append(Action("W", k, action.micro))
-                if len(owed) > k:
+                if len(owed) > min(k, num_devices if most_owed is None else most_owed):
                     found.append(owed.popleft())
         order.append((*found, *owed))
     return tuple(order)
@@ -162,8 +167,15 @@ ORDERS: dict[str, Callable[..., Order]] = {
 """Orders by name; ``interleaved`` alone takes the number of chunks too."""
 
 
-def make_order(name: str, num_devices: int, num_micro_batches: int, num_chunks: int = 1) -> Order:
-    """The order called `name`.
+def make_order(
+    name: str,
+    num_devices: int,
+    num_micro_batches: int,
+    num_chunks: int = 1,
+    *,
+    most_owed: int | None = None,
+) -> Order:
+    """The order called `name`; `most_owed` is that of ``zero-bubble``.
 
     Raises
     ------
@@ -179,6 +191,8 @@ def make_order(name: str, num_devices: int, num_micro_batches: int, num_chunks: 
             f"schedule {name!r} takes one stage a device, not {num_chunks}",
             hint="several chunks a device need the interleaved schedule",
         )
+    if name == "zero-bubble":
+        return zero_bubble(num_devices, num_micro_batches, most_owed)
     return ORDERS[name](num_devices, num_micro_batches)
 
 
