@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 from ..units import format_bytes, format_bytes_short, format_seconds
-from .app import NO, YES
-from .inputs import Source, json_option, output_option, size_text
-from .pipeline_inputs import PipelineOptions, make, pipeline_options, plan
+from .app import YES
+from .inputs import Source, json_option, output_option
+from .pipeline_inputs import (
+    PipelineOptions,
+    explain_infeasible,
+    make_pipeline,
+    pipeline_options,
+    plan_pipeline,
+)
 from .show import percent, print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:
@@ -38,8 +44,8 @@ def command(
     schedsim plot pipeline --layers 8 --stages 4 --micro-batches 8 -o pipeline.svg
     """
     with working("planning the pipeline"):
-        pipeline, lines = make(source, options)
-        found = plan(pipeline, options, budget_bytes)
+        pipeline, lines = make_pipeline(source, options)
+        found = plan_pipeline(pipeline, options, budget_bytes)
     if output is not None:
         import json
 
@@ -53,19 +59,7 @@ def command(
     elif found.run is not None:
         click.echo()
         _show(found, found.run)
-    if not found.feasible:
-        assert budget_bytes is not None
-        least = found.min_feasible_bytes
-        click.echo(
-            f"error: {pipeline.name} does not fit in {format_bytes(budget_bytes)} a device",
-            err=True,
-        )
-        click.echo(
-            f"hint: the least found to fit is {format_bytes(least)}: --mem {size_text(least)}"
-            + ("" if found.run is None else "; --recompute auto may need less"),
-            err=True,
-        )
-    return YES if found.feasible else NO
+    return YES if found.feasible else explain_infeasible(found)
 
 
 def _show(found: PipelinePlan, run: PipelineRun) -> None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import SchedsimError, UnsupportedError
-from .inputs import Source, budget_option, workload_options
+from ..units import format_bytes
+from .app import NO
+from .inputs import Source, budget_option, size_text, workload_options
 
 if TYPE_CHECKING:
     from ..algorithms.pipelines.plan_pipeline import PipelinePlan
@@ -99,10 +101,10 @@ def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def make(source: Source, options: PipelineOptions) -> tuple[Pipeline, tuple[str, ...]]:
+def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, tuple[str, ...]]:
     """The pipeline, and in words what was assumed."""
+    from .. import pipelines
     from ..chain import Chain
-    from ..pipelines import make_pipeline
     from ..transfers import parse_link
 
     for flag, value in (
@@ -125,7 +127,7 @@ def make(source: Source, options: PipelineOptions) -> tuple[Pipeline, tuple[str,
     if options.link is not None:
         more["link"] = parse_link(options.link, options.link_latency_s)
     more |= _of_formula(source, options, chain)
-    pipeline = make_pipeline(
+    pipeline = pipelines.make_pipeline(
         chain,
         options.num_devices,
         options.num_micro_batches,
@@ -200,10 +202,12 @@ def _cuts(options: PipelineOptions, chain: Chain) -> tuple[int, ...] | None:
     return tuple(sum(layers[:v]) for v in range(len(layers) + 1))
 
 
-def plan(pipeline: Pipeline, options: PipelineOptions, budget_bytes: int | None) -> PipelinePlan:
+def plan_pipeline(
+    pipeline: Pipeline, options: PipelineOptions, budget_bytes: int | None
+) -> PipelinePlan:
     """The plan that the options ask for."""
-    from ..algorithms.pipelines.fixed_recomputation import fixed_recomputation
-    from ..algorithms.pipelines.plan_pipeline import plan_pipeline
+    from ..algorithms.pipelines import fixed_recomputation as fixed
+    from ..algorithms.pipelines import plan_pipeline as planned
 
     way = options.recompute or ("auto" if budget_bytes is not None else "none")
     if way not in WAYS:
@@ -212,9 +216,25 @@ def plan(pipeline: Pipeline, options: PipelineOptions, budget_bytes: int | None)
         if budget_bytes is None:
             raise SchedsimError("--recompute auto needs --mem", hint="add --mem 80GB")
         partition: Any = "auto" if options.partition == "auto" else "given"
-        return plan_pipeline(pipeline, budget_bytes, order=options.order, partition=partition)
+        return planned.plan_pipeline(
+            pipeline, budget_bytes, order=options.order, partition=partition
+        )
     if options.partition == "auto":
         raise SchedsimError(
             f"--partition auto does not go with --recompute {way}", hint="use --recompute auto"
         )
-    return fixed_recomputation(pipeline, budget_bytes, order=options.order, way=way)
+    return fixed.fixed_recomputation(pipeline, budget_bytes, order=options.order, way=way)
+
+
+def explain_infeasible(found: PipelinePlan) -> int:
+    """Say on stderr what would fit; the exit code."""
+    assert found.budget_bytes is not None
+    least = found.min_feasible_bytes
+    budget = format_bytes(found.budget_bytes)
+    click.echo(f"error: {found.pipeline.name} does not fit in {budget} a device", err=True)
+    click.echo(
+        f"hint: the least found to fit is {format_bytes(least)}: --mem {size_text(least)}"
+        + ("" if found.run is None else "; --recompute auto may need less"),
+        err=True,
+    )
+    return NO
