@@ -26,7 +26,7 @@ SIAM J. Appl. Math. 17): a run that comes early may take the memory that a more 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from .units import format_bytes_short
 if TYPE_CHECKING:
     from .graph import Graph
 
-CAUSES = ("nothing", "queue", "input", "place", "memory")
+CAUSES = ("nothing", "queue", "input", "turn", "memory")
 """What a run waited for last: nothing (it starts the step), the run before it on its queue, the run
 that writes an input, the compute run that a copy follows, or memory."""
 
@@ -56,7 +56,7 @@ class Bound:
         The run that writes each instance (-1: an input); how many runs write or read it.
     input_start, input_instance : (num_runs + 1,), (num_reads,) int64
         Instances that each run reads.
-    place_start, place_run : (num_runs + 1,), (num_places,) int64
+    turn_start, turn_run : (num_runs + 1,), (num_turns,) int64
         Compute runs that must have started before each copy does; -1 for none.
     line_start, line : (num_queues + 1,), (num_runs,) int64
         Runs of each queue, in order.
@@ -67,8 +67,8 @@ class Bound:
     uses: NDArray[np.int64]
     input_start: NDArray[np.int64]
     input_instance: NDArray[np.int64]
-    place_start: NDArray[np.int64]
-    place_run: NDArray[np.int64]
+    turn_start: NDArray[np.int64]
+    turn_run: NDArray[np.int64]
     line_start: NDArray[np.int64]
     line: NDArray[np.int64]
 
@@ -107,6 +107,10 @@ class Course:
     peak: NDArray[np.int64]
     peak_run: NDArray[np.int64]
     bound: Bound
+
+
+# What the kernel returns, but for the number of runs that ended.
+_COURSE = [field.name for field in fields(Course)][:-1]
 
 
 def bind(graph: Graph, runs: NDArray[np.int32]) -> Bound:
@@ -171,7 +175,7 @@ def run_queues(
             hint="static bytes and inputs alone need a larger capacity",
         )
     uses = bound.uses.copy()
-    ended, *course = simulate_queues(
+    ended, *happened = simulate_queues(
         runs,
         arrays.op_time_s,
         arrays.op_queue,
@@ -192,14 +196,14 @@ def run_queues(
         uses,
         bound.input_start,
         bound.input_instance,
-        bound.place_start,
-        bound.place_run,
+        bound.turn_start,
+        bound.turn_run,
         bound.line_start,
         bound.line,
         used,
         limits,
     )
-    found = Course(*course, bound=bound)
+    found = Course(**dict(zip(_COURSE, happened, strict=True)), bound=bound)
     if ended < runs.size:
         from ._deadlock import explain_deadlock
 

@@ -191,7 +191,7 @@ class Simulation:
 
     def instance_name(self, instance: int) -> str:
         """Name of the tensor that `instance` is one of."""
-        return self._graph.arrays.tensor_names[self._instances[0][instance]]
+        return self._graph.arrays.tensor_names[int(self._instances[0][instance])]
 
     @property
     def wait_causes(self) -> list[str]:
@@ -251,8 +251,10 @@ class Simulation:
 
     def pool_bytes(self, pool: str = DEVICE) -> NDArray[np.int64]:
         """Bytes in use in `pool` after each event, ``(2 * num_runs,)``."""
-        rows = self.pool_timeline(pool)
-        return np.sum(list(rows.values()), axis=0, dtype=np.int64)
+        total = np.zeros(2 * self.num_runs, dtype=np.int64)
+        for row in self.pool_timeline(pool).values():
+            total += row
+        return total
 
     def pool_timeline(self, pool: str = DEVICE) -> dict[str, NDArray[np.int64]]:
         """Bytes in use in `pool` after each event by category, ``(2 * num_runs,)`` each.

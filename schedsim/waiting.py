@@ -38,7 +38,7 @@ class PathStep:
 def critical_path(simulation: Simulation) -> list[PathStep]:
     """The chain of runs, each started by the one before it, up to the run that ends last.
 
-    A step that waited for its ``place`` started with the start of the one before it; all others
+    A step that waited for its ``turn`` started with the start of the one before it; all others
     with its end.
 
     Notes

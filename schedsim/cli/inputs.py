@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -315,6 +316,31 @@ def budget_option(*, required: bool) -> Callable[..., Any]:
         metavar="SIZE",
         help="Budget for the simulated peak, model state included: 8GB, 7.5GiB.",
     )
+
+
+def schedule_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--schedule FILE``, read by `given_schedule`."""
+    return click.option(
+        "--schedule", "schedule_file", metavar="FILE", help="Op names; - reads stdin."
+    )(function)
+
+
+def given_schedule(loaded: Loaded, schedule_file: str) -> Schedule:
+    """The schedule that the op names in a file, or on stdin, say."""
+    from ..schedule import Schedule
+
+    if loaded.plan is not None:
+        raise SchedsimError("both a plan and --schedule are given", hint="give one of the two")
+    data = sys.stdin.buffer.read() if schedule_file == "-" else Path(schedule_file).read_bytes()
+    try:
+        names = data.decode().split()
+    except UnicodeDecodeError:
+        raise SchedsimError(
+            f"--schedule {schedule_file}: not a text file", hint="op names with spaces between them"
+        ) from None
+    if not names:
+        raise SchedsimError(f"--schedule {schedule_file}: no op names", hint="F0 F1 loss ...")
+    return Schedule.from_names(names)
 
 
 def capacity_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from ..errors import SchedsimError
 from ..files import write_atomically
 from ..plans import Plan
 from ..schedule import Schedule
@@ -23,9 +20,11 @@ from .inputs import (
     Source,
     budget_option,
     capacity_option,
+    given_schedule,
     json_option,
     output_option,
     schedule_of,
+    schedule_option,
     workload_options,
 )
 from .show import percent, print_facts, print_json, print_table
@@ -35,7 +34,7 @@ _WAITS = {
     "nothing": "at the start",
     "queue": "behind another run",
     "input": "for an input",
-    "place": "for its place",
+    "turn": "for its turn",
     "memory": "for memory",
     "end": "at the end",
 }
@@ -43,7 +42,7 @@ _WAITS = {
 
 @click.command("simulate", short_help="Replay a plan or a list of op names, and check it.")
 @budget_option(required=False)
-@click.option("--schedule", "schedule_file", metavar="FILE", help="Op names; - reads stdin.")
+@schedule_option
 @capacity_option
 @json_option
 @output_option("Write the result to FILE as JSON, or to *.json.gz a trace for Perfetto.")
@@ -92,25 +91,10 @@ def command(
 
 def _schedule(loaded: Loaded, schedule_file: str | None) -> Schedule:
     if schedule_file is not None:
-        if loaded.plan is not None:
-            raise SchedsimError("both a plan and --schedule are given", hint="give one of the two")
-        names = _read_text(schedule_file).split()
-        if not names:
-            raise SchedsimError(f"--schedule {schedule_file}: no op names", hint="F0 F1 loss ...")
-        return Schedule.from_names(names)
+        return given_schedule(loaded, schedule_file)
     if loaded.plan is None:
         return Schedule.store_all(loaded.workload)
     return schedule_of(loaded.plan)
-
-
-def _read_text(name: str) -> str:
-    data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise SchedsimError(
-            f"--schedule {name}: not a text file", hint="op names with spaces between them"
-        ) from None
 
 
 def _problems(loaded: Loaded, simulation: Simulation, budget: int | None) -> list[str]:

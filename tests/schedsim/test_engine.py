@@ -134,7 +134,7 @@ def test_a_copy_has_its_place_in_the_schedule():
     late = simulate(*offloaded("F0 d2h:a0 F1 loss B1 h2d:a0 B0"))
     assert late.start_s.tolist()[1:2] == [0]
     assert late.start_s.tolist()[5] == 2
-    assert CAUSES[late.course.cause[5]] == "place"
+    assert CAUSES[late.course.cause[5]] == "turn"
 
 
 def test_a_message_goes_as_soon_as_it_can():
@@ -249,12 +249,12 @@ def test_a_slow_prefetch_is_the_critical_path():
         ("F1", "queue"),
         ("loss", "queue"),
         ("B1", "queue"),
-        ("h2d:r1", "place"),
+        ("h2d:r1", "turn"),
         ("B0", "input"),
     ]
     # h2d 2-8, B1 2-4; compute idles 4-8 for r1, d2h 0-1 for it and to the end 10, h2d 0-2 and 8-10.
     assert idle_s(simulation) == {
         "compute": {"input": 4},
         "d2h": {"input": 1, "end": 8.5},
-        "h2d": {"place": 2, "end": 2},
+        "h2d": {"turn": 2, "end": 2},
     }
