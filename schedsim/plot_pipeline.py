@@ -125,9 +125,9 @@ def _row(queue: str) -> int:
 def draw_pipeline(run: PipelineRun, *, axes: Axes | None = None) -> Figure:
     """A row per device, a box per stage and micro-batch, numbered by micro-batch.
 
-    Forwards are blue, what is run again red, backwards green, gradients of weights, where they come
-    apart, light blue; later chunks of a device are darker. What is left white is the bubble. Below
-    each device, thin, are the messages that it sends and its collectives.
+    Forwards are blue, what is run again orange, backwards green, gradients of weights, where they
+    come apart, light blue; later chunks of a device are darker. What is left white is the bubble.
+    Below each device, thin, are the messages that it sends and its collectives.
     """
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Patch, Rectangle
@@ -138,14 +138,14 @@ def draw_pipeline(run: PipelineRun, *, axes: Axes | None = None) -> Figure:
     figure, axes = _canvas(axes, num)
     factor, unit = _time_unit(run.makespan_s)
     edge = "white" if len(boxes) < _MOST_EDGED else "none"
-    patches: list[Any] = []
-    colours: list[Any] = []
+    patches: dict[bool, list[Any]] = {False: [], True: []}
+    colours: dict[bool, list[Any]] = {False: [], True: []}
     for box in boxes:
         thin = box.kind in ("message", "collective")
         low, high = (0.36, 0.08) if thin else (-0.4, 0.72)
         width = (box.end_s - box.start_s) / factor
-        patches.append(Rectangle((box.start_s / factor, box.row + low), width, high))
-        colours.append(_shade(COLOURS[box.kind], box.stage // num if box.stage > 0 else 0))
+        patches[thin].append(Rectangle((box.start_s / factor, box.row + low), width, high))
+        colours[thin].append(_shade(COLOURS[box.kind], box.stage // num if box.stage > 0 else 0))
         if not thin and width > _LEAST_NUMBERED * run.makespan_s / factor:
             middle = (box.start_s + box.end_s) / 2 / factor
             axes.text(
@@ -158,9 +158,13 @@ def draw_pipeline(run: PipelineRun, *, axes: Axes | None = None) -> Figure:
                 color="white" if box.kind != "weights" else "black",
                 clip_on=True,
             )
-    axes.add_collection(
-        PatchCollection(patches, facecolors=colours, edgecolors=edge, linewidths=0.4)
-    )
+    for thin, shapes in patches.items():
+        kind = "face" if thin else edge
+        axes.add_collection(
+            PatchCollection(
+                shapes, facecolors=colours[thin], edgecolors=kind, linewidths=0.2 if thin else 0.4
+            )
+        )
     axes.set(
         xlim=(0, run.makespan_s / factor or 1),
         ylim=(num - 0.4, -0.6),

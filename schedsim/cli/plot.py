@@ -42,7 +42,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
     "plot",
     cls=SuggestingGroup,
     invoke_without_command=True,
-    subcommand_metavar="timeline|gantt|frontier|schedule|validate [ARGS]...",
+    subcommand_metavar="timeline|gantt|frontier|schedule|pipeline|validate [ARGS]...",
     short_help="Draw memory over a step, the trade-off curve, or a schedule.",
 )
 @click.pass_context
