@@ -198,7 +198,7 @@ def plan_pipeline(
             pipeline = run.pipeline
     else:
         most = memory_bound(fronts, pipeline, facts.order, budget_bytes) if can_fit else bound
-        if most > bound:
+        if most > bound * (1 + OPTIMALITY_TOLERANCE):
             bound, scope = most, PERSISTENT
     least = _least_budget(pipeline, facts, mix=mix, fronts=fronts, run=run)
     status: Status = "infeasible"
