@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .edits import keep_instead, recompute_instead
+from .edits import ScheduleEditor
 from .findings import Finding, find
 from .graph import Graph, Op
 from .schedule import Schedule
@@ -189,10 +189,11 @@ def explain(workload: Chain | Graph, schedule: Schedule | None = None) -> Explan
     own = [_own_bytes(graph, i) for i in range(graph.num_ops)]
     floor = max(range(graph.num_ops), key=own.__getitem__)
     peak = simulation.peak_bytes
-    alive = _alive(graph, simulation)
+    editor = ScheduleEditor(graph, simulation.schedule)
+    alive = _alive(graph, simulation, editor)
     changes = max(1, min(MAX_CHANGES, MAX_SIMULATED_RUNS // simulation.num_runs))
-    recompute = _recomputations(graph, simulation, alive, changes)
-    keep = _keeps(graph, simulation, changes)
+    recompute = _recomputations(graph, simulation, editor, alive, changes)
+    keep = _keeps(graph, simulation, editor, changes)
     return Explanation(
         simulation=simulation,
         store_all=everything,
@@ -225,19 +226,12 @@ def _size(graph: Graph, tensor: str) -> int:
     return graph.inputs[tensor] if producer is None else graph.ops[producer].writes[tensor]
 
 
-def _alive(graph: Graph, simulation: Simulation) -> tuple[Alive, ...]:
-    peak = simulation.peak_run
-    runs = simulation.schedule.bind(graph)
-    later: dict[str, int] = {}
-    for k in range(runs.size - 1, peak - 1, -1):
-        for tensor in graph.ops[int(runs[k])].reads:
-            later[tensor] = k
+def _alive(graph: Graph, simulation: Simulation, editor: ScheduleEditor) -> tuple[Alive, ...]:
+    runs = editor.runs
     found = []
     for live in simulation.live_tensors():
         made = graph.producer(live.name)
-        following = later.get(live.name)
-        if following is not None and following > live.last_run:
-            following = None
+        following = editor.next_read(live.name, simulation.peak_run)
         found.append(
             Alive(
                 live.name,
@@ -253,7 +247,11 @@ def _alive(graph: Graph, simulation: Simulation) -> tuple[Alive, ...]:
 
 
 def _recomputations(
-    graph: Graph, simulation: Simulation, alive: tuple[Alive, ...], limit: int
+    graph: Graph,
+    simulation: Simulation,
+    editor: ScheduleEditor,
+    alive: tuple[Alive, ...],
+    limit: int,
 ) -> tuple[Change, ...]:
     """What letting go across the peak buys, for what a run wrote and for each tensor of it."""
     busy = _touched(graph.ops[graph.op_index(simulation.peak_op)])
@@ -268,7 +266,7 @@ def _recomputations(
     found = []
     for group in largest[:limit]:
         names = tuple(tensor.name for tensor in group)
-        changed = recompute_instead(graph, simulation.schedule, names, simulation.peak_run)
+        changed = editor.recompute_instead(names, simulation.peak_run)
         if changed is not None:
             change = _change(graph, simulation, changed, "recompute", group[0].written_op, names)
             if change.peak_change_bytes < 0:
@@ -276,17 +274,16 @@ def _recomputations(
     return tuple(sorted(found, key=lambda c: (-c.bytes_per_s, c.peak_change_bytes)))
 
 
-def _keeps(graph: Graph, simulation: Simulation, limit: int) -> tuple[Change, ...]:
+def _keeps(
+    graph: Graph, simulation: Simulation, editor: ScheduleEditor, limit: int
+) -> tuple[Change, ...]:
     """What not repeating a run buys."""
-    runs = simulation.schedule.bind(graph)
-    seconds = simulation.run_s
-    first = np.zeros(runs.size, dtype=bool)
-    first[np.unique(runs, return_index=True)[1]] = True
-    repeats = sorted(np.flatnonzero(~first).tolist(), key=lambda k: -seconds[k])
+    runs, seconds = editor.runs, simulation.run_s
+    repeats = sorted(np.flatnonzero(~editor.is_first).tolist(), key=lambda k: -seconds[k])
     found = []
     for k in repeats[:limit]:
         op = graph.ops[int(runs[k])]
-        changed = keep_instead(graph, simulation.schedule, [k])
+        changed = editor.keep_instead([k])
         change = _change(graph, simulation, changed, "keep", op.name, tuple(op.writes))
         found.append(change)
     return tuple(sorted(found, key=lambda c: (max(0, c.peak_change_bytes), c.time_change_s)))

@@ -19,6 +19,7 @@ COMMANDS = (
     "explain",
     "pipeline",
     "plot",
+    "report",
     "profile",
     "validate",
     "planners",

@@ -209,17 +209,18 @@ class Source:
             )
         if found is not None:
             check_plan(found, workload, measured=self.is_model)
-            workload = resolve(workload, found.variants)
-        return Loaded(workload, lines, found)
+            return Loaded(resolve(workload, found.variants), lines, found, workload)
+        return Loaded(workload, lines, found, workload)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a `Source` holds."""
+    """What a `Source` holds: `given` is the workload without the variants of the plan."""
 
     workload: Chain | Graph
     assumptions: tuple[str, ...]
     plan: Plan | None
+    given: Chain | Graph
 
     def label(self, op_name: str) -> str:
         """An op's name, with that of its stage where it has one."""

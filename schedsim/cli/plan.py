@@ -197,6 +197,7 @@ def _next_steps(
     steps += [
         (f"schedsim simulate {arguments} {file}", "replay it"),
         (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
+        (f"schedsim explain {arguments} {file}", "why its peak is there"),
         (f"schedsim compare {arguments} --mem {budget}", "other planners"),
     ]
     width = max(len(step) for step, _ in steps)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import schedsim
 from schedsim import Chain, Graph, InvalidScheduleError, Op, Schedule, explain, simulate
 from schedsim.cli.app import run
-from schedsim.edits import keep_instead, recompute_instead
+from schedsim.edits import ScheduleEditor
 
 CHAIN = Chain.from_arrays(
     "four", 4, forward_s=[1] * 4, backward_s=[2] * 4, output_bytes=[4] * 4, saved_bytes=[20] * 4
@@ -58,7 +58,9 @@ def test_changes_of_random_schedules_are_legal_and_priced(seed):
         busy = {*graph.ops[graph.op_index(before.peak_op)].reads}
         if tensor.name in busy or tensor.written_run < 0:
             continue
-        changed = recompute_instead(graph, before.schedule, [tensor.name], before.peak_run)
+        changed = ScheduleEditor(graph, before.schedule).recompute_instead(
+            [tensor.name], before.peak_run
+        )
         if changed is not None:
             assert len(changed) > len(before.schedule), number
             at = simulate(graph, changed)
@@ -98,10 +100,10 @@ def test_keeping_drops_what_only_served_the_repeat():
     )
     graph = Graph("g", ops)
     schedule = runs("f g f g b")
-    assert keep_instead(graph, schedule, [3]).names == ["f", "g", "b"]
-    assert keep_instead(graph, schedule, [2]).names == ["f", "g", "g", "b"]
+    assert ScheduleEditor(graph, schedule).keep_instead([3]).names == ["f", "g", "b"]
+    assert ScheduleEditor(graph, schedule).keep_instead([2]).names == ["f", "g", "g", "b"]
     with pytest.raises(ValueError, match="first run"):
-        keep_instead(graph, schedule, [0])
+        ScheduleEditor(graph, schedule).keep_instead([0])
 
 
 def test_useless_repeats_that_were_there_stay():
@@ -109,7 +111,7 @@ def test_useless_repeats_that_were_there_stay():
     schedule = Schedule.from_names(
         ["F0", "F0", "F1", "F2", "F3", "loss", "B3", "F1", "F2", "B2", "B1", "B0"]
     )
-    kept = keep_instead(CHAIN.graph, schedule, [8]).names
+    kept = ScheduleEditor(CHAIN.graph, schedule).keep_instead([8]).names
     assert kept == runs("F0 F0 F1 F2 F3 loss B3 F1 B2 B1 B0").names
 
 
@@ -123,7 +125,7 @@ def test_ops_that_run_once_are_not_run_again():
             Op("b", "backward", reads=("x", "y")),
         ),
     )
-    assert recompute_instead(graph, Schedule.store_all(graph), ["x"], 1) is None
+    assert ScheduleEditor(graph, Schedule.store_all(graph)).recompute_instead(["x"], 1) is None
 
 
 def test_what_is_alive_says_who_waits_for_it():
