@@ -18,6 +18,7 @@ COMMANDS = (
     "compare",
     "sweep",
     "explain",
+    "pipeline",
     "plot",
     "report",
     "export",
