@@ -35,6 +35,7 @@ def rematerialize(
     max_shapes: int = 8,
     keep_gradients: bool = False,
     extra_bytes: int = 0,
+    costs: str = "measured",
     **options: Any,
 ) -> Rematerialized:
     """`model` as a module that gives the loss of a step and trains within `budget`.
@@ -69,6 +70,9 @@ def rematerialize(
         ``zero_grad(set_to_none=False)``. The block level always does.
     extra_bytes
         Whatever else is resident: buckets of DistributedDataParallel, an averaged copy.
+    costs
+        ``"measured"``: the plan of least time here. ``"operations"``: of the fewest floating-point
+        operations run again, at the op level; its overhead then is a share of these.
 
     Returns
     -------
@@ -104,6 +108,7 @@ def rematerialize(
         time_limit_s=time_limit_s,
         keep_gradients=keep_gradients,
         extra_bytes=extra_bytes,
+        costs=costs,
         options=options,
     )
     arguments, keywords = _unpacked(model, inputs, device)

@@ -67,6 +67,7 @@ class Rematerialized(nn.Module):
         self._budget_bytes: int | None = None
         self._num_inputs: int | None = None
         self._planned: OrderedDict[Any, PlannedStep] = OrderedDict()
+        self._captured: OrderedDict[Any, CapturedStep] = OrderedDict()
         hidden["forward"] = _Forward(self)
 
     # -- a step -------------------------------------------------------------------------------
@@ -89,7 +90,13 @@ class Rematerialized(nn.Module):
                 f"the step is not as planned: {_difference(known, key)}",
                 hint="shapes='plan' plans once for each shape; or pad the inputs",
             )
-        captured = capture_step(self._model, inputs, keywords, self._settings)
+        captured = self._captured.pop(key, None)
+        if captured is None:
+            captured = capture_step(self._model, inputs, keywords, self._settings)
+        # Kept whatever comes of the plan: another budget takes no new capture.
+        self._captured[key] = captured
+        while len(self._captured) > self._max_shapes:
+            self._captured.popitem(last=False)
         return self._keep(key, self._plan(captured, (inputs, keywords)))
 
     def adopt(self, captured: CapturedStep, plan: Plan, inputs: Any, keywords: Any) -> None:
@@ -101,7 +108,10 @@ class Rematerialized(nn.Module):
         self._keep(self._key(inputs, keywords), planned)
 
     def replan(self, budget: int | str) -> None:
-        """Forget all plans; steps are planned anew within `budget` when they come."""
+        """Forget all plans; steps are planned anew within `budget` when they come.
+
+        What was captured and measured for the shapes seen is kept.
+        """
         from dataclasses import replace
 
         self._settings = replace(self._settings, budget=budget)

@@ -25,11 +25,12 @@ from .block_level.module import loss_of
 from .block_level.replay import untouched
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
-from .costs import measured_costs
+from .costs import counted_costs, measured_costs
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
 
 LEVELS = ("auto", "op", "block")
+COSTS = ("measured", "operations")
 UNLIMITED_BYTES = 2**53 - 1
 
 
@@ -49,11 +50,18 @@ class Settings:
     time_limit_s: float = 10.0
     keep_gradients: bool = False
     extra_bytes: int = 0
+    costs: str = "measured"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
             raise SchedsimError(f"level={self.level!r} is unknown", hint="auto, op or block")
+        if self.costs not in COSTS:
+            raise SchedsimError(f"costs={self.costs!r} is unknown", hint=" or ".join(COSTS))
+        if self.costs != "measured" and self.level == "block":
+            raise SchedsimError(
+                f"costs={self.costs!r} at the block level", hint="blocks have measured times alone"
+            )
 
 
 @dataclass(frozen=True)
@@ -184,7 +192,10 @@ def _by_op(
         # What traced code notes is not left behind: only a run tells the class of the output.
         with torch.no_grad(), untouched(model):
             own.note(model(*inputs, **keywords))
-    captured = captured.with_costs(measured_costs(captured, next(model.parameters()).device))
+    costs = measured_costs(captured, next(model.parameters()).device)
+    if settings.costs == "operations":
+        costs = counted_costs(captured, costs)
+    captured = captured.with_costs(costs)
     static = captured.graph.static_bytes
     if settings.keep_gradients:
         added += state.gradients_bytes
