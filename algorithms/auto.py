@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 from schedsim.chain import Chain
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.graph import Graph
 from schedsim.plans import Plan, with_candidates
 
@@ -18,6 +19,7 @@ from .chains.persistent import MAX_STAGES, WorkLimitReached
 from .chains.revolve import revolve
 from .chains.rotor import rotor
 from .graphs._cuts import Order
+from .graphs.hierarchical import LARGE, hierarchical
 from .graphs.local_search import local_search
 from .store_all import store_all
 
@@ -38,8 +40,9 @@ def auto(
 
     Store-all where it fits. A chain then is for the exact frontier; where that has too many break
     points, for rotor with as many slots as the gap asks for; beyond `MAX_STAGES`, for the best of
-    the heuristics. A graph is for `local_search` beside the bound of `cuts`. The plan's candidates
-    list what was tried.
+    the heuristics. A graph is for `local_search` beside the bound of `cuts`; a large one that is a
+    line of blocks for `hierarchical`, which brings the search a schedule to start from. The plan's
+    candidates list what was tried.
 
     Parameters
     ----------
@@ -95,16 +98,23 @@ def _of_graph(
     started = time.perf_counter()
     tried = [store_all(graph, budget_bytes)]
     if not tried[0].feasible:
-        searched = local_search(
-            graph,
-            budget_bytes,
-            order=order,
-            time_limit_s=time_limit_s,
-            seed=seed,
-            gap=_GRAPH_GAP if gap is None else gap,
-        )
-        tried.append(searched)
+        options: dict[str, Any] = {
+            "order": order,
+            "time_limit_s": time_limit_s,
+            "seed": seed,
+            "gap": _GRAPH_GAP if gap is None else gap,
+        }
+        tried.append(_searched(graph, budget_bytes, options))
     return _best("auto", tried, started)
+
+
+def _searched(graph: Graph, budget_bytes: int, options: dict[str, Any]) -> Plan:
+    if graph.num_ops >= LARGE:
+        try:
+            return hierarchical(graph, budget_bytes, **options)
+        except UnsupportedError:
+            pass  # no line of blocks
+    return local_search(graph, budget_bytes, **options)
 
 
 def _best(name: str, tried: list[Plan], started: float) -> Plan:
