@@ -127,7 +127,7 @@ class Bench:
         row, step = {}, None
         for _ in range(_TRIES):
             try:
-                planned = self._planned(aim, costs)
+                planned = self.planned(aim, costs)
             except InfeasibleBudgetError as error:
                 return {"status": "infeasible", "reason": str(error).partition("\n")[0]}, None
             plan = planned.plan
@@ -152,7 +152,8 @@ class Bench:
             row["gradients"] = self.difference(step)
         return row, step
 
-    def _planned(self, budget_bytes: int, costs: str) -> Any:
+    def planned(self, budget_bytes: int, costs: str = "measured") -> Any:
+        """The planned step within `budget_bytes`, and its module."""
         subject = self.subject
         if costs not in self._ours:
             # Captured once; every budget is another plan.
