@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--quick", action="store_true", help="small models")
-    parser.add_argument("--time-limit", type=float, default=2.0, help="seconds for each plan")
+    parser.add_argument("--time-limit", type=float, default=1.5, help="seconds for each plan")
     parser.add_argument("--results", type=Path, default=RESULTS / "budgets.jsonl")
     args = parser.parse_args()
     torch.set_num_threads(1)
