@@ -75,8 +75,9 @@ class CapturedStep:
         ``"op"`` or ``"block"``.
     make_module
         From a schedule to the module that runs it.
-    on_host
-        Whether the step's memory is the host's.
+    most_states_bytes
+        Of generator states for repeated dropout, where these are in the memory that the plan is
+        for: the host's. The graph does not count them.
     output_class
         Of a model that gives its own loss in an output object: that object's class.
     """
@@ -87,7 +88,7 @@ class CapturedStep:
     make_module: Callable[[Schedule], nn.Module]
     notes: tuple[str, ...]
     output_class: type | None
-    on_host: bool = False
+    most_states_bytes: int = 0
 
     @property
     def added_bytes(self) -> int:
@@ -211,7 +212,7 @@ def _by_op(
         captured.module,
         captured.notes,
         own.output_class,
-        on_host=captured.backend == "cpu",
+        most_states_bytes=_most_states_bytes(captured),
         _own_static_bytes=static,
     )
 
@@ -269,16 +270,16 @@ def plan_step(
     options = dict(settings.options)
     if settings.planner in ("auto", "local_search"):
         options.setdefault("time_limit_s", settings.time_limit_s)
-    plan, module = _planned(captured, budget_bytes, settings.planner, options)
+    plan, module = _planned(captured, budget_bytes, 0, settings.planner, options)
     states_bytes = _states_bytes(captured, module)
     spare_bytes = 0
     for _ in range(_STATE_TRIES):
         if plan.peak_bytes is None or plan.peak_bytes + states_bytes <= budget_bytes:
             break
-        # The graph does not know of them: its budget is what they leave; twice as many the
-        # next time, as another plan may repeat more.
-        spare_bytes = max(states_bytes, 2 * spare_bytes)
-        plan, module = _planned(captured, budget_bytes - spare_bytes, settings.planner, options)
+        # The graph's budget is what they leave; twice as many the next time, as another plan
+        # may repeat more.
+        spare_bytes = min(max(states_bytes, 2 * spare_bytes), captured.most_states_bytes)
+        plan, module = _planned(captured, budget_bytes, spare_bytes, settings.planner, options)
         states_bytes = _states_bytes(captured, module)
     plan = replace(
         plan,
@@ -294,9 +295,14 @@ def plan_step(
 
 
 def _planned(
-    captured: CapturedStep, budget_bytes: int, planner: str, options: Mapping[str, Any]
+    captured: CapturedStep,
+    budget_bytes: int,
+    spare_bytes: int,
+    planner: str,
+    options: Mapping[str, Any],
 ) -> tuple[Plan, nn.Module]:
-    plan = try_plan(captured.workload, budget_bytes, planner, **options)
+    """The plan within all but `spare_bytes` of the budget, and its module."""
+    plan = try_plan(captured.workload, budget_bytes - spare_bytes, planner, **options)
     if plan.schedule is None:
         proven = int(plan.options.get("least_memory_bytes", 0))
         if proven > budget_bytes:
@@ -309,6 +315,9 @@ def _planned(
                     binding_op=near.binding_op,
                 )
         least = plan.min_feasible_bytes
+        if least is not None:
+            least += captured.most_states_bytes
+            plan = replace(plan, min_feasible_bytes=least)
         where = f", set by {plan.binding_op!r}" if plan.binding_op else ""
         raise InfeasibleBudgetError(
             f"a step of {captured.workload.name} does not fit {format_bytes(budget_bytes)} at the "
@@ -323,11 +332,14 @@ def _planned(
 
 
 def _states_bytes(captured: CapturedStep, module: nn.Module) -> int:
-    """The most bytes of generator states kept for repeated dropout, where the graph's memory is.
+    """The most bytes of generator states kept by `module`, where they count."""
+    return int(getattr(module, "replay_bytes", 0)) if captured.most_states_bytes else 0
 
-    They are host memory: beside activations that are on the host too, they count.
-    """
-    return int(getattr(module, "replay_bytes", 0)) if captured.on_host else 0
+
+def _most_states_bytes(captured: CapturedGraph) -> int:
+    if captured.backend != "cpu":
+        return 0
+    return sum(call.random for call in captured.program.calls) * torch.get_rng_state().numel()
 
 
 def store_all_peak(captured: CapturedStep) -> int:

@@ -18,7 +18,9 @@ def write_table(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def _page(rows: list[dict[str, Any]]) -> list[str]:
-    peers = [row for row in rows if "over_peer" in row.get("ours", {})]
+    peers = [
+        row for row in rows if "over_peer" in row.get("ours", {}) and "lost" not in row["gradients"]
+    ]
     lines = ["# Peers", "", *_about(rows), ""]
     if peers:
         slower = [r for r in peers if r["ours"]["over_peer"]["low"] > 1 + NOISE]
@@ -78,7 +80,8 @@ def _about(rows: list[dict[str, Any]]) -> list[str]:
         "rounds of interleaved steps (plain, peer, ours): other work on the machine is left out,",
         "but it shares caches and memory, so that a few percent are noise. *helped*: ckptplan and",
         "torch's SAC ILP measure with CUDA alone; bytes of blocks and times of ops were measured",
-        "here and given to them.",
+        "here and given to them. Compiled dropout draws other numbers than the plain model's: its",
+        "gradients are others. A setting that loses gradients is no peer, and is not counted.",
         f"{where}" + (f", load {min(loads):.1f} to {max(loads):.1f}." if loads else "."),
     ]
 

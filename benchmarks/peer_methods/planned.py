@@ -222,6 +222,10 @@ def _estimated(name: str, quick: bool, helped: bool) -> tuple[Any, Any, list[str
                 entered._estimate_runtime = cpu.estimate
             forward()
         info = aggregate_stats(model, tracker, times, estimator, torch.device("cpu"))
+    for stats in info["mod_stats"]:
+        # Its piecewise fit divides by zero for a module of few ops: a line instead.
+        if any(value != value for value in stats["slopes"]):
+            stats.update(slopes=[1.0], intercepts=[0.0], n_segments=1)
     root = type(model).__name__
     paths = {id(module): path for path, module in model.named_modules()}
     names = [f"{root}.{paths[id(block)]}" for block in fake.blocks]

@@ -26,8 +26,8 @@ def eager_factor(p: float, dtype: torch.dtype) -> float | None:
     """
     if not 0.0 < p < 1.0:
         return None
-    factor = float(torch.ones((), dtype=dtype).div_(1.0 - p))
-    probe = torch.linspace(0.5, 2.0, 1000).to(dtype)
+    factor = float(torch.ones((), dtype=dtype, device="cpu").div_(1.0 - p))
+    probe = torch.linspace(0.5, 2.0, 1000, device="cpu").to(dtype)
     same = torch.equal(probe * factor, probe * (1.0 / (1.0 - p)))
     return None if same else factor
 
