@@ -13,7 +13,7 @@ from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..trace import is_trace_name, write_trace
 from ..units import format_bytes, format_bytes_short, format_seconds
-from ..waiting import idle_s
+from ..waiting import critical_s, idle_s
 from .app import NO, YES
 from .inputs import (
     Loaded,
@@ -144,6 +144,7 @@ def _document(
             }
             for number, (queue, busy) in enumerate(simulation.busy_s.items())
         ],
+        "critical_s": critical_s(simulation),
         "pools": [
             {"name": pool, "peak_bytes": peak, "capacity_bytes": capacities.get(pool)}
             for pool, peak in simulation.peak_by_pool.items()
@@ -182,6 +183,10 @@ def _show(
             f"store-all {format_seconds(simulation.store_all_s)}",
         )
     )
+    if len(simulation.queue_names) > 1:
+        path = sorted(critical_s(simulation).items(), key=lambda item: -item[1])
+        share = ", ".join(f"{queue} {format_seconds(time)}" for queue, time in path)
+        facts.append(("critical path", share))
     print_facts(facts)
     if len(simulation.queue_names) > 1 or len(simulation.pool_names) > 1 or capacities:
         _show_queues(simulation)
