@@ -164,12 +164,17 @@ def write_figure(rows: list[dict[str, Any]], path: Path) -> None:
         axes = chart.add_subplot(height, columns, number + 1)
         mine = [row for row in rows if row["model"] == name]
         for method, mark in marks.items():
-            points = [r for r in mine if r["method"] == method and "over_plain" in r]
+            points = [
+                r
+                for r in mine
+                if r["method"] == method and "over_plain" in r and "lost" not in r["gradients"]
+            ]
             if points:
                 handles[method] = axes.scatter(
                     [r["peak_bytes"] / MIB for r in points],
                     [r["over_plain"]["median"] for r in points],
                     marker=mark,
+                    color=f"C{methods.index(method)}",
                     s=22,
                     alpha=0.8,
                 )
@@ -181,6 +186,12 @@ def write_figure(rows: list[dict[str, Any]], path: Path) -> None:
             if r["over_plain"]["median"] < best:
                 best = r["over_plain"]["median"]
                 front.append((r["peak_bytes"] / MIB, best))
+        axes.scatter(
+            [r["peak_bytes"] / MIB for r in ours],
+            [r["over_plain"]["median"] for r in ours],
+            color="black",
+            s=6,
+        )
         if front:
             [handles["schedsim"]] = axes.plot(
                 *zip(*front, strict=True), "k.-", linewidth=1.2, markersize=4
