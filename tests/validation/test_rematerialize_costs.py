@@ -24,11 +24,11 @@ def a_model():
 
 
 def test_a_plan_by_operations_repeats_no_product_where_it_need_not():
-    """Half of the activations are outputs of GELU, which take no product to have again."""
+    """Outputs of GELU take no product to have again."""
     model, inputs = a_model()
     plain = count_flops(lambda: LOSS(model(inputs[0]), inputs[1]).backward())
     module = schedsim.rematerialize(
-        model, inputs, "70%", LOSS, costs="operations", time_limit_s=1.0
+        model, inputs, "80%", LOSS, costs="operations", time_limit_s=1.0
     )
     assert count_flops(lambda: module(*inputs).backward()) == plain
     assert sum(module.run_counts.values()) > len(module.run_counts)
