@@ -68,9 +68,11 @@ def _page(rows: list[dict[str, Any]]) -> list[str]:
 def _about(rows: list[dict[str, Any]]) -> list[str]:
     plain = next((row for row in rows if row["method"] == "plain"), {})
     loads = [row["load"] for row in rows if "load" in row]
+    found = sorted({row["rounds"] for row in rows if "rounds" in row})
+    rounds = " to ".join(map(str, dict.fromkeys([*found[:1], *found[-1:]])))
     where = (
         f"{plain.get('device', '?')}, torch {plain.get('torch', '?')}, "
-        f"{plain.get('threads', '?')} thread, {plain.get('rounds', '?')} rounds, "
+        f"{plain.get('threads', '?')} thread, {rounds} rounds, "
         f"{plain.get('day', '?')}"
     )
     return [
