@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     apply: Any
     rematerialize: Any
     watch: Any
+    ways: Any
 
 __all__ = [
     "Chain",
@@ -66,9 +67,15 @@ __all__ = [
     "save",
     "simulate",
     "watch",
+    "ways",
 ]
 
-_NEED_TORCH = {"apply": "rematerialize", "rematerialize": "rematerialize", "watch": "watch"}
+_NEED_TORCH = {
+    "apply": "rematerialize",
+    "rematerialize": "rematerialize",
+    "watch": "watch",
+    "ways": "rematerialize",
+}
 
 
 def __getattr__(name: str) -> Any:

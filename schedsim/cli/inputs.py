@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,6 +167,7 @@ class Source:
         workload: Chain | Graph | None = None
         found: Plan | None = None
         lines: tuple[str, ...] = ()
+        origin: dict[str, Any] = {}
         if self.level and not self.is_model:
             raise SchedsimError(
                 f"--level {self.level} is of a model", hint="a formula takes --granularity"
@@ -176,7 +178,7 @@ class Source:
                 from ..validation.targets import read_target
 
                 built = read_target(name, level=self.level, device=self.options["device"])
-                workload, lines = built.workload, built.lines
+                workload, lines, origin = built.workload, built.lines, built.origin
                 continue
             item = _load(name)
             if isinstance(item, Plan):
@@ -209,18 +211,27 @@ class Source:
             )
         if found is not None:
             check_plan(found, workload, measured=self.is_model)
-            return Loaded(resolve(workload, found.variants), lines, found, workload)
-        return Loaded(workload, lines, found, workload)
+            return Loaded(resolve(workload, found.variants), lines, found, workload, origin)
+        return Loaded(workload, lines, found, workload, origin)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a `Source` holds: `given` is the workload without the variants of the plan."""
+    """What a `Source` holds.
+
+    Attributes
+    ----------
+    given
+        The workload without the variants of the plan.
+    origin
+        Of a model, what a plan says for `schedsim.apply`.
+    """
 
     workload: Chain | Graph
     assumptions: tuple[str, ...]
     plan: Plan | None
     given: Chain | Graph
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def label(self, op_name: str) -> str:
         """An op's name, with that of its stage where it has one."""

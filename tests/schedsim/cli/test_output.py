@@ -32,6 +32,7 @@ FORMULA_OPTIONS = {
 }  # fmt: skip
 OWN_OPTIONS = {
     ("plan",): {
+        *("--accumulate", "--chunk", "--ways"),
         *("--allow", "--gap", "--json", "--mem", "--order", "--output", "--planner"),
         *("--search-seed", "--slots", "--time-limit"),
     },
