@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from schedsim.chain import Chain
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.graph import Graph
 from schedsim.plans import Plan, with_candidates
 from schedsim.variants import check_allowed, graph_options
@@ -21,6 +21,7 @@ from .chains.persistent import MAX_STAGES, WorkLimitReached
 from .chains.revolve import revolve
 from .chains.rotor import rotor
 from .graphs._cuts import Order
+from .graphs.hierarchical import LARGE, hierarchical
 from .graphs.local_search import local_search
 from .graphs.variant_search import variant_search
 from .store_all import store_all
@@ -44,8 +45,9 @@ def auto(
 
     Store-all where it fits. A chain then is for the exact frontier; where that has too many break
     points, for rotor with as many slots as the gap asks for; beyond `MAX_STAGES`, for the best of
-    the heuristics. A graph is for `local_search` beside the bound of `cuts`. The plan's candidates
-    list what was tried.
+    the heuristics. A graph is for `local_search` beside the bound of `cuts`; a large one that is a
+    line of blocks for `hierarchical`, which brings the search a schedule to start from. The plan's
+    candidates list what was tried.
 
     Parameters
     ----------
@@ -134,9 +136,22 @@ def _of_graph(
             )
         else:
             if max_moves is not None:
+                # What is to be the same every time is the search alone.
                 options |= {"max_moves": max_moves, "num_threads": 1}
-            tried.append(local_search(graph, budget_bytes, time_limit_s=time_limit_s, **options))
+                search = local_search
+            else:
+                search = _searched
+            tried.append(search(graph, budget_bytes, time_limit_s=time_limit_s, **options))
     return _best("auto", tried, started)
+
+
+def _searched(graph: Graph, budget_bytes: int, **options: Any) -> Plan:
+    if graph.num_ops >= LARGE:
+        try:
+            return hierarchical(graph, budget_bytes, **options)
+        except UnsupportedError:
+            pass  # no line of blocks
+    return local_search(graph, budget_bytes, **options)
 
 
 def _best(name: str, tried: list[Plan], started: float) -> Plan:

@@ -35,6 +35,7 @@ def rematerialize(
     max_shapes: int = 8,
     keep_gradients: bool = False,
     extra_bytes: int = 0,
+    costs: str = "measured",
     chunk: Any = None,
     accumulate: int | str | None = None,
     offload: Any = None,
@@ -73,6 +74,9 @@ def rematerialize(
         ``zero_grad(set_to_none=False)``. The block level always does.
     extra_bytes
         Whatever else is resident: buckets of DistributedDataParallel, an averaged copy.
+    costs
+        ``"measured"``: the plan of least time here. ``"operations"``: of the fewest floating-point
+        operations run again, at the op level; its overhead then is a share of these.
     chunk
         Compute the language-model head with its cross entropy, and feed-forward layers, over parts
         of the tokens: ``{"head": 8, "mlp": 4}``, ``"auto"`` for where it is quickest, or ``None``.
@@ -120,6 +124,7 @@ def rematerialize(
         time_limit_s=time_limit_s,
         keep_gradients=keep_gradients,
         extra_bytes=extra_bytes,
+        costs=costs,
         options=options,
         chunk=chunk,
         accumulate=accumulate,

@@ -70,6 +70,7 @@ class Rematerialized(nn.Module):
         self._budget_bytes: int | None = None
         self._num_inputs: int | None = None
         self._planned: OrderedDict[Any, PlannedStep] = OrderedDict()
+        self._captured: OrderedDict[Any, CapturedStep] = OrderedDict()
         hidden["forward"] = _Forward(self)
 
     # -- a step -------------------------------------------------------------------------------
@@ -120,10 +121,14 @@ class Rematerialized(nn.Module):
 
         captured, settings = captured_for(plan, self._model, inputs, keywords, self._settings)
         self._settings = replace(settings, budget=plan.budget_bytes)
+        self._captured.clear()  # these were of the settings before
         self.adopt(captured, plan, inputs, keywords)
 
     def replan(self, budget: int | str) -> None:
-        """Forget all plans; steps are planned anew within `budget` when they come."""
+        """Forget all plans; steps are planned anew within `budget` when they come.
+
+        What was captured and measured for the shapes seen is kept.
+        """
         self._settings = replace(self._settings, budget=budget)
         self._budget_bytes = None
         self._planned.clear()
@@ -132,7 +137,7 @@ class Rematerialized(nn.Module):
         model, settings = self._model, self._settings
         given = (inputs, keywords)
         if not wanted(settings):
-            captured = capture_step(model, inputs, keywords, settings)
+            captured = self._captured_for(inputs, keywords)
             most = store_all_peak(captured)
             if self._budget_bytes is None:
                 self._budget_bytes = resolved_budget(settings, captured, model, given)[0]
@@ -149,6 +154,17 @@ class Rematerialized(nn.Module):
         self._budget_bytes = budget_bytes
         most = store_all_peak(first if first is not None else chosen.captured)
         return planned_step(chosen.captured, chosen.plan, most, chosen.settings, chosen.ways)
+
+    def _captured_for(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> CapturedStep:
+        """The step captured, once for inputs like these: another budget takes no new capture."""
+        key = self._key(inputs, keywords)
+        captured = self._captured.pop(key, None)
+        if captured is None:
+            captured = capture_step(self._model, inputs, keywords, self._settings)
+        self._captured[key] = captured
+        while len(self._captured) > self._max_shapes:
+            self._captured.popitem(last=False)
+        return captured
 
     def _keep(self, key: Any, planned: PlannedStep) -> PlannedStep:
         if self._num_inputs is None:

@@ -28,7 +28,7 @@ from .block_level.replay import untouched
 from .block_level.transfers import measured_links
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
-from .costs import measured_costs
+from .costs import counted_costs, measured_costs
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
 from .ways.accumulate import AccumulatedStep
@@ -37,7 +37,9 @@ from .ways.chunk import chunked, read_chunks
 from .ways.microbatch import Part, Splitter, bytes_of, check_splits, clone_tensors
 
 LEVELS = ("auto", "op", "block")
+COSTS = ("measured", "operations")
 UNLIMITED_BYTES = 2**53 - 1
+_STATE_TRIES = 4
 SCALARS_BYTES = 16
 """Of a micro-batch's loss and count, in a step of several."""
 
@@ -58,6 +60,7 @@ class Settings:
     time_limit_s: float = 10.0
     keep_gradients: bool = False
     extra_bytes: int = 0
+    costs: str = "measured"
     options: Mapping[str, Any] = field(default_factory=dict)
     chunk: Any = None
     accumulate: int | str | None = None
@@ -67,6 +70,12 @@ class Settings:
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
             raise SchedsimError(f"level={self.level!r} is unknown", hint="auto, op or block")
+        if self.costs not in COSTS:
+            raise SchedsimError(f"costs={self.costs!r} is unknown", hint=" or ".join(COSTS))
+        if self.costs != "measured" and self.level == "block":
+            raise SchedsimError(
+                f"costs={self.costs!r} at the block level", hint="blocks have measured times alone"
+            )
         num = self.accumulate
         whole = isinstance(num, int) and not isinstance(num, bool) and num >= 1
         if not (num is None or num == "auto" or whole):
@@ -91,6 +100,9 @@ class CapturedStep:
     make_module
         From a schedule to the module that runs it; of blocks, with the graph of its copies and the
         capacities within which they were planned.
+    most_states_bytes
+        Of generator states for repeated dropout, where these are in the memory that the plan is
+        for: the host's. The graph does not count them.
     output_class
         Of a model that gives its own loss in an output object: that object's class.
     splitter, num_parts, part_size, others
@@ -112,6 +124,7 @@ class CapturedStep:
     others: Mapping[int, CapturedStep] = field(default_factory=dict)
     kept_gradients_bytes: int = 0
     device: torch.device | str = "cpu"
+    most_states_bytes: int = 0
 
     @property
     def store_all_s(self) -> float:
@@ -291,7 +304,10 @@ def _by_op(
         # What traced code notes is not left behind: only a run tells the class of the output.
         with torch.no_grad(), untouched(model):
             own.note(model(*inputs, **keywords))
-    captured = captured.with_costs(measured_costs(captured, next(model.parameters()).device))
+    costs = measured_costs(captured, next(model.parameters()).device)
+    if settings.costs == "operations":
+        costs = counted_costs(captured, costs)
+    captured = captured.with_costs(costs)
     static = captured.graph.static_bytes
     # From the second micro-batch on, gradients are there before the step; the caller's may be too.
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
@@ -305,6 +321,7 @@ def _by_op(
         captured.notes,
         own.output_class,
         kept_gradients_bytes=kept,
+        most_states_bytes=_most_states_bytes(captured),
         _own_static_bytes=static,
     )
 
@@ -366,7 +383,53 @@ def plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings)
         return _plan_copies(captured, budget_bytes, settings, options)
     if settings.planner in ("auto", "local_search"):
         options.setdefault("time_limit_s", settings.time_limit_s)
-    return try_plan(captured.workload, budget_bytes, settings.planner, **options)
+    plan = try_plan(captured.workload, budget_bytes, settings.planner, **options)
+    return _beside_states(captured, plan, budget_bytes, settings.planner, options)
+
+
+def _beside_states(
+    captured: CapturedStep, plan: Plan, budget_bytes: int, planner: str, options: dict[str, Any]
+) -> Plan:
+    """`plan`, or another whose generator states fit beside it; the least that fits is named so."""
+    spare_bytes = 0
+    for _ in range(_STATE_TRIES):
+        states_bytes = _states_bytes(captured, plan)
+        if plan.peak_bytes is None or plan.peak_bytes + states_bytes <= budget_bytes:
+            break
+        # The graph's budget is what they leave; twice as many the next time, as another plan
+        # may repeat more.
+        spare_bytes = min(max(states_bytes, 2 * spare_bytes), captured.most_states_bytes)
+        plan = try_plan(captured.workload, budget_bytes - spare_bytes, planner, **options)
+    if plan.schedule is not None:
+        states_bytes = _states_bytes(captured, plan)
+        counted = {"generator_states_bytes": states_bytes} if states_bytes else {}
+        return replace(plan, options={**plan.options, **counted})
+    if int(plan.options.get("least_memory_bytes", 0)) > budget_bytes:
+        # One op alone needs more, so that nothing was searched for: do it for the message.
+        near = try_plan(
+            captured.workload, int(plan.options["least_memory_bytes"]), planner, **options
+        )
+        if near.min_feasible_bytes is not None:
+            plan = replace(
+                plan, min_feasible_bytes=near.min_feasible_bytes, binding_op=near.binding_op
+            )
+    if plan.min_feasible_bytes is not None:
+        least = plan.min_feasible_bytes + captured.most_states_bytes
+        plan = replace(plan, budget_bytes=budget_bytes, min_feasible_bytes=least)
+    return plan
+
+
+def _states_bytes(captured: CapturedStep, plan: Plan) -> int:
+    """The most bytes of generator states that `plan` keeps, where they count."""
+    if plan.schedule is None or not captured.most_states_bytes:
+        return 0
+    return int(getattr(captured.make_module(plan.schedule), "replay_bytes", 0))
+
+
+def _most_states_bytes(captured: CapturedGraph) -> int:
+    if captured.backend != "cpu":
+        return 0
+    return sum(call.random for call in captured.program.calls) * torch.get_rng_state().numel()
 
 
 def _plan_copies(

@@ -126,7 +126,9 @@ class SolvedLine:
 
         x = [int(sizes[block.inputs].sum()) for block in line.blocks]
         d = [0] + [int(sizes[block.gradients_in].sum()) for block in line.blocks]
-        results = np.cumsum([0] + [block.result_bytes for block in line.blocks])
+        # Each block rounded by itself: equal blocks share rows, and must be equal in slots too.
+        results = np.zeros(num + 1, dtype=np.int64)
+        np.cumsum(slots([block.result_bytes for block in line.blocks]), out=results[1:])
         return (
             start,
             np.array([option.time_s for option in options]),
@@ -137,7 +139,7 @@ class SolvedLine:
             slots([one.plain_bytes for one in of_block]),
             slots(x),
             slots(d),
-            slots(results.tolist()),
+            results,
         )
 
     def _runs(self, steps: NDArray[np.int64], option_start: NDArray[np.int64]) -> Any:

@@ -8,19 +8,23 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from schedsim.curves import BoundPoint, ParetoCurve, ParetoPoint
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.graph import Graph
 from schedsim.plans import OPTIMALITY_TOLERANCE
 from schedsim.schedule import Schedule
 from schedsim.simulator import Simulation, simulate
 
+from ._block_line import SolvedLine
 from ._cuts import Order
 from .bounds import least_memory_bytes, scope_of
 from .chen_articulation import chen_articulation
+from .hierarchical import LARGE, solved_line
 from .local_search import local_search
 
-# Of the time allowed: until the least memory is found, and until no more points are looked for.
-# What remains goes to the points that are not proven.
+# Of the time allowed: until a line of blocks is asked no more, until the least memory is found (the
+# line's time comes on top), and until no more points are looked for. What remains goes to the
+# points that are not proven.
+_LINE_SHARE = 0.35
 _DESCENT_SHARE = 0.25
 _SEARCH_SHARE = 0.6
 # Budgets closer together than this part of the store-all peak count as one.
@@ -45,6 +49,9 @@ def graph_frontier(
     rectangles, and they are large where it bends and where points are far apart. Budgets asked in
     vain, and proven bounds, make a rectangle smaller. In the end each point that is not proven
     is searched once more, from the least budget up.
+
+    On a large graph that is a line of blocks, it begins with schedules from that line, solved once
+    for all budgets (`hierarchical`).
 
     Every search starts from the schedules of both neighbouring points, of which that of the
     smaller budget fits. A point's budget is the simulated peak of its schedule; points that
@@ -98,6 +105,7 @@ def graph_frontier(
     curve = _Curve(graph, order, time_limit_s, num_points, seed, started)
     interrupted = False
     try:
+        curve.add_line()
         curve.descend()
         curve.refine()
         curve.polish()
@@ -159,6 +167,7 @@ class _Curve:
         self.proven: list[tuple[int, float]] = [(everything.peak_bytes, graph.store_all_s)]
         self.least_bytes, _ = least_memory_bytes(graph)
         self.finest_bytes = max(1, everything.peak_bytes // _RESOLUTION)
+        self.line_share = 0.0  # of the time allowed, that the line took
         # No search is worth its start in less.
         self.shortest_s = min(0.02 + 3e-4 * graph.num_ops, time_limit_s / 4)
 
@@ -166,12 +175,39 @@ class _Curve:
         """Seconds until that share of the time allowed is used."""
         return self.started + share * self.time_limit_s - time.perf_counter()
 
+    def add_line(self) -> None:
+        """Take in what the blocks of a large graph give at budgets from all to the least."""
+        if self.graph.num_ops < LARGE:
+            return
+        try:
+            line = solved_line(self.graph, time_limit_s=self.time_limit_s, seed=self.seed)
+        except UnsupportedError:
+            return  # no line of blocks
+        self._ask_line(line)
+        self.line_share = (time.perf_counter() - self.started) / self.time_limit_s
+
+    def _ask_line(self, line: SolvedLine) -> None:
+        most = self.found[-1].peak_bytes
+        low, width = line.line.outside_bytes, most - line.line.outside_bytes
+        for k in range(self.num_points - 1, 0, -1):
+            if self.left_s(_LINE_SHARE) < 0:
+                return
+            # Denser towards the least, where the curve is steep.
+            share = (k / self.num_points) ** 1.5
+            budget = low + int(share * width)
+            schedules = line.schedules(budget)
+            for one in schedules[:1]:
+                self.add(one)
+            if not schedules or schedules[0].peak_bytes > budget:
+                return
+
     def descend(self) -> None:
         """Go down to the least feasible memory."""
         self.add_segments()
         too_small = self.least_bytes - 1
         least: Simulation | None = None  # the schedule of the least peak, its time as it came
-        while self.left_s(_DESCENT_SHARE) > self.shortest_s:
+        share = _DESCENT_SHARE + self.line_share
+        while self.left_s(share) > self.shortest_s:
             lowest = self.found[0].peak_bytes if least is None else least.peak_bytes
             if lowest - too_small <= self.finest_bytes:
                 break

@@ -29,6 +29,9 @@ _MOST_OPTIONS_S = 6.0
 
 _KEPT_LINES = 4
 
+LARGE = 500
+"""Ops from which on blocks tell a search more than it finds by itself in seconds."""
+
 _solved: OrderedDict[tuple[str, int], SolvedLine] = OrderedDict()
 _solving = Lock()
 
@@ -40,6 +43,7 @@ def hierarchical(
     order: Order = "fixed",
     time_limit_s: float = 10.0,
     seed: int = 0,
+    gap: float = 0.0,
 ) -> Plan:
     """A schedule from the blocks of the graph, each kind solved once, polished by local search.
 
@@ -58,6 +62,8 @@ def hierarchical(
         graphs planned last, so that another budget costs the programme and the search alone.
     seed
         Of all random choices. As the time allowed is measured, two runs may still differ.
+    gap
+        To the proven bound, at which to stop.
 
     Returns
     -------
@@ -106,6 +112,7 @@ def hierarchical(
         order=order,
         time_limit_s=max(0.0, deadline - time.perf_counter()),
         seed=seed,
+        gap=gap,
         starts=starts,
     )
     line_plan = simulate(graph, starts[0]) if starts else None

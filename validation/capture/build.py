@@ -12,6 +12,7 @@ from schedsim.errors import UnsupportedError
 
 from . import private_torch as private
 from .accumulation import add_in_place
+from .dropout import Factors, as_in_eager
 from .effects import add_gradients, add_updates, insert_all, order_draws
 from .fronts import WAY_OUT, Traced
 from .naming import Namer
@@ -46,6 +47,7 @@ class _Builder:
         self.by_key: dict[int, int] = {}  # storage of the trace -> storage of the program
         # What a node of the trace became: a reference, a constant, or a tuple of them.
         self.became: dict[torch.fx.Node, Any] = {}
+        self.factors: Factors = {}
 
     def build(self) -> Program:
         graph = self.graph_module.graph
@@ -254,6 +256,7 @@ class _Builder:
                 hint=WAY_OUT,
             )
         _make_lean(call)
+        as_in_eager(program, call, self.factors)
         program.calls.append(call)
         self.became[node] = tuple(became) if call.is_tuple else became[0]
 

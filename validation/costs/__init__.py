@@ -1,8 +1,16 @@
 """What each op of a captured graph costs: measured here, or by roofline on a device elsewhere."""
 
 from .calibration import Calibration, fit_calibration
+from .counted import counted_costs
 from .measured import measured_costs
 from .roofline import roofline_costs
 from .table import Costs
 
-__all__ = ["Calibration", "Costs", "fit_calibration", "measured_costs", "roofline_costs"]
+__all__ = [
+    "Calibration",
+    "Costs",
+    "counted_costs",
+    "fit_calibration",
+    "measured_costs",
+    "roofline_costs",
+]

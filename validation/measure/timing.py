@@ -42,11 +42,13 @@ def time_interleaved(
     warm_up: int = 1,
     device: torch.device | str = "cpu",
     before: Callable[[], Any] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Times of each function, one per round; every round runs all of them once.
 
     What slows the machine for a while then slows all of them alike: compare the functions round by
-    round (`ratio`). The order turns from round to round. `before` runs ahead of each, untimed.
+    round (`ratio`). The order turns from round to round. `before` runs ahead of each, untimed. With
+    `time.process_time` for its `clock`, what other processes take of the cores does not count.
 
     Examples
     --------
@@ -65,7 +67,7 @@ def time_interleaved(
         turn = round_ % len(names)
         for name in names[turn:] + names[:turn]:
             prepare()
-            times[name].append(time_once(functions[name], device))
+            times[name].append(time_once(functions[name], device, clock))
     return times
 
 
@@ -74,16 +76,20 @@ def ratio(times_s: list[float], base_s: list[float]) -> Timing:
     return Timing.of([a / b for a, b in zip(times_s, base_s, strict=True)])
 
 
-def time_once(function: Callable[[], Any], device: torch.device | str = "cpu") -> float:
+def time_once(
+    function: Callable[[], Any],
+    device: torch.device | str = "cpu",
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Seconds that `function` takes, its work on `device` included."""
     cuda = torch.device(device).type == "cuda"
     if cuda:
         torch.cuda.synchronize(device)
-    started = time.perf_counter()
+    started = clock()
     function()
     if cuda:
         torch.cuda.synchronize(device)
-    return time.perf_counter() - started
+    return clock() - started
 
 
 @contextmanager

@@ -361,3 +361,35 @@ def test_a_chain_of_ops_is_checked_like_every_planner():
     """Where the bound is met at once, the same call gives the same schedule."""
     graph = unit_training_chain(24)
     check_graph_plan(lambda g, b: hierarchical(g, b, time_limit_s=0.4), graph, peak_of(graph))
+
+
+def layers_with_results(num_layers: int) -> Graph:
+    """Layers of three ops each way, of which each backward leaves a parameter's gradient."""
+    ops, reads = [], "input"
+    for k in range(3 * num_layers):
+        ops.append(Op(f"f{k}", time_s=1 + k % 3, reads=(reads,), writes={f"a{k}": 100 + k % 3}))
+        reads = f"a{k}"
+    ops.append(Op("loss", "loss", reads=(reads,), writes={f"g{3 * num_layers}": 100}))
+    for k in reversed(range(3 * num_layers)):
+        ops.append(
+            Op(
+                f"b{k}",
+                "backward",
+                time_s=2,
+                reads=(f"g{k + 1}", f"a{k}", f"a{k - 1}" if k else "input"),
+                writes={f"g{k}": 100, f"w{k}": 37},
+            )
+        )
+    results = tuple(f"w{k}" for k in range(3 * num_layers))
+    return Graph("layers with results", tuple(ops), {"input": 100}, 0, results)
+
+
+def test_equal_blocks_are_equal_in_slots():
+    """What blocks leave behind is rounded block by block: rows are shared between equal ones."""
+    line = find_blocks(layers_with_results(36))
+    kind = int(np.argmax(np.bincount(line.kinds)))
+    assert np.count_nonzero(line.kinds == kind) >= 6
+    solved = SolvedLine.of(line, time_limit_s=0.0, seed=0)
+    for slot_bytes in (50.0, 97.0, 200.0, 333.3):
+        *_, results = solved._in_slots(slot_bytes)
+        assert len(set(np.diff(results)[line.kinds == kind].tolist())) == 1

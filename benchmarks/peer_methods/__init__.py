@@ -1,0 +1,1 @@
+"""What else spends less memory on a training step, behind one form: see `peers.py`."""
