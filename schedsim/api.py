@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .chain import Chain
@@ -24,6 +24,9 @@ def plan(
     workload: Chain | Graph,
     budget_bytes: int | str,
     planner: str = "auto",
+    *,
+    allocator: str = "exact",
+    allocator_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Plan:
     """The plan of `planner` for `workload` within `budget_bytes`.
@@ -36,6 +39,11 @@ def plan(
         Bounds the simulated peak, static bytes included; an ``int``, or a text like ``"8GB"``.
     planner
         A name from `schedsim.algorithms.PLANNERS`.
+    allocator
+        ``"exact"``: the budget bounds the bytes of tensors and workspaces. Any other (see
+        `schedsim.allocate`): it bounds what that allocator reserves for them.
+    allocator_options
+        Of `schedsim.allocate`.
     **options
         Passed to the planner.
 
@@ -57,7 +65,14 @@ def plan(
     >>> schedsim.plan(chain, 26).makespan_s
     7.0
     """
-    result = try_plan(workload, budget_bytes, planner, **options)
+    result = try_plan(
+        workload,
+        budget_bytes,
+        planner,
+        allocator=allocator,
+        allocator_options=allocator_options,
+        **options,
+    )
     if not result.feasible:
         least = result.min_feasible_bytes
         raise InfeasibleBudgetError(
@@ -72,6 +87,9 @@ def try_plan(
     workload: Chain | Graph,
     budget_bytes: int | str,
     planner: str = "auto",
+    *,
+    allocator: str = "exact",
+    allocator_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Plan:
     """Like `plan`, but an infeasible budget gives a plan with status ``infeasible``."""
@@ -88,7 +106,18 @@ def try_plan(
             f"{workload.name} has several queues or memory pools: it can be simulated, not planned",
             hint="planners that offload take the graph without copies, and add them",
         )
-    return info.load()(workload, _budget(budget_bytes), **options)
+    function = info.load()
+    if allocator == "exact":
+        return function(workload, _budget(budget_bytes), **options)
+    from .allocators.planning import plan_reserved
+
+    return plan_reserved(
+        workload,
+        _budget(budget_bytes),
+        lambda inner_bytes: function(workload, inner_bytes, **options),
+        allocator,
+        **(allocator_options or {}),
+    )
 
 
 def compare(

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SchedsimError
+from ..queues import DEVICE
 from .allocation import Allocation, summarize
 from .caching import CachingOptions
-from .events import Events, events_of
+from .requests import Requests, requests_of
 
 if TYPE_CHECKING:
-    from ..simulator import Simulation
+    from ..simulation import Simulation
 
-__all__ = ["ALLOCATORS", "EXACT", "Allocation", "CachingOptions", "Events", "allocate", "play"]
+__all__ = ["ALLOCATORS", "EXACT", "Allocation", "CachingOptions", "Requests", "allocate", "play"]
 
 EXACT = "exact"
 """No allocator: the bytes of tensors and workspaces, as the simulator counts them."""
@@ -24,6 +25,7 @@ def allocate(
     simulation: Simulation,
     allocator: str = "cuda-caching",
     *,
+    pool: str = DEVICE,
     capacity_bytes: int | None = None,
     num_steps: int = 1,
     **options: Any,
@@ -38,6 +40,8 @@ def allocate(
         ``"cuda-caching"``: PyTorch's, see `CachingOptions`. ``"best-fit"``, ``"first-fit"``: one
         range of addresses that grows at its end, where a request takes the smallest, or the first,
         gap that is large enough.
+    pool
+        The memory pool: ``"device"``, or one of those of several devices.
     capacity_bytes
         Size of the device; without limit by default.
     num_steps
@@ -73,14 +77,14 @@ def allocate(
     """
     if num_steps < 1:
         raise SchedsimError(f"num_steps {num_steps} is not at least 1")
-    events = events_of(simulation)
+    requests = requests_of(simulation, pool)
     if num_steps > 1:
-        events = events.repeated(num_steps)
-    return play(events, allocator, capacity_bytes=capacity_bytes, **options)
+        requests = requests.repeated(num_steps)
+    return play(requests, allocator, capacity_bytes=capacity_bytes, **options)
 
 
 def play(
-    events: Events,
+    requests: Requests,
     allocator: str = "cuda-caching",
     *,
     capacity_bytes: int | None = None,
@@ -96,10 +100,10 @@ def play(
 
         chosen = _caching_options(options)
         result = run_caching(
-            events.items,
-            chosen.block_bytes(events.item_bytes),
-            events.item_stream,
-            events.num_streams,
+            requests.items,
+            chosen.block_bytes(requests.item_bytes),
+            requests.item_stream,
+            requests.num_streams,
             capacity,
             UNLIMITED if chosen.max_split_bytes is None else chosen.max_split_bytes,
             chosen.expandable_segments,
@@ -108,11 +112,11 @@ def play(
         from ._arena import run_arena
 
         alignment = _alignment(options)
-        blocks = -(-events.item_bytes // alignment) * alignment
-        result = run_arena(events.items, blocks, allocator == "best-fit", capacity)
+        blocks = -(-requests.item_bytes // alignment) * alignment
+        result = run_arena(requests.items, blocks, allocator == "best-fit", capacity)
     played, series, addresses, num_emptied = result
     return summarize(
-        allocator, options, events, played, series, addresses, num_emptied, capacity_bytes
+        allocator, options, requests, played, series, addresses, num_emptied, capacity_bytes
     )
 
 

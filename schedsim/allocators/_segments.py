@@ -300,7 +300,7 @@ def run_caching(
 ) -> Any:
     """Play `events`: ``i`` takes a block for item i, ``~i`` gives it back.
 
-    Returns (number of events played, reserved, allocated, loose bytes and segments after
+    Returns (number of events played; reserved, allocated, loose bytes and segments after
     each event, address of the block of each event, number of times that the cache was emptied).
     """
     num_events = events.size

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..allocators import EXACT
 from ..api import try_plan
 from ..errors import PlannerLimitError, SchedsimError
 from ..files import save
@@ -14,6 +15,14 @@ from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
+from .allocators import (
+    allocations,
+    allocator_options,
+    allocator_words,
+    describe,
+    of_plan,
+    read_options,
+)
 from .app import INTERRUPTED, NO, YES
 from .inputs import (
     Loaded,
@@ -47,11 +56,19 @@ _FLAGS = {
     help="Of first runs in a graph: the file's, or any.",
 )
 @click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
+@allocator_options
 @json_option
 @output_option("Write the plan to FILE.")
 @workload_options
 def command(
-    source: Source, budget_bytes: int, planner: str, as_json: bool, output: str | None, **more: Any
+    source: Source,
+    budget_bytes: int,
+    planner: str,
+    allocator: str | None,
+    alloc_conf: str | None,
+    as_json: bool,
+    output: str | None,
+    **more: Any,
 ) -> int:
     """Plan a schedule within a memory budget, and prove what can be proven.
 
@@ -61,10 +78,14 @@ def command(
     """
     loaded = source.read()
     options = _planner_options(planner, more)
+    memory = {
+        "allocator": allocator or EXACT,
+        "allocator_options": read_options(allocator, alloc_conf),
+    }
     with working(f"planning with {planner}"):
         # Before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
-        plan = try_plan(loaded.workload, budget_bytes, planner, **options)
+        plan = try_plan(loaded.workload, budget_bytes, planner, **memory, **options)
     if output is not None:
         save(plan, output)
     if as_json:
@@ -76,7 +97,7 @@ def command(
             click.echo(line)
         click.echo()
     if not plan.feasible:
-        _explain_infeasible(source, loaded, plan, planner)
+        _explain_infeasible(source, loaded, plan, planner, memory)
         return NO
     if not as_json:
         _show(loaded, plan, everything)
@@ -123,6 +144,12 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     for name, size in simulation.by_category().items():
         if size:
             facts.append((f"  {name}", f"{format_bytes_short(size):>10}"))
+    allocator, allocator_options_ = of_plan(plan)
+    if allocator is not None:
+        found = allocations(simulation, allocator, plan.budget_bytes, allocator_options_)
+        for pool, allocation in found.items():
+            facts += describe(pool, allocation)
+        facts.append(("planned for", format_bytes(plan.options["inner_budget_bytes"])))
     facts += [
         ("store-all peak", _compared(everything.peak_bytes, simulation.peak_bytes)),
         (
@@ -157,6 +184,7 @@ def _next_steps(
         for name, value in options.items():
             name = "search_seed" if name == "seed" else name
             same += [_FLAGS[name], value if name == "order" else f"{value:g}"]
+        same += allocator_words(plan)
         words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
     steps += [
@@ -170,9 +198,13 @@ def _next_steps(
         click.echo(f"  {step:<{width}}  # {why}")
 
 
-def _explain_infeasible(source: Source, loaded: Loaded, plan: Plan, planner: str) -> None:
-    budget = format_bytes(plan.budget_bytes)
-    click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {planner}", err=True)
+def _explain_infeasible(
+    source: Source, loaded: Loaded, plan: Plan, planner: str, memory: dict[str, Any]
+) -> None:
+    budget, by = format_bytes(plan.budget_bytes), planner
+    if memory["allocator"] != EXACT:
+        by = f"{planner} and the {memory['allocator']} allocator"
+    click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
     if plan.min_feasible_bytes is not None:
         where = f", set by {loaded.label(plan.binding_op)}" if plan.binding_op else ""
         least = format_bytes(plan.min_feasible_bytes)
@@ -188,7 +220,8 @@ def _explain_infeasible(source: Source, loaded: Loaded, plan: Plan, planner: str
     with working("looking at what would lower it"):
         for label, changed in variants(options):
             try:
-                other = try_plan(build_workload(changed).workload, plan.budget_bytes, planner)
+                changed_workload = build_workload(changed).workload
+                other = try_plan(changed_workload, plan.budget_bytes, planner, **memory)
             except (PlannerLimitError, SchedsimError):
                 continue
             least_bytes = other.min_feasible_bytes

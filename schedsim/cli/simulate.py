@@ -8,12 +8,22 @@ from typing import Any
 
 import click
 
+from ..allocators import EXACT, Allocation
 from ..errors import SchedsimError
 from ..files import write_atomically
 from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
+from .allocators import (
+    allocations,
+    allocator_options,
+    describe,
+    of_plan,
+    read_options,
+)
+from .allocators import document as allocation_document
+from .allocators import problems as allocation_problems
 from .app import NO, YES
 from .inputs import (
     Loaded,
@@ -30,6 +40,7 @@ from .show import percent, print_facts, print_json, print_table
 @click.command("simulate", short_help="Replay a plan or a list of op names, and check it.")
 @budget_option(required=False)
 @click.option("--schedule", "schedule_file", metavar="FILE", help="Op names; - reads stdin.")
+@allocator_options
 @json_option
 @output_option("Write the result to FILE, as JSON.")
 @workload_options
@@ -37,6 +48,8 @@ def command(
     source: Source,
     budget_bytes: int | None,
     schedule_file: str | None,
+    allocator: str | None,
+    alloc_conf: str | None,
     as_json: bool,
     output: str | None,
 ) -> int:
@@ -48,6 +61,7 @@ def command(
     \b
     schedsim simulate --layers 96 plan.json
     echo "F0 F1 loss B1 F0 B0" | schedsim simulate chain.json --schedule -
+    schedsim simulate --layers 96 plan.json --allocator cuda-caching
     """
     loaded = source.read(plan=True)
     schedule = _schedule(loaded, schedule_file)
@@ -56,7 +70,16 @@ def command(
     if budget is None and loaded.plan is not None:
         budget = loaded.plan.budget_bytes
     problems = _problems(loaded, simulation, budget)
+    options = read_options(allocator, alloc_conf)
+    if allocator is None:
+        allocator, options = of_plan(loaded.plan)
+    found = {}
+    if allocator not in (None, EXACT):
+        found = allocations(simulation, allocator, budget, options)
+        problems += allocation_problems(found, loaded.plan, budget)
     document = _document(simulation, budget, problems)
+    if found:
+        document["allocations"] = {pool: allocation_document(one) for pool, one in found.items()}
     if output is not None:
         import json
 
@@ -64,7 +87,7 @@ def command(
     if as_json:
         print_json(document)
     else:
-        _show(loaded, simulation, budget)
+        _show(loaded, simulation, budget, found)
     if problems:
         click.echo(f"error: {'; '.join(problems)}", err=True)
     return NO if problems else YES
@@ -129,7 +152,9 @@ def _document(simulation: Simulation, budget: int | None, problems: list[str]) -
     }
 
 
-def _show(loaded: Loaded, simulation: Simulation, budget: int | None) -> None:
+def _show(
+    loaded: Loaded, simulation: Simulation, budget: int | None, found: dict[str, Allocation]
+) -> None:
     for line in loaded.assumptions:
         click.echo(line)
     click.echo()
@@ -144,6 +169,8 @@ def _show(loaded: Loaded, simulation: Simulation, budget: int | None) -> None:
     for name, size in simulation.by_category().items():
         if size:
             facts.append((f"  {name}", f"{format_bytes_short(size):>10}"))
+    for pool, allocation in found.items():
+        facts += describe(pool, allocation)
     if budget is not None:
         facts.append(("budget", format_bytes(budget)))
     facts.append(

@@ -66,10 +66,7 @@ class SlowCaching:
         segment, i = place
         rest = segment["pieces"][i][0] - size
         limit = self.max_split if self.max_split is not None else float("inf")
-        if small or self.expandable:
-            split = rest >= 512
-        else:
-            split = size < limit and rest > MIB
+        split = rest >= 512 if small or self.expandable else size < limit and rest > MIB
         if split:
             segment["pieces"][i : i + 1] = [[size, owner], [rest, "free"]]
         else:
