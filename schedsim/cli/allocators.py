@@ -108,7 +108,24 @@ def document(found: Allocation) -> dict[str, Any]:
     }
 
 
-def problems(
+def check_allocator(
+    simulation: Simulation,
+    plan: Plan | None,
+    budget_bytes: int | None,
+    allocator: str | None,
+    alloc_conf: str | None,
+) -> tuple[dict[str, Allocation], list[str]]:
+    """What the allocator that is asked for, or else the plan's, reserves, and what is wrong."""
+    options = read_options(allocator, alloc_conf)
+    if allocator is None:
+        allocator, options = of_plan(plan)
+    if allocator is None or allocator == EXACT:
+        return {}, []
+    found = allocations(simulation, allocator, budget_bytes, options)
+    return found, _problems(found, plan, budget_bytes)
+
+
+def _problems(
     found: dict[str, Allocation], plan: Plan | None, budget_bytes: int | None
 ) -> list[str]:
     """What is wrong: too little memory, or not what the plan says."""
