@@ -15,7 +15,9 @@ from ._checks import shown
 from ._reader import Reader, parse_json
 from .chain import Chain, Stage
 from .errors import InvalidWorkloadError
-from .graph import COMPUTE, Graph, Op
+from .graph import Graph
+from .op import Op
+from .queues import COMPUTE
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -229,8 +231,10 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
             item["queue"] = op.queue
         if op.pools:
             item["pools"] = dict(op.pools)
+        if not op.required:
+            item["required"] = False
         ops.append(item)
-    return {
+    document: dict[str, Any] = {
         "schema": GRAPH_SCHEMA,
         "name": graph.name,
         "static_bytes": graph.static_bytes,
@@ -238,6 +242,11 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         "ops": ops,
         "results": list(graph.results),
     }
+    if graph.pool_static_bytes:
+        document["pool_static_bytes"] = dict(graph.pool_static_bytes)
+    if graph.input_pools:
+        document["input_pools"] = dict(graph.input_pools)
+    return document
 
 
 def _read_graph(reader: Reader) -> Graph:
@@ -247,6 +256,8 @@ def _read_graph(reader: Reader) -> Graph:
         "static_bytes": reader.take_bytes("static_bytes", 0),
         "inputs": reader.take_sizes("inputs", {}),
         "results": reader.take_names("results", ()),
+        "pool_static_bytes": reader.take_sizes("pool_static_bytes", {}),
+        "input_pools": reader.take_texts("input_pools", {}),
     }
     ops = []
     for item in reader.take_objects("ops"):
@@ -264,6 +275,7 @@ def _read_graph(reader: Reader) -> Graph:
                 in_place=item.take_texts("in_place", {}),
                 queue=item.take("queue", str, COMPUTE),
                 pools=item.take_texts("pools", {}),
+                required=item.take("required", bool, True),
             )
         )
         item.finish()

@@ -238,9 +238,11 @@ def simulate(workload: Chain | Graph, schedule: Schedule) -> Simulation:
         arrays.write_start,
         arrays.write_tensor,
         arrays.tensor_producer,
-        arrays.tensor_optional,
         arrays.tensor_result,
-        arrays.tensor_takes_over,
+        arrays.write_optional,
+        arrays.write_takes_over,
+        arrays.op_required,
+        arrays.op_copy,
     )
     if code != LEGAL:
         raise _illegal(graph, runs, int(code), int(run), int(item))
