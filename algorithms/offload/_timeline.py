@@ -1,10 +1,9 @@
-"""What a sequence of runs and copies costs: its timeline under a budget, in one pass.
+"""What a sequence of runs and copies costs: its timeline under a budget.
 
 Tokens: op ``i`` is ``i``; the copy of tensor ``t`` to the host is ``num_ops + t``, that back to the
-device ``num_ops + num_tensors + t``. A run starts when its queue is free, its inputs are there, the
-runs before it that allocate in its pool have started, and its memory fits. As memory is granted in
-the order of the sequence, one pass over it finds every start, with frees that are due kept in a
-heap. The engine has the last word on every plan; this pass is what the search can afford.
+device ``num_ops + num_tensors + t``. The rules are those of `schedsim.engine` for three queues and
+two pools, so that both give the same times; here, what a search asks for a million times a minute
+is written into room that is there already, and a sequence that gets stuck is told by how much.
 """
 
 from __future__ import annotations
@@ -48,35 +47,48 @@ class Trace(NamedTuple):
 
     Attributes
     ----------
-    start_s, end_s, memory : (capacity,)
-        By position: times, and bytes of the device while the run starts, static ones left out.
-    tensor, is_host, first, last, until_s, held : (capacity,)
-        By instance; `last` is -1 for one that is never materialised, `held` is what it frees.
-    used : (capacity,)
+    start_s, end_s, memory, scratch : (capacity,)
+        By position: times; bytes of the device right after the start, static ones left out; the
+        workspace.
+    follows : (capacity,)
+        By position of a copy: the op before it, which must have started; -1 for none.
+    made_by, reads_at : (capacity + 1,)
+        By position: the first instance that it writes, the first of its reads in `used`.
+    used : (reads,)
         The instance behind each read, in the order of the sequence.
+    tensor, is_host, first, last : (instances,)
+        `first` is -1 for a graph input; `last` is -1 for an instance that is never materialised,
+        and the length of the sequence for one that lives to the end.
+    uses, held, takes, ready : (instances,)
+        Runs that have yet to end with it; bytes that it frees; the instance whose storage it may
+        take over, or -1; whether it is there.
     """
 
     start_s: Floats
     end_s: Floats
     memory: Ints
+    scratch: Ints
+    follows: Ints
+    made_by: Ints
+    reads_at: Ints
+    used: Ints
     tensor: Ints
     is_host: NDArray[np.bool_]
     first: Ints
     last: Ints
-    ready_s: Floats
-    until_s: Floats
+    uses: Ints
     held: Ints
     takes: Ints
-    used: Ints
-    made_by: Ints  # by position: first instance written; one more entry
-    reads_at: Ints  # by position: first of its reads in `used`; one more entry
+    ready: NDArray[np.bool_]
     on_device: Ints
     on_host: Ints
     count: Ints
-    heap_s: Floats  # device frees; then those of the host
-    heap_bytes: Ints
-    host_heap_s: Floats
-    host_heap_bytes: Ints
+    head: Ints
+    running: Ints
+    low: Ints
+    high: Ints
+    until_s: Floats
+    parked: NDArray[np.bool_]
 
 
 def make_trace(step: Step, capacity: int) -> Trace:
@@ -86,62 +98,29 @@ def make_trace(step: Step, capacity: int) -> Trace:
     most_writes = int(max(1, np.diff(step.write_start).max(initial=1)))
     instances = num_tensors + capacity * most_writes
     ints, floats = np.int64, np.float64
-    events = instances + capacity + 1
     return Trace(
-        start_s=np.zeros(capacity, floats),
-        end_s=np.zeros(capacity, floats),
-        memory=np.zeros(capacity, ints),
+        *(np.zeros(capacity, floats) for _ in range(2)),
+        *(np.zeros(capacity, ints) for _ in range(3)),
+        *(np.zeros(capacity + 1, ints) for _ in range(2)),
+        used=np.zeros(capacity * most_reads, ints),
         tensor=np.zeros(instances, ints),
         is_host=np.zeros(instances, np.bool_),
         first=np.zeros(instances, ints),
         last=np.zeros(instances, ints),
-        ready_s=np.zeros(instances, floats),
-        until_s=np.zeros(instances, floats),
+        uses=np.zeros(instances, ints),
         held=np.zeros(instances, ints),
         takes=np.zeros(instances, ints),
-        used=np.zeros(capacity * most_reads, ints),
-        made_by=np.zeros(capacity + 1, ints),
-        reads_at=np.zeros(capacity + 1, ints),
+        ready=np.zeros(instances, np.bool_),
         on_device=np.zeros(num_tensors, ints),
         on_host=np.zeros(num_tensors, ints),
         count=np.zeros(num_ops, ints),
-        heap_s=np.zeros(events, floats),
-        heap_bytes=np.zeros(events, ints),
-        host_heap_s=np.zeros(capacity + 1, floats),
-        host_heap_bytes=np.zeros(capacity + 1, ints),
+        head=np.zeros(3, ints),
+        running=np.zeros(3, ints),
+        low=np.zeros(3, ints),
+        high=np.zeros(3, ints),
+        until_s=np.zeros(3, floats),
+        parked=np.zeros(3, np.bool_),
     )
-
-
-@njit(cache=True)
-def _push(times: Any, sizes: Any, num: int, time_s: float, size: int) -> int:
-    at = num
-    while at > 0:
-        up = (at - 1) >> 1
-        if times[up] <= time_s:
-            break
-        times[at], sizes[at] = times[up], sizes[up]
-        at = up
-    times[at], sizes[at] = time_s, size
-    return num + 1
-
-
-@njit(cache=True)
-def _pop(times: Any, sizes: Any, num: int) -> int:
-    num -= 1
-    time_s, size = times[num], sizes[num]
-    at = 0
-    while True:
-        down = 2 * at + 1
-        if down >= num:
-            break
-        if down + 1 < num and times[down + 1] < times[down]:
-            down += 1
-        if times[down] >= time_s:
-            break
-        times[at], sizes[at] = times[down], sizes[down]
-        at = down
-    times[at], sizes[at] = time_s, size
-    return num
 
 
 @njit(cache=True)
@@ -155,13 +134,15 @@ def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
         if step.producer[t] < 0:
             trace.tensor[made], trace.is_host[made] = t, False
             trace.first[made], trace.last[made], trace.takes[made] = -1, -1, -1
+            trace.uses[made] = 0
             trace.on_device[t] = made
             made += 1
     for i in range(num_ops):
         trace.count[i] = 0
-    place = 0
+    place, newest = 0, -1
     for k in range(num):
         token = tokens[k]
+        trace.follows[k] = newest
         trace.made_by[k] = made
         trace.reads_at[k] = place
         if token < num_ops:
@@ -173,14 +154,17 @@ def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
                 if instance < 0:
                     return -1
                 trace.last[instance] = k
+                trace.uses[instance] += 1
                 trace.used[place] = instance
                 place += 1
+            newest = k
             for w in range(step.write_start[token], step.write_start[token + 1]):
                 t = step.writes[w]
                 trace.tensor[made], trace.is_host[made], trace.first[made] = t, False, k
                 trace.last[made] = -1 if step.optional[t] else k
                 over = step.takes_over[t]
                 trace.takes[made] = trace.on_device[over] if over >= 0 else -1
+                trace.uses[made] = 1
                 trace.on_device[t] = made
                 made += 1
             continue
@@ -190,10 +174,11 @@ def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
         if instance < 0:
             return -1
         trace.last[instance] = k
+        trace.uses[instance] += 1
         trace.used[place] = instance
         place += 1
         trace.tensor[made], trace.is_host[made], trace.first[made] = t, out, k
-        trace.last[made], trace.takes[made] = k, -1
+        trace.last[made], trace.takes[made], trace.uses[made] = k, -1, 1
         if out:
             trace.on_host[t] = made
         else:
@@ -213,127 +198,142 @@ def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
 
 
 @njit(cache=True)
+def _next(tokens: Any, num: int, at: int, low: int, high: int) -> int:
+    """The first position behind `at` with a token in ``[low, high)``; `num` for none."""
+    at += 1
+    while at < num and not (low <= tokens[at] < high):
+        at += 1
+    return at
+
+
+@njit(cache=True)
 def evaluate(step: Step, tokens: Any, num: int, trace: Trace) -> Any:
     """(makespan in s, bytes over budget, position of the most); makespan is -1 where illegal.
 
-    Over budget are the bytes that a run lacks when everything before it has ended, so that it can
-    never start; the times are then those of a device with just enough memory.
-    O((tokens + reads + writes) log) time.
+    Over budget are the bytes that a run lacks when nothing else is left to end; it starts all the
+    same, and the times are those of a device with just so much more memory.
+    O(tokens + reads + writes) time.
     """
     made = link_instances(step, tokens, num, trace)
     if made < 0:
         return -1.0, 0, -1
     num_ops, num_tensors = step.op_s.size, step.size.size
-    compute_s = out_s = back_s = 0.0
-    device_s = host_s = 0.0  # start of the last run that allocated there
-    used = host_used = 0
-    frees = host_frees = 0
-    makespan_s = 0.0
+    first_back, end_back = num_ops + num_tensors, num_ops + 2 * num_tensors
+    used = 0
     for i in range(made):
-        trace.until_s[i] = 0.0
         trace.held[i] = step.size[trace.tensor[i]]
-        if trace.first[i] < 0:
-            trace.ready_s[i] = 0.0
-            if trace.last[i] >= 0:
-                used += trace.held[i]
+        trace.ready[i] = trace.first[i] < 0
+        if trace.first[i] < 0 and trace.last[i] >= 0:
+            used += trace.held[i]
     worst, worst_at = max(0, used - step.device_room), 0
-    place = 0
-    for k in range(num):
-        token = tokens[k]
-        is_op = token < num_ops
-        is_out = (not is_op) and token < num_ops + num_tensors
-        begin = compute_s if is_op else (out_s if is_out else back_s)
-        num_reads = step.read_start[token + 1] - step.read_start[token] if is_op else 1
-        for r in range(place, place + num_reads):
-            ready = trace.ready_s[trace.used[r]]
-            if ready > begin:
-                begin = ready
-        need, scratch, lasts = 0, 0, 0.0
-        saves = False
-        for i in range(trace.made_by[k], trace.made_by[k + 1]):
-            if trace.last[i] < 0:
-                continue
-            size = step.size[trace.tensor[i]]
-            need += size
-            if is_op and step.optional[trace.tensor[i]]:
-                saves = True
-            source = trace.takes[i]
-            if source >= 0 and trace.last[source] == k:
-                shared = min(size, step.size[trace.tensor[source]])
-                need -= shared
-                trace.held[source] -= shared
-        if is_op:
-            scratch = step.saving_workspace[token] if saves else step.workspace[token]
-            need += scratch
-            lasts = step.op_s[token]
-        else:
-            lasts = step.out_s[token - num_ops] if is_out else step.back_s[
-                token - num_ops - num_tensors
-            ]
-        if is_out:
-            if need > 0:
-                begin = max(begin, host_s)
-                while host_frees and trace.host_heap_s[0] <= begin:
-                    host_used -= trace.host_heap_bytes[0]
-                    host_frees = _pop(trace.host_heap_s, trace.host_heap_bytes, host_frees)
-                while host_used + need > step.host_room and host_frees:
-                    begin = max(begin, trace.host_heap_s[0])
-                    host_used -= trace.host_heap_bytes[0]
-                    host_frees = _pop(trace.host_heap_s, trace.host_heap_bytes, host_frees)
-                host_used += need
-                host_s = begin
-                if host_used - step.host_room > worst:
-                    worst, worst_at = host_used - step.host_room, k
-        elif need > 0:
-            begin = max(begin, device_s)
-            while frees and trace.heap_s[0] <= begin:
-                used -= trace.heap_bytes[0]
-                frees = _pop(trace.heap_s, trace.heap_bytes, frees)
-            while used + need > step.device_room and frees:
-                begin = max(begin, trace.heap_s[0])
-                used -= trace.heap_bytes[0]
-                frees = _pop(trace.heap_s, trace.heap_bytes, frees)
-            used += need
-            device_s = begin
-            if used - step.device_room > worst:
-                worst, worst_at = used - step.device_room, k
-        trace.memory[k] = used
-        end = begin + lasts
-        trace.start_s[k], trace.end_s[k] = begin, end
-        makespan_s = max(makespan_s, end)
-        if is_op:
-            compute_s = end
-            if scratch:
-                frees = _push(trace.heap_s, trace.heap_bytes, frees, end, scratch)
-        elif is_out:
-            out_s = end
-        else:
-            back_s = end
-        for r in range(place, place + num_reads):
-            i = trace.used[r]
-            trace.until_s[i] = max(trace.until_s[i], end)
-            if trace.last[i] == k:
-                if trace.is_host[i]:
-                    host_frees = _push(
-                        trace.host_heap_s,
-                        trace.host_heap_bytes,
-                        host_frees,
-                        trace.until_s[i],
-                        trace.held[i],
-                    )
-                elif trace.held[i]:
-                    frees = _push(
-                        trace.heap_s, trace.heap_bytes, frees, trace.until_s[i], trace.held[i]
-                    )
-        place += num_reads
-        for i in range(trace.made_by[k], trace.made_by[k + 1]):
-            trace.ready_s[i] = end
-            trace.until_s[i] = end
-            if trace.last[i] == k:
-                if is_out:
-                    host_frees = _push(
-                        trace.host_heap_s, trace.host_heap_bytes, host_frees, end, trace.held[i]
-                    )
+    host_used = 0
+    # Of each queue: the next run, the one that runs, its end, and whether the next lacks memory.
+    head, running, until_s, parked = trace.head, trace.running, trace.until_s, trace.parked
+    low, high = trace.low, trace.high
+    low[0], high[0] = 0, num_ops
+    low[1], high[1] = num_ops, num_ops + num_tensors
+    low[2], high[2] = num_ops + num_tensors, num_ops + 2 * num_tensors
+    for q in range(3):
+        head[q] = _next(tokens, num, -1, low[q], high[q])
+        running[q] = -1
+    now_s, begun, forced = 0.0, -1, -1
+    while True:
+        for q in range(3):
+            parked[q] = False
+        while True:  # starts, by place in the sequence
+            k, chosen = num, -1
+            for q in range(3):
+                at = head[q]
+                if at >= k or running[q] >= 0 or parked[q]:
+                    continue
+                if q > 0 and trace.follows[at] > begun:
+                    continue
+                for r in range(trace.reads_at[at], trace.reads_at[at + 1]):
+                    if not trace.ready[trace.used[r]]:
+                        break
                 else:
-                    frees = _push(trace.heap_s, trace.heap_bytes, frees, end, trace.held[i])
-    return makespan_s, worst, worst_at
+                    k, chosen = at, q
+            if chosen < 0:
+                break
+            need, scratch, saves = 0, 0, False
+            for i in range(trace.made_by[k], trace.made_by[k + 1]):
+                if trace.last[i] >= 0:
+                    size = step.size[trace.tensor[i]]
+                    need += size
+                    if chosen == COMPUTE:
+                        saves = saves or step.optional[trace.tensor[i]]
+                        source = trace.takes[i]
+                        if source >= 0 and trace.last[source] == k and trace.uses[source] == 1:
+                            need -= min(size, step.size[trace.tensor[source]])
+            if chosen == COMPUTE:
+                scratch = step.saving_workspace[tokens[k]] if saves else step.workspace[tokens[k]]
+                need += scratch
+            if chosen == D2H:
+                lacks = host_used + need - step.host_room
+            else:
+                lacks = used + need - step.device_room
+            if lacks > 0 and k != forced:
+                parked[chosen] = True
+                continue
+            if lacks > worst:
+                worst, worst_at = lacks, k
+            forced = -1
+            if chosen == D2H:
+                host_used += need
+            else:
+                used += need
+            lasts = 0.0
+            if chosen == COMPUTE:
+                lasts = step.op_s[tokens[k]]
+                begun = k
+                for i in range(trace.made_by[k], trace.made_by[k + 1]):
+                    source = trace.takes[i]
+                    if trace.last[i] >= 0 and source >= 0:
+                        if trace.last[source] == k and trace.uses[source] == 1:
+                            trace.held[source] -= min(
+                                step.size[trace.tensor[i]], step.size[trace.tensor[source]]
+                            )
+            elif chosen == D2H:
+                lasts = step.out_s[tokens[k] - num_ops]
+            else:
+                lasts = step.back_s[tokens[k] - num_ops - num_tensors]
+            trace.memory[k], trace.scratch[k] = used, scratch
+            trace.start_s[k], trace.end_s[k] = now_s, now_s + lasts
+            running[chosen], until_s[chosen] = k, now_s + lasts
+            head[chosen] = _next(tokens, num, k, low[chosen], high[chosen])
+        later_s = np.inf
+        for q in range(3):
+            if running[q] >= 0 and until_s[q] < later_s:
+                later_s = until_s[q]
+        if later_s == np.inf:
+            forced = num
+            for q in range(3):
+                if parked[q] and head[q] < forced:
+                    forced = head[q]
+            if forced == num:
+                break
+            continue
+        now_s = later_s
+        for q in range(3):
+            k = running[q]
+            if k < 0 or until_s[q] != now_s:
+                continue
+            running[q] = -1
+            used -= trace.scratch[k]
+            for r in range(trace.reads_at[k], trace.reads_at[k + 1]):
+                i = trace.used[r]
+                trace.uses[i] -= 1
+                if trace.uses[i] == 0 and trace.last[i] < num:
+                    if trace.is_host[i]:
+                        host_used -= trace.held[i]
+                    else:
+                        used -= trace.held[i]
+            for i in range(trace.made_by[k], trace.made_by[k + 1]):
+                trace.ready[i] = True
+                trace.uses[i] -= 1
+                if trace.uses[i] == 0 and 0 <= trace.last[i] < num:
+                    if trace.is_host[i]:
+                        host_used -= trace.held[i]
+                    else:
+                        used -= trace.held[i]
+    return now_s, worst, worst_at
