@@ -17,6 +17,7 @@ from ._pareto import pareto
 from .api import compare, plan
 from .chain import Chain, Stage
 from .errors import (
+    DeadlockError,
     InfeasibleBudgetError,
     InvalidScheduleError,
     InvalidWorkloadError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chain",
+    "DeadlockError",
     "Graph",
     "InfeasibleBudgetError",
     "InvalidScheduleError",

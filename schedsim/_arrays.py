@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .queues import DEVICE, device_of, queue_of
+from .queues import DEVICE, device_of, is_compute, queue_of
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -47,6 +47,9 @@ class GraphArrays:
         Index into `queue_names`, which stand in the order in which ops use them.
     op_pool, tensor_pool : (num_ops,), (num_tensors,) int64
         Index into `pool_names` of the workspace, and of the tensor; ``device`` is 0.
+    op_home : (num_ops,) int64
+        The pool of the device that the op works for: of a copy or a message the one where it
+        writes, or else reads.
     pool_static_bytes : (num_pools,) int64
     follow_start, follow_queue : (num_ops + 1,), (num_follows,) int64
         The compute queues of the devices whose memory a copy touches.
@@ -74,6 +77,7 @@ class GraphArrays:
     op_copy: NDArray[np.bool_]
     op_queue: NDArray[np.int64]
     op_pool: NDArray[np.int64]
+    op_home: NDArray[np.int64]
     tensor_pool: NDArray[np.int64]
     pool_static_bytes: NDArray[np.int64]
     follow_start: NDArray[np.int64]
@@ -126,9 +130,13 @@ def build_arrays(graph: Graph) -> GraphArrays:
     number = {name: i for i, name in enumerate(queues)}
     pool_number = {name: i for i, name in enumerate(pools)}
     follows: list[list[int]] = []
+    homes: list[int] = []
     for op in graph.ops:
-        beside = (queue_of(graph.pool_of(t)) for t in (*op.reads, *op.writes) if op.is_copy)
-        follows.append(sorted({number[queue] for queue in beside if queue in number}))
+        beside = [graph.pool_of(tensor) for tensor in (*op.writes, *op.reads)]
+        queues_beside = {queue_of(pool) for pool in beside} if op.is_copy else set()
+        follows.append(sorted(number[queue] for queue in queues_beside if queue in number))
+        devices = [pool for pool in beside if queue_of(pool) and not is_compute(op.queue)]
+        homes.append(pool_number[[*devices, device_of(op.queue)][0]])
     follow_start, follow_queue = _compressed(follows)
     statics = {**graph.pool_static_bytes, DEVICE: graph.static_bytes}
 
@@ -165,6 +173,7 @@ def build_arrays(graph: Graph) -> GraphArrays:
         op_copy=of_ops([op.is_copy for op in graph.ops], np.bool_),
         op_queue=of_ops([number[op.queue] for op in graph.ops], np.int64),
         op_pool=of_ops([pool_number[pool] for pool in op_pools], np.int64),
+        op_home=of_ops(homes, np.int64),
         tensor_pool=np.array([pool_number[pool] for pool in tensor_pools], dtype=np.int64),
         pool_static_bytes=np.array([statics.get(pool, 0) for pool in pools], dtype=np.int64),
         follow_start=follow_start,

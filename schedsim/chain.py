@@ -151,6 +151,11 @@ class Chain:
         times = [s.forward_s for s in self.stages] + [s.backward_s for s in self.stages]
         return math.fsum([*times, self.loss_s])
 
+    @property
+    def busiest_queue_s(self) -> float:
+        """The same: a chain runs on one queue, and no schedule of it takes less."""
+        return self.store_all_s
+
     def activation_bytes(self) -> NDArray[np.int64]:
         """Sizes of ``a[0]..a[L]``, shape ``(num_stages + 1,)``."""
         import numpy as np

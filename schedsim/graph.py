@@ -66,8 +66,9 @@ class Graph:
         object.__setattr__(self, "results", as_names(self.results, "results"))
         object.__setattr__(self, "pool_static_bytes", dict(self.pool_static_bytes))
         object.__setattr__(self, "input_pools", dict(self.input_pools))
-        if not self.ops:
-            raise InvalidWorkloadError("a graph needs at least one op", path="ops")
+        if not any(op.required for op in self.ops):
+            what = "at least one required op" if self.ops else "at least one op"
+            raise InvalidWorkloadError(f"a graph needs {what}", path="ops")
         for tensor, size in self.inputs.items():
             check_name(tensor, "inputs")
             check_bytes(size, f"inputs.{shown_key(tensor)}")
@@ -135,6 +136,8 @@ class Graph:
                 path=path,
                 hint="only a copy writes a tensor again: an op with required false on a copy queue",
             )
+        if tensor in op.reads:
+            raise InvalidWorkloadError(f"{shown(tensor)} is read by the same op", path=path)
         if other is None:
             size, pool = self.inputs[tensor], self.input_pools.get(tensor, DEVICE)
         else:
@@ -243,10 +246,9 @@ class Graph:
         required = [op for op in self.ops if op.required]
         if len({op.queue for op in required}) <= 1:
             return math.fsum(op.time_s for op in required)
-        from .schedule import Schedule
-        from .simulator import simulate
+        from .simulator import store_all_makespan
 
-        return simulate(self, Schedule.store_all(self)).makespan_s
+        return store_all_makespan(self)
 
     @cached_property
     def busiest_queue_s(self) -> float:

@@ -111,13 +111,6 @@ class Op:
             raise InvalidWorkloadError(
                 "two outputs take over the same input", path=f"{path}.in_place"
             )
-        for tensor in self.reads:
-            if tensor in self.writes:
-                raise InvalidWorkloadError(
-                    f"{shown(tensor)} is both read and written",
-                    path=f"{path}.reads",
-                    hint="give the output a name of its own; in_place says that it takes over",
-                )
         check_name(self.queue, f"{path}.queue")
         for tensor, pool in self.pools.items():
             check_name(pool, f"{path}.pools.{shown_key(tensor)}")

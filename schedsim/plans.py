@@ -164,15 +164,16 @@ def make_plan(
     started
         `time.perf_counter` when planning began.
     lower_bound_s
-        A proven bound over `bound_scope`; store-all time is a bound over any schedule anyhow.
+        A proven bound over `bound_scope`; the time that every schedule needs, of a chain that of
+        store-all and of a graph that of its busiest queue, is a bound anyhow.
 
     Raises
     ------
     AssertionError
         The schedule is over budget in the replay: the planner is wrong.
     """
-    if lower_bound_s <= workload.store_all_s:
-        lower_bound_s, bound_scope = workload.store_all_s, ANY_SCHEDULE
+    if lower_bound_s <= workload.busiest_queue_s:
+        lower_bound_s, bound_scope = workload.busiest_queue_s, ANY_SCHEDULE
     simulation = simulate(workload, schedule) if schedule is not None else None
     status: Status = "infeasible"
     if simulation is not None:

@@ -29,7 +29,7 @@ COLOURS = dict(
         strict=True,
     )
 )
-KINDS = dict(zip(RUN_KINDS, ("#0072B2", "#E69F00", "#000000", "#D55E00"), strict=True))
+KINDS = dict(zip(RUN_KINDS, ("#0072B2", "#E69F00", "#000000", "#D55E00", "#009E73"), strict=True))
 _LANES = (
     ("forward", ("forward",)),
     ("recomputed", ("recomputed",)),
@@ -381,7 +381,13 @@ def draw_schedule(
 
     palette = ListedColormap(["white", *KINDS.values()])
     axes.imshow(
-        image, aspect="auto", origin="lower", cmap=palette, vmin=0, vmax=4, interpolation="nearest"
+        image,
+        aspect="auto",
+        origin="lower",
+        cmap=palette,
+        vmin=0,
+        vmax=len(KINDS),
+        interpolation="nearest",
     )
     label = "stage" if isinstance(workload, Chain) else "op"
     axes.set(title=workload.name, xlabel="op run", ylabel=label)

@@ -42,7 +42,7 @@ class Link:
         rate = self.bytes_per_s
         if isinstance(rate, bool) or not isinstance(rate, int | float):
             raise InvalidWorkloadError(f"{shown(rate)} is not a number", path="bytes_per_s")
-        if not (0 < rate and math.isfinite(rate)):
+        if not (rate > 0 and math.isfinite(rate)):
             raise InvalidWorkloadError(
                 f"{shown(rate)} is not a bandwidth",
                 path="bytes_per_s",
@@ -93,7 +93,7 @@ def parse_link(text: str, latency_s: float = 0.0) -> Link:
     >>> parse_link("25GB/s", 1e-5)
     Link(bytes_per_s=25000000000, latency_s=1e-05)
     >>> print(parse_link("pcie4"))
-    28.80 GB/s
+    28.81 GB/s
     """
     if text in LINKS:
         return replace(LINKS[text], latency_s=latency_s)
