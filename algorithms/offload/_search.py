@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -225,16 +223,3 @@ class Search:
             return None
         return self.found[0][0], self.found[0][2]
 
-
-def token_names(graph: Graph, tokens: Any) -> list[str]:
-    """The names of the ops and copies behind `tokens`."""
-    num_ops, tensors = graph.num_ops, graph.arrays.tensor_names
-    names = []
-    for token in tokens.tolist():
-        if token < num_ops:
-            names.append(graph.op_names[token])
-        elif token < num_ops + len(tensors):
-            names.append(f"d2h:{tensors[token - num_ops]}")
-        else:
-            names.append(f"h2d:{tensors[token - num_ops - len(tensors)]}")
-    return names
