@@ -112,7 +112,7 @@ def _memory_wait(
             continue
         saves = saves or bool(arrays.write_optional[base + i])
         size, s = int(arrays.tensor_bytes[tensor[i]]), int(source[i])
-        if s >= 0 and last[s] == k and uses[s] == 1:
+        if s >= 0 and uses[s] == 1:
             size -= min(size, int(arrays.tensor_bytes[tensor[s]]))
         needs[arrays.tensor_pool[tensor[i]]] += size
     table = arrays.op_saving_workspace_bytes if saves else arrays.op_workspace_bytes

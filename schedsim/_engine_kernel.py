@@ -246,7 +246,7 @@ def simulate_queues(
                 saves = saves or write_optional[base + i]
                 size = tensor_bytes[tensor[i]]
                 s = source[i]
-                if s >= 0 and last[s] == k and uses[s] == 1:
+                if s >= 0 and uses[s] == 1:
                     shared[i] = min(size, tensor_bytes[tensor[s]])
                     handed[s] = shared[i]
                 used[tensor_pool[tensor[i]]] += size - shared[i]

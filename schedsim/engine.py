@@ -15,8 +15,8 @@ What happens at the same time happens in this order: first runs end, then runs s
 place in the schedule; runs that take no time end in the next round of the same instant.
 
 An instance of a tensor takes memory from the start of the run that writes it to the end of the last
-run, in time, that reads it. An output takes over the storage of an input where its run is the last
-in the schedule to read that, and no other reader is still running.
+run, in time, that reads it. An output takes over the storage of an input where, as its run starts,
+all other runs that read it have ended.
 
 Without capacities, no legal schedule gets stuck, and a run that takes less time delays nothing.
 With them, less work can take more time (Graham 1969, "Bounds on multiprocessing timing anomalies",
@@ -46,7 +46,21 @@ that writes an input, the compute run that a copy follows, or memory."""
 
 @dataclass(frozen=True)
 class Bound:
-    """What the order of a schedule decides, whatever the times; see `_engine_kernel.bind_runs`."""
+    """What the order of a schedule decides, whatever the times.
+
+    Attributes
+    ----------
+    made : (num_runs + 1,) int64
+        The first instance that each run writes; graph inputs stand before all of them.
+    writer, uses : (num_instances,) int64
+        The run that writes each instance (-1: an input); how many runs write or read it.
+    input_start, input_instance : (num_runs + 1,), (num_reads,) int64
+        Instances that each run reads.
+    place_start, place_run : (num_runs + 1,), (num_places,) int64
+        Compute runs that must have started before each copy does; -1 for none.
+    line_start, line : (num_queues + 1,), (num_runs,) int64
+        Runs of each queue, in order.
+    """
 
     made: NDArray[np.int64]
     writer: NDArray[np.int64]
@@ -95,6 +109,27 @@ class Course:
     bound: Bound
 
 
+def bind(graph: Graph, runs: NDArray[np.int32]) -> Bound:
+    """What the order of `runs`, which are legal, decides on `graph`; O(runs + reads + writes)."""
+    from ._engine_kernel import bind_runs
+
+    arrays = graph.arrays
+    return Bound(
+        *bind_runs(
+            runs,
+            arrays.op_queue,
+            len(arrays.queue_names),
+            arrays.follow_start,
+            arrays.follow_queue,
+            arrays.read_start,
+            arrays.read_tensor,
+            arrays.write_start,
+            arrays.write_tensor,
+            arrays.tensor_producer,
+        )
+    )
+
+
 def run_queues(
     graph: Graph,
     runs: NDArray[np.int32],
@@ -113,24 +148,11 @@ def run_queues(
     DeadlockError
         No run can start, and some have not.
     """
-    from ._engine_kernel import bind_runs, name_copies, simulate_queues
+    from ._engine_kernel import name_copies, simulate_queues
 
     arrays = graph.arrays
     tensor, _, last, source, category = instances
-    bound = Bound(
-        *bind_runs(
-            runs,
-            arrays.op_queue,
-            len(arrays.queue_names),
-            arrays.follow_start,
-            arrays.follow_queue,
-            arrays.read_start,
-            arrays.read_tensor,
-            arrays.write_start,
-            arrays.write_tensor,
-            arrays.tensor_producer,
-        )
-    )
+    bound = bind(graph, runs)
     name_copies(runs, arrays.op_copy, bound.made, bound.input_start, bound.input_instance, category)
     lasting = _lasting(arrays.tensor_result, tensor)
     used = arrays.pool_static_bytes.copy()

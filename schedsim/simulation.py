@@ -14,7 +14,7 @@ from .queues import DEVICE, is_compute
 from .units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from .engine import Course
+    from .engine import Bound, Course
     from .graph import Graph
     from .schedule import Schedule
 
@@ -80,6 +80,8 @@ class Simulation:
         Time of this step, and of the step that recomputes nothing.
     peak_by_pool : mapping of str to int
         The largest use of each memory pool, the host's among them.
+    course : Course or None
+        What the engine saw, causes of waiting included; ``None`` on one queue.
 
     Notes
     -----
@@ -101,7 +103,7 @@ class Simulation:
     _runs: NDArray[np.int32]
     _instances: tuple[NDArray[Any], ...]
     _workspace: NDArray[np.int64]
-    _course: Course | None = None
+    course: Course | None = None
 
     @property
     def overhead(self) -> float:
@@ -165,13 +167,13 @@ class Simulation:
     @cached_property
     def end_s(self) -> NDArray[np.float64]:
         """When each run ends, in seconds from the start of the step, ``(num_runs,)``."""
-        return np.cumsum(self.run_s) if self._course is None else self._course.end_s
+        return np.cumsum(self.run_s) if self.course is None else self.course.end_s
 
     @cached_property
     def start_s(self) -> NDArray[np.float64]:
         """When each run starts, ``(num_runs,)``."""
-        if self._course is not None:
-            return self._course.start_s
+        if self.course is not None:
+            return self.course.start_s
         return np.concatenate([np.zeros(min(1, self.num_runs)), self.end_s[:-1]])
 
     @property
@@ -181,12 +183,32 @@ class Simulation:
         return dict(zip(self.queue_names, spent.tolist(), strict=True))
 
     @cached_property
+    def bound(self) -> Bound:
+        """Which instance each run reads, which run writes it: what the order alone decides."""
+        from .engine import bind
+
+        return bind(self._graph, self._runs) if self.course is None else self.course.bound
+
+    def instance_name(self, instance: int) -> str:
+        """Name of the tensor that `instance` is one of."""
+        return self._graph.arrays.tensor_names[self._instances[0][instance]]
+
+    @property
+    def wait_causes(self) -> list[str]:
+        """What each run waited for last, one of `schedsim.engine.CAUSES`."""
+        if self.course is None:
+            return ["nothing", *["queue"] * (self.num_runs - 1)]
+        from .engine import CAUSES
+
+        return [CAUSES[code] for code in self.course.cause.tolist()]
+
+    @cached_property
     def events(self) -> NDArray[np.int64]:
         """What happens, in order, ``(2 * num_runs,)``: ``2 * k`` is the start of run k.
 
         ``2 * k + 1`` is its end.
         """
-        return np.arange(2 * self.num_runs) if self._course is None else self._course.events
+        return np.arange(2 * self.num_runs) if self.course is None else self.course.events
 
     @cached_property
     def event_s(self) -> NDArray[np.float64]:
@@ -214,7 +236,7 @@ class Simulation:
         made = self._event_of[2 * first.astype(np.int64)] if self.num_runs else first
         made[:num_given] = -1
         sizes = self._graph.arrays.tensor_bytes[tensor]
-        if self._course is None:
+        if self.course is None:
             freed = 2 * last.astype(np.int64) + 1
             newest = np.full(len(self._graph.arrays.tensor_names), -1, dtype=np.int64)
             newest[tensor] = np.arange(tensor.size)
@@ -222,7 +244,7 @@ class Simulation:
             taken = (source >= 0) & (last[source] == first)
             shared = np.where(taken, np.minimum(sizes, sizes[source]), 0)
         else:
-            freed, shared = self._course.freed.copy(), self._course.shared
+            freed, shared = self.course.freed.copy(), self.course.shared
         never = last < 0
         freed[never] = made[never]
         return made, freed, shared
@@ -268,7 +290,7 @@ class Simulation:
         They add up to `memory_bytes`. An output that takes over its input's storage is charged
         only for what exceeds it.
         """
-        if self._course is not None:
+        if self.course is not None:
             return self._timeline_at_starts()
         from ._replay import live_bytes
 
@@ -309,7 +331,7 @@ class Simulation:
         tensor, first, last, _, category = self._instances
         arrays = self._graph.arrays
         alive = (first <= at) & (last >= at)
-        if self._course is not None:
+        if self.course is not None:
             made, freed, _ = self.instance_events
             event = self._event_of[2 * at]
             alive = (made <= event) & (event < freed)

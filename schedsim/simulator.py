@@ -170,7 +170,7 @@ def _on_several_queues(
         _runs=runs,
         _instances=instances,
         _workspace=course.workspace,
-        _course=course,
+        course=course,
     )
 
 
