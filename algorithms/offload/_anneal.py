@@ -263,9 +263,7 @@ def _propose(step: Step, trace: Trace, tokens: Any, num: int, scratch: Scratch) 
         i, use, read = _random_gap(step, trace, tokens, num)
         if i < 0:
             return -1
-        return add_copy(
-            step, trace, tokens, num, trace.tensor[i], use, read, use + 1, into
-        )
+        return add_copy(step, trace, tokens, num, trace.tensor[i], use, read, use + 1, into)
     if kind < 0.25:
         at = _pick(tokens, num, num_ops + num_tensors, num_ops + 2 * num_tensors)
         return -1 if at < 0 else _without(tokens, num, at, 1, into)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -222,4 +223,3 @@ class Search:
         if not self.found or math.isinf(self.found[0][0]):
             return None
         return self.found[0][0], self.found[0][2]
-

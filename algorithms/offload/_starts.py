@@ -91,7 +91,7 @@ def graph_starts(
     )
     left_s = time_limit_s - (time.perf_counter() - begun)
     everything = Schedule.store_all(graph)
-    schedules = _schedules([plan]) + [everything]
+    schedules = [*_schedules([plan]), everything]
     if left_s > 0:
         curve = graph_frontier(graph, time_limit_s=left_s, num_points=10, seed=seed)
         schedules += [point.schedule for point in curve.points if point.schedule is not None]

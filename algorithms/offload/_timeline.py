@@ -218,7 +218,7 @@ def evaluate(step: Step, tokens: Any, num: int, trace: Trace) -> Any:
     if made < 0:
         return -1.0, 0, -1
     num_ops, num_tensors = step.op_s.size, step.size.size
-    first_back, end_back = num_ops + num_tensors, num_ops + 2 * num_tensors
+    _first_back, _end_back = num_ops + num_tensors, num_ops + 2 * num_tensors
     used = 0
     for i in range(made):
         trace.held[i] = step.size[trace.tensor[i]]

@@ -10,6 +10,7 @@ import click
 from ..api import try_plan
 from ..errors import PlannerLimitError, SchedsimError
 from ..files import save
+from ..offloading import Offloading, replay
 from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
@@ -24,6 +25,7 @@ from .inputs import (
     size_text,
     workload_options,
 )
+from .offloading import copy_facts, link_option, link_words, take_link
 from .show import percent, print_facts, print_json, working
 
 _FLAGS = {
@@ -46,6 +48,7 @@ _FLAGS = {
     type=click.Choice(["fixed", "free"]),
     help="Of first runs in a graph: the file's, or any.",
 )
+@link_option
 @click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
 @json_option
 @output_option("Write the plan to FILE.")
@@ -58,9 +61,11 @@ def command(
     \b
     schedsim plan --layers 96 --mem 8GB
     schedsim plan chain.json --mem 24GiB --planner rotor -o plan.json
+    schedsim plan --preset resnet-50 --mem 4GB --link pcie4 --host-mem 64GiB
     """
     loaded = source.read()
-    options = _planner_options(planner, more)
+    link = take_link(more)
+    options = _planner_options(planner, more, link)
     with working(f"planning with {planner}"):
         # Before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
@@ -76,7 +81,7 @@ def command(
             click.echo(line)
         click.echo()
     if not plan.feasible:
-        _explain_infeasible(source, loaded, plan, planner)
+        _explain_infeasible(source, loaded, plan, planner, link)
         return NO
     if not as_json:
         _show(loaded, plan, everything)
@@ -84,11 +89,18 @@ def command(
     return INTERRUPTED if plan.options.get("interrupted") else YES
 
 
-def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
+def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -> dict[str, Any]:
     from ..algorithms import get_planner
 
     given = {name: value for name, value in more.items() if value is not None}
     taken = set(get_planner(planner).options())
+    if link and "link" not in taken:
+        raise SchedsimError(
+            f"planner {planner!r} does not take --link",
+            hint="leave --planner out, or see `schedsim planners` for those that offload",
+        )
+    if not link and get_planner(planner).needs_link:
+        raise SchedsimError(f"planner {planner!r} needs --link", hint="--link pcie4, or SIZE/s")
     if "seed" in taken:
         taken.add("search_seed")
     for name, value in given.items():
@@ -103,13 +115,13 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
             raise SchedsimError(f"{_FLAGS[name]} {value} is not at least {least}")
     if "search_seed" in given:  # --seed is that of a synthetic workload
         given["seed"] = given.pop("search_seed")
-    return given
+    return {**given, **link}
 
 
 def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     assert plan.schedule is not None
     assert plan.overhead is not None
-    simulation = simulate(loaded.workload, plan.schedule)
+    simulation = replay(loaded.workload, plan)
     chosen = plan.options.get("chosen", plan.planner)
     facts = [
         ("plan", f"{plan.status}, by {chosen} in {format_seconds(plan.planning_s)}"),
@@ -137,6 +149,9 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
         ),
         ("recomputed", f"{simulation.num_recomputed} of {simulation.num_runs} op runs"),
     ]
+    offloading = Offloading.from_options(plan.options)
+    if offloading is not None:
+        facts += copy_facts(simulation, offloading)
     print_facts(facts)
 
 
@@ -155,14 +170,28 @@ def _next_steps(
     if output is None:
         same = [] if planner == "auto" else ["--planner", planner]
         for name, value in options.items():
+            if name not in _FLAGS and name != "seed":
+                continue  # of the link
             name = "search_seed" if name == "seed" else name
             same += [_FLAGS[name], value if name == "order" else f"{value:g}"]
-        words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
+        words = [
+            "schedsim plan",
+            arguments,
+            "--mem",
+            budget,
+            *link_words(options),
+            *same,
+            "-o",
+            file,
+        ]
         steps.append((" ".join(words), "keep it"))
     steps += [
         (f"schedsim simulate {arguments} {file}", "replay it"),
         (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
-        (f"schedsim compare {arguments} --mem {budget}", "other planners"),
+        (
+            " ".join(["schedsim compare", arguments, "--mem", budget, *link_words(options)]),
+            "other planners",
+        ),
     ]
     width = max(len(step) for step, _ in steps)
     click.echo("\nnext")
@@ -170,7 +199,9 @@ def _next_steps(
         click.echo(f"  {step:<{width}}  # {why}")
 
 
-def _explain_infeasible(source: Source, loaded: Loaded, plan: Plan, planner: str) -> None:
+def _explain_infeasible(
+    source: Source, loaded: Loaded, plan: Plan, planner: str, link: dict[str, Any]
+) -> None:
     budget = format_bytes(plan.budget_bytes)
     click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {planner}", err=True)
     if plan.min_feasible_bytes is not None:
@@ -188,7 +219,9 @@ def _explain_infeasible(source: Source, loaded: Loaded, plan: Plan, planner: str
     with working("looking at what would lower it"):
         for label, changed in variants(options):
             try:
-                other = try_plan(build_workload(changed).workload, plan.budget_bytes, planner)
+                other = try_plan(
+                    build_workload(changed).workload, plan.budget_bytes, planner, **link
+                )
             except (PlannerLimitError, SchedsimError):
                 continue
             least_bytes = other.min_feasible_bytes

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import SchedsimError
 from ..files import write_atomically
+from ..offloading import Offloading
 from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
@@ -68,7 +69,14 @@ def command(
     """
     loaded = source.read(plan=True)
     schedule = _schedule(loaded, schedule_file)
-    simulation = simulate(loaded.workload, schedule, capacities)
+    offloading = Offloading.from_options(loaded.plan.options) if loaded.plan is not None else None
+    workload = loaded.workload
+    if loaded.plan is not None and offloading is not None:
+        # The plan's own copies, on its link and within its memory.
+        workload = offloading.graph(workload, schedule)
+        limits = {**offloading.capacities(loaded.plan.budget_bytes), **(capacities or {})}
+        capacities = {} if workload.one_queue else limits
+    simulation = simulate(workload, schedule, capacities or None)
     budget = budget_bytes
     if budget is None and loaded.plan is not None:
         budget = loaded.plan.budget_bytes

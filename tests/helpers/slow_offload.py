@@ -62,10 +62,7 @@ def least_time_s(
         """The state without what nobody will want; letting it go later would be no better."""
         here, there, done, running = state
         useful = wanted(done)
-        if running[1]:
-            here = (here & useful) | {running[1][0]}
-        else:
-            here = here & useful
+        here = here & useful | {running[1][0]} if running[1] else here & useful
         if running[0]:
             here |= state[0] & reads[running[0][0]]
         there = (there & useful) | ({running[2][0]} if running[2] else frozenset())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from chains import random_chain, random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,10 +12,8 @@ from schedsim.algorithms.chains.persistent import Problem
 from schedsim.algorithms.offload.offload import offload
 from slow_offload import least_time_s
 
-import schedsim
 from schedsim import Chain, Schedule, simulate
-from schedsim.offloading import Offloading, replay
-from schedsim.transfers import Link
+from schedsim.offloading import replay
 
 
 def check(workload, plan, offloading) -> None:
