@@ -30,6 +30,8 @@ class PlannerInfo:
         The class in which its plans are proven best; empty for a heuristic.
     module
         Below `schedsim.algorithms`; called like the function where empty.
+    needs_link
+        It offloads: it must be given a ``link``.
     """
 
     name: str
@@ -39,6 +41,7 @@ class PlannerInfo:
     complexity: str
     optimal_for: str = ""
     module: str = ""
+    needs_link: bool = False
 
     def load(self) -> Callable[..., Plan]:
         """The planner itself: ``(workload, budget_bytes, *, options) -> Plan``."""
@@ -222,6 +225,16 @@ PLANNERS: dict[str, PlannerInfo] = {
             "exponential; O(C n) integer variables",
             "fixed or any order, at most C - 1 repeats of an op",
             module="graphs.moccasin",
+        ),
+        PlannerInfo(
+            "offload",
+            ("chain", "graph"),
+            "keeps, recomputes or copies to the host, per tensor, annealed in the engine's model",
+            "schedsim; after Beaumont et al. 2021 (POFO)",
+            "anytime; a move takes O(runs + reads)",
+            "any schedule with copies (chains), fixed order (graphs), where it meets its bound",
+            module="offload.offload",
+            needs_link=True,
         ),
     )
 }

@@ -45,7 +45,9 @@ def plan(
     allocator_options
         Of `schedsim.allocate`.
     **options
-        Passed to the planner.
+        Passed to the planner. With ``link="pcie4"`` (``"pcie5"``, ``"nvlink-c2c"``, ``"25GB/s"``, a
+        `schedsim.transfers.Link`, or a pair of these), ``auto`` offloads to host memory too, to at
+        most ``host_bytes`` of it, with ``host_latency_s`` for every copy.
 
     Returns
     -------
@@ -64,6 +66,8 @@ def plan(
     ...                                    output_bytes=[4, 4], saved_bytes=[10, 10])
     >>> schedsim.plan(chain, 26).makespan_s
     7.0
+    >>> schedsim.plan(chain, 26, link="16B/s").makespan_s  # a0 goes to the host and back
+    6.0
     """
     result = try_plan(
         workload,
@@ -96,6 +100,11 @@ def try_plan(
     from .algorithms import get_planner
 
     info = get_planner(planner)
+    if info.needs_link and options.get("link") is None:
+        raise UnsupportedError(
+            f"planner {planner!r} offloads, and needs a link",
+            hint="link='pcie4', or a bandwidth like '25GB/s'",
+        )
     if workload.kind not in info.kinds:
         raise UnsupportedError(
             f"planner {planner!r} does not take a {workload.kind}",
@@ -124,10 +133,12 @@ def compare(
     workload: Chain | Graph,
     budget_bytes: int | str,
     planners: Sequence[str] | None = None,
+    **link: Any,
 ) -> list[Plan]:
     """One plan per planner, infeasible ones included, in the order given.
 
-    By default every planner that takes the workload, but for ``auto`` and ``exhaustive``. A planner
+    By default every planner that takes the workload, but for ``auto`` and ``exhaustive``, and those
+    that offload where no `link` is given (with `host_bytes` and `host_latency_s`, as of `plan`). A planner
     for which the workload is too large, or whose extra is not installed, is left out, with a
     `PlannerSkippedWarning`.
 
@@ -140,19 +151,27 @@ def compare(
     ['infeasible', 'optimal']
     """
     plans = []
-    for name in planners or comparable(workload):
+    from .algorithms import get_planner
+
+    for name in planners or comparable(workload, link="link" in link):
+        taken = get_planner(name).options()
+        options = {key: value for key, value in link.items() if key in taken}
         try:
-            plans.append(try_plan(workload, budget_bytes, name))
+            plans.append(try_plan(workload, budget_bytes, name, **options))
         except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
             warnings.warn(f"{name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
     return plans
 
 
-def comparable(workload: Chain | Graph) -> list[str]:
-    """Names of the planners that a comparison runs by default on `workload`."""
+def comparable(workload: Chain | Graph, *, link: bool = False) -> list[str]:
+    """Names of the planners that a comparison runs by default on `workload`, with a link or not."""
     from .algorithms import PLANNERS
 
-    names = (name for name, info in PLANNERS.items() if workload.kind in info.kinds)
+    names = (
+        name
+        for name, info in PLANNERS.items()
+        if workload.kind in info.kinds and (link or not info.needs_link)
+    )
     return [name for name in names if name not in ("auto", "exhaustive")]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,8 @@ class MemoryLevel:
         slots = self.num_slots
         if isinstance(slots, bool) or not isinstance(slots, int) or slots < 0:
             raise SchedsimError(
-                f"num_slots {slots!r} is not a number of checkpoints", hint="a whole number, 0 or more"
+                f"num_slots {slots!r} is not a number of checkpoints",
+                hint="a whole number, 0 or more",
             )
         for name in ("write_s", "read_s"):
             try:
@@ -81,8 +81,8 @@ class MemoryLevel:
 class MemoryLevels:
     """The levels below the device, the fastest first.
 
-    Level 2 is the pool ``host``, written by ``d2h:x`` and read by ``h2d:x``; level k beyond is the
-    pool ``level<k>``, written by ``write<k>:x`` and read by ``read<k>:x``, on queues of these names.
+    Level 2 is the pool ``host``, written by ``d2h:x`` and read by ``h2d:x``; level 3, and so on, is
+    the pool ``level3``, written by ``write3:x`` and read by ``read3:x``, on queues of these names.
     """
 
     levels: tuple[MemoryLevel, ...]
@@ -138,7 +138,11 @@ class MemoryLevels:
         graph = self.graph(workload, schedule)
         if budget_bytes is None or graph.one_queue:
             return simulate(graph, schedule)
-        return simulate(graph, schedule, capacities={DEVICE: budget_bytes})
+        return simulate(graph, schedule, capacities=self.capacities(budget_bytes))
+
+    def capacities(self, budget_bytes: int) -> dict[str, int]:
+        """Pool -> bytes, as the engine takes them; levels are bounded by the schedule itself."""
+        return {DEVICE: budget_bytes}
 
     def to_options(self) -> dict[str, Any]:
         """What a plan's `options` store; `from_options` reads it."""
@@ -169,11 +173,3 @@ def _copied(names: Iterable[str], queues: tuple[str, str], given: set[str]) -> l
     """Tensors that ops called ``<queue>:<tensor>`` copy, but for those of the workload itself."""
     found = (name.partition(":") for name in names if name not in given)
     return list(dict.fromkeys(tensor for queue, _, tensor in found if queue in queues))
-
-
-def slowest_first(levels: Sequence[MemoryLevel]) -> bool:
-    """Whether some level is faster, both ways, than the one before it."""
-    pairs = zip(levels, levels[1:], strict=False)
-    return any(b.write_s < a.write_s and b.read_s < a.read_s for a, b in pairs) or any(
-        math.isnan(level.write_s) for level in levels
-    )

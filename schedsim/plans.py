@@ -16,6 +16,8 @@ from .units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from .chain import Chain
     from .graph import Graph
+    from .levels import MemoryLevels
+    from .offloading import Offloading
 
 Status = Literal["optimal", "feasible", "infeasible"]
 STATUSES: tuple[Status, ...] = ("optimal", "feasible", "infeasible")
@@ -154,6 +156,7 @@ def make_plan(
     min_feasible_bytes: int | None = None,
     binding_op: str | None = None,
     seed: int | None = None,
+    offloading: Offloading | MemoryLevels | None = None,
 ) -> Plan:
     """The plan for `schedule`, after replaying it; how every planner ends.
 
@@ -166,6 +169,9 @@ def make_plan(
     lower_bound_s
         A proven bound over `bound_scope`; the time that every schedule needs, of a chain that of
         store-all and of a graph that of its busiest queue, is a bound anyhow.
+    offloading
+        Where `schedule` may copy: the link, and the host memory that bounds it beside the budget,
+        or memory levels. The plan's options store them.
 
     Raises
     ------
@@ -174,7 +180,11 @@ def make_plan(
     """
     if lower_bound_s <= workload.busiest_queue_s:
         lower_bound_s, bound_scope = workload.busiest_queue_s, ANY_SCHEDULE
-    simulation = simulate(workload, schedule) if schedule is not None else None
+    simulation = None
+    if schedule is not None and offloading is None:
+        simulation = simulate(workload, schedule)
+    elif schedule is not None and offloading is not None:
+        simulation = offloading.simulate(workload, schedule, budget_bytes)
     status: Status = "infeasible"
     if simulation is not None:
         if simulation.peak_bytes > budget_bytes:
@@ -191,7 +201,7 @@ def make_plan(
         workload=WorkloadRef(workload.name, workload.kind, workload_hash(workload)),
         budget_bytes=budget_bytes,
         planner=planner,
-        options=dict(options or {}),
+        options={**(options or {}), **(offloading.to_options() if offloading else {})},
         status=status,
         peak_bytes=simulation.peak_bytes if simulation else None,
         static_bytes=workload.static_bytes,

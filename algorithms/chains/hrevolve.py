@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from schedsim.chain import Chain
 from schedsim.errors import DeadlockError, PlannerLimitError, SchedsimError
 from schedsim.levels import MemoryLevel, MemoryLevels, as_levels
-from schedsim.plans import Plan
+from schedsim.plans import Plan, make_plan
 from schedsim.schedule import Schedule
-from schedsim.simulation import Simulation
+
+from .revolve import _few_slots, _most_that_fit
 
 MAX_CELLS = 200_000_000
 """Entries of the two tables, 8 bytes each: 1.6 GB."""
@@ -216,19 +218,79 @@ def hrevolve(
 
     @cache
     def solved(slots: int) -> tuple[float, Schedule]:
-        return _schedule(chain, below, slots)
+        return level_schedule(chain, slots, below)
 
-    def replay(slots: int, budget: int | None) -> Simulation | None:
+    def fits(slots: int, budget: int) -> bool:
         try:
-            found = below.simulate(chain, solved(slots)[1], budget)
+            return below.simulate(chain, solved(slots)[1], budget).peak_bytes <= budget
         except DeadlockError:
-            return None
-        return found if budget is None or found.peak_bytes <= budget else None
+            return False
 
-    chosen = num_slots if num_slots is not None else _most(lambda s: replay(s, budget_bytes), num)
-    fitting = replay(chosen, budget_bytes) if chosen else None
-    least = _least_bytes(replay, [num_slots] if num_slots else [1, 2, 3])
-    if fitting is None or chosen is None:
-        return below_plan(chain, budget_bytes, None, below, {}, started, least)
-    options = {"num_slots": chosen, "synchronous_s": solved(chosen)[0]}
-    return below_plan(chain, budget_bytes, solved(chosen)[1], below, options, started, least)
+    chosen = num_slots
+    if chosen is None:
+        chosen = _most_that_fit(lambda slots: fits(slots, budget_bytes), num)
+    elif not fits(chosen, budget_bytes):
+        chosen = None
+    if chosen is not None:
+        options = {"num_slots": chosen, "synchronous_s": solved(chosen)[0]}
+        return make_plan(
+            chain,
+            budget_bytes,
+            solved(chosen)[1],
+            planner="hrevolve",
+            started=started,
+            options=options,
+            offloading=below,
+        )
+    few = [num_slots] if num_slots else _few_slots(num, None)[:3]
+    return make_plan(
+        chain,
+        budget_bytes,
+        None,
+        planner="hrevolve",
+        started=started,
+        min_feasible_bytes=min(_least_budget(chain, below, solved(s)[1]) for s in few),
+        offloading=below,
+    )
+
+
+def level_schedule(chain: Chain, num_slots: int, below: MemoryLevels) -> tuple[float, Schedule]:
+    """The time of the recurrence and the schedule for the chain, by the means of its times."""
+    num = chain.num_stages
+    forward_s = math.fsum(stage.forward_s for stage in chain.stages) / num
+    backward_s = math.fsum(stage.backward_s for stage in chain.stages) / num
+    solved = HRevolve.solve(
+        num,
+        forward_s,
+        forward_s + backward_s,
+        [num_slots, *(level.num_slots for level in below.levels)],
+        [0.0, *(level.write_s for level in below.levels)],
+        [0.0, *(level.read_s for level in below.levels)],
+    )
+    names: list[str] = []
+    for what, i, level in solved.actions():
+        if what == "turn":
+            names += [f"F{i}", *(["loss"] if i == num - 1 else []), f"B{i}"]
+        elif what == "forward":
+            names.append(f"F{i}")
+        elif level > 0:  # states on the device live as long as they are read
+            out, back, _ = below.names(level + 1)
+            names.append(f"{out if what == 'write' else back}:a{i}")
+    return solved.time_s + chain.loss_s, Schedule.from_names(names)
+
+
+def _least_budget(chain: Chain, below: MemoryLevels, schedule: Schedule) -> int:
+    """A budget that is enough for `schedule`, close to the least, by halving."""
+    high = below.simulate(chain, schedule, None).peak_bytes
+    low = chain.static_bytes
+    while high - low > max(1, high // 1000):
+        middle = (low + high) // 2
+        try:
+            peak = below.simulate(chain, schedule, middle).peak_bytes
+        except DeadlockError:
+            peak = high
+        if peak <= middle:
+            high = peak
+        else:
+            low = middle
+    return high

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ..offloading import replay
 from ..plans import OPTIMALITY_TOLERANCE, Plan
-from ..simulator import simulate
 from . import allocate, check_allocator
 
 if TYPE_CHECKING:
@@ -135,9 +135,8 @@ def _measure(
     allocator: str,
     options: Mapping[str, Any],
 ) -> _Measured:
-    assert plan.schedule is not None
     assert plan.makespan_s is not None
-    simulation = simulate(workload, plan.schedule)
+    simulation = replay(workload, plan)
     given = dict(options, num_steps=NUM_STEPS)
     free = tight = allocate(simulation, allocator, **given)
     if free.peak_reserved_bytes > budget_bytes:

@@ -11,6 +11,7 @@ from ..allocators import EXACT
 from ..api import try_plan
 from ..errors import PlannerLimitError, SchedsimError
 from ..files import save
+from ..offloading import Offloading, replay
 from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
@@ -33,6 +34,7 @@ from .inputs import (
     size_text,
     workload_options,
 )
+from .offloading import copy_facts, link_option, link_words, take_link
 from .show import percent, print_facts, print_json, working
 
 _FLAGS = {
@@ -55,6 +57,7 @@ _FLAGS = {
     type=click.Choice(["fixed", "free"]),
     help="Of first runs in a graph: the file's, or any.",
 )
+@link_option
 @click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
 @allocator_options
 @json_option
@@ -75,9 +78,11 @@ def command(
     \b
     schedsim plan --layers 96 --mem 8GB
     schedsim plan chain.json --mem 24GiB --planner rotor -o plan.json
+    schedsim plan --preset resnet-50 --mem 4GB --link pcie4 --host-mem 64GiB
     """
     loaded = source.read()
-    options = _planner_options(planner, more)
+    link = take_link(more)
+    options = _planner_options(planner, more, link)
     memory = {
         "allocator": allocator or EXACT,
         "allocator_options": read_options(allocator, alloc_conf),
@@ -97,7 +102,7 @@ def command(
             click.echo(line)
         click.echo()
     if not plan.feasible:
-        _explain_infeasible(source, loaded, plan, planner, memory)
+        _explain_infeasible(source, loaded, plan, planner, {**link, **memory})
         return NO
     if not as_json:
         _show(loaded, plan, everything)
@@ -105,11 +110,18 @@ def command(
     return INTERRUPTED if plan.options.get("interrupted") else YES
 
 
-def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
+def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -> dict[str, Any]:
     from ..algorithms import get_planner
 
     given = {name: value for name, value in more.items() if value is not None}
     taken = set(get_planner(planner).options())
+    if link and "link" not in taken:
+        raise SchedsimError(
+            f"planner {planner!r} does not take --link",
+            hint="leave --planner out, or see `schedsim planners` for those that offload",
+        )
+    if not link and get_planner(planner).needs_link:
+        raise SchedsimError(f"planner {planner!r} needs --link", hint="--link pcie4, or SIZE/s")
     if "seed" in taken:
         taken.add("search_seed")
     for name, value in given.items():
@@ -124,13 +136,13 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
             raise SchedsimError(f"{_FLAGS[name]} {value} is not at least {least}")
     if "search_seed" in given:  # --seed is that of a synthetic workload
         given["seed"] = given.pop("search_seed")
-    return given
+    return {**given, **link}
 
 
 def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     assert plan.schedule is not None
     assert plan.overhead is not None
-    simulation = simulate(loaded.workload, plan.schedule)
+    simulation = replay(loaded.workload, plan)
     chosen = plan.options.get("chosen", plan.planner)
     facts = [
         ("plan", f"{plan.status}, by {chosen} in {format_seconds(plan.planning_s)}"),
@@ -164,6 +176,9 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
         ),
         ("recomputed", f"{simulation.num_recomputed} of {simulation.num_runs} op runs"),
     ]
+    offloading = Offloading.from_options(plan.options)
+    if offloading is not None:
+        facts += copy_facts(simulation, offloading)
     print_facts(facts)
 
 
@@ -182,15 +197,29 @@ def _next_steps(
     if output is None:
         same = [] if planner == "auto" else ["--planner", planner]
         for name, value in options.items():
+            if name not in _FLAGS and name != "seed":
+                continue  # of the link
             name = "search_seed" if name == "seed" else name
             same += [_FLAGS[name], value if name == "order" else f"{value:g}"]
-        same += allocator_words(plan)
-        words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
+        words = [
+            "schedsim plan",
+            arguments,
+            "--mem",
+            budget,
+            *link_words(options),
+            *same,
+            *allocator_words(plan),
+            "-o",
+            file,
+        ]
         steps.append((" ".join(words), "keep it"))
     steps += [
         (f"schedsim simulate {arguments} {file}", "replay it"),
         (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
-        (f"schedsim compare {arguments} --mem {budget}", "other planners"),
+        (
+            " ".join(["schedsim compare", arguments, "--mem", budget, *link_words(options)]),
+            "other planners",
+        ),
     ]
     width = max(len(step) for step, _ in steps)
     click.echo("\nnext")
@@ -199,11 +228,11 @@ def _next_steps(
 
 
 def _explain_infeasible(
-    source: Source, loaded: Loaded, plan: Plan, planner: str, memory: dict[str, Any]
+    source: Source, loaded: Loaded, plan: Plan, planner: str, more: dict[str, Any]
 ) -> None:
     budget, by = format_bytes(plan.budget_bytes), planner
-    if memory["allocator"] != EXACT:
-        by = f"{planner} and the {memory['allocator']} allocator"
+    if more["allocator"] != EXACT:
+        by = f"{planner} and the {more['allocator']} allocator"
     click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
     if plan.min_feasible_bytes is not None:
         where = f", set by {loaded.label(plan.binding_op)}" if plan.binding_op else ""
@@ -221,7 +250,7 @@ def _explain_infeasible(
         for label, changed in variants(options):
             try:
                 changed_workload = build_workload(changed).workload
-                other = try_plan(changed_workload, plan.budget_bytes, planner, **memory)
+                other = try_plan(changed_workload, plan.budget_bytes, planner, **more)
             except (PlannerLimitError, SchedsimError):
                 continue
             least_bytes = other.min_feasible_bytes

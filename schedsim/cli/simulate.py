@@ -12,14 +12,15 @@ import numpy as np
 from ..allocators import Allocation
 from ..errors import SchedsimError
 from ..files import write_atomically
+from ..offloading import setting_of
 from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..trace import is_trace_name, write_trace
 from ..units import format_bytes, format_bytes_short, format_seconds
+from ..waiting import idle_s
 from .allocators import allocator_options, check_allocator, describe
 from .allocators import document as allocation_document
-from ..waiting import idle_s
 from .app import NO, YES
 from .inputs import (
     Loaded,
@@ -75,7 +76,14 @@ def command(
     """
     loaded = source.read(plan=True)
     schedule = _schedule(loaded, schedule_file)
-    simulation = simulate(loaded.workload, schedule, capacities)
+    offloading = setting_of(loaded.plan) if loaded.plan is not None else None
+    workload = loaded.workload
+    if loaded.plan is not None and offloading is not None:
+        # The plan's own copies, on its link and within its memory.
+        workload = offloading.graph(workload, schedule)
+        limits = {**offloading.capacities(loaded.plan.budget_bytes), **(capacities or {})}
+        capacities = {} if workload.one_queue else limits
+    simulation = simulate(workload, schedule, capacities or None)
     budget = budget_bytes
     if budget is None and loaded.plan is not None:
         budget = loaded.plan.budget_bytes
