@@ -124,6 +124,15 @@ PLANNERS: dict[str, PlannerInfo] = {
             module="chains.revolve",
         ),
         PlannerInfo(
+            "hrevolve",
+            ("chain",),
+            "checkpoints in levels of memory, each with slots, write and read costs",
+            "Herrmann & Pallez 2020",
+            "O(L^2 C log L), C slots in all levels",
+            "uniform chains, states only, copies and computation one after the other",
+            module="chains.hrevolve",
+        ),
+        PlannerInfo(
             "rotor",
             ("chain",),
             "dynamic programme over memory slots, with workspaces",

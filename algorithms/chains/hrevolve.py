@@ -220,16 +220,18 @@ def hrevolve(
     def solved(slots: int) -> tuple[float, Schedule]:
         return level_schedule(chain, slots, below)
 
-    def fits(slots: int, budget: int) -> bool:
+    @cache
+    def fits(slots: int) -> bool:
         try:
-            return below.simulate(chain, solved(slots)[1], budget).peak_bytes <= budget
+            replay = below.simulate(chain, solved(slots)[1], budget_bytes)
         except DeadlockError:
             return False
+        return replay.peak_bytes <= budget_bytes
 
     chosen = num_slots
     if chosen is None:
-        chosen = _most_that_fit(lambda slots: fits(slots, budget_bytes), num)
-    elif not fits(chosen, budget_bytes):
+        chosen = _most_that_fit(fits, num)
+    elif not fits(chosen):
         chosen = None
     if chosen is not None:
         options = {"num_slots": chosen, "synchronous_s": solved(chosen)[0]}

@@ -34,6 +34,7 @@ from .inputs import (
     size_text,
     workload_options,
 )
+from .levels import level_facts, level_option, level_words, take_levels
 from .offloading import copy_facts, link_option, link_words, take_link
 from .show import percent, print_facts, print_json, working
 
@@ -58,6 +59,7 @@ _FLAGS = {
     help="Of first runs in a graph: the file's, or any.",
 )
 @link_option
+@level_option
 @click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
 @allocator_options
 @json_option
@@ -79,10 +81,12 @@ def command(
     schedsim plan --layers 96 --mem 8GB
     schedsim plan chain.json --mem 24GiB --planner rotor -o plan.json
     schedsim plan --preset resnet-50 --mem 4GB --link pcie4 --host-mem 64GiB
+    schedsim plan --layers 96 --mem 4GB --planner hrevolve --memory-level all@pcie4
     """
     loaded = source.read()
     link = take_link(more)
-    options = _planner_options(planner, more, link)
+    levels = take_levels(more, planner, loaded.workload)
+    options = {**_planner_options(planner, more, link), **levels}
     memory = {
         "allocator": allocator or EXACT,
         "allocator_options": read_options(allocator, alloc_conf),
@@ -102,7 +106,7 @@ def command(
             click.echo(line)
         click.echo()
     if not plan.feasible:
-        _explain_infeasible(source, loaded, plan, planner, {**link, **memory})
+        _explain_infeasible(source, loaded, plan, planner, {**link, **levels, **memory})
         return NO
     if not as_json:
         _show(loaded, plan, everything)
@@ -179,6 +183,7 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     offloading = Offloading.from_options(plan.options)
     if offloading is not None:
         facts += copy_facts(simulation, offloading)
+    facts += level_facts(plan, simulation)
     print_facts(facts)
 
 
@@ -198,7 +203,7 @@ def _next_steps(
         same = [] if planner == "auto" else ["--planner", planner]
         for name, value in options.items():
             if name not in _FLAGS and name != "seed":
-                continue  # of the link
+                continue  # of the link, or the levels
             name = "search_seed" if name == "seed" else name
             same += [_FLAGS[name], value if name == "order" else f"{value:g}"]
         words = [
@@ -207,6 +212,7 @@ def _next_steps(
             "--mem",
             budget,
             *link_words(options),
+            *level_words(options),
             *same,
             *allocator_words(plan),
             "-o",
