@@ -74,13 +74,13 @@ class HRevolve:
 
         Examples
         --------
-        One free level is revolve, t(10, 3) = 15 forwards and ten turns; a second level, of four
-        slots that cost 1 to write and to read, saves one.
+        One free level is revolve: t(100, 10) = 222 forwards and a hundred turns. A second level
+        saves some, at 2 for a write and 2 for a read.
 
-        >>> HRevolve.solve(10, 1.0, 1.0, [3], [0.0], [0.0]).time_s
-        25.0
-        >>> HRevolve.solve(10, 1.0, 1.0, [3, 4], [0.0, 1.0], [0.0, 1.0]).time_s
-        24.0
+        >>> HRevolve.solve(100, 1.0, 1.0, [10], [0.0], [0.0]).time_s
+        322.0
+        >>> HRevolve.solve(100, 1.0, 1.0, [10, 10], [0.0, 2.0], [0.0, 2.0]).time_s
+        298.0
         """
         from ._hrevolve_table import solve_levels
 
@@ -199,7 +199,7 @@ def hrevolve(
 
     Examples
     --------
-    Three states on the device, or two and a level of four slots with copies half as long as a step:
+    Two states on the device, alone and with a level of four slots and copies of half a step:
 
     >>> from schedsim import Chain
     >>> ones = [1] * 10
@@ -208,7 +208,7 @@ def hrevolve(
     >>> hrevolve(chain, 100, num_slots=2).makespan_s
     40.0
     >>> hrevolve(chain, 100, num_slots=2, levels=[(4, 0.5, 0.5)]).options["synchronous_s"]
-    33.0
+    36.0
     """
     started = time.perf_counter()
     below = as_levels(levels)

@@ -87,7 +87,7 @@ def command(
     link = take_link(more)
     levels = take_levels(more, planner, loaded.workload)
     options = {**_planner_options(planner, more, link), **levels}
-    memory = {
+    memory: dict[str, Any] = {
         "allocator": allocator or EXACT,
         "allocator_options": read_options(allocator, alloc_conf),
     }
