@@ -229,8 +229,7 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "offload",
             ("chain", "graph"),
-            "keeps, recomputes or copies to the host, per tensor: schedules of a ladder of budgets, "
-            "annealed with copies",
+            "keeps, recomputes or copies to the host, per tensor, annealed in the engine's model",
             "schedsim; after Beaumont et al. 2021 (POFO)",
             "anytime; a move takes O(runs + reads)",
             "any schedule with copies (chains), fixed order (graphs), where it meets its bound",

@@ -218,7 +218,6 @@ def evaluate(step: Step, tokens: Any, num: int, trace: Trace) -> Any:
     if made < 0:
         return -1.0, 0, -1
     num_ops, num_tensors = step.op_s.size, step.size.size
-    _first_back, _end_back = num_ops + num_tensors, num_ops + 2 * num_tensors
     used = 0
     for i in range(made):
         trace.held[i] = step.size[trace.tensor[i]]
@@ -288,11 +287,12 @@ def evaluate(step: Step, tokens: Any, num: int, trace: Trace) -> Any:
                 begun = k
                 for i in range(trace.made_by[k], trace.made_by[k + 1]):
                     source = trace.takes[i]
-                    if trace.last[i] >= 0 and source >= 0:
-                        if trace.last[source] == k and trace.uses[source] == 1:
-                            trace.held[source] -= min(
-                                step.size[trace.tensor[i]], step.size[trace.tensor[source]]
-                            )
+                    if trace.last[i] < 0 or source < 0 or trace.last[source] != k:
+                        continue
+                    if trace.uses[source] == 1:
+                        trace.held[source] -= min(
+                            step.size[trace.tensor[i]], step.size[trace.tensor[source]]
+                        )
             elif chosen == D2H:
                 lasts = step.out_s[tokens[k] - num_ops]
             else:

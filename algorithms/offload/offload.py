@@ -219,7 +219,7 @@ def _least(
     least: int | None,
     binding: str | None,
 ) -> tuple[int | None, str | None]:
-    """(a smaller budget at which a sequence found runs, its tightest op), where the engine agrees."""
+    """(a smaller budget at which a sequence found runs in the engine, its tightest op)."""
     for _, excess, tokens in search.found[:_TRIED]:
         budget = budget_bytes + excess
         if least is not None and budget >= least:
