@@ -1,7 +1,8 @@
 """The staged programme of `checkmate` with paging: copies as flows on two links beside the runs.
 
-Stages and runs are those of ``graphs/_staged_model.py``; stage s lasts ``D[s]``, at least as long
-as its runs, and as what flows on either link in it. Of every tensor w that may be copied:
+Stages and runs are those of ``graphs/_staged_model.py``, with a pause between two stages in which
+nothing runs. Stage s lasts at least as long as its runs, and as what flows on either link in it; so
+does a pause. Of every tensor w that may be copied:
 
 - ``out[s, w]``: share of it that flows to the host in stage s, while it lies on the device from
   before the end of the stage's runs to the end of the stage; ``gone[s, w]`` is the sum so far, and
@@ -85,6 +86,8 @@ class PagingModel:
                 for w in arrays.write_tensor[arrays.write_start[op] : arrays.write_start[op + 1]]
             }
             tokens += [num_ops + w for w in sorted(outs) if w not in writes]
+            if not ops:
+                tokens += backs
             for k, op in enumerate(ops):
                 tokens.append(op)
                 tokens += [num_ops + w for w in sorted(outs) if writes.get(w) == op]
@@ -111,91 +114,130 @@ def _all_comes(model: PagingModel, x: Floats, s: int, place: int) -> bool:
 def build_paging_model(
     graph: Graph, step: Step, byte_unit: float, room: float, unit_s: float, host_room: float
 ) -> PagingModel:
-    """The programme for `graph`; times in units of `unit_s`, `room` and `host_room` in bytes units.
+    """The programme for `graph`; times in units of `unit_s`, `room` and `host_room` in byte units.
 
     O(ops (ops + tensors + reads)) variables, rows and non-zeros.
     """
-    arrays = graph.arrays
-    chains, sizes = chains_of(graph), sizes_of(graph, byte_unit)
-    tensors = _worth_copying(graph, step)
-    num = tensors.size
-    bytes_ = sizes.tensor[tensors]
-    times = arrays.op_time_s / unit_s
-    out_times, back_times = step.out_s[tensors] / unit_s, step.back_s[tensors] / unit_s
-    programme = Programme()
+    builder = _Builder(graph, step, byte_unit, room, unit_s, host_room)
     first, turns = stages_of(graph, 1)
-    kept = np.full(sizes.tensor.size, -1, dtype=np.int64)
-    inputs = np.flatnonzero(arrays.tensor_producer < 0)
-    kept[inputs] = programme.variables(inputs.size, lb=1.0)
-    model = PagingModel(programme, tensors, [], [], [], [], [])
-    nothing = np.full(num, -1, dtype=np.int64)
-    gone = come = there = hold = buffer = nothing
-    limited = host_room < bytes_.sum()
     for s, (op_first, num_turns) in enumerate(zip(first, turns, strict=True)):
-        before_buffer = buffer
-        buffer = programme.variables(num, integral=True, ub=1.0 if s else 0.0)
-        is_last = s == len(first) - 1
+        if s:
+            builder.pause()
+        builder.stage(op_first, num_turns, is_last=s == len(first) - 1)
+    return builder.model
+
+
+class _Builder:
+    """Adds one stage, or one pause, after the other."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        step: Step,
+        byte_unit: float,
+        room: float,
+        unit_s: float,
+        host_room: float,
+    ) -> None:
+        self.graph, self.room, self.host_room = graph, room, host_room
+        self.chains, self.sizes = chains_of(graph), sizes_of(graph, byte_unit)
+        self.tensors = _worth_copying(graph, step)
+        self.bytes = self.sizes.tensor[self.tensors]
+        self.op_times = graph.arrays.op_time_s / unit_s
+        self.out_times = step.out_s[self.tensors] / unit_s
+        self.back_times = step.back_s[self.tensors] / unit_s
+        self.programme = Programme()
+        self.model = PagingModel(self.programme, self.tensors, [], [], [], [], [])
+        # What is alive when the next stage begins; -1 for no variable, which is zero.
+        self.kept = np.full(self.sizes.tensor.size, -1, dtype=np.int64)
+        inputs = np.flatnonzero(graph.arrays.tensor_producer < 0)
+        self.kept[inputs] = self.programme.variables(inputs.size, lb=1.0)
+        nothing = np.full(self.tensors.size, -1, dtype=np.int64)
+        self.gone = self.come = nothing
+        self.limited = host_room < self.bytes.sum()
+
+    def stage(self, op_first: int, num_turns: int, *, is_last: bool) -> None:
+        """The first run of `op_first` behind repeats of what stands before it."""
+        buffer = self._buffers()
         run, after = add_stage(
-            programme,
-            graph,
-            chains,
-            sizes,
-            room,
-            np.zeros(graph.num_ops),
+            self.programme,
+            self.graph,
+            self.chains,
+            self.sizes,
+            self.room,
+            np.zeros(self.graph.num_ops),
             op_first,
             num_turns,
-            kept,
-            arrays.tensor_result if is_last else None,
-            (buffer, bytes_),
+            self.kept,
+            self.graph.arrays.tensor_result if is_last else None,
+            (buffer, self.bytes),
         )
-        lasts = int(programme.variables(1, ub=np.inf, cost=1.0)[0])
-        programme.placed(
-            1, (0, run, times[:num_turns]), (0, np.array([lasts]), -1.0), lb=-np.inf, ub=0.0
-        )
+        self._flow(run, self.op_times[:num_turns], after, buffer, is_last=is_last)
 
-        out, back = programme.variables(num), programme.variables(num)
-        programme.placed(1, (0, out, out_times), (0, np.array([lasts]), -1.0), lb=-np.inf, ub=0.0)
-        programme.placed(1, (0, back, back_times), (0, np.array([lasts]), -1.0), lb=-np.inf, ub=0.0)
-        # What flows out lies on the device to the end of the stage.
-        programme.rows(num, (out, 1.0), (after[tensors], -1.0))
-        before_gone, gone = gone, programme.variables(num)
-        programme.rows(num, (gone, 1.0), (before_gone, -1.0), (out, -1.0))
-        before_hold, hold = (
-            hold,
-            programme.variables(num, integral=limited, lb=0.0 if limited else 1.0),
+    def pause(self) -> None:
+        """Time in which nothing runs, and copies may flow."""
+        buffer = self._buffers()
+        after = np.full(self.kept.size, -1, dtype=np.int64)
+        alive = np.flatnonzero(self.kept >= 0)
+        after[alive] = self.programme.variables(alive.size)
+        self.programme.rows(alive.size, (after[alive], 1.0), (self.kept[alive], -1.0))
+        self.programme.placed(
+            1,
+            (0, after[alive], self.sizes.tensor[alive]),
+            (0, buffer, self.bytes),
+            lb=-np.inf,
+            ub=self.room,
         )
-        programme.rows(num, (gone, 1.0), (hold, -1.0))
-        if limited:
-            programme.placed(1, (0, hold, bytes_), lb=-np.inf, ub=host_room)
-        # What flows back was all there when the stage began, and stays while it flows.
-        before_there, there = there, programme.variables(num, integral=True, ub=1.0 if s else 0.0)
-        programme.rows(num, (there, 1.0), (before_gone, -1.0))
-        programme.rows(num, (there, 1.0), (hold, -1.0))
+        self._flow(np.empty(0, dtype=np.int64), np.empty(0), after, buffer, is_last=False)
+
+    def _buffers(self) -> Ints:
+        some = 1.0 if self.model.run else 0.0
+        return self.programme.variables(self.tensors.size, integral=True, ub=some)
+
+    def _flow(self, run: Ints, times: Floats, after: Ints, buffer: Ints, *, is_last: bool) -> None:
+        """What flows in a stage with these runs, and what is alive behind it."""
+        programme, num = self.programme, self.tensors.size
+        lasts = programme.variables(1, ub=np.inf, cost=1.0)
+        out, back = programme.variables(num), programme.variables(num)
+        for columns, each in ((run, times), (out, self.out_times), (back, self.back_times)):
+            programme.placed(1, (0, columns, each), (0, lasts, -1.0), lb=-np.inf, ub=0.0)
+        # What flows out lies on the device to the end of the stage.
+        programme.rows(num, (out, 1.0), (after[self.tensors], -1.0))
+        gone = programme.variables(num)
+        programme.rows(num, (gone, 1.0), (self.gone, -1.0), (out, -1.0))
+        some = 1.0 if self.model.run else 0.0
+        there = programme.variables(num, integral=True, ub=some)
+        programme.rows(num, (there, 1.0), (self.gone, -1.0))
+        if self.limited:
+            hold = programme.variables(num, integral=True)
+            programme.rows(num, (gone, 1.0), (hold, -1.0))
+            programme.rows(num, (there, 1.0), (hold, -1.0))
+            programme.placed(1, (0, hold, self.bytes), lb=-np.inf, ub=self.host_room)
+        # What flows back was all there when the stage began; half of it in a buffer is nothing.
         programme.rows(num, (back, 1.0), (there, -1.0))
-        programme.rows(num, (back, 1.0), (buffer, -1.0))
-        before_come, come = come, programme.variables(num)
-        programme.rows(num, (come, 1.0), (before_come, -1.0), (back, -1.0))
+        come = programme.variables(num)
+        programme.rows(num, (come, 1.0), (self.come, -1.0), (back, -1.0))
         programme.rows(num, (come, 1.0), (buffer, -1.0))
         lands = programme.variables(num, integral=True, ub=0.0 if is_last else 1.0)
         programme.rows(num, (lands, 1.0), (come, -1.0))
-        # A buffer is taken up anew after it has landed.
-        if s:
-            programme.rows(num, (come, 1.0), (model.lands[-1], 1.0), ub=1.0)
-        del before_buffer, before_hold, before_there
-        kept = after
+        if self.model.lands:  # a buffer is taken up anew behind a landing
+            programme.rows(num, (come, 1.0), (self.model.lands[-1], 1.0), ub=1.0)
+        self.kept = after
         if not is_last:
-            kept = after.copy()
-            kept[tensors] = programme.variables(num)
-            programme.rows(num, (kept[tensors], 1.0), (after[tensors], -1.0), (lands, -1.0))
+            self.kept = after.copy()
+            self.kept[self.tensors] = programme.variables(num)
+            programme.rows(
+                num, (self.kept[self.tensors], 1.0), (after[self.tensors], -1.0), (lands, -1.0)
+            )
+        self.gone, self.come = gone, come
         for rows, columns in (
-            (model.run, run),
-            (model.out, out),
-            (model.gone, gone),
-            (model.buffer, buffer),
-            (model.lands, lands),
+            (self.model.run, run),
+            (self.model.out, out),
+            (self.model.gone, gone),
+            (self.model.buffer, buffer),
+            (self.model.lands, lands),
         ):
             rows.append(columns)
-    return model
 
 
 def _worth_copying(graph: Graph, step: Step) -> Ints:
