@@ -245,6 +245,16 @@ PLANNERS: dict[str, PlannerInfo] = {
             module="offload.offload",
             needs_link=True,
         ),
+        PlannerInfo(
+            "poet",
+            ("graph",),
+            "mixed-integer programme over stages with paging; its answer annealed for a moment",
+            "Patil et al. 2022 (POET)",
+            "exponential; O(n (n + e)) variables",
+            "fixed order with copies, where it meets the bound of offload",
+            module="offload.poet",
+            needs_link=True,
+        ),
     )
 }
 

@@ -137,10 +137,10 @@ def compare(
 ) -> list[Plan]:
     """One plan per planner, infeasible ones included, in the order given.
 
-    By default every planner that takes the workload, but for ``auto`` and ``exhaustive``, and those
-    that offload where no `link` is given (with `host_bytes` and `host_latency_s`, as of `plan`). A planner
-    for which the workload is too large, or whose extra is not installed, is left out, with a
-    `PlannerSkippedWarning`.
+    By default every planner that takes the workload, but for ``auto`` and ``exhaustive``, and for
+    those that offload where no `link` is given (with `host_bytes` and `host_latency_s`, as of
+    `plan`). A planner for which the workload is too large, or whose extra is not installed, is left
+    out, with a `PlannerSkippedWarning`.
 
     Examples
     --------

@@ -16,7 +16,7 @@ from schedsim.graph import Graph
 from schedsim.schedule import Schedule
 
 from ._anneal import LENGTH, MAKESPAN, MOVES, Scratch, anneal, make_scratch, seed_numba
-from ._edits import SPARE, repair
+from ._edits import SPARE, repair, tidy
 from ._timeline import Step, Trace, evaluate, make_trace
 
 # Temperatures at the beginning and at the end of the first round, in store-all times.
@@ -113,6 +113,21 @@ class Search:
                 self.found.append((makespan_s, int(max(0, excess)), tokens[:num].copy()))
                 if excess <= 0 and num == one.size:
                     break  # it fitted as it was
+        self.found.sort(key=lambda row: row[:2])
+
+    def consider(self, tokens: Tokens) -> None:
+        """Takes up one sequence, copies included, as it is but for what nobody needs."""
+        self.capacity = max(self.capacity, 3 * tokens.size + 4 * SPARE)
+        trace = make_trace(self.step, self.capacity)
+        scratch = make_scratch(self.step, trace)
+        line = scratch.current
+        line[: tokens.size] = tokens
+        num = tidy(self.step, line, tokens.size, scratch.needed, scratch.on_host, scratch.seen)
+        makespan_s, excess, _ = evaluate(self.step, line, num, trace)
+        if makespan_s < 0:
+            return  # not legal
+        makespan_s = makespan_s if excess <= 0 else math.inf
+        self.found.append((makespan_s, int(max(0, excess)), line[:num].copy()))
         self.found.sort(key=lambda row: row[:2])
 
     def run(self, until: float, max_moves: int | None) -> bool:

@@ -29,11 +29,13 @@ _BOUND_SHARE, _STARTS_SHARE = 0.2, 0.4
 _TRIED = 8
 
 
+COPIES_IN_ORDER = "fixed order of first runs, with copies on this link"
+COPIES = "any schedule with copies on this link"
+
+
 def copies_scope(workload: Chain | Graph) -> str:
-    """The class of schedules that the bound speaks of, in words."""
-    if workload.kind == "chain":
-        return "any schedule with copies on this link"
-    return "fixed order of first runs, with copies on this link"
+    """The class of schedules that the bound speaks of: a chain has one order of first runs."""
+    return COPIES if isinstance(workload, Chain) else COPIES_IN_ORDER
 
 
 def offload(
