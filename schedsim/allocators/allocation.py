@@ -79,6 +79,14 @@ class Allocation:
         return (self.reserved_bytes - self.allocated_bytes) / reserved
 
     @property
+    def fragmentation_at_peak(self) -> float:
+        """The same where most is reserved, and of these moments where most is in use."""
+        if not self.reserved_bytes.size:
+            return 0.0
+        full = self.reserved_bytes == self.reserved_bytes.max()
+        return float(self.fragmentation[full].min())
+
+    @property
     def extra(self) -> float:
         """Peak of the reserved bytes over the peak of the requested ones, less 1."""
         return self.peak_reserved_bytes / self.bound_bytes - 1.0 if self.bound_bytes else 0.0

@@ -100,6 +100,7 @@ def document(found: Allocation) -> dict[str, Any]:
         "peak_reserved_bytes": found.peak_reserved_bytes,
         "peak_allocated_bytes": found.peak_allocated_bytes,
         "requested_bytes": found.bound_bytes,
+        "fragmentation": found.fragmentation_at_peak,
         "stuck_bytes": int(found.stuck_bytes.max(initial=0)),
         "fits": found.fits,
         "failed_item": found.failed_item,

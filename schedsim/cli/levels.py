@@ -56,7 +56,7 @@ def level_words(options: dict[str, Any]) -> list[str]:
     """The arguments that give the levels again, for a shell."""
     words = []
     for level in options.get("levels", ()):
-        words += [_FLAG, f"{level.num_slots}:{level.write_s:.12g}:{level.read_s:.12g}"]
+        words += [_FLAG, f"{level.num_slots}:{level.write_s!r}:{level.read_s!r}"]
     return words
 
 

@@ -77,3 +77,10 @@ def test_what_is_refused(call, arguments, says):
     code, _, err = call("simulate", *LAYERS, *arguments)
     assert code == 2
     assert says in err
+
+
+def test_fragmentation_in_the_document(call):
+    _, out, _ = call("simulate", *LAYERS, "--json", "--allocator", "cuda-caching")
+    found = json.loads(out)["allocations"]["device"]
+    assert 0 <= found["fragmentation"] < 0.2
+    assert found["peak_reserved_bytes"] >= found["requested_bytes"] > 0
