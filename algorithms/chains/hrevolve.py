@@ -284,6 +284,8 @@ def level_schedule(chain: Chain, num_slots: int, below: MemoryLevels) -> tuple[f
 def _least_budget(chain: Chain, below: MemoryLevels, schedule: Schedule) -> int:
     """A budget that is enough for `schedule`, close to the least, by halving."""
     high = below.simulate(chain, schedule, None).peak_bytes
+    if below.graph(chain, schedule).one_queue:
+        return high  # nothing can wait
     low = chain.static_bytes
     while high - low > max(1, high // 1000):
         middle = (low + high) // 2
