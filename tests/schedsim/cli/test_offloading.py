@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 import schedsim
 from schedsim import Chain
-from schedsim.cli import main
+from schedsim.cli.app import run as main
 
 LINK = ["--link", "3B/s", "--host-mem", "1kB", "--host-latency", "1us"]
 
@@ -30,13 +29,20 @@ def chain_file(tmp_path):
     return str(path)
 
 
-def run(*arguments: str):
-    """Exit code, stdout and stderr of one command."""
-    result = CliRunner().invoke(main, list(arguments), standalone_mode=True)
-    return result.exit_code, result.stdout, result.stderr
+@pytest.fixture
+def run(capsys):
+    """Run the command line: (exit code, stdout, stderr)."""
+
+    def invoke(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return invoke
 
 
-def test_a_plan_says_what_is_offloaded_and_replays(chain_file, tmp_path):
+def test_a_plan_says_what_is_offloaded_and_replays(run, chain_file, tmp_path):
     """The report, the file, and `simulate` on the original workload."""
     plan_file = str(tmp_path / "plan.json")
     code, out, _ = run(
@@ -59,7 +65,7 @@ def test_a_plan_says_what_is_offloaded_and_replays(chain_file, tmp_path):
     }
 
 
-def test_a_tampered_plan_is_found_out(chain_file, tmp_path):
+def test_a_tampered_plan_is_found_out(run, chain_file, tmp_path):
     """A link made faster in the file gives another time than the plan says."""
     plan_file = tmp_path / "plan.json"
     run("plan", chain_file, "--mem", "10", "--link", "1B/s", "--time-limit", "1",
@@ -73,7 +79,7 @@ def test_a_tampered_plan_is_found_out(chain_file, tmp_path):
     assert "step time" in err
 
 
-def test_compare_has_rows_of_planners_that_offload(chain_file):
+def test_compare_has_rows_of_planners_that_offload(run, chain_file):
     """With a link they are compared; without, they are not."""
     names = "frontier,offload"
     code, out, _ = run(
@@ -99,7 +105,7 @@ def test_compare_has_rows_of_planners_that_offload(chain_file):
         (["--planner", "offload"], "--link pcie4"),
     ],
 )
-def test_refusals(chain_file, arguments, says):
+def test_refusals(run, chain_file, arguments, says):
     """One error line, one hint, exit code 2, nothing planned."""
     code, out, err = run("plan", chain_file, "--mem", "13", *arguments)
     assert code == 2
