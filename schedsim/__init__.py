@@ -26,6 +26,7 @@ from .errors import (
     SchedsimError,
     UnsupportedError,
 )
+from .explanation import Explanation, explain
 from .files import load, save
 from .graph import Graph, Op
 from .plans import Plan
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Chain",
     "DeadlockError",
+    "Explanation",
     "Graph",
     "InfeasibleBudgetError",
     "InvalidScheduleError",
@@ -56,6 +58,7 @@ __all__ = [
     "UnsupportedError",
     "apply",
     "compare",
+    "explain",
     "load",
     "pareto",
     "plan",
