@@ -27,6 +27,7 @@ from .errors import (
     SchedsimError,
     UnsupportedError,
 )
+from .explanation import Explanation, explain
 from .files import load, save
 from .graph import Graph, Op
 from .plans import Plan
@@ -43,6 +44,7 @@ __all__ = [
     "Allocation",
     "Chain",
     "DeadlockError",
+    "Explanation",
     "Graph",
     "InfeasibleBudgetError",
     "InvalidScheduleError",
@@ -59,6 +61,7 @@ __all__ = [
     "allocate",
     "apply",
     "compare",
+    "explain",
     "load",
     "pareto",
     "plan",

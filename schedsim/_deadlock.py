@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from .engine import Course
     from .graph import Graph
 
-# Tensors named of a pool that is full.
+# Tensors named of a pool that is full, and queues in the message; the error has all of these.
 _MOST_HOLDERS = 3
+_MOST_WAITS = 4
 
 
 def explain_deadlock(
@@ -40,6 +41,7 @@ def explain_deadlock(
     happened = course.events[: 2 * num_ended]
     ended[happened[happened % 2 == 1] // 2] = True
     waits: list[str] = []
+    of_memory: list[str] = []
     stuck: tuple[int, str] | None = None
     for q, queue in enumerate(arrays.queue_names):
         line = bound.line[bound.line_start[q] : bound.line_start[q + 1]]
@@ -53,10 +55,14 @@ def explain_deadlock(
             if stuck is None or k < stuck[0]:
                 stuck = k, hint
         waits.append(f"{_named(graph, runs, k)} on {queue} waits for {why}")
+        of_memory += waits[-1:] if other is None else []
     # Whatever waits for a run waits, in the end, for one that waits for memory.
     assert stuck is not None
+    said = [*of_memory, *(wait for wait in waits if wait not in of_memory)]
+    more = f"; {len(said) - _MOST_WAITS} more wait" if len(said) > _MOST_WAITS else ""
     return DeadlockError(
-        f"after {num_ended} of {runs.size} runs no other can start: {'; '.join(waits)}",
+        f"after {num_ended} of {runs.size} runs no other can start: "
+        f"{'; '.join(said[:_MOST_WAITS])}{more}",
         run_index=stuck[0],
         op_name=graph.op_names[runs[stuck[0]]],
         waits=tuple(waits),
@@ -83,7 +89,7 @@ def _awaited_run(
         if other >= 0 and not ended[other]:
             name = graph.arrays.tensor_names[tensor[i]]
             return other, f"{name} of {_named(graph, runs, other)}"
-    for other in bound.place_run[bound.place_start[k] : bound.place_start[k + 1]].tolist():
+    for other in bound.turn_run[bound.turn_start[k] : bound.turn_start[k + 1]].tolist():
         if other >= 0 and not ended[other]:
             return other, f"its turn after {_named(graph, runs, other)}"
     return None, ""

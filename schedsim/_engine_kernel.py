@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ._replay import CHECKPOINT, SAVED, TRANSIENT
 
 # What a run waited for last, in the order of `engine.CAUSES`.
-NOTHING, QUEUE, INPUT, PLACE, MEMORY = range(5)
+NOTHING, QUEUE, INPUT, TURN, MEMORY = range(5)
 
 
 @njit(cache=True)
@@ -33,7 +33,7 @@ def _push(keys: NDArray[np.float64], items: NDArray[np.int64], size: int, key: f
 @njit(cache=True)
 def _pop(keys: NDArray[np.float64], items: NDArray[np.int64], size: int) -> int:
     """Take the least entry out of the binary heap of `size` entries; its item."""
-    least = items[0]
+    least = int(items[0])
     key, item = keys[size - 1], items[size - 1]
     at, size = 0, size - 1
     while True:
@@ -69,7 +69,7 @@ def bind_runs(
 ) -> Any:
     """What the sequence decides, whatever the times.
 
-    Returns (made, writer, uses, input_start, input_instance, place_start, place_run, line_start,
+    Returns (made, writer, uses, input_start, input_instance, turn_start, turn_run, line_start,
     line): of each run the first instance that it writes, the instances that it reads and the
     compute runs that must have started; of each instance its run and how many runs use it; of each
     queue its runs, in order.
@@ -77,7 +77,7 @@ def bind_runs(
     num_runs, num_tensors = runs.size, tensor_producer.size
     made = np.empty(num_runs + 1, np.int64)
     input_start = np.zeros(num_runs + 1, np.int64)
-    place_start = np.zeros(num_runs + 1, np.int64)
+    turn_start = np.zeros(num_runs + 1, np.int64)
     line_start = np.zeros(num_queues + 1, np.int64)
     num_made = 0
     for t in range(num_tensors):
@@ -89,7 +89,7 @@ def bind_runs(
         made[k] = num_made
         num_made += write_start[op + 1] - write_start[op]
         input_start[k + 1] = input_start[k] + read_start[op + 1] - read_start[op]
-        place_start[k + 1] = place_start[k] + follow_start[op + 1] - follow_start[op]
+        turn_start[k + 1] = turn_start[k] + follow_start[op + 1] - follow_start[op]
         line_start[op_queue[op] + 1] += 1
     made[num_runs] = num_made
     for q in range(num_queues):
@@ -97,7 +97,7 @@ def bind_runs(
     writer = np.full(num_made, -1, np.int64)
     uses = np.zeros(num_made, np.int64)
     input_instance = np.empty(input_start[num_runs], np.int64)
-    place_run = np.full(place_start[num_runs], -1, np.int64)
+    turn_run = np.full(turn_start[num_runs], -1, np.int64)
     line = np.empty(num_runs, np.int64)
     filled = line_start.copy()
     latest = np.full(num_tensors, -1, np.int64)
@@ -115,7 +115,7 @@ def bind_runs(
             input_instance[input_start[k] + j] = instance
             uses[instance] += 1
         for j in range(follow_start[op + 1] - follow_start[op]):
-            place_run[place_start[k] + j] = newest[follow_queue[follow_start[op] + j]]
+            turn_run[turn_start[k] + j] = newest[follow_queue[follow_start[op] + j]]
         for j in range(write_start[op + 1] - write_start[op]):
             instance = made[k] + j
             latest[write_tensor[write_start[op] + j]] = instance
@@ -131,8 +131,8 @@ def bind_runs(
         uses,
         input_start,
         input_instance,
-        place_start,
-        place_run,
+        turn_start,
+        turn_run,
         line_start,
         line,
     )
@@ -160,8 +160,8 @@ def simulate_queues(
     uses: NDArray[np.int64],
     input_start: NDArray[np.int64],
     input_instance: NDArray[np.int64],
-    place_start: NDArray[np.int64],
-    place_run: NDArray[np.int64],
+    turn_start: NDArray[np.int64],
+    turn_run: NDArray[np.int64],
     line_start: NDArray[np.int64],
     line: NDArray[np.int64],
     used: NDArray[np.int64],
@@ -228,8 +228,8 @@ def simulate_queues(
                     break
             if blocked:
                 continue
-            for j in range(place_start[k], place_start[k + 1]):
-                other = place_run[j]
+            for j in range(turn_start[k], turn_start[k + 1]):
+                other = turn_run[j]
                 if other >= 0 and not begun[other]:
                     next_waiting[q] = await_start[other]
                     await_start[other] = q
@@ -290,10 +290,10 @@ def simulate_queues(
             elif head[q] > line_start[q] and end_s[line[head[q] - 1]] == now:
                 cause[k], blocker[k] = QUEUE, line[head[q] - 1]
             else:
-                for j in range(place_start[k], place_start[k + 1]):
-                    other = place_run[j]
+                for j in range(turn_start[k], turn_start[k + 1]):
+                    other = turn_run[j]
                     if other >= 0 and start_s[other] == now:
-                        cause[k], blocker[k] = PLACE, other
+                        cause[k], blocker[k] = TURN, other
                 for j in range(input_start[k], input_start[k + 1]):
                     other = writer[input_instance[j]]
                     if other >= 0 and end_s[other] == now:

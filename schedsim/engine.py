@@ -26,7 +26,7 @@ SIAM J. Appl. Math. 17): a run that comes early may take the memory that a more 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,9 +37,10 @@ from .errors import DeadlockError, SchedsimError
 from .units import format_bytes_short
 
 if TYPE_CHECKING:
+    from ._arrays import GraphArrays
     from .graph import Graph
 
-CAUSES = ("nothing", "queue", "input", "place", "memory")
+CAUSES = ("nothing", "queue", "input", "turn", "memory")
 """What a run waited for last: nothing (it starts the step), the run before it on its queue, the run
 that writes an input, the compute run that a copy follows, or memory."""
 
@@ -56,7 +57,7 @@ class Bound:
         The run that writes each instance (-1: an input); how many runs write or read it.
     input_start, input_instance : (num_runs + 1,), (num_reads,) int64
         Instances that each run reads.
-    place_start, place_run : (num_runs + 1,), (num_places,) int64
+    turn_start, turn_run : (num_runs + 1,), (num_turns,) int64
         Compute runs that must have started before each copy does; -1 for none.
     line_start, line : (num_queues + 1,), (num_runs,) int64
         Runs of each queue, in order.
@@ -67,8 +68,8 @@ class Bound:
     uses: NDArray[np.int64]
     input_start: NDArray[np.int64]
     input_instance: NDArray[np.int64]
-    place_start: NDArray[np.int64]
-    place_run: NDArray[np.int64]
+    turn_start: NDArray[np.int64]
+    turn_run: NDArray[np.int64]
     line_start: NDArray[np.int64]
     line: NDArray[np.int64]
 
@@ -107,6 +108,10 @@ class Course:
     peak: NDArray[np.int64]
     peak_run: NDArray[np.int64]
     bound: Bound
+
+
+# What the kernel returns, but for the number of runs that ended.
+_COURSE = [field.name for field in fields(Course)][:-1]
 
 
 def bind(graph: Graph, runs: NDArray[np.int32]) -> Bound:
@@ -154,10 +159,10 @@ def run_queues(
     tensor, _, last, source, category = instances
     bound = bind(graph, runs)
     name_copies(runs, arrays.op_copy, bound.made, bound.input_start, bound.input_instance, category)
-    lasting = _lasting(arrays.tensor_result, tensor)
+    lasting = _lasting(arrays, tensor)
     used = arrays.pool_static_bytes.copy()
-    for i in np.flatnonzero((bound.writer < 0) & (last >= 0)):
-        used[arrays.tensor_pool[tensor[i]]] += arrays.tensor_bytes[tensor[i]]
+    given = tensor[(bound.writer < 0) & (last >= 0)]
+    np.add.at(used, arrays.tensor_pool[given], arrays.tensor_bytes[given])
     limits = capacity_array(arrays.pool_names, capacities)
     over = np.flatnonzero((limits >= 0) & (used > limits))
     if over.size:
@@ -171,7 +176,7 @@ def run_queues(
             hint="static bytes and inputs alone need a larger capacity",
         )
     uses = bound.uses.copy()
-    ended, *course = simulate_queues(
+    ended, *happened = simulate_queues(
         runs,
         arrays.op_time_s,
         arrays.op_queue,
@@ -192,14 +197,14 @@ def run_queues(
         uses,
         bound.input_start,
         bound.input_instance,
-        bound.place_start,
-        bound.place_run,
+        bound.turn_start,
+        bound.turn_run,
         bound.line_start,
         bound.line,
         used,
         limits,
     )
-    found = Course(*course, bound=bound)
+    found = Course(**dict(zip(_COURSE, happened, strict=True)), bound=bound)
     if ended < runs.size:
         from ._deadlock import explain_deadlock
 
@@ -223,12 +228,11 @@ def capacity_array(
     return limits
 
 
-def _lasting(tensor_result: NDArray[np.bool_], tensor: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _lasting(arrays: GraphArrays, tensor: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Which instances live to the end: the last one of each result."""
+    from ._pool_bytes import newest_instances
+
     lasting = np.zeros(tensor.size, dtype=np.bool_)
-    # Of several instances of a tensor, the assignment leaves the last.
-    newest = np.full(tensor_result.size, -1, dtype=np.int64)
-    newest[tensor] = np.arange(tensor.size)
-    kept = newest[np.flatnonzero(tensor_result)]
+    kept = newest_instances(arrays, tensor)[arrays.tensor_result]
     lasting[kept[kept >= 0]] = True
     return lasting

@@ -12,6 +12,7 @@ from ._checks import check_bytes, check_name, check_total, shown, shown_key
 from .errors import InvalidWorkloadError
 from .op import PHASES, Op, as_names
 from .queues import COMPUTE, DEVICE, HOST, is_compute
+from .variants import GraphVariant, check_distinct
 
 __all__ = ["COMPUTE", "DEVICE", "HOST", "PHASES", "Graph", "Op"]
 
@@ -40,6 +41,8 @@ class Graph:
         The same for memory pools other than ``device``: pool -> bytes.
     input_pools
         Input -> memory pool, for those that do not live on the ``device``.
+    variants
+        Other ways to save tensors, that a planner may choose where their kinds are allowed.
 
     Examples
     --------
@@ -55,6 +58,7 @@ class Graph:
     results: tuple[str, ...] = ()
     pool_static_bytes: Mapping[str, int] = field(default_factory=dict)
     input_pools: Mapping[str, str] = field(default_factory=dict)
+    variants: tuple[GraphVariant, ...] = ()
 
     kind = "graph"
 
@@ -83,6 +87,10 @@ class Graph:
                     f"{shown(tensor)} is written by copies alone, which need not run",
                     path=f"results[{i}]",
                 )
+        object.__setattr__(self, "variants", tuple(self.variants))
+        for i, variant in enumerate(self.variants):
+            variant.check(f"variants[{i}]", self)
+        check_distinct(self.variants, "variants")
         total = self.static_bytes + sum(self.inputs.values())
         total += sum(self.pool_static_bytes.values())
         for op in self.ops:

@@ -141,8 +141,9 @@ class Offloading:
 
 
 def replay(workload: Chain | Graph, plan: Plan, schedule: Schedule | None = None) -> Simulation:
-    """What the schedule of `plan` costs on the workload it was made for, with its copies.
+    """What the schedule of `plan` costs on the workload that it runs on, with its copies.
 
+    Where the plan has variants, that is the workload with these chosen (`variants.resolve`).
     `schedule` stands for the plan's own where that is given.
     """
     schedule = plan.schedule if schedule is None else schedule

@@ -75,7 +75,7 @@ def is_trace_name(path: str) -> bool:
 
 
 def _microseconds(times: NDArray[np.float64]) -> list[float]:
-    return (np.rint(times * 1e9) / 1e3).tolist()
+    return [float(time) for time in np.rint(times * 1e9) / 1e3]
 
 
 def _names(simulation: Simulation) -> Iterator[dict[str, Any]]:

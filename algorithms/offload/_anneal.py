@@ -34,12 +34,15 @@ def make_scratch(step: Step, trace: Trace) -> Scratch:
     """Room for sequences as long as `trace` takes."""
     capacity, instances = trace.start_s.size, trace.first.size
     return Scratch(
-        *(np.zeros(capacity, np.int64) for _ in range(3)),
-        *(np.zeros(instances, np.int64) for _ in range(2)),
-        np.zeros(step.size.size, np.bool_),
-        np.zeros(step.size.size, np.bool_),
-        np.zeros(step.op_s.size, np.bool_),
-        np.zeros(1, np.float64),
+        current=np.zeros(capacity, np.int64),
+        proposed=np.zeros(capacity, np.int64),
+        other=np.zeros(capacity, np.int64),
+        before=np.zeros(instances, np.int64),
+        after=np.zeros(instances, np.int64),
+        needed=np.zeros(step.size.size, np.bool_),
+        on_host=np.zeros(step.size.size, np.bool_),
+        seen=np.zeros(step.op_s.size, np.bool_),
+        noise=np.zeros(1, np.float64),
     )
 
 

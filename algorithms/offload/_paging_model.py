@@ -21,7 +21,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schedsim.graph import Graph
 
@@ -29,7 +28,8 @@ from ..graphs._programme import Floats, Ints, Programme
 from ..graphs._staged_model import add_stage, chains_of, sizes_of, stages_of
 from ._timeline import Step
 
-Bools = NDArray[np.bool_]
+# Of equally fast answers the one with fewer copies: what a second of copying costs, in seconds.
+_COPY_COST = 1e-5
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,8 @@ class _Builder:
         """What flows in a stage with these runs, and what is alive behind it."""
         programme, num = self.programme, self.tensors.size
         lasts = programme.variables(1, ub=np.inf, cost=1.0)
-        out, back = programme.variables(num), programme.variables(num)
+        out = programme.variables(num, cost=_COPY_COST * self.out_times)
+        back = programme.variables(num, cost=_COPY_COST * self.back_times)
         for columns, each in ((run, times), (out, self.out_times), (back, self.back_times)):
             programme.placed(1, (0, columns, each), (0, lasts, -1.0), lb=-np.inf, ub=0.0)
         # What flows out lies on the device to the end of the stage.

@@ -7,16 +7,20 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.graph import Graph
+from schedsim.offloading import Offloading
+from schedsim.op import Op
 from schedsim.schedule import Schedule
 
 from ._anneal import LENGTH, MAKESPAN, MOVES, Scratch, anneal, make_scratch, seed_numba
 from ._edits import SPARE, repair, tidy
+from ._step import make_step
 from ._timeline import Step, Trace, evaluate, make_trace
 
 # Temperatures at the beginning and at the end of the first round, in store-all times.
@@ -44,7 +48,6 @@ class _Walker:
     best: NDArray[np.float64]
     excess: int
     moves_per_s: float = 2e4
-    state: int = field(default=0)
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -238,3 +241,15 @@ class Search:
         if not self.found or math.isinf(self.found[0][0]):
             return None
         return self.found[0][0], self.found[0][2]
+
+
+@cache
+def load_kernels() -> None:
+    """Compile the kernels, or load them, so that this does not count as time to plan in."""
+    ops = (Op("a", writes={"x": 2}), Op("b", reads=("x",), writes={"y": 2}), Op("c", reads=("x",)))
+    graph = Graph("three", ops)
+    step = make_step(graph, 3, Offloading.over("1B/s"))
+    search = Search(graph, step, seed=0, num_threads=1, peak_bytes=4)
+    search.start([Schedule.store_all(graph)], 0.0)
+    search.enough_s = 0.0
+    search.run(time.perf_counter() + 1.0, 8)

@@ -82,7 +82,7 @@ class Trace(NamedTuple):
     ready: NDArray[np.bool_]
     on_device: Ints
     on_host: Ints
-    count: Ints
+    times_run: Ints
     head: Ints
     running: Ints
     low: Ints
@@ -99,9 +99,13 @@ def make_trace(step: Step, capacity: int) -> Trace:
     instances = num_tensors + capacity * most_writes
     ints, floats = np.int64, np.float64
     return Trace(
-        *(np.zeros(capacity, floats) for _ in range(2)),
-        *(np.zeros(capacity, ints) for _ in range(3)),
-        *(np.zeros(capacity + 1, ints) for _ in range(2)),
+        start_s=np.zeros(capacity, floats),
+        end_s=np.zeros(capacity, floats),
+        memory=np.zeros(capacity, ints),
+        scratch=np.zeros(capacity, ints),
+        follows=np.zeros(capacity, ints),
+        made_by=np.zeros(capacity + 1, ints),
+        reads_at=np.zeros(capacity + 1, ints),
         used=np.zeros(capacity * most_reads, ints),
         tensor=np.zeros(instances, ints),
         is_host=np.zeros(instances, np.bool_),
@@ -113,7 +117,7 @@ def make_trace(step: Step, capacity: int) -> Trace:
         ready=np.zeros(instances, np.bool_),
         on_device=np.zeros(num_tensors, ints),
         on_host=np.zeros(num_tensors, ints),
-        count=np.zeros(num_ops, ints),
+        times_run=np.zeros(num_ops, ints),
         head=np.zeros(3, ints),
         running=np.zeros(3, ints),
         low=np.zeros(3, ints),
@@ -138,7 +142,7 @@ def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
             trace.on_device[t] = made
             made += 1
     for i in range(num_ops):
-        trace.count[i] = 0
+        trace.times_run[i] = 0
     place, newest = 0, -1
     for k in range(num):
         token = tokens[k]
@@ -146,9 +150,9 @@ def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
         trace.made_by[k] = made
         trace.reads_at[k] = place
         if token < num_ops:
-            if trace.count[token] and step.once[token]:
+            if trace.times_run[token] and step.once[token]:
                 return -1
-            trace.count[token] += 1
+            trace.times_run[token] += 1
             for r in range(step.read_start[token], step.read_start[token + 1]):
                 instance = trace.on_device[step.reads[r]]
                 if instance < 0:
@@ -187,7 +191,7 @@ def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
     trace.made_by[num] = made
     trace.reads_at[num] = place
     for i in range(num_ops):
-        if trace.count[i] == 0:
+        if trace.times_run[i] == 0:
             return -1
     for t in range(num_tensors):
         if step.result[t]:

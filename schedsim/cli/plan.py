@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
+from ..variants import VARIANT_KINDS, check_allowed, resolve
 from .allocators import (
     allocations,
     allocator_options,
@@ -44,6 +46,7 @@ _FLAGS = {
     "gap": "--gap",
     "order": "--order",
     "search_seed": "--search-seed",
+    "allow": "--allow",
 }
 
 
@@ -62,6 +65,11 @@ _FLAGS = {
 @level_option
 @click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
 @allocator_options
+@click.option(
+    "--allow",
+    metavar="KINDS",
+    help="Variants that may be chosen: quantize, precision, approx, share; several by commas.",
+)
 @json_option
 @output_option("Write the plan to FILE.")
 @workload_options
@@ -69,6 +77,7 @@ def command(
     source: Source,
     budget_bytes: int,
     planner: str,
+    allow: str | None,
     allocator: str | None,
     alloc_conf: str | None,
     as_json: bool,
@@ -83,6 +92,8 @@ def command(
     schedsim plan --preset resnet-50 --mem 4GB --link pcie4 --host-mem 64GiB
     schedsim plan --layers 96 --mem 4GB --planner hrevolve --memory-level all@pcie4
     """
+    more["allow"] = check_allowed(allow.split(",")) if allow is not None else None
+    source = replace(source, allow=more["allow"] or ())
     loaded = source.read()
     link = take_link(more)
     levels = take_levels(more, planner, loaded.workload)
@@ -136,7 +147,7 @@ def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -
                 hint=f"it takes {', '.join(able)}" if able else f"leave {_FLAGS[name]} out",
             )
         least = 1 if name == "num_slots" else 0
-        if name != "order" and not value >= least:  # so that nan is refused too
+        if name not in ("order", "allow") and not value >= least:  # so that nan is refused too
             raise SchedsimError(f"{_FLAGS[name]} {value} is not at least {least}")
     if "search_seed" in given:  # --seed is that of a synthetic workload
         given["seed"] = given.pop("search_seed")
@@ -146,7 +157,7 @@ def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -
 def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     assert plan.schedule is not None
     assert plan.overhead is not None
-    simulation = replay(loaded.workload, plan)
+    simulation = replay(resolve(loaded.workload, plan.variants), plan)
     chosen = plan.options.get("chosen", plan.planner)
     facts = [
         ("plan", f"{plan.status}, by {chosen} in {format_seconds(plan.planning_s)}"),
@@ -180,11 +191,29 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
         ),
         ("recomputed", f"{simulation.num_recomputed} of {simulation.num_runs} op runs"),
     ]
+    facts += _variant_facts(plan)
     offloading = Offloading.from_options(plan.options)
     if offloading is not None:
         facts += copy_facts(simulation, offloading)
     facts += level_facts(plan, simulation)
     print_facts(facts)
+
+
+def _variant_facts(plan: Plan) -> list[tuple[str, str]]:
+    """Which variants are used, how often, and what they do to the numbers of training."""
+    if not plan.variants:
+        return []
+    counts: dict[str, list[str]] = {}
+    for choice in plan.variants:
+        # One of a graph is named by what it does and to which tensor.
+        name = choice.variant.name if choice.stage else choice.variant.name.split()[0]
+        counts.setdefault(name, []).append(choice.stage or choice.variant.name.split()[-1])
+    facts: list[tuple[str, str]] = []
+    for name, where in counts.items():
+        some = where[0] if len(where) == 1 else f"{where[0]} .. {where[-1]}"
+        facts.append(("variants" if not facts else "", f"{name}: {len(where)} times, {some}"))
+    kinds = dict.fromkeys(k for choice in plan.variants for k in choice.variant.kind.split("+"))
+    return facts + [("", f"{kind}: {VARIANT_KINDS[kind]}") for kind in kinds]
 
 
 def _compared(everything: int, peak: int) -> str:
@@ -205,19 +234,10 @@ def _next_steps(
             if name not in _FLAGS and name != "seed":
                 continue  # of the link, or the levels
             name = "search_seed" if name == "seed" else name
-            same += [_FLAGS[name], value if name == "order" else f"{value:g}"]
-        words = [
-            "schedsim plan",
-            arguments,
-            "--mem",
-            budget,
-            *link_words(options),
-            *level_words(options),
-            *same,
-            *allocator_words(plan),
-            "-o",
-            file,
-        ]
+            text = ",".join(value) if name == "allow" else str(value)
+            same += [_FLAGS[name], f"{value:g}" if isinstance(value, int | float) else text]
+        same = [*link_words(options), *level_words(options), *same, *allocator_words(plan)]
+        words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
     steps += [
         (f"schedsim simulate {arguments} {file}", "replay it"),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
 from ..allocators import Allocation
-from ..errors import SchedsimError
 from ..files import write_atomically
 from ..offloading import setting_of
 from ..plans import Plan
@@ -18,7 +15,7 @@ from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..trace import is_trace_name, write_trace
 from ..units import format_bytes, format_bytes_short, format_seconds
-from ..waiting import idle_s
+from ..waiting import critical_s, idle_s
 from .allocators import allocator_options, check_allocator, describe
 from .allocators import document as allocation_document
 from .app import NO, YES
@@ -27,9 +24,11 @@ from .inputs import (
     Source,
     budget_option,
     capacity_option,
+    given_schedule,
     json_option,
     output_option,
     schedule_of,
+    schedule_option,
     workload_options,
 )
 from .show import percent, print_facts, print_json, print_table
@@ -39,7 +38,7 @@ _WAITS = {
     "nothing": "at the start",
     "queue": "behind another run",
     "input": "for an input",
-    "place": "for its place",
+    "turn": "for its turn",
     "memory": "for memory",
     "end": "at the end",
 }
@@ -47,7 +46,7 @@ _WAITS = {
 
 @click.command("simulate", short_help="Replay a plan or a list of op names, and check it.")
 @budget_option(required=False)
-@click.option("--schedule", "schedule_file", metavar="FILE", help="Op names; - reads stdin.")
+@schedule_option
 @allocator_options
 @capacity_option
 @json_option
@@ -111,25 +110,10 @@ def command(
 
 def _schedule(loaded: Loaded, schedule_file: str | None) -> Schedule:
     if schedule_file is not None:
-        if loaded.plan is not None:
-            raise SchedsimError("both a plan and --schedule are given", hint="give one of the two")
-        names = _read_text(schedule_file).split()
-        if not names:
-            raise SchedsimError(f"--schedule {schedule_file}: no op names", hint="F0 F1 loss ...")
-        return Schedule.from_names(names)
+        return given_schedule(loaded, schedule_file)
     if loaded.plan is None:
         return Schedule.store_all(loaded.workload)
     return schedule_of(loaded.plan)
-
-
-def _read_text(name: str) -> str:
-    data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise SchedsimError(
-            f"--schedule {name}: not a text file", hint="op names with spaces between them"
-        ) from None
 
 
 def _problems(loaded: Loaded, simulation: Simulation, budget: int | None) -> list[str]:
@@ -179,6 +163,7 @@ def _document(
             }
             for number, (queue, busy) in enumerate(simulation.busy_s.items())
         ],
+        "critical_s": critical_s(simulation),
         "pools": [
             {"name": pool, "peak_bytes": peak, "capacity_bytes": capacities.get(pool)}
             for pool, peak in simulation.peak_by_pool.items()
@@ -223,6 +208,10 @@ def _show(
             f"store-all {format_seconds(simulation.store_all_s)}",
         )
     )
+    if len(simulation.queue_names) > 1:
+        path = sorted(critical_s(simulation).items(), key=lambda item: -item[1])
+        share = ", ".join(f"{queue} {format_seconds(time)}" for queue, time in path)
+        facts.append(("critical path", share))
     print_facts(facts)
     if len(simulation.queue_names) > 1 or len(simulation.pool_names) > 1 or capacities:
         _show_queues(simulation)

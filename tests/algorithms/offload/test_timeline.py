@@ -16,7 +16,7 @@ from schedsim.transfers import with_copies
 
 
 @given(seed=st.integers(0, 10**12), num=st.integers(1, 12), is_chain=st.booleans())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_times_and_memory_are_those_of_the_engine(seed, num, is_chain):
     """Starts, ends, makespan and what fits: the same, with capacities of all tightnesses."""
     rng = np.random.default_rng(seed)

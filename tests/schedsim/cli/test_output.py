@@ -32,12 +32,13 @@ FORMULA_OPTIONS = {
 }  # fmt: skip
 OWN_OPTIONS = {
     ("plan",): {
-        *("--gap", "--json", "--mem", "--order", "--output", "--planner", "--search-seed"),
-        *("--slots", "--time-limit"),
+        *("--allow", "--gap", "--json", "--mem", "--order", "--output", "--planner"),
+        *("--search-seed", "--slots", "--time-limit"),
     },
-    ("simulate",): {"--json", "--mem", "--output", "--schedule"},
+    ("simulate",): {"--capacity", "--json", "--mem", "--output", "--schedule"},
     ("compare",): {"--json", "--mem", "--output", "--planners", "--time-limit"},
-    ("plot", "timeline"): {"--against", "--mem", "--output"},
+    ("plot", "timeline"): {"--against", "--capacity", "--mem", "--output", "--schedule"},
+    ("plot", "gantt"): {"--capacity", "--mem", "--output", "--schedule"},
     ("plot", "schedule"): {"--mem", "--output"},
     ("plot", "frontier"): {"--order", "--output", "--planners", "--points", "--time-limit"},
 }
