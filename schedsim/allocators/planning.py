@@ -146,7 +146,7 @@ def _measure(
         plan,
         peak_bytes=simulation.peak_bytes,
         makespan_s=simulation.makespan_s,
-        overhead=simulation.overhead,
+        overhead=simulation.makespan_s / plan.store_all_s - 1.0 if plan.store_all_s else 0.0,
     )
     given = dict(options, num_steps=NUM_STEPS)
     free = tight = allocate(simulation, allocator, **given)
