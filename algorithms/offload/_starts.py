@@ -70,8 +70,8 @@ def chain_starts(
     else:
         if not plans:
             plans = [frontier(chain, budget_bytes, max_points=_MAX_POINTS)]
-    found = [problem.schedule(table, budget) for budget in budgets]
-    least = problem.least_memory_schedule()
+    found = [problem.schedule(table, budget)[0] for budget in budgets]
+    least, _ = problem.least_memory_schedule()
     schedules = [*_schedules([*plans, everything]), *(one for one in found if one is not None)]
     return plans, [*schedules, least]
 
