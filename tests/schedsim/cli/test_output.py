@@ -104,6 +104,7 @@ def test_plan_in_a_pipe():
         "  schedsim plan chain.json --mem 60 -o plan.json               # keep it\n"
         "  schedsim simulate chain.json plan.json                       # replay it\n"
         "  schedsim plot timeline chain.json plan.json -o timeline.svg  # see its memory\n"
+        "  schedsim explain chain.json plan.json                        # why its peak is there\n"
         "  schedsim compare chain.json --mem 60                         # other planners\n"
     )
 
