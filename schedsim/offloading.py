@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import SchedsimError
+from .errors import SchedsimError, UnsupportedError
 from .queues import DEVICE, HOST
 from .schedule import Schedule
 from .simulator import Simulation, simulate
@@ -162,3 +162,19 @@ def _has_op(workload: Chain | Graph, name: str) -> bool:
     except KeyError:
         return False
     return True
+
+
+def refuse_copies(plan: Plan | None, what: str) -> None:
+    """Refuse a plan that copies, for `what`, which cannot take one.
+
+    Raises
+    ------
+    UnsupportedError
+        The schedule of `plan` has copies.
+    """
+    schedule = plan.schedule if plan is not None and "link" in plan.options else None
+    if schedule is not None and any(name.startswith(("d2h:", "h2d:")) for name in schedule.names):
+        raise UnsupportedError(
+            f"{what} takes no plan that offloads",
+            hint="schedsim simulate and plot do; or plan again without --link",
+        )
