@@ -163,7 +163,10 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
             f"{format_seconds(plan.lower_bound_s)} over {plan.bound_scope}, "
             f"gap {(plan.gap or 0):.2%}".replace("%", " %"),
         ),
-        ("recomputed", f"{simulation.num_recomputed} of {simulation.num_runs} op runs"),
+        (
+            "recomputed",
+            f"{simulation.num_recomputed} of {simulation.num_runs - simulation.num_copies} op runs",
+        ),
     ]
     facts += _variant_facts(plan)
     offloading = Offloading.from_options(plan.options)
@@ -248,11 +251,12 @@ def _explain_infeasible(
     from ..workloads import build_workload, variants
 
     rows = []
+    quick: dict[str, Any] = {**link, "time_limit_s": 1.0} if link else {}
     with working("looking at what would lower it"):
         for label, changed in variants(options):
             try:
                 other = try_plan(
-                    build_workload(changed).workload, plan.budget_bytes, planner, **link
+                    build_workload(changed).workload, plan.budget_bytes, planner, **quick
                 )
             except (PlannerLimitError, SchedsimError):
                 continue
