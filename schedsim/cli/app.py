@@ -19,6 +19,7 @@ COMMANDS = (
     "explain",
     "plot",
     "report",
+    "export",
     "profile",
     "validate",
     "planners",
