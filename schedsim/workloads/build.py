@@ -206,7 +206,7 @@ def _synthetic(options: WorkloadOptions) -> BuiltWorkload:
     for option in options.__slots__:
         # Flags that are off are false, other options that are absent are None.
         value = getattr(options, option)
-        if option not in allowed and value is not None and value is not False:
+        if option not in allowed and value is not None and value is not False and value != ():
             raise SchedsimError(
                 f"--{option.replace('_', '-')} does not go with --synthetic",
                 hint="a synthetic chain takes --layers and --seed",
