@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.files import load
+from schedsim.offloading import refuse_copies
 from schedsim.plans import Plan
 
 from .belonging import captured_for
@@ -166,6 +167,7 @@ def apply(
         raise SchedsimError(
             f"{plan} holds a {found.kind}, not a plan", hint="schedsim plan -o FILE"
         )
+    refuse_copies(found, "a real model")
     arguments, keywords = _unpacked(model, inputs, device)
     settings = Settings(budget=found.budget_bytes, loss=loss)
     captured, settings = captured_for(found, model, arguments, keywords, settings)
