@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import exp, log
+from math import ceil, exp, log
 
-from schedsim import Chain, Graph, Schedule, Simulation, simulate
+from schedsim import Chain, Graph, Plan, Schedule, simulate
+from schedsim.api import try_plan
+from schedsim.simulator import Simulation
 
 
 def unit_chain(num_stages: int, *, backward_s: float = 2.0, saved_bytes: int = 1) -> Chain:
@@ -44,3 +46,28 @@ def geometric_mean(values: Iterable[float]) -> float:
     """Of positive numbers."""
     logs = [log(value) for value in values]
     return exp(sum(logs) / len(logs))
+
+
+def budget_at(graph: Graph, fraction: float) -> int:
+    """That share of the store-all peak, rounded up to a byte."""
+    return ceil(store_all(graph).peak_bytes * fraction - 1e-6)
+
+
+def searched(
+    graph: Graph, budget_bytes: int, *, order: str = "fixed", max_moves: int, time_limit_s: float
+) -> Plan:
+    """The plan of a local search that ends by its moves: the same on every machine in time."""
+    return try_plan(
+        graph,
+        budget_bytes,
+        "local_search",
+        order=order,
+        num_threads=1,
+        max_moves=max_moves,
+        time_limit_s=time_limit_s,
+    )
+
+
+def overhead_percent(plan: Plan) -> float | None:
+    """Of a plan; ``None`` where none fits."""
+    return None if plan.overhead is None else 100 * plan.overhead

@@ -69,7 +69,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
         ours=core("flash")[0] / core("eager")[0],
         within=0.02,
         seen="second-hand",
-        why="Seven products against six, and softmax: 16 % more; theirs is 13 %, of a number of "
+        why="Seven products against six, and softmax: 15 % more; theirs is 13 %, of a number of "
         "flops that the stated batch does not give.",
     )
     yield Claim(

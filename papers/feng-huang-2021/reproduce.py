@@ -165,9 +165,7 @@ def figure(page, instances: Instances) -> None:
     for preset in NETWORKS:
         saved, added = saved_and_added(preset)
         axes.plot(saved, added, "o")
-        axes.annotate(
-            preset, (saved, added), xytext=(4, 3), textcoords="offset points", fontsize=8
-        )
+        axes.annotate(preset, (saved, added), xytext=(4, 3), textcoords="offset points", fontsize=8)
     axes.axhspan(30, 50, alpha=0.1, label="claimed time")
     axes.axvline(80, ls="--", color="grey", label="claimed saving, up to")
     axes.set(xlabel="peak saved, %", ylabel="time added, %", xlim=(60, 101), ylim=(20, 55))

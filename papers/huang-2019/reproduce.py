@@ -100,7 +100,9 @@ def claims(instances: Instances) -> Iterator[Claim]:
             ours=throughput(partitions, 4) / throughput(2, 1),
             within=0.08 * four,
             seen="text",
-            why="" if partitions == 2 else "Printed is more than the formula of the bubble allows; "
+            why=""
+            if partitions == 2
+            else "Printed is more than the formula of the bubble allows; "
             "what else improved with M is not said.",
         )
         if partitions > 2:

@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _claims import Claim, Instances, Source, main
 from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
 
-from schedsim import Chain, Simulation, simulate
+from schedsim import Chain, simulate
+from schedsim.simulator import Simulation
 
 SOURCE = Source(
     title="Salimans & Bulatov 2018, gradient-checkpointing",

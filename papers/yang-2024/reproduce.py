@@ -170,12 +170,6 @@ def claims(instances: Instances) -> Iterator[Claim]:
         "optimizer state, which a measured peak has, make it smaller.",
     )
     yield Claim(
-        what="bits that tell which of its levels the slope takes",
-        claimed=2,
-        ours=float(np.log2(len(best_step()[1]))),
-        seen="code",
-    )
-    yield Claim(
         what="gradient of a norm from its output: error against differences",
         claimed=0,
         ours=norm_gradient_error(),
