@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
@@ -239,6 +241,18 @@ def draw(folder: Path, figure: Callable[[Figure, Instances], None], instances: I
         figure(page, instances)
         page.savefig(folder / "figure.svg", metadata={"Date": None})
         plt.close(page)
+
+
+def load_source(folder: Path) -> ModuleType:
+    """The ``reproduce.py`` of a folder: its SOURCE, claims and figure."""
+    name = f"papers_{folder.name.replace('-', '_')}"
+    spec = importlib.util.spec_from_file_location(name, folder / "reproduce.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def main(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from _claims import Claim, Instances, Source, main
-from _common import budget_at, overhead_percent, searched, store_all
+from _common import budget_at, overhead_percent, searched
 
 from schedsim import Plan
 
@@ -37,7 +37,9 @@ FRACTIONS = (0.9, 0.8)
 def planned(instances: Instances, name: str, fraction: float) -> Plan:
     graph = instances.graph(name)
     budget = budget_at(graph, fraction)
-    return searched(graph, budget, max_moves=120_000, time_limit_s=10)
+    large = name in ("RL3", "RL4")
+    moves, limit_s = (250_000, 16) if large else (60_000, 8)
+    return searched(graph, budget, max_moves=moves, time_limit_s=limit_s)
 
 
 def claims(instances: Instances) -> Iterator[Claim]:
@@ -67,7 +69,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
                 ours=budget_at(instances.graph(name), fraction) / 2**30,
                 unit="GiB",
                 within=0.005,
-                seen="text",
+                seen="code",
             )
     for name, (moccasin, checkmate) in GRAPHS.items():
         for k, fraction in enumerate(FRACTIONS):

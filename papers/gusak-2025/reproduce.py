@@ -63,7 +63,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
         whole = try_plan(graph, budget_at(graph, fraction), "cuts")
         proven = blocks.makespan_s is not None and whole.status == "optimal"
         yield Claim(
-            what=f"5 layers of GPT-2 at {100 * fraction:.0f} %: gap of plans by parts to the optimum",
+            what=f"5 layers of GPT-2 at {100 * fraction:.0f} %: gap of plans by parts",
             claimed=3,
             ours=100 * (blocks.makespan_s / whole.lower_bound_s - 1) if proven else None,  # type: ignore[operator]
             unit="%",

@@ -172,7 +172,7 @@ def figure(page, instances: Instances) -> None:
     sizes = [50, 100, 200, 400, 800]
     for heuristic in ("neighbourhood", "dtr", "lru"):
         rates = [runs_per_op(num, heuristic) for num in sizes]
-        left.semilogx(sizes, rates, "o-", label=heuristic)
+        left.plot(sizes, rates, "o-", label=heuristic)
     left.set(xlabel="N, B = 2 sqrt(N)", ylabel="runs / N")
     left.legend(fontsize=7)
     lengths = [20, 40, 80, 160]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -120,7 +121,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
         yield Claim(
             what=f"{name}: settings at which more is allowed and less is saved",
             claimed=0,
-            ours=sum(b < a for a, b in zip(rising, rising[1:], strict=False)),
+            ours=sum(b < a for a, b in pairwise(rising)),
             seen="text",
         )
     bound = curve(32, 1024)
@@ -169,7 +170,7 @@ def figure(page, instances: Instances) -> None:
         list(reported),
         [v * scale for v in reported.values()],
         "x:",
-        label="peak, reported (scaled)",
+        label="reported (scaled)",
     )
     axes.set(xlabel="setting", ylabel="of the store-all peak", title="32 layers")
     axes.legend()

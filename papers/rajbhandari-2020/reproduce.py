@@ -67,7 +67,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
             ours=size / 1e9,
             unit="GB",
             within=0.05,
-            seen="text",
+            seen="memory",
         )
     hidden, layers, tokens = xl.hidden, xl.num_layers, 32 * 1024
     yield Claim(

@@ -1,4 +1,4 @@
-"""Salimans & Bulatov 2018: ten times larger models at 20 % more time, on a chain of equal blocks."""
+"""Salimans & Bulatov 2018: ten times larger at 20 % more time, on a chain of equal blocks."""
 
 from __future__ import annotations
 
