@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from schedsim.chain import Chain
 from schedsim.errors import SchedsimError
 from schedsim.graph import Graph
 from schedsim.plans import Plan, with_candidates
+from schedsim.variants import check_allowed, graph_options
 
 from .chains.bisection import bisection
 from .chains.chen import chen_greedy
@@ -19,6 +22,7 @@ from .chains.revolve import revolve
 from .chains.rotor import rotor
 from .graphs._cuts import Order
 from .graphs.local_search import local_search
+from .graphs.variant_search import variant_search
 from .store_all import store_all
 
 # Gaps to the proven bound at which to stop, where none is asked for.
@@ -33,6 +37,7 @@ def auto(
     time_limit_s: float = 10.0,
     order: Order | None = None,
     seed: int = 0,
+    allow: Collection[str] = (),
 ) -> Plan:
     """The best plan within `budget_bytes`, by the strongest method that is in time.
 
@@ -49,6 +54,8 @@ def auto(
         As of `rotor` and of `local_search`.
     order, seed
         Of graphs only, as of `local_search`; the order is fixed by default.
+    allow
+        Kinds of variants that may be chosen, of `schedsim.variants.VARIANT_KINDS`; none by default.
 
     Raises
     ------
@@ -64,13 +71,15 @@ def auto(
     (10.0, 'store_all')
     """
     if isinstance(workload, Graph):
-        return _of_graph(workload, budget_bytes, gap, time_limit_s, order or "fixed", seed)
+        return _of_graph(
+            workload, budget_bytes, gap, time_limit_s, order or "fixed", seed, check_allowed(allow)
+        )
     if order is not None:
         raise SchedsimError(
             f"order {order!r} is asked for a chain",
             hint="the stages of a chain have one order; leave it out",
         )
-    chain = workload
+    chain, allow = workload, check_allowed(allow)
     gap = _CHAIN_GAP if gap is None else gap
     started = time.perf_counter()
     tried = [store_all(chain, budget_bytes)]
@@ -82,28 +91,37 @@ def auto(
             try:
                 # About a tenth of the time allowed, by points merged in a second.
                 work = int(2e7 * max(time_limit_s, 1.0))
-                tried.append(frontier(chain, budget_bytes, max_points=30_000_000, max_work=work))
+                limits = {"max_points": 30_000_000, "max_work": work}
+                tried.append(frontier(chain, budget_bytes, **limits, allow=allow))
             except WorkLimitReached:
                 left_s = max(0.0, time_limit_s - (time.perf_counter() - started))
-                tried.append(rotor(chain, budget_bytes, gap=gap, time_limit_s=left_s))
+                tried.append(rotor(chain, budget_bytes, gap=gap, time_limit_s=left_s, allow=allow))
     return _best("auto", tried, started)
 
 
 def _of_graph(
-    graph: Graph, budget_bytes: int, gap: float | None, time_limit_s: float, order: Order, seed: int
+    graph: Graph,
+    budget_bytes: int,
+    gap: float | None,
+    time_limit_s: float,
+    order: Order,
+    seed: int,
+    allow: tuple[str, ...],
 ) -> Plan:
     started = time.perf_counter()
     tried = [store_all(graph, budget_bytes)]
     if not tried[0].feasible:
-        searched = local_search(
-            graph,
-            budget_bytes,
-            order=order,
-            time_limit_s=time_limit_s,
-            seed=seed,
-            gap=_GRAPH_GAP if gap is None else gap,
-        )
-        tried.append(searched)
+        options: dict[str, Any] = {
+            "order": order,
+            "seed": seed,
+            "gap": _GRAPH_GAP if gap is None else gap,
+        }
+        if graph_options(graph, allow):
+            tried += variant_search(
+                graph, budget_bytes, allow, time_limit_s=time_limit_s, **options
+            )
+        else:
+            tried.append(local_search(graph, budget_bytes, time_limit_s=time_limit_s, **options))
     return _best("auto", tried, started)
 
 
@@ -124,8 +142,8 @@ def _best(name: str, tried: list[Plan], started: float) -> Plan:
     return with_candidates(chosen, tried, planning_s=time.perf_counter() - started)
 
 
-def _rank(plan: Plan) -> tuple[bool, float, int]:
-    """Feasible before infeasible, then by time, then by peak; among infeasible, by least budget."""
+def _rank(plan: Plan) -> tuple[bool, float, int, int]:
+    """Feasible first, then by time, by variants used, by peak; infeasible ones by least budget."""
     if plan.makespan_s is None or plan.peak_bytes is None:
-        return (True, float(plan.min_feasible_bytes or 2**62), 0)
-    return (False, plan.makespan_s, plan.peak_bytes)
+        return (True, float(plan.min_feasible_bytes or 2**62), 0, 0)
+    return (False, plan.makespan_s, len(plan.variants), plan.peak_bytes)

@@ -113,7 +113,7 @@ def textbook_time(chain: Chain, budget_bytes: int, num_slots: int) -> float:
 
     cost, _ = textbook(
         problem.forward_s,
-        problem.backward_s,
+        problem.own_s - problem.forward_s,  # without variants, a way a stage
         slots(problem.x),
         slots(problem.saved),
         slots(problem.forward_ws),

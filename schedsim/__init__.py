@@ -17,6 +17,7 @@ from ._pareto import pareto
 from .api import compare, plan
 from .chain import Chain, Stage
 from .errors import (
+    DeadlockError,
     InfeasibleBudgetError,
     InvalidScheduleError,
     InvalidWorkloadError,
@@ -25,6 +26,7 @@ from .errors import (
     SchedsimError,
     UnsupportedError,
 )
+from .explanation import Explanation, explain
 from .files import load, save
 from .graph import Graph, Op
 from .plans import Plan
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chain",
+    "DeadlockError",
+    "Explanation",
     "Graph",
     "InfeasibleBudgetError",
     "InvalidScheduleError",
@@ -54,6 +58,7 @@ __all__ = [
     "UnsupportedError",
     "apply",
     "compare",
+    "explain",
     "load",
     "pareto",
     "plan",

@@ -209,13 +209,17 @@ class Reader:
             )
         return float(value)
 
-    def take_object(self, name: str) -> Reader:
+    def take_object(self, name: str, default: Any = _REQUIRED) -> Reader:
         """The field `name` as a reader of its own."""
-        return Reader(self._pop(name, _REQUIRED), self._at(name))
+        return Reader(self._pop(name, default), self._at(name))
 
-    def take_objects(self, name: str) -> Iterator[Reader]:
+    def names(self) -> tuple[str, ...]:
+        """The fields that nobody took yet."""
+        return tuple(self._fields)
+
+    def take_objects(self, name: str, default: Any = _REQUIRED) -> Iterator[Reader]:
         """The field `name`, a list of objects, as readers of their own."""
-        for i, value in enumerate(self._take_list(name, _REQUIRED)):
+        for i, value in enumerate(self._take_list(name, default)):
             yield Reader(value, f"{self._at(name)}[{i}]")
 
     def take_names(self, name: str, default: Any = _REQUIRED) -> Any:

@@ -30,15 +30,18 @@ def find_lifetimes(
     write_start: NDArray[np.int64],
     write_tensor: NDArray[np.int64],
     tensor_producer: NDArray[np.int64],
-    tensor_optional: NDArray[np.bool_],
     tensor_result: NDArray[np.bool_],
-    tensor_takes_over: NDArray[np.int64],
+    write_optional: NDArray[np.bool_],
+    write_takes_over: NDArray[np.int64],
+    op_required: NDArray[np.bool_],
+    op_copy: NDArray[np.bool_],
 ) -> Any:
     """Instances of tensors with the runs over which they live; O(runs + reads + writes).
 
     Returns (code, run, op or tensor, tensor, first, last, source, category); the last five have
     one entry per instance. `last` is -1 for an instance that is never materialised, `source` is
-    the instance whose storage it may take over (-1: none).
+    the instance whose storage it may take over (-1: none). Instances stand in the order: graph
+    inputs, then outputs run by run.
     """
     num_tensors = tensor_producer.size
     num_ops = op_phase.size
@@ -74,6 +77,8 @@ def find_lifetimes(
             if instance < 0:
                 return MISSING_INPUT, k, t, tensor, first, last, source, category
             last[instance] = k
+            if op_copy[op]:
+                continue
             kept = category[instance]
             if repeat and op_phase[op] == FORWARD_PHASE:
                 # Something is recomputed from it: a checkpoint, whoever else reads it.
@@ -85,17 +90,23 @@ def find_lifetimes(
             t = write_tensor[w]
             tensor[made] = t
             first[made] = k
-            last[made] = -1 if tensor_optional[t] else k
-            if op_phase[op] != FORWARD_PHASE:
+            last[made] = -1 if write_optional[w] else k
+            if op_copy[op]:
+                read = read_start[op]
+                if read < read_start[op + 1] and category[latest[read_tensor[read]]] == GRADIENT:
+                    category[made] = GRADIENT
+                else:
+                    category[made] = TRANSIENT  # until somebody reads it
+            elif op_phase[op] != FORWARD_PHASE:
                 category[made] = GRADIENT
             else:
                 category[made] = RECOMPUTE if repeat else TRANSIENT
-            if tensor_takes_over[t] >= 0:
-                source[made] = latest[tensor_takes_over[t]]
+            if write_takes_over[w] >= 0:
+                source[made] = latest[write_takes_over[w]]
             latest[t] = made
             made += 1
     for op in range(num_ops):
-        if count[op] == 0:
+        if count[op] == 0 and op_required[op]:
             return NEVER_RUN, -1, op, tensor, first, last, source, category
     for t in range(num_tensors):
         if tensor_result[t]:

@@ -83,6 +83,11 @@ def try_plan(
             f"planner {planner!r} does not take a {workload.kind}",
             hint="`schedsim planners` lists what each planner takes",
         )
+    if isinstance(workload, Graph) and not workload.one_queue:
+        raise UnsupportedError(
+            f"{workload.name} has several queues or memory pools: it can be simulated, not planned",
+            hint="planners that offload take the graph without copies, and add them",
+        )
     return info.load()(workload, _budget(budget_bytes), **options)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._checks import check_bytes, check_name, check_seconds, check_total, shown
 from .errors import InvalidWorkloadError
 from .graph import Graph, Op
+from .variants import StageVariant, check_distinct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +37,8 @@ class Stage:
     saving_workspace_bytes
         Workspace of a forward run that keeps its bundle, where it differs from that of one that
         keeps nothing; `forward_workspace_bytes` where ``None``.
+    variants
+        Other bundles that a planner may choose where their kinds are allowed.
     """
 
     name: str
@@ -46,6 +49,10 @@ class Stage:
     forward_workspace_bytes: int = 0
     backward_workspace_bytes: int = 0
     saving_workspace_bytes: int | None = None
+    variants: tuple[StageVariant, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "variants", tuple(self.variants))
 
     def check(self, path: str) -> None:
         """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
@@ -64,6 +71,9 @@ class Stage:
                 path=f"{path}.saved_bytes",
                 hint="saved_bytes counts the output too",
             )
+        for i, variant in enumerate(self.variants):
+            variant.check(f"{path}.variants[{i}]", self.output_bytes)
+        check_distinct(self.variants, f"{path}.variants")
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,11 @@ class Chain:
         """Time of the step when nothing is recomputed, in seconds."""
         times = [s.forward_s for s in self.stages] + [s.backward_s for s in self.stages]
         return math.fsum([*times, self.loss_s])
+
+    @property
+    def busiest_queue_s(self) -> float:
+        """The same: a chain runs on one queue, and no schedule of it takes less."""
+        return self.store_all_s
 
     def activation_bytes(self) -> NDArray[np.int64]:
         """Sizes of ``a[0]..a[L]``, shape ``(num_stages + 1,)``."""

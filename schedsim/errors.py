@@ -60,7 +60,8 @@ class InvalidScheduleError(SchedsimError, ValueError):
     Parameters
     ----------
     rule
-        The rule broken: ``"unknown op"``, ``"missing input"``, ``"once"`` or ``"required op"``.
+        The rule broken: ``"unknown op"``, ``"missing input"``, ``"once"``, ``"required op"`` or,
+        within capacities, ``"memory"``.
     run_index
         The offending run, 0-based; ``None`` where the fault is an absence.
     op_name
@@ -74,6 +75,30 @@ class InvalidScheduleError(SchedsimError, ValueError):
         self.rule = rule
         self.run_index = run_index
         self.op_name = op_name
+
+
+class DeadlockError(InvalidScheduleError):
+    """A schedule gets stuck: no run can start within the capacities of the memory pools.
+
+    Parameters
+    ----------
+    waits
+        A sentence for each queue that has runs left: which run waits, and for what.
+    run_index, op_name
+        The first run in the schedule that waits for memory.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_index: int | None,
+        op_name: str,
+        waits: tuple[str, ...],
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, rule="memory", run_index=run_index, op_name=op_name, hint=hint)
+        self.waits = waits
 
 
 class InfeasibleBudgetError(SchedsimError):

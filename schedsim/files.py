@@ -12,10 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._checks import shown
+from ._file_parts import (
+    chosen_to_list,
+    op_to_dict,
+    read_chosen,
+    read_graph_variants,
+    read_op,
+    read_stage_variants,
+    variant_to_dict,
+)
 from ._reader import Reader, parse_json
 from .chain import Chain, Stage
 from .errors import InvalidWorkloadError
-from .graph import COMPUTE, Graph, Op
+from .graph import Graph
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -141,6 +150,10 @@ def workload_hash(workload: Chain | Graph) -> str:
     if cached is None:
         document = to_dict(workload)
         del document["name"]
+        # What may be chosen is not what is run: a plan carries the variants that it uses.
+        document.pop("variants", None)
+        for stage in document.get("stages", ()):
+            stage.pop("variants", None)
         text = json.dumps(document, sort_keys=True, separators=(",", ":"))
         cached = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
         workload.__dict__["_content_hash"] = cached
@@ -175,6 +188,8 @@ def _stage_to_dict(stage: Stage) -> dict[str, Any]:
     }
     if stage.saving_workspace_bytes is not None:
         item["saving_workspace_bytes"] = stage.saving_workspace_bytes
+    if stage.variants:
+        item["variants"] = [variant_to_dict(variant) for variant in stage.variants]
     return item
 
 
@@ -199,6 +214,7 @@ def _read_chain(reader: Reader) -> Chain:
                 forward_workspace_bytes=item.take_bytes("forward_workspace_bytes", 0),
                 backward_workspace_bytes=item.take_bytes("backward_workspace_bytes", 0),
                 saving_workspace_bytes=item.take_optional_bytes("saving_workspace_bytes", None),
+                variants=read_stage_variants(item),
             )
         )
         item.finish()
@@ -208,29 +224,8 @@ def _read_chain(reader: Reader) -> Chain:
 
 def graph_to_dict(graph: Graph) -> dict[str, Any]:
     """The content of a ``schedsim.graph/1`` file."""
-    ops = []
-    for op in graph.ops:
-        item: dict[str, Any] = {
-            "name": op.name,
-            "phase": op.phase,
-            "time_s": float(op.time_s),
-            "workspace_bytes": op.workspace_bytes,
-            "reads": list(op.reads),
-            "writes": dict(op.writes),
-            "optional": list(op.optional),
-            "once": op.once,
-        }
-        # Only where they say something, so that plain graphs stay plain.
-        if op.saving_workspace_bytes is not None:
-            item["saving_workspace_bytes"] = op.saving_workspace_bytes
-        if op.in_place:
-            item["in_place"] = dict(op.in_place)
-        if op.queue != COMPUTE:
-            item["queue"] = op.queue
-        if op.pools:
-            item["pools"] = dict(op.pools)
-        ops.append(item)
-    return {
+    ops = [op_to_dict(op) for op in graph.ops]
+    document: dict[str, Any] = {
         "schema": GRAPH_SCHEMA,
         "name": graph.name,
         "static_bytes": graph.static_bytes,
@@ -238,6 +233,13 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         "ops": ops,
         "results": list(graph.results),
     }
+    if graph.variants:
+        document["variants"] = [variant_to_dict(variant) for variant in graph.variants]
+    if graph.pool_static_bytes:
+        document["pool_static_bytes"] = dict(graph.pool_static_bytes)
+    if graph.input_pools:
+        document["input_pools"] = dict(graph.input_pools)
+    return document
 
 
 def _read_graph(reader: Reader) -> Graph:
@@ -247,34 +249,19 @@ def _read_graph(reader: Reader) -> Graph:
         "static_bytes": reader.take_bytes("static_bytes", 0),
         "inputs": reader.take_sizes("inputs", {}),
         "results": reader.take_names("results", ()),
+        "pool_static_bytes": reader.take_sizes("pool_static_bytes", {}),
+        "input_pools": reader.take_texts("input_pools", {}),
     }
-    ops = []
-    for item in reader.take_objects("ops"):
-        ops.append(
-            Op(
-                name=item.take("name", str),
-                phase=item.take("phase", str),
-                time_s=item.take_seconds("time_s"),
-                workspace_bytes=item.take_bytes("workspace_bytes", 0),
-                saving_workspace_bytes=item.take_optional_bytes("saving_workspace_bytes", None),
-                reads=item.take_names("reads"),
-                writes=item.take_sizes("writes"),
-                optional=item.take_names("optional", ()),
-                once=item.take("once", bool, False),
-                in_place=item.take_texts("in_place", {}),
-                queue=item.take("queue", str, COMPUTE),
-                pools=item.take_texts("pools", {}),
-            )
-        )
-        item.finish()
+    ops = tuple(read_op(item) for item in reader.take_objects("ops"))
+    arguments["variants"] = read_graph_variants(reader)
     reader.finish()
-    return Graph(ops=tuple(ops), **arguments)
+    return Graph(ops=ops, **arguments)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """The content of a ``schedsim.plan/1`` file."""
     reference = plan.workload
-    return {
+    document: dict[str, Any] = {
         "schema": PLAN_SCHEMA,
         "workload": {
             "name": reference.name,
@@ -303,6 +290,9 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "versions": dict(plan.versions),
         "seed": plan.seed,
     }
+    if plan.variants:
+        document["variants"] = chosen_to_list(plan.variants)
+    return document
 
 
 def _read_plan(reader: Reader) -> Plan:
@@ -353,6 +343,7 @@ def _read_plan(reader: Reader) -> Plan:
         candidates=tuple(rows),
         versions=reader.take_texts("versions", {}),
         seed=reader.take("seed", int, None),
+        variants=read_chosen(reader),
     )
     reader.finish()
     if (plan.schedule is None) != (plan.status == "infeasible"):

@@ -3,130 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ._arrays import GraphArrays, build_arrays
-from ._checks import check_bytes, check_name, check_seconds, check_total, shown, shown_key
+from ._checks import check_bytes, check_name, check_total, shown, shown_key
 from .errors import InvalidWorkloadError
+from .op import PHASES, Op, as_names
+from .queues import COMPUTE, DEVICE, HOST, is_compute
+from .variants import GraphVariant, check_distinct
 
-PHASES = ("forward", "loss", "backward")
-COMPUTE = "compute"
-DEVICE = "device"
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One op of a graph.
-
-    Parameters
-    ----------
-    name
-        Unique in its graph.
-    phase
-        ``"forward"``, ``"loss"`` or ``"backward"``.
-    time_s
-        Time of one run, in seconds.
-    workspace_bytes
-        Temporary bytes that live only while the op runs.
-    reads
-        Names of the tensors read.
-    writes
-        Tensors written, with their sizes in bytes.
-    optional
-        Those of `writes` that are materialised only where somebody reads that instance.
-    once
-        The op may not run twice (it accumulates, or has another effect).
-    saving_workspace_bytes
-        Workspace of a run in which an optional output is materialised; `workspace_bytes` where
-        ``None``.
-    in_place
-        Output -> input whose storage it takes over, wherever this run is the input's last use.
-    queue
-        The queue the op runs on.
-    pools
-        Written tensor -> memory pool, for those that do not live on the device.
-    """
-
-    name: str
-    phase: str = "forward"
-    time_s: float = 0.0
-    workspace_bytes: int = 0
-    reads: tuple[str, ...] = ()
-    writes: Mapping[str, int] = field(default_factory=dict)
-    optional: tuple[str, ...] = ()
-    once: bool = False
-    in_place: Mapping[str, str] = field(default_factory=dict)
-    queue: str = COMPUTE
-    pools: Mapping[str, str] = field(default_factory=dict)
-    saving_workspace_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        # Copies: a caller who changes the list or dict that was passed does not change the op.
-        for name in ("reads", "optional"):
-            object.__setattr__(self, name, _names(getattr(self, name), name))
-        for name in ("writes", "in_place", "pools"):
-            object.__setattr__(self, name, dict(getattr(self, name)))
-
-    def check(self, path: str) -> None:
-        """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
-        check_name(self.name, f"{path}.name")
-        if self.phase not in PHASES:
-            raise InvalidWorkloadError(
-                f"{shown(self.phase)} is not a phase",
-                path=f"{path}.phase",
-                hint=f"one of {', '.join(PHASES)}",
-            )
-        check_seconds(self.time_s, f"{path}.time_s")
-        check_bytes(self.workspace_bytes, f"{path}.workspace_bytes")
-        if self.saving_workspace_bytes is not None:
-            check_bytes(self.saving_workspace_bytes, f"{path}.saving_workspace_bytes")
-        if len(set(self.reads)) != len(self.reads):
-            raise InvalidWorkloadError("a tensor is listed twice", path=f"{path}.reads")
-        for tensor, size in self.writes.items():
-            check_name(tensor, f"{path}.writes")
-            check_bytes(size, f"{path}.writes.{shown_key(tensor)}")
-        for i, tensor in enumerate(self.optional):
-            if tensor not in self.writes:
-                raise InvalidWorkloadError(
-                    f"the op does not write {shown(tensor)}", path=f"{path}.optional[{i}]"
-                )
-        for output, source in self.in_place.items():
-            if output not in self.writes or source not in self.reads:
-                raise InvalidWorkloadError(
-                    f"{shown(output)} must be written and {shown(source)} read by the op",
-                    path=f"{path}.in_place",
-                )
-        if len(set(self.in_place.values())) != len(self.in_place):
-            raise InvalidWorkloadError(
-                "two outputs take over the same input", path=f"{path}.in_place"
-            )
-        check_name(self.queue, f"{path}.queue")
-        for tensor, pool in self.pools.items():
-            check_name(pool, f"{path}.pools.{shown_key(tensor)}")
-            if tensor not in self.writes:
-                raise InvalidWorkloadError(
-                    f"the op does not write {shown(tensor)}", path=f"{path}.pools"
-                )
-
-
-def _names(value: Iterable[str], path: str) -> tuple[str, ...]:
-    if isinstance(value, str):  # each letter would be taken for a tensor
-        raise InvalidWorkloadError(
-            f"{shown(value)} is one text, not a list of tensors",
-            path=path,
-            hint="a tuple of one needs a comma: ('x',)",
-        )
-    return tuple(value)
+__all__ = ["COMPUTE", "DEVICE", "HOST", "PHASES", "Graph", "Op"]
 
 
 @dataclass(frozen=True)
 class Graph:
     """The dataflow of a training step; the order of `ops` is the store-all order.
 
-    Every op must run at least once. An op may read only tensors written by ops that stand before
-    it, or graph inputs.
+    Every required op must run at least once. An op may read only tensors written by ops that stand
+    before it, or graph inputs. A tensor is written by one op; besides, copies may write it again
+    (see `Op.required`), each time a new instance of the same size in the same pool.
 
     Parameters
     ----------
@@ -140,6 +37,12 @@ class Graph:
         Parameters, gradients, optimizer state: resident all the time.
     results
         Tensors that live to the end of the step.
+    pool_static_bytes
+        The same for memory pools other than ``device``: pool -> bytes.
+    input_pools
+        Input -> memory pool, for those that do not live on the ``device``.
+    variants
+        Other ways to save tensors, that a planner may choose where their kinds are allowed.
 
     Examples
     --------
@@ -153,6 +56,9 @@ class Graph:
     inputs: Mapping[str, int] = field(default_factory=dict)
     static_bytes: int = 0
     results: tuple[str, ...] = ()
+    pool_static_bytes: Mapping[str, int] = field(default_factory=dict)
+    input_pools: Mapping[str, str] = field(default_factory=dict)
+    variants: tuple[GraphVariant, ...] = ()
 
     kind = "graph"
 
@@ -161,22 +67,50 @@ class Graph:
         check_bytes(self.static_bytes, "static_bytes")
         object.__setattr__(self, "ops", tuple(self.ops))
         object.__setattr__(self, "inputs", dict(self.inputs))
-        object.__setattr__(self, "results", _names(self.results, "results"))
-        if not self.ops:
-            raise InvalidWorkloadError("a graph needs at least one op", path="ops")
+        object.__setattr__(self, "results", as_names(self.results, "results"))
+        object.__setattr__(self, "pool_static_bytes", dict(self.pool_static_bytes))
+        object.__setattr__(self, "input_pools", dict(self.input_pools))
+        if not any(op.required for op in self.ops):
+            what = "at least one required op" if self.ops else "at least one op"
+            raise InvalidWorkloadError(f"a graph needs {what}", path="ops")
         for tensor, size in self.inputs.items():
             check_name(tensor, "inputs")
             check_bytes(size, f"inputs.{shown_key(tensor)}")
+        self._check_pools()
         self._check_names()
         self._check_reads()
         for i, tensor in enumerate(self.results):
             if tensor not in self._producers and tensor not in self.inputs:
                 raise InvalidWorkloadError(f"unknown tensor {shown(tensor)}", path=f"results[{i}]")
+            if tensor in self._producers and not self.ops[self._producers[tensor]].required:
+                raise InvalidWorkloadError(
+                    f"{shown(tensor)} is written by copies alone, which need not run",
+                    path=f"results[{i}]",
+                )
+        object.__setattr__(self, "variants", tuple(self.variants))
+        for i, variant in enumerate(self.variants):
+            variant.check(f"variants[{i}]", self)
+        check_distinct(self.variants, "variants")
         total = self.static_bytes + sum(self.inputs.values())
+        total += sum(self.pool_static_bytes.values())
         for op in self.ops:
             total += sum(op.writes.values()) + op.workspace_bytes
             total += op.saving_workspace_bytes or 0
         check_total(total, "ops")
+
+    def _check_pools(self) -> None:
+        for pool, size in self.pool_static_bytes.items():
+            path = f"pool_static_bytes.{shown_key(pool)}"
+            check_name(pool, "pool_static_bytes")
+            check_bytes(size, path)
+            if pool == DEVICE:
+                raise InvalidWorkloadError(
+                    "that pool has its own field", path=path, hint="static_bytes is the device's"
+                )
+        for tensor, pool in self.input_pools.items():
+            check_name(pool, f"input_pools.{shown_key(tensor)}")
+            if tensor not in self.inputs:
+                raise InvalidWorkloadError(f"no input {shown(tensor)}", path="input_pools")
 
     def _check_names(self) -> None:
         seen: dict[str, int] = {}
@@ -191,14 +125,37 @@ class Graph:
             seen[op.name] = i
             for tensor in op.writes:
                 if tensor in producers or tensor in self.inputs:
-                    other = f"ops[{producers[tensor]}]" if tensor in producers else "inputs"
-                    raise InvalidWorkloadError(
-                        f"duplicate tensor {shown(tensor)}, also written by {other}",
-                        path=f"ops[{i}].writes.{shown_key(tensor)}",
-                    )
-                producers[tensor] = i
+                    self._check_rewrite(i, tensor, producers.get(tensor))
+                producers.setdefault(tensor, i)
+        for tensor in self.inputs:
+            producers.pop(tensor, None)
         object.__setattr__(self, "_op_index", seen)
         object.__setattr__(self, "_producers", producers)
+
+    def _check_rewrite(self, i: int, tensor: str, other: int | None) -> None:
+        """That op `i` may write a `tensor` which op `other` (none: the graph's inputs) has."""
+        path = f"ops[{i}].writes.{shown_key(tensor)}"
+        where = "inputs" if other is None else f"ops[{other}]"
+        op = self.ops[i]
+        if not op.is_copy:
+            # A copy may stand before its producer in no order that can run.
+            raise InvalidWorkloadError(
+                f"duplicate tensor {shown(tensor)}, also written by {where}",
+                path=path,
+                hint="only a copy writes a tensor again: an op with required false on a copy queue",
+            )
+        if tensor in op.reads:
+            raise InvalidWorkloadError(f"{shown(tensor)} is read by the same op", path=path)
+        if other is None:
+            size, pool = self.inputs[tensor], self.input_pools.get(tensor, DEVICE)
+        else:
+            size, pool = self.ops[other].writes[tensor], self.ops[other].pool_of(tensor)
+        if (op.writes[tensor], op.pool_of(tensor)) != (size, pool):
+            raise InvalidWorkloadError(
+                f"{shown(tensor)} has {op.writes[tensor]} bytes in pool {op.pool_of(tensor)!r} "
+                f"here, and {size} in {pool!r} in {where}",
+                path=path,
+            )
 
     def _check_reads(self) -> None:
         for i, op in enumerate(self.ops):
@@ -208,6 +165,12 @@ class Graph:
                     raise InvalidWorkloadError(
                         f"unknown tensor {shown(tensor)}", path=f"ops[{i}].reads[{k}]"
                     )
+                if is_compute(op.queue) and self.pool_of(tensor) == HOST:
+                    raise InvalidWorkloadError(
+                        f"{shown(tensor)} is in host memory, where no device computes",
+                        path=f"ops[{i}].reads[{k}]",
+                        hint="read a copy of it on the device",
+                    )
                 if producer >= i:
                     # A cycle cannot be put in any order; say which of the two it is.
                     cyclic = self._reaches(i, producer)
@@ -216,6 +179,13 @@ class Graph:
                         + ("which depends on this op: a cycle" if cyclic else "which stands later"),
                         path=f"ops[{i}].reads[{k}]",
                         hint="" if cyclic else "list the ops in an order in which they can run",
+                    )
+
+            for output, source in op.in_place.items():
+                if op.pool_of(output) != self.pool_of(source):
+                    raise InvalidWorkloadError(
+                        f"{shown(output)} and {shown(source)} live in different pools",
+                        path=f"ops[{i}].in_place",
                     )
 
     def _reaches(self, start: int, goal: int) -> bool:
@@ -255,13 +225,47 @@ class Graph:
         return self._op_index[name]
 
     def producer(self, tensor: str) -> int | None:
-        """Index of the op that writes `tensor`; ``None`` for a graph input."""
+        """Index of the op that writes `tensor`, copies aside; ``None`` for a graph input."""
         return self._producers.get(tensor)
+
+    def pool_of(self, tensor: str) -> str:
+        """The memory pool where `tensor` lives; ``KeyError`` where there is none of that name."""
+        if tensor in self.inputs:
+            return self.input_pools.get(tensor, DEVICE)
+        return self.ops[self._producers[tensor]].pool_of(tensor)
+
+    @cached_property
+    def one_queue(self) -> bool:
+        """Whether all of it runs on the ``compute`` queue, in the memory of the ``device``."""
+        return (
+            all(op.queue == COMPUTE for op in self.ops)
+            and all(pool == DEVICE for op in self.ops for pool in op.pools.values())
+            and all(pool == DEVICE for pool in self.input_pools.values())
+            and not self.pool_static_bytes
+        )
 
     @cached_property
     def store_all_s(self) -> float:
-        """Time of the step when nothing is recomputed, in seconds."""
-        return math.fsum(op.time_s for op in self.ops)
+        """Time of the step when nothing is recomputed or copied, in seconds.
+
+        The sum of all times on one queue; otherwise the makespan of the required ops, each run
+        once, in their order.
+        """
+        required = [op for op in self.ops if op.required]
+        if len({op.queue for op in required}) <= 1:
+            return math.fsum(op.time_s for op in required)
+        from .simulator import store_all_makespan
+
+        return store_all_makespan(self)
+
+    @cached_property
+    def busiest_queue_s(self) -> float:
+        """Time of the required ops of the queue that has most of it: no schedule takes less."""
+        queues: dict[str, list[float]] = {}
+        for op in self.ops:
+            if op.required:
+                queues.setdefault(op.queue, []).append(op.time_s)
+        return max((math.fsum(times) for times in queues.values()), default=0.0)
 
     @cached_property
     def arrays(self) -> GraphArrays:

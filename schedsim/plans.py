@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +12,7 @@ from .files import workload_hash
 from .schedule import Schedule
 from .simulator import Simulation, simulate
 from .units import format_bytes, format_seconds
+from .variants import ChosenVariant, resolve
 
 if TYPE_CHECKING:
     from .chain import Chain
@@ -74,6 +75,8 @@ class Plan:
         The op that sets `min_feasible_bytes`; ``None`` where unknown.
     candidates
         One row per planner tried, where several were.
+    variants
+        Those that the schedule runs with: it is a schedule of ``resolve(workload, variants)``.
     """
 
     workload: WorkloadRef
@@ -96,6 +99,7 @@ class Plan:
     candidates: tuple[Candidate, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
+    variants: tuple[ChosenVariant, ...] = ()
 
     @property
     def feasible(self) -> bool:
@@ -154,6 +158,7 @@ def make_plan(
     min_feasible_bytes: int | None = None,
     binding_op: str | None = None,
     seed: int | None = None,
+    variants: Sequence[ChosenVariant] = (),
 ) -> Plan:
     """The plan for `schedule`, after replaying it; how every planner ends.
 
@@ -164,16 +169,20 @@ def make_plan(
     started
         `time.perf_counter` when planning began.
     lower_bound_s
-        A proven bound over `bound_scope`; store-all time is a bound over any schedule anyhow.
+        A proven bound over `bound_scope`; the time that every schedule needs, of a chain that of
+        store-all and of a graph that of its busiest queue, is a bound anyhow.
+    variants
+        Those of `workload` that `schedule` runs with.
 
     Raises
     ------
     AssertionError
         The schedule is over budget in the replay: the planner is wrong.
     """
-    if lower_bound_s <= workload.store_all_s:
-        lower_bound_s, bound_scope = workload.store_all_s, ANY_SCHEDULE
-    simulation = simulate(workload, schedule) if schedule is not None else None
+    if lower_bound_s <= workload.busiest_queue_s:
+        lower_bound_s, bound_scope = workload.busiest_queue_s, ANY_SCHEDULE
+    run = resolve(workload, variants)
+    simulation = simulate(run, schedule) if schedule is not None else None
     status: Status = "infeasible"
     if simulation is not None:
         if simulation.peak_bytes > budget_bytes:
@@ -196,7 +205,7 @@ def make_plan(
         static_bytes=workload.static_bytes,
         makespan_s=simulation.makespan_s if simulation else None,
         store_all_s=workload.store_all_s,
-        overhead=simulation.overhead if simulation else None,
+        overhead=_overhead(workload, simulation),
         lower_bound_s=lower_bound_s,
         bound_scope=bound_scope,
         gap=_gap(simulation, lower_bound_s),
@@ -207,7 +216,15 @@ def make_plan(
         candidates=(),
         versions=installed_versions(),
         seed=seed,
+        variants=tuple(variants) if schedule is not None else (),
     )
+
+
+def _overhead(workload: Chain | Graph, simulation: Simulation | None) -> float | None:
+    """Against the store-all of `workload` itself, whatever variants were run."""
+    if simulation is None:
+        return None
+    return simulation.makespan_s / workload.store_all_s - 1.0 if workload.store_all_s else 0.0
 
 
 def _gap(simulation: Simulation | None, lower_bound_s: float) -> float | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .chain import Chain
 from .curves import ParetoCurve
 from .graph import Graph
-from .simulator import CATEGORIES, RUN_KINDS, Simulation
+from .simulation import CATEGORIES, RUN_KINDS, Simulation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ COLOURS = dict(
         strict=True,
     )
 )
-KINDS = dict(zip(RUN_KINDS, ("#0072B2", "#E69F00", "#000000", "#D55E00"), strict=True))
+KINDS = dict(zip(RUN_KINDS, ("#0072B2", "#E69F00", "#000000", "#D55E00", "#009E73"), strict=True))
 _LANES = (
     ("forward", ("forward",)),
     ("recomputed", ("recomputed",)),
@@ -51,7 +51,8 @@ _LINES = (
 )
 
 
-def _canvas(axes: Axes | None, width: float = 8.0) -> tuple[Figure, Axes]:
+def canvas(axes: Axes | None, width: float = 8.0) -> tuple[Figure, Axes]:
+    """The figure of `axes` with them; a new one, so many inches wide, where there are none."""
     from matplotlib.figure import Figure
 
     if axes is not None:
@@ -63,11 +64,20 @@ def _canvas(axes: Axes | None, width: float = 8.0) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _unit(largest: int) -> tuple[float, str]:
+def byte_unit(largest: int) -> tuple[float, str]:
+    """Factor and name of the unit in which `largest` is a handy number."""
     for factor, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if largest >= factor:
             return factor, name
     return 1.0, "B"
+
+
+def second_unit(longest: float) -> tuple[float, str]:
+    """The same for times."""
+    for factor, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if longest >= factor:
+            return factor, name
+    return (1e-9, "ns") if longest else (1.0, "s")
 
 
 def draw_timeline(
@@ -92,8 +102,8 @@ def draw_timeline(
     neighbours share a column: it shows the one of them with the most memory, so that no peak is
     lost, and in the strip the share of each kind.
     """
-    figure, axes = _canvas(axes)
-    factor, unit = _unit(max(simulation.peak_bytes, budget_bytes or 0))
+    figure, axes = canvas(axes)
+    factor, unit = byte_unit(max(simulation.peak_bytes, budget_bytes or 0))
     starts = _columns(simulation.num_runs)
     shown = _highest(simulation.memory_bytes, starts)
     edges, x_label, middle = _x_axis(simulation, starts, against)
@@ -165,11 +175,11 @@ def draw_validation(report: dict[str, Any], *, axes: Axes | None = None) -> Figu
     report
         Content of a ``schedsim.validation/1`` file.
     """
-    figure, axes = _canvas(axes)
+    figure, axes = canvas(axes)
     predicted = np.array(report["timeline"]["predicted_bytes"], dtype=float)
     measured = np.array(report["timeline"]["measured_bytes"], dtype=float)
     budget = report.get("budget_bytes")
-    factor, unit = _unit(int(max([*predicted, *measured, budget or 0])))
+    factor, unit = byte_unit(int(max([*predicted, *measured, budget or 0])))
     edges = np.arange(predicted.size + 1)
     axes.stairs(predicted / factor, edges, fill=True, color="#56B4E9", label="predicted")
     if measured.size == predicted.size:
@@ -235,10 +245,7 @@ def _x_axis(
         edges = np.append(starts, simulation.num_runs).astype(float)
         return edges, "op run", simulation.peak_run + 0.5
     passed = np.concatenate([[0.0], np.cumsum(simulation.run_s)])
-    factor, unit = next(
-        (pair for pair in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if passed[-1] >= pair[0]),
-        (1e-9, "ns"),
-    )
+    factor, unit = second_unit(float(passed[-1]))
     passed /= factor
     middle = float(passed[simulation.peak_run : simulation.peak_run + 2].mean())
     return passed[[*starts.tolist(), simulation.num_runs]], f"time [{unit}]", middle
@@ -253,9 +260,9 @@ def draw_pareto(curves: Sequence[ParetoCurve], *, axes: Axes | None = None) -> F
     its proven least memory. Axes whose
     range is wide are logarithmic.
     """
-    figure, axes = _canvas(axes)
+    figure, axes = canvas(axes)
     largest = max(point.budget_bytes for curve in curves for point in curve.points)
-    factor, unit = _unit(largest)
+    factor, unit = byte_unit(largest)
     for number, curve in enumerate(curves):
         budgets = [point.budget_bytes / factor for point in curve.points]
         overheads = [100 * point.overhead for point in curve.points]
@@ -375,13 +382,19 @@ def draw_schedule(
     """A grid of stages (of ops, for a graph) against runs, coloured by what runs."""
     from matplotlib.patches import Patch
 
-    figure, axes = _canvas(axes)
+    figure, axes = canvas(axes)
     image = schedule_grid(workload, simulation)
     from matplotlib.colors import ListedColormap
 
     palette = ListedColormap(["white", *KINDS.values()])
     axes.imshow(
-        image, aspect="auto", origin="lower", cmap=palette, vmin=0, vmax=4, interpolation="nearest"
+        image,
+        aspect="auto",
+        origin="lower",
+        cmap=palette,
+        vmin=0,
+        vmax=len(KINDS),
+        interpolation="nearest",
     )
     label = "stage" if isinstance(workload, Chain) else "op"
     axes.set(title=workload.name, xlabel="op run", ylabel=label)

@@ -74,8 +74,10 @@ class Schedule:
 
     @classmethod
     def store_all(cls, workload: Chain | Graph) -> Schedule:
-        """The schedule that runs every op of `workload` once, in its own order."""
+        """The schedule that runs every required op of `workload` once, in its own order."""
         names = workload.op_names
+        if workload.kind == "graph" and not all(op.required for op in workload.graph.ops):
+            return cls(names, [i for i, op in enumerate(workload.graph.ops) if op.required])
         return cls(names, np.arange(len(names)))
 
     @property

@@ -3,201 +3,43 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InvalidScheduleError, UnsupportedError
-from .graph import COMPUTE, DEVICE, Graph
+from .errors import InvalidScheduleError
+from .graph import Graph
+from .queues import queue_of
 from .schedule import Schedule
-from .units import format_bytes, format_seconds
+from .simulation import CATEGORIES, RUN_KINDS, LiveTensor, Simulation
 
 if TYPE_CHECKING:
     from .chain import Chain
 
-CATEGORIES = (
-    "static",
-    "checkpoints",
-    "saved",
-    "gradients",
-    "recompute",
-    "transient",
-    "workspace",
-)
-"""Groups of live bytes. Static: always resident. Checkpoints: kept tensors that something is
-recomputed from. Saved: other forward tensors that a backward op reads. Gradients: outputs of loss
-and backward. Recompute: outputs of repeated forward runs, the recompute working set. Transient:
-forward tensors on their way to the next op. Workspace: temporary bytes of the running op."""
-
-RUN_KINDS = ("forward", "recomputed", "loss", "backward")
-"""Kinds of runs. Recomputed: a run of a forward op that is not its first."""
+__all__ = ["CATEGORIES", "RUN_KINDS", "LiveTensor", "Simulation", "simulate"]
 
 
-@dataclass(frozen=True, slots=True)
-class LiveTensor:
-    """A tensor instance that is alive during some run.
-
-    Attributes
-    ----------
-    name : str
-    size_bytes : int
-    category : str
-        One of `CATEGORIES`.
-    first_run, last_run : int
-        It lives from the start of the one to the end of the other.
-    """
-
-    name: str
-    size_bytes: int
-    category: str
-    first_run: int
-    last_run: int
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """What happens when a schedule runs on a workload.
-
-    Attributes
-    ----------
-    workload_name : str
-    schedule : Schedule
-    memory_bytes : (num_runs,) int64
-        Bytes in use during each run: static, live instances, outputs and workspace.
-    peak_bytes, peak_run : int
-        The largest of them, and the first run that reaches it.
-    peak_op : str
-        Name of the op of that run.
-    makespan_s, store_all_s : float
-        Time of this step, and of the step that recomputes nothing.
-    """
-
-    workload_name: str
-    schedule: Schedule
-    memory_bytes: NDArray[np.int64]
-    peak_bytes: int
-    peak_run: int
-    peak_op: str
-    makespan_s: float
-    store_all_s: float
-    static_bytes: int
-    _graph: Graph
-    _runs: NDArray[np.int32]
-    _instances: tuple[NDArray[Any], ...]
-    _workspace: NDArray[np.int64]
-
-    @property
-    def overhead(self) -> float:
-        """Extra time relative to store-all: makespan / store_all_s - 1."""
-        return self.makespan_s / self.store_all_s - 1.0 if self.store_all_s else 0.0
-
-    @property
-    def num_runs(self) -> int:
-        """Number of op runs."""
-        return int(self._runs.size)
-
-    @property
-    def num_recomputed(self) -> int:
-        """Number of runs beyond the first of each op."""
-        return self.num_runs - self._graph.num_ops
-
-    @property
-    def run_s(self) -> NDArray[np.float64]:
-        """Seconds that each run takes, ``(num_runs,)``."""
-        return self._graph.arrays.op_time_s[self._runs]
-
-    @cached_property
-    def run_kinds(self) -> NDArray[np.uint8]:
-        """What runs, ``(num_runs,)``: indices into `RUN_KINDS`."""
-        phase = self._graph.arrays.op_phase[self._runs]
-        again = np.ones(self.num_runs, dtype=bool)
-        again[np.unique(self._runs, return_index=True)[1]] = False
-        forward = np.where(again, RUN_KINDS.index("recomputed"), RUN_KINDS.index("forward"))
-        loss, backward = RUN_KINDS.index("loss"), RUN_KINDS.index("backward")
-        kinds = np.where(phase == 0, forward, np.where(phase == 1, loss, backward))
-        return kinds.astype(np.uint8)
-
-    @cached_property
-    def timeline(self) -> dict[str, NDArray[np.int64]]:
-        """Bytes per category during each run, ``(num_runs,)`` each.
-
-        They add up to `memory_bytes`. An output that takes over its input's storage is charged
-        only for what exceeds it.
-        """
-        from ._replay import live_bytes
-
-        tensor, first, last, source, category = self._instances
-        arrays = self._graph.arrays
-        table: dict[str, NDArray[np.int64]] = {}
-        for code, name in enumerate(CATEGORIES):
-            if name == "static":
-                table[name] = np.full(self.num_runs, self.static_bytes, dtype=np.int64)
-            elif name == "workspace":
-                table[name] = self._workspace
-            else:
-                chosen = category == code
-                table[name] = live_bytes(
-                    self.num_runs, tensor, first, last, source, chosen, arrays.tensor_bytes
-                )
-        return table
-
-    def by_category(self, run: int | None = None) -> dict[str, int]:
-        """Bytes per category during `run`; during the peak where none is given."""
-        at = self._at(run)
-        return {name: int(row[at]) for name, row in self.timeline.items()}
-
-    def live_tensors(self, run: int | None = None) -> list[LiveTensor]:
-        """The instances alive during `run` (the peak by default), largest first."""
-        at = self._at(run)
-        tensor, first, last, _, category = self._instances
-        arrays = self._graph.arrays
-        found = [
-            LiveTensor(
-                name=arrays.tensor_names[tensor[i]],
-                size_bytes=int(arrays.tensor_bytes[tensor[i]]),
-                category=CATEGORIES[category[i]],
-                first_run=int(first[i]),
-                last_run=int(last[i]),
-            )
-            for i in np.flatnonzero((first <= at) & (last >= at))
-        ]
-        return sorted(found, key=lambda item: -item.size_bytes)
-
-    def _at(self, run: int | None) -> int:
-        """The run meant: the peak for ``None``; negative ones count from the end."""
-        return self.peak_run if run is None else range(self.num_runs)[run]
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.workload_name}: {self.num_runs} runs, {self.num_recomputed} recomputed",
-            f"  peak      {format_bytes(self.peak_bytes)} at run {self.peak_run} ({self.peak_op})",
-        ]
-        for name, size in self.by_category().items():
-            if size:
-                lines.append(f"    {name:<12}{format_bytes(size)}")
-        lines.append(
-            f"  makespan  {format_seconds(self.makespan_s)} "
-            f"({self.overhead:+.2%} over store-all {format_seconds(self.store_all_s)})"
-        )
-        return "\n".join(lines)
-
-
-def simulate(workload: Chain | Graph, schedule: Schedule) -> Simulation:
+def simulate(
+    workload: Chain | Graph, schedule: Schedule, capacities: Mapping[str, int] | None = None
+) -> Simulation:
     """What `schedule` costs on `workload`, after checking that it is legal.
 
     An instance of a tensor lives from the start of the run that writes it to the end of the last
-    run that reads it before its producer runs again. During a run, static bytes, every live
-    instance, the outputs and the workspace are charged; nothing else is.
+    run that reads it before it is written again. During a run, static bytes, every live
+    instance, the outputs and the workspace are charged; nothing else is. Schedules on several
+    queues are simulated event by event: see `schedsim.engine` for when a run starts.
 
     Parameters
     ----------
     workload
-        A chain (lowered to its graph) or a graph, all of it on the compute queue.
+        A chain (lowered to its graph) or a graph.
     schedule
-        Op runs in order.
+        Op runs in order; each queue runs its own in that order.
+    capacities
+        Memory pool -> bytes: runs wait until their memory fits. Pools without one, all by default,
+        hold whatever the schedule puts there.
 
     Returns
     -------
@@ -207,12 +49,14 @@ def simulate(workload: Chain | Graph, schedule: Schedule) -> Simulation:
     ------
     InvalidScheduleError
         An op is unknown, an input is missing, a ``once`` op runs twice or an op never runs.
-    UnsupportedError
-        The graph uses several queues or memory pools.
+    DeadlockError
+        Within the capacities no run can start any more; the error says who waits for whom, and what
+        holds the memory.
 
     Notes
     -----
-    O(runs + reads + writes) time and memory.
+    O(runs + reads + writes) time and memory; on several queues, times the logarithm of their
+    number, and of more where many wait for memory.
 
     Examples
     --------
@@ -223,27 +67,15 @@ def simulate(workload: Chain | Graph, schedule: Schedule) -> Simulation:
     >>> simulate(chain, Schedule.from_names(["F0", "F1", "loss", "B1", "F0", "B0"])).peak_bytes
     26
     """
-    from ._replay import LEGAL, find_lifetimes, live_bytes
+    from ._replay import live_bytes
 
     graph = workload.graph
-    _refuse_several_queues(graph)
     arrays = graph.arrays
     runs = schedule.bind(graph)
-    code, run, item, tensor, first, last, source, category = find_lifetimes(
-        runs,
-        arrays.op_phase,
-        arrays.op_once,
-        arrays.read_start,
-        arrays.read_tensor,
-        arrays.write_start,
-        arrays.write_tensor,
-        arrays.tensor_producer,
-        arrays.tensor_optional,
-        arrays.tensor_result,
-        arrays.tensor_takes_over,
-    )
-    if code != LEGAL:
-        raise _illegal(graph, runs, int(code), int(run), int(item))
+    tensor, first, last, source, category = _lifetimes(graph, runs)
+    if capacities is not None or not graph.one_queue:
+        instances = (tensor, first, last, source, category)
+        return _on_several_queues(graph, schedule, runs, instances, capacities)
     everything = np.ones(tensor.size, dtype=np.bool_)
     memory = live_bytes(runs.size, tensor, first, last, source, everything, arrays.tensor_bytes)
     saves = np.zeros(runs.size, dtype=np.bool_)
@@ -266,6 +98,7 @@ def simulate(workload: Chain | Graph, schedule: Schedule) -> Simulation:
         makespan_s=math.fsum((counts * arrays.op_time_s).tolist()),
         store_all_s=graph.store_all_s,
         static_bytes=graph.static_bytes,
+        peak_by_pool={"device": int(memory[peak_run])},
         _graph=graph,
         _runs=runs,
         _instances=(tensor, first, last, source, category),
@@ -273,18 +106,72 @@ def simulate(workload: Chain | Graph, schedule: Schedule) -> Simulation:
     )
 
 
-def _refuse_several_queues(graph: Graph) -> None:
-    for op in graph.ops:
-        if op.queue != COMPUTE:
-            what = f"op {op.name!r} runs on queue {op.queue!r}"
-        elif any(pool != DEVICE for pool in op.pools.values()):
-            what = f"op {op.name!r} writes outside the device pool"
-        else:
-            continue
-        raise UnsupportedError(
-            f"{what}; only the {COMPUTE!r} queue and the {DEVICE!r} pool are simulated",
-            hint="offloading is not simulated by this version: leave copies out of the graph",
-        )
+def store_all_makespan(graph: Graph) -> float:
+    """Seconds from first to last when each required op runs once, in order, on its queue."""
+    from .engine import run_queues
+
+    runs = Schedule.store_all(graph).bind(graph)
+    return float(run_queues(graph, runs, _lifetimes(graph, runs), None).end_s.max())
+
+
+def _lifetimes(graph: Graph, runs: NDArray[np.int32]) -> tuple[NDArray[Any], ...]:
+    """Instances as `find_lifetimes` returns them, of legal runs."""
+    from ._replay import LEGAL, find_lifetimes
+
+    arrays = graph.arrays
+    code, run, item, *instances = find_lifetimes(
+        runs,
+        arrays.op_phase,
+        arrays.op_once,
+        arrays.read_start,
+        arrays.read_tensor,
+        arrays.write_start,
+        arrays.write_tensor,
+        arrays.tensor_producer,
+        arrays.tensor_result,
+        arrays.write_optional,
+        arrays.write_takes_over,
+        arrays.op_required,
+        arrays.op_copy,
+    )
+    if code != LEGAL:
+        raise _illegal(graph, runs, int(code), int(run), int(item))
+    return tuple(instances)
+
+
+def _on_several_queues(
+    graph: Graph,
+    schedule: Schedule,
+    runs: NDArray[np.int32],
+    instances: tuple[NDArray[Any], ...],
+    capacities: Mapping[str, int] | None,
+) -> Simulation:
+    from .engine import run_queues
+
+    course = run_queues(graph, runs, instances, capacities)
+    for array in (course.memory, course.start_s, course.end_s):
+        array.setflags(write=False)
+    pools = graph.arrays.pool_names
+    devices = [number for number, pool in enumerate(pools) if queue_of(pool)]
+    fullest = max(devices, key=lambda number: int(course.peak[number]))
+    peak_run = int(course.peak_run[fullest])
+    return Simulation(
+        workload_name=graph.name,
+        schedule=schedule,
+        memory_bytes=course.memory,
+        peak_bytes=int(course.peak[fullest]),
+        peak_run=peak_run,
+        peak_op=graph.op_names[runs[peak_run]],
+        makespan_s=float(course.end_s.max()),
+        store_all_s=graph.store_all_s,
+        static_bytes=graph.static_bytes,
+        peak_by_pool=dict(zip(pools, course.peak.tolist(), strict=True)),
+        _graph=graph,
+        _runs=runs,
+        _instances=instances,
+        _workspace=course.workspace,
+        course=course,
+    )
 
 
 def _illegal(

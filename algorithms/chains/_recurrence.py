@@ -51,15 +51,18 @@ def find_classes(stage_kind: Any, input_key: Any) -> Any:
 
 @njit(cache=True, inline="always")
 def needs(
-    i: int, k: int, x: Any, saved: Any, saving_ws: Any, backward_ws: Any, loss_ws: int
+    i: int, k: int, way: int, x: Any, saved: Any, saving_ws: Any, backward_ws: Any, loss_ws: int
 ) -> Any:
-    """Bytes needed by the saving forward of stage i (and the loss) and by its backward."""
-    num = saved.size
+    """Bytes needed by the forward of stage i that saves by `way` (and the loss), and its backward.
+
+    `saved`, `saving_ws` and `backward_ws` are by way; those of stage i are ``ways[i]..ways[i+1]``.
+    """
+    num = x.size - 1
     gradient = x[k] if k < num else 0
-    forward = saved[i] + saving_ws[i] + gradient
-    backward = saved[i] + x[i + 1] + (x[i] if i > 0 else 0) + backward_ws[i]
+    forward = saved[way] + saving_ws[way] + gradient
+    backward = saved[way] + x[i + 1] + (x[i] if i > 0 else 0) + backward_ws[way]
     if k == i + 1 and k == num:
-        forward = max(forward, saved[i] + x[num] + loss_ws)
+        forward = max(forward, saved[way] + x[num] + loss_ws)
     return forward, backward
 
 
@@ -85,6 +88,7 @@ def num_at_most(ascending: Any, limit: int) -> int:
 @njit(cache=True)
 def least_memory(
     x: Any,
+    ways: Any,
     saved: Any,
     forward_ws: Any,
     saving_ws: Any,
@@ -95,16 +99,19 @@ def least_memory(
     row_length: Any,
 ) -> Any:
     """Least bytes in which each row can run at all; O(rows * L)."""
-    num = saved.size
+    num = x.size - 1
     least = np.empty(row_stage.size, np.int64)
     for row in range(row_stage.size):
         i, n = row_stage[row], row_length[row]
         k = i + n
         gradient = x[k] if k < num else 0
-        forward, backward = needs(i, k, x, saved, saving_ws, backward_ws, loss_ws)
-        best = max(forward, backward)
-        if n > 1:
-            best = max(best, saved[i] + least[row_of[i + 1, n - 1]])
+        best = np.int64(2**62)
+        for way in range(ways[i], ways[i + 1]):
+            forward, backward = needs(i, k, way, x, saved, saving_ws, backward_ws, loss_ws)
+            need = max(forward, backward)
+            if n > 1:
+                need = max(need, saved[way] + least[row_of[i + 1, n - 1]])
+            best = min(best, need)
         peak = 0
         for j in range(i + 1, k):
             stage = j - 1

@@ -98,9 +98,10 @@ def _merge_exact(
 @njit(cache=True, nogil=True)
 def solve_exact(
     forward_s: Any,
-    backward_s: Any,
+    own_s: Any,
     loss_s: float,
     x: Any,
+    ways: Any,
     saved: Any,
     forward_ws: Any,
     saving_ws: Any,
@@ -118,7 +119,7 @@ def solve_exact(
     Returns (code, start, count, memory, values); `code` says which limit was passed, if any.
     Work is counted in points merged.
     """
-    num = saved.size
+    num = x.size - 1
     rows = row_stage.size
     start = np.zeros(rows, np.int64)
     count = np.zeros(rows, np.int64)
@@ -133,23 +134,26 @@ def solve_exact(
         i, n = row_stage[row], row_length[row]
         k = i + n
         gradient = x[k] if k < num else 0
-        forward, backward = needs(i, k, x, saved, saving_ws, backward_ws, loss_ws)
         size = 0
-        if n == 1:
-            low = max(forward, backward)
-            if low <= cap:
-                old_m[0] = low
-                old_t[0] = forward_s[i] + backward_s[i] + (loss_s if k == num else 0.0)
-                size = 1
         peak = 0
         replay = 0.0
-        for j in range(i, k if n > 1 else i):
-            if j == i:
-                # Stage i keeps its bundle; what is left is the chain after it.
-                right, shift = row_of[i + 1, n - 1], saved[i]
-                at, base = max(forward, backward), forward_s[i] + backward_s[i]
-                left_m, left_t = zero_m, zero_t
+        # First the ways in which stage i keeps its bundle, then the checkpoints after it.
+        kept = ways[i + 1] - ways[i]
+        for c in range(kept + n - 1):
+            right_m, right_t = zero_m, zero_t
+            left_m, left_t = zero_m, zero_t
+            if c < kept:
+                way = ways[i] + c
+                forward, backward = needs(i, k, way, x, saved, saving_ws, backward_ws, loss_ws)
+                at, base, shift = max(forward, backward), own_s[way], saved[way]
+                if n == 1:
+                    shift = 0
+                    base += loss_s if k == num else 0.0
+                    right = -1
+                else:
+                    right = row_of[i + 1, n - 1]
             else:
+                j = i + 1 + c - kept
                 stage = j - 1
                 peak = max(peak, (x[stage] if stage > i else 0) + x[j] + forward_ws[stage])
                 replay += forward_s[stage]
@@ -162,10 +166,11 @@ def solve_exact(
                     continue
                 left_m = memory[start[left] : start[left] + count[left]]
                 left_t = values[start[left] : start[left] + count[left]]
-            if count[right] == 0:
-                continue
-            right_m = memory[start[right] : start[right] + count[right]]
-            right_t = values[start[right] : start[right] + count[right]]
+            if right >= 0:
+                if count[right] == 0:
+                    continue
+                right_m = memory[start[right] : start[right] + count[right]]
+                right_t = values[start[right] : start[right] + count[right]]
             at = max(at, right_m[0] + shift, left_m[0])
             if at > cap:
                 continue

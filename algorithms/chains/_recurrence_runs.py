@@ -37,8 +37,9 @@ def _put(stack: Any, at: int, i: int, k: int, m: int) -> None:
 @njit(cache=True)
 def list_runs(
     forward_s: Any,
-    backward_s: Any,
+    own_s: Any,
     x: Any,
+    ways: Any,
     saved: Any,
     forward_ws: Any,
     saving_ws: Any,
@@ -59,17 +60,20 @@ def list_runs(
 ) -> Any:
     """Op runs of the best schedule of the whole chain with memory `top`; empty if infeasible.
 
+    Beside them the way in which each stage saves its bundle.
+
     Choices are found again by evaluating the recurrence, so that no table of them is stored.
     """
-    num = saved.size
+    num = x.size - 1
     runs = np.empty(4 * num + 16, np.int32)
+    way_of = np.zeros(num, np.int32)
     made = 0
     # Entries (i, k, m) are sub-chains to run; (op, -1, 0) is a single run.
     stack = np.empty((4 * num + 16, 3), np.int64)
     _put(stack, 0, 0, num, top)
     height = 1
     if _time_at(row_of[0, num], top, dense, first, start, count, memory, values) == INFINITE:
-        return runs[:0]
+        return runs[:0], way_of
     while height:
         height -= 1
         i, k, m = stack[height, 0], stack[height, 1], stack[height, 2]
@@ -79,6 +83,11 @@ def list_runs(
             made += 1
             continue
         if k == i + 1:
+            best = INFINITE
+            for way in range(ways[i], ways[i + 1]):
+                forward, backward = needs(i, k, way, x, saved, saving_ws, backward_ws, loss_ws)
+                if own_s[way] < best and m >= to_units(max(forward, backward), unit, rest):
+                    best, way_of[i] = own_s[way], way - ways[i]
             runs[made] = i
             made += 1
             if k == num:
@@ -88,13 +97,14 @@ def list_runs(
             made += 1
             continue
         gradient = x[k] if k < num else 0
-        forward, backward = needs(i, k, x, saved, saving_ws, backward_ws, loss_ws)
-        best, choice = INFINITE, -1
-        if m >= to_units(max(forward, backward), unit, rest):
-            child, left_m = row_of[i + 1, k - i - 1], m - take_saved[i]
-            inner = _time_at(child, left_m, dense, first, start, count, memory, values)
-            if inner != INFINITE:
-                best, choice = forward_s[i] + backward_s[i] + inner, i
+        best, choice, chosen = INFINITE, -1, 0
+        for way in range(ways[i], ways[i + 1]):
+            forward, backward = needs(i, k, way, x, saved, saving_ws, backward_ws, loss_ws)
+            if m >= to_units(max(forward, backward), unit, rest):
+                child, left_m = row_of[i + 1, k - i - 1], m - take_saved[way]
+                inner = _time_at(child, left_m, dense, first, start, count, memory, values)
+                if own_s[way] + inner < best:
+                    best, choice, chosen = own_s[way] + inner, i, way
         peak = 0
         replay = 0.0
         for j in range(i + 1, k):
@@ -113,7 +123,8 @@ def list_runs(
             runs[made] = i
             made += 1
             _put(stack, height, 2 * num - i, -1, 0)
-            _put(stack, height + 1, i + 1, k, m - take_saved[i])
+            _put(stack, height + 1, i + 1, k, m - take_saved[chosen])
+            way_of[i] = chosen - ways[i]
         else:
             for stage in range(i, choice):
                 runs[made] = stage
@@ -121,4 +132,4 @@ def list_runs(
             _put(stack, height, i, choice, m)
             _put(stack, height + 1, choice, k, m - take_x[choice])
         height += 2
-    return runs[:made]
+    return runs[:made], way_of

@@ -51,9 +51,10 @@ def _improve_dense(best: Any, at: int, base: float, one: Any, other: Any) -> Non
 @njit(cache=True, nogil=True)
 def solve_dense(
     forward_s: Any,
-    backward_s: Any,
+    own_s: Any,
     loss_s: float,
     x: Any,
+    ways: Any,
     saved: Any,
     forward_ws: Any,
     saving_ws: Any,
@@ -73,7 +74,7 @@ def solve_dense(
     Returns (first, start, count, values): row r is feasible from slot first[r], and its time at
     first[r] + q is values[start[r] + q], constant from its last entry on.
     """
-    num = saved.size
+    num = x.size - 1
     rows = row_stage.size
     first = np.full(rows, num_slots + 1, np.int64)
     start = np.zeros(rows, np.int64)
@@ -87,23 +88,23 @@ def solve_dense(
         i, n = row_stage[row], row_length[row]
         k = i + n
         gradient = x[k] if k < num else 0
-        forward, backward = needs(i, k, x, saved, saving_ws, backward_ws, loss_ws)
-        low = to_units(max(forward, backward), unit, rest)
-        own = forward_s[i] + backward_s[i]
         best[:] = INFINITE
-        if n == 1:
-            if k == num:
-                own += loss_s
-            if low <= num_slots:
-                best[low:] = own
-        else:
+        for way in range(ways[i], ways[i + 1]):
+            forward, backward = needs(i, k, way, x, saved, saving_ws, backward_ws, loss_ws)
+            low = to_units(max(forward, backward), unit, rest)
+            if n == 1:
+                own = own_s[way] + (loss_s if k == num else 0.0)
+                for q in range(low, num_slots + 1):
+                    best[q] = min(best[q], own)
+                continue
             child = row_of[i + 1, n - 1]
-            at = max(low, first[child] + take_saved[i])
+            at = max(low, first[child] + take_saved[way])
             if first[child] <= num_slots and at <= num_slots:
-                skip = at - first[child] - take_saved[i]
+                skip = at - first[child] - take_saved[way]
                 end = start[child] + count[child]
                 begin = min(start[child] + skip, end - 1)
-                _improve_dense(best, at, own, values[begin:end], zero)
+                _improve_dense(best, at, own_s[way], values[begin:end], zero)
+        if n > 1:
             peak = 0
             replay = 0.0
             for j in range(i + 1, k):

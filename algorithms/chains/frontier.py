@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from schedsim.chain import Chain
 from schedsim.plans import PERSISTENT, Plan
+from schedsim.variants import check_allowed
 
 from .persistent import Problem, exact_plan, infeasible_plan
 
@@ -39,7 +41,11 @@ class ExactFrontier:
 
 
 def exact_frontier(
-    chain: Chain, *, max_points: int = MAX_POINTS, max_work: int = MAX_WORK
+    chain: Chain,
+    *,
+    max_points: int = MAX_POINTS,
+    max_work: int = MAX_WORK,
+    allow: Collection[str] = (),
 ) -> ExactFrontier:
     """The exact memory/time curve of the persistent schedules of `chain`.
 
@@ -66,11 +72,12 @@ def exact_frontier(
     >>> curve.budget_bytes.tolist(), curve.makespan_s.tolist()
     ([5, 6, 7], [13.0, 10.0, 8.0])
     """
-    problem = Problem(chain)
+    problem = Problem(chain, check_allowed(allow))
     table = problem.solve_exact(2**62, max_points=max_points, max_work=max_work)
     row = int(problem.row_of[0, -1])
     points = slice(int(table.start[row]), int(table.start[row] + table.count[row]))
-    return ExactFrontier(table.memory[points] + problem.outside_bytes, table.values[points].copy())
+    memory = table.memory[points] + problem.outside_bytes
+    return ExactFrontier(memory, table.values[points].copy(), problem.scope)
 
 
 def frontier(
@@ -79,6 +86,7 @@ def frontier(
     *,
     max_points: int = MAX_POINTS,
     max_work: int = MAX_WORK,
+    allow: Collection[str] = (),
 ) -> Plan:
     """The optimal persistent schedule within `budget_bytes`, from the exact curve up to it.
 
@@ -86,6 +94,8 @@ def frontier(
     ----------
     max_points, max_work
         Limits on break points kept and points merged.
+    allow
+        Kinds of variants that may be chosen, of `schedsim.variants.VARIANT_KINDS`.
 
     Raises
     ------
@@ -101,7 +111,7 @@ def frontier(
     10.0
     """
     started = time.perf_counter()
-    problem = Problem(chain)
+    problem = Problem(chain, check_allowed(allow))
     if budget_bytes < problem.min_feasible_bytes:
         return infeasible_plan(problem, budget_bytes, planner="frontier", started=started)
     table = problem.solve_exact(budget_bytes, max_points=max_points, max_work=max_work)

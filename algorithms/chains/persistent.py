@@ -5,13 +5,17 @@ be the least time to run the forwards and backwards of stages ``i..k-1`` when ``
 outside the ``m`` bytes left, and ``d[k]``, unless ``k`` is the end of the chain, inside. Then
 (Beaumont et al. 2019, section 4, with our memory rule)::
 
-    T(i, k, m) = min( F_i with its bundle, then T(i+1, k, m - saved_i), then B_i ;
+    T(i, k, m) = min( F_i with one of its bundles, then T(i+1, k, m - saved_i), then B_i ;
                       F_i..F_{j-1} with nothing, then T(j, k, m - x_j), then T(i, j, m) )
 
 subject to what the runs in between need: a saving forward ``saved_i + workspace + d[k]``, a plain
 one ``x_l + x_{l+1} + workspace + d[k]`` (``x_i`` is outside), a backward
 ``saved_i + d[i+1] + d[i] + workspace``. The gradient alive during the forwards of a replay is
 ``d[k]``, that of the *end* of the sub-chain, and none before the loss.
+
+A stage may have several bundles: its own, and its variants of the kinds that are allowed. As a
+persistent schedule saves each stage once, the choice is the stage's (Zhao et al. 2023, section 3.3,
+has such options per block).
 
 Sub-chains that are equal, stage by stage and in their input, share one row of the table, so the
 repeated layers of a transformer are solved once.
@@ -20,6 +24,7 @@ repeated layers of a transformer are solved once.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,11 +32,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.chain import Chain
+from schedsim.chain import Chain, Stage
 from schedsim.errors import PlannerLimitError
 from schedsim.plans import PERSISTENT, Plan, make_plan
 from schedsim.schedule import Schedule
 from schedsim.simulator import simulate
+from schedsim.variants import ChosenVariant, resolve, stage_options, with_variant
 
 from ._recurrence import find_classes, least_memory
 from ._recurrence_exact import DONE, TOO_MANY_POINTS
@@ -42,6 +48,8 @@ from ._recurrence_slots import solve_dense as _solve_dense
 # numba's stubs take no unpacked arguments.
 solve_exact: Any = _solve_exact
 solve_dense: Any = _solve_dense
+
+PERSISTENT_VARIANTS = "persistent schedules with the variants allowed"
 
 MAX_STAGES = 4000
 """Beyond this the O(L^2) tables alone take gigabytes."""
@@ -74,6 +82,8 @@ class Problem:
     ----------
     chain
         At most `MAX_STAGES` stages.
+    allow
+        Kinds of variants that may be chosen.
 
     Attributes
     ----------
@@ -82,11 +92,11 @@ class Problem:
 
     Notes
     -----
-    Times are rounded to a grid of 2^-46 of the store-all time (integers stay as they are), so that
+    Times are rounded to a grid of 2^-46 of the whole time (integers stay as they are), so that
     sums are exact and equal ways to the same time compare equal.
     """
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, allow: Collection[str] = ()) -> None:
         if chain.num_stages > MAX_STAGES:
             raise PlannerLimitError(
                 f"{chain.num_stages} stages are more than the {MAX_STAGES} of the exact recurrence",
@@ -95,32 +105,36 @@ class Problem:
         self.chain = chain
         stages = chain.stages
         self.x = chain.activation_bytes()
-        self.saved = np.array([s.saved_bytes for s in stages], dtype=np.int64)
         self.forward_ws = np.array([s.forward_workspace_bytes for s in stages], dtype=np.int64)
+        # The ways in which each stage can save its bundle, its own first; arrays below are by way.
+        self.options = [stage_options(stage, allow) for stage in stages]
+        ways = [
+            (stage, *(with_variant(stage, variant) for variant in options))
+            for stage, options in zip(stages, self.options, strict=True)
+        ]
+        self.ways = np.cumsum([0, *map(len, ways)], dtype=np.int64)
+        flat = [way for group in ways for way in group]
+        self.saved = np.array([s.saved_bytes for s in flat], dtype=np.int64)
         # A stage without residual keeps nothing that a saving run could materialise.
         saving = (
             s.forward_workspace_bytes
             if s.saving_workspace_bytes is None or s.saved_bytes == s.output_bytes
             else s.saving_workspace_bytes
-            for s in stages
+            for s in flat
         )
-        self.saving_ws = np.fromiter(saving, dtype=np.int64, count=len(stages))
-        self.backward_ws = np.array([s.backward_workspace_bytes for s in stages], dtype=np.int64)
+        self.saving_ws = np.fromiter(saving, dtype=np.int64, count=len(flat))
+        self.backward_ws = np.array([s.backward_workspace_bytes for s in flat], dtype=np.int64)
         self.loss_ws = chain.loss_workspace_bytes
-        self.forward_s, self.backward_s, self.loss_s = _on_grid(chain)
+        self.forward_s, self.own_s, self.loss_s = _on_grid(chain, ways)
         self.outside_bytes = chain.static_bytes + chain.input_bytes
         kinds: dict[tuple[float | int, ...], int] = {}
-        columns = zip(
-            self.forward_s.tolist(),
-            self.backward_s.tolist(),
-            self.x[1:].tolist(),
-            self.saved.tolist(),
-            self.forward_ws.tolist(),
-            self.saving_ws.tolist(),
-            self.backward_ws.tolist(),
-            strict=True,
-        )
-        self.kind = np.array([kinds.setdefault(c, len(kinds)) for c in columns], dtype=np.int64)
+        self.kind = np.empty(len(stages), dtype=np.int64)
+        for i in range(len(stages)):
+            own = slice(self.ways[i], self.ways[i + 1])
+            columns = (self.own_s, self.saved, self.saving_ws, self.backward_ws)
+            key = (self.forward_s[i], self.x[i + 1], self.forward_ws[i])
+            key += tuple(value for column in columns for value in column[own].tolist())
+            self.kind[i] = kinds.setdefault(key, len(kinds))
         input_key = self.x[:-1].copy()
         input_key[0] = -1  # the first stage makes no gradient of its input
         self.row_of, self.row_stage, self.row_length = find_classes(self.kind, input_key)
@@ -139,6 +153,7 @@ class Problem:
     def _least(self) -> NDArray[np.int64]:
         least: NDArray[np.int64] = least_memory(
             self.x,
+            self.ways,
             self.saved,
             self.forward_ws,
             self.saving_ws,
@@ -155,8 +170,8 @@ class Problem:
         """The least budget at which any persistent schedule fits, exactly."""
         return int(self._least[-1]) + self.outside_bytes
 
-    def least_memory_schedule(self) -> Schedule:
-        """A persistent schedule whose peak is `min_feasible_bytes`."""
+    def least_memory_schedule(self) -> tuple[Schedule, tuple[ChosenVariant, ...]]:
+        """A persistent schedule whose peak is `min_feasible_bytes`, and its variants."""
         rows = np.arange(self.num_rows, dtype=np.int64)
         table = Table(
             dense=False,
@@ -170,9 +185,14 @@ class Problem:
             memory=self._least,
             values=np.zeros(self.num_rows, dtype=np.float64),
         )
-        schedule = self.schedule(table, self.min_feasible_bytes)
+        schedule, chosen = self.schedule(table, self.min_feasible_bytes)
         assert schedule is not None
-        return schedule
+        return schedule, chosen
+
+    @property
+    def scope(self) -> str:
+        """The class of schedules that is searched."""
+        return PERSISTENT_VARIANTS if self.saved.size > self.chain.num_stages else PERSISTENT
 
     def solve_slots(self, budget_bytes: int, unit_bytes: int, *, round_up: bool) -> Table:
         """Rows over memory slots of `unit_bytes`.
@@ -222,9 +242,10 @@ class Problem:
     def _sizes_and_times(self) -> tuple[Any, ...]:
         return (
             self.forward_s,
-            self.backward_s,
+            self.own_s,
             self.loss_s,
             self.x,
+            self.ways,
             self.saved,
             self.forward_ws,
             self.saving_ws,
@@ -248,12 +269,15 @@ class Problem:
             return math.inf
         return float(table.values[table.start[row] + min(at, int(table.count[row]) - 1)])
 
-    def schedule(self, table: Table, budget_bytes: int) -> Schedule | None:
-        """The schedule behind `time_s`; ``None`` if infeasible."""
-        runs = list_runs(
+    def schedule(
+        self, table: Table, budget_bytes: int
+    ) -> tuple[Schedule | None, tuple[ChosenVariant, ...]]:
+        """The schedule behind `time_s`, ``None`` if infeasible, and the variants it runs with."""
+        runs, way_of = list_runs(
             self.forward_s,
-            self.backward_s,
+            self.own_s,
             self.x,
+            self.ways,
             self.saved,
             self.forward_ws,
             self.saving_ws,
@@ -272,28 +296,38 @@ class Problem:
             table.values,
             (budget_bytes - self.outside_bytes) // table.unit_bytes,
         )
-        return Schedule(self.chain.op_names, runs) if runs.size else None
+        if not runs.size:
+            return None, ()
+        chosen = [
+            ChosenVariant(self.options[i][way - 1], self.chain.stages[i].name)
+            for i, way in enumerate(way_of.tolist())
+            if way
+        ]
+        return Schedule(self.chain.op_names, runs), tuple(chosen)
 
 
 def exact_plan(
     problem: Problem, table: Table, budget_bytes: int, *, planner: str, started: float
 ) -> Plan:
     """The plan at `budget_bytes` from a table that is exact there."""
+    schedule, chosen = problem.schedule(table, budget_bytes)
     return make_plan(
         problem.chain,
         budget_bytes,
-        problem.schedule(table, budget_bytes),
+        schedule,
         planner=planner,
         started=started,
         lower_bound_s=problem.time_s(table, budget_bytes),
-        bound_scope=PERSISTENT,
+        bound_scope=problem.scope,
         min_feasible_bytes=problem.min_feasible_bytes,
+        variants=chosen,
     )
 
 
 def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str, started: float) -> Plan:
     """The plan that says which budget would do, and which op sets it."""
-    least = simulate(problem.chain, problem.least_memory_schedule())
+    schedule, chosen = problem.least_memory_schedule()
+    least = simulate(resolve(problem.chain, chosen), schedule)
     assert least.peak_bytes == problem.min_feasible_bytes
     return make_plan(
         problem.chain,
@@ -301,17 +335,22 @@ def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str, starte
         None,
         planner=planner,
         started=started,
-        bound_scope=PERSISTENT,
+        bound_scope=problem.scope,
         min_feasible_bytes=least.peak_bytes,
         binding_op=least.peak_op,
     )
 
 
-def _on_grid(chain: Chain) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+def _on_grid(
+    chain: Chain, ways: Sequence[Sequence[Stage]]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Times of forwards by stage, of a forward and its backward by way, and of the loss."""
     forward = np.array([s.forward_s for s in chain.stages], dtype=np.float64)
-    backward = np.array([s.backward_s for s in chain.stages], dtype=np.float64)
-    if chain.store_all_s == 0:
+    backward = np.array([s.backward_s for group in ways for s in group], dtype=np.float64)
+    stage_of = np.repeat(np.arange(len(ways)), [len(group) for group in ways])
+    if chain.store_all_s == 0 and not backward.any():
         return forward, backward, 0.0
-    grid = math.ldexp(1.0, math.frexp(chain.store_all_s)[1] - 46)
-    loss = round(chain.loss_s / grid) * grid
-    return np.rint(forward / grid) * grid, np.rint(backward / grid) * grid, loss
+    whole = max(chain.store_all_s, float(backward.sum()))
+    grid = math.ldexp(1.0, math.frexp(whole)[1] - 46)
+    forward, backward = np.rint(forward / grid) * grid, np.rint(backward / grid) * grid
+    return forward, forward[stage_of] + backward, round(chain.loss_s / grid) * grid

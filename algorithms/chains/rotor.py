@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from schedsim.chain import Chain
-from schedsim.plans import PERSISTENT, Plan, make_plan
+from schedsim.plans import Plan, make_plan
 from schedsim.schedule import Schedule
+from schedsim.variants import ChosenVariant, check_allowed
 
 from .persistent import Problem, exact_plan, infeasible_plan
 
@@ -27,6 +29,7 @@ def rotor(
     num_slots: int = DEFAULT_SLOTS,
     gap: float = 0.01,
     time_limit_s: float = 10.0,
+    allow: Collection[str] = (),
 ) -> Plan:
     """The optimal persistent schedule within `budget_bytes`, or one with a proven gap.
 
@@ -42,6 +45,8 @@ def rotor(
         Relative distance between the makespan and its bound to stop at.
     time_limit_s
         No doubling is begun that would pass it; the first solution is always finished.
+    allow
+        Kinds of variants that may be chosen, of `schedsim.variants.VARIANT_KINDS`.
 
     Notes
     -----
@@ -64,7 +69,7 @@ def rotor(
     started = time.perf_counter()
     if num_slots < 1:
         raise ValueError(f"num_slots is {num_slots}, but at least 1 slot is needed")
-    problem = Problem(chain)
+    problem = Problem(chain, check_allowed(allow))
     if budget_bytes < problem.min_feasible_bytes:
         return infeasible_plan(problem, budget_bytes, planner="rotor", started=started)
     unit = exact_unit(problem)
@@ -73,7 +78,7 @@ def rotor(
         table = problem.solve_slots(budget_bytes, unit, round_up=True)
         return exact_plan(problem, table, budget_bytes, planner="rotor", started=started)
 
-    best_s, best = math.inf, problem.least_memory_schedule()
+    best_s, (best, chosen) = math.inf, problem.least_memory_schedule()
     bound_s = chain.store_all_s
     slots, used, round_s = min(num_slots, _most_slots(problem)), 0, 0.0
     interrupted = False
@@ -81,12 +86,12 @@ def rotor(
         round_started = time.perf_counter()
         used = slots
         try:
-            makespan_s, schedule, below_s = _both_roundings(problem, budget_bytes, slots)
+            makespan_s, schedule, variants, below_s = _both_roundings(problem, budget_bytes, slots)
         except KeyboardInterrupt:
             interrupted = True  # the best so far is still a plan
             break
         if schedule is not None and makespan_s < best_s:
-            best_s, best = makespan_s, schedule
+            best_s, best, chosen = makespan_s, schedule, variants
         bound_s = max(bound_s, below_s)
         if best_s <= bound_s * (1 + gap):
             break
@@ -103,14 +108,15 @@ def rotor(
         started=started,
         options={"num_slots": used, "gap": gap, **({"interrupted": True} if interrupted else {})},
         lower_bound_s=bound_s,
-        bound_scope=PERSISTENT,
+        bound_scope=problem.scope,
         min_feasible_bytes=problem.min_feasible_bytes,
+        variants=chosen,
     )
 
 
 def exact_unit(problem: Problem) -> int:
     """The largest unit of which all sizes that stay stored are multiples."""
-    stored = np.concatenate([problem.x[1:-1], problem.saved[:-1]])
+    stored = np.concatenate([problem.x[1:-1], problem.saved[: problem.ways[-2]]])
     return max(1, int(np.gcd.reduce(stored))) if stored.size else 1
 
 
@@ -120,8 +126,8 @@ def _most_slots(problem: Problem) -> int:
 
 def _both_roundings(
     problem: Problem, budget_bytes: int, slots: int
-) -> tuple[float, Schedule | None, float]:
-    """Makespan and schedule with sizes rounded up, and the bound with sizes rounded down.
+) -> tuple[float, Schedule | None, tuple[ChosenVariant, ...], float]:
+    """Makespan, schedule and variants with sizes rounded up; the bound with them rounded down.
 
     The two programmes run at once: their kernels need no interpreter lock.
     """
@@ -130,4 +136,4 @@ def _both_roundings(
         below = pool.submit(problem.solve_slots, budget_bytes, unit, round_up=False)
         above = problem.solve_slots(budget_bytes, unit, round_up=True)
         bound_s = problem.time_s(below.result(), budget_bytes)
-    return problem.time_s(above, budget_bytes), problem.schedule(above, budget_bytes), bound_s
+    return problem.time_s(above, budget_bytes), *problem.schedule(above, budget_bytes), bound_s

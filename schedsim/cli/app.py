@@ -12,7 +12,18 @@ import click
 
 from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError
 
-COMMANDS = ("plan", "simulate", "compare", "plot", "profile", "validate", "planners", "env")
+COMMANDS = (
+    "plan",
+    "simulate",
+    "compare",
+    "explain",
+    "plot",
+    "report",
+    "profile",
+    "validate",
+    "planners",
+    "env",
+)
 
 YES, NO, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -122,6 +123,7 @@ class Source:
     files: tuple[str, ...]
     options: dict[str, Any]
     level: str | None = None
+    allow: tuple[str, ...] = ()
 
     @property
     def given(self) -> dict[str, Any]:
@@ -145,7 +147,7 @@ class Source:
                     hint="a model takes its options after commas: model:resnet50,batch=4",
                 )
             return None
-        return WorkloadOptions(**self.options) if self.given else None
+        return WorkloadOptions(**self.options, allow=self.allow) if self.given else None
 
     def arguments(self) -> str:
         """The arguments that give this workload again, for a shell."""
@@ -159,6 +161,7 @@ class Source:
     def read(self, *, plan: bool = False) -> Loaded:
         """The workload, its assumptions, and the plan among the files where one is allowed."""
         from ..plans import Plan
+        from ..variants import resolve
 
         workload: Chain | Graph | None = None
         found: Plan | None = None
@@ -206,16 +209,18 @@ class Source:
             )
         if found is not None:
             check_plan(found, workload, measured=self.is_model)
-        return Loaded(workload, lines, found)
+            return Loaded(resolve(workload, found.variants), lines, found, workload)
+        return Loaded(workload, lines, found, workload)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a `Source` holds."""
+    """What a `Source` holds: `given` is the workload without the variants of the plan."""
 
     workload: Chain | Graph
     assumptions: tuple[str, ...]
     plan: Plan | None
+    given: Chain | Graph
 
     def label(self, op_name: str) -> str:
         """An op's name, with that of its stage where it has one."""
@@ -266,7 +271,12 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
     if plan.workload.content_hash == workload_hash(workload):
         return
     same = False
-    if measured and plan.schedule is not None and plan.static_bytes == workload.static_bytes:
+    if (
+        measured
+        and not plan.variants
+        and plan.schedule is not None
+        and plan.static_bytes == workload.static_bytes
+    ):
         try:
             same = simulate(workload, plan.schedule).peak_bytes == plan.peak_bytes
         except InvalidScheduleError:
@@ -309,6 +319,62 @@ def budget_option(*, required: bool) -> Callable[..., Any]:
     )
 
 
+def schedule_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--schedule FILE``, read by `given_schedule`."""
+    return click.option(
+        "--schedule", "schedule_file", metavar="FILE", help="Op names; - reads stdin."
+    )(function)
+
+
+def given_schedule(loaded: Loaded, schedule_file: str) -> Schedule:
+    """The schedule that the op names in a file, or on stdin, say."""
+    from ..schedule import Schedule
+
+    if loaded.plan is not None:
+        raise SchedsimError("both a plan and --schedule are given", hint="give one of the two")
+    data = sys.stdin.buffer.read() if schedule_file == "-" else Path(schedule_file).read_bytes()
+    try:
+        names = data.decode().split()
+    except UnicodeDecodeError:
+        raise SchedsimError(
+            f"--schedule {schedule_file}: not a text file", hint="op names with spaces between them"
+        ) from None
+    if not names:
+        raise SchedsimError(f"--schedule {schedule_file}: no op names", hint="F0 F1 loss ...")
+    return Schedule.from_names(names)
+
+
+def capacity_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--capacity POOL=SIZE``, as often as there are pools to limit."""
+
+    def read(
+        ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+    ) -> dict[str, int] | None:
+        found: dict[str, int] = {}
+        for text in value:
+            pool, equals, size = text.partition("=")
+            if not equals or not pool:
+                raise SchedsimError(
+                    f"--capacity {text}: no pool and size", hint="write it like host=64GiB"
+                )
+            if pool in found:
+                raise SchedsimError(f"--capacity {pool} is given twice", hint="give it once")
+            try:
+                found[pool] = parse_bytes(size)
+            except UnitError as error:
+                raise UnitError(f"--capacity {text}: {error.message}", hint=error.hint) from None
+        return found or None
+
+    return click.option(
+        "--capacity",
+        "capacities",
+        multiple=True,
+        metavar="POOL=SIZE",
+        callback=read,
+        help="Runs wait until their memory fits: device=24GiB, host=64GiB.",
+    )(function)
+
+
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(
@@ -343,5 +409,6 @@ def check_fields() -> Sequence[str]:
     """Fields of `WorkloadOptions` that no option sets; empty, as a test asserts."""
     from ..workloads import WorkloadOptions
 
-    known = {field for _, field, _, _ in _OPTIONS} | {field for _, field, _ in _FLAGS} | {"static"}
+    known = {field for _, field, _, _ in _OPTIONS} | {field for _, field, _ in _FLAGS}
+    known |= {"static", "allow"}
     return [field.name for field in fields(WorkloadOptions) if field.name not in known]

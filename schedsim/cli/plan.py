@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
+from ..variants import VARIANT_KINDS, check_allowed, resolve
 from .app import INTERRUPTED, NO, YES
 from .inputs import (
     Loaded,
@@ -32,6 +34,7 @@ _FLAGS = {
     "gap": "--gap",
     "order": "--order",
     "search_seed": "--search-seed",
+    "allow": "--allow",
 }
 
 
@@ -47,11 +50,22 @@ _FLAGS = {
     help="Of first runs in a graph: the file's, or any.",
 )
 @click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
+@click.option(
+    "--allow",
+    metavar="KINDS",
+    help="Variants that may be chosen: quantize, precision, approx, share; several by commas.",
+)
 @json_option
 @output_option("Write the plan to FILE.")
 @workload_options
 def command(
-    source: Source, budget_bytes: int, planner: str, as_json: bool, output: str | None, **more: Any
+    source: Source,
+    budget_bytes: int,
+    planner: str,
+    allow: str | None,
+    as_json: bool,
+    output: str | None,
+    **more: Any,
 ) -> int:
     """Plan a schedule within a memory budget, and prove what can be proven.
 
@@ -59,6 +73,8 @@ def command(
     schedsim plan --layers 96 --mem 8GB
     schedsim plan chain.json --mem 24GiB --planner rotor -o plan.json
     """
+    more["allow"] = check_allowed(allow.split(",")) if allow is not None else None
+    source = replace(source, allow=more["allow"] or ())
     loaded = source.read()
     options = _planner_options(planner, more)
     with working(f"planning with {planner}"):
@@ -99,7 +115,7 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
                 hint=f"it takes {', '.join(able)}" if able else f"leave {_FLAGS[name]} out",
             )
         least = 1 if name == "num_slots" else 0
-        if name != "order" and not value >= least:  # so that nan is refused too
+        if name not in ("order", "allow") and not value >= least:  # so that nan is refused too
             raise SchedsimError(f"{_FLAGS[name]} {value} is not at least {least}")
     if "search_seed" in given:  # --seed is that of a synthetic workload
         given["seed"] = given.pop("search_seed")
@@ -109,7 +125,7 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
 def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     assert plan.schedule is not None
     assert plan.overhead is not None
-    simulation = simulate(loaded.workload, plan.schedule)
+    simulation = simulate(resolve(loaded.workload, plan.variants), plan.schedule)
     chosen = plan.options.get("chosen", plan.planner)
     facts = [
         ("plan", f"{plan.status}, by {chosen} in {format_seconds(plan.planning_s)}"),
@@ -137,7 +153,25 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
         ),
         ("recomputed", f"{simulation.num_recomputed} of {simulation.num_runs} op runs"),
     ]
+    facts += _variant_facts(plan)
     print_facts(facts)
+
+
+def _variant_facts(plan: Plan) -> list[tuple[str, str]]:
+    """Which variants are used, how often, and what they do to the numbers of training."""
+    if not plan.variants:
+        return []
+    counts: dict[str, list[str]] = {}
+    for choice in plan.variants:
+        # One of a graph is named by what it does and to which tensor.
+        name = choice.variant.name if choice.stage else choice.variant.name.split()[0]
+        counts.setdefault(name, []).append(choice.stage or choice.variant.name.split()[-1])
+    facts: list[tuple[str, str]] = []
+    for name, where in counts.items():
+        some = where[0] if len(where) == 1 else f"{where[0]} .. {where[-1]}"
+        facts.append(("variants" if not facts else "", f"{name}: {len(where)} times, {some}"))
+    kinds = dict.fromkeys(k for choice in plan.variants for k in choice.variant.kind.split("+"))
+    return facts + [("", f"{kind}: {VARIANT_KINDS[kind]}") for kind in kinds]
 
 
 def _compared(everything: int, peak: int) -> str:
@@ -156,12 +190,14 @@ def _next_steps(
         same = [] if planner == "auto" else ["--planner", planner]
         for name, value in options.items():
             name = "search_seed" if name == "seed" else name
-            same += [_FLAGS[name], value if name == "order" else f"{value:g}"]
+            text = ",".join(value) if name == "allow" else str(value)
+            same += [_FLAGS[name], f"{value:g}" if isinstance(value, int | float) else text]
         words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
     steps += [
         (f"schedsim simulate {arguments} {file}", "replay it"),
         (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
+        (f"schedsim explain {arguments} {file}", "why its peak is there"),
         (f"schedsim compare {arguments} --mem {budget}", "other planners"),
     ]
     width = max(len(step) for step, _ in steps)

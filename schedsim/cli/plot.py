@@ -19,8 +19,11 @@ from .inputs import (
     Loaded,
     Source,
     budget_option,
+    capacity_option,
+    given_schedule,
     output_option,
     schedule_of,
+    schedule_option,
     workload_options,
 )
 from .show import working
@@ -32,12 +35,12 @@ SUFFIXES = (".svg", ".png", ".pdf")
     "plot",
     cls=SuggestingGroup,
     invoke_without_command=True,
-    subcommand_metavar="timeline|frontier|schedule|validate [ARGS]...",
+    subcommand_metavar="timeline|gantt|frontier|schedule|validate [ARGS]...",
     short_help="Draw memory over a step, the trade-off curve, or a schedule.",
 )
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Draw a timeline, a memory/time frontier, a schedule or a validation, as svg, png or pdf.
+    """Draw a timeline, queues in time, a frontier, a schedule or a validation: svg, png or pdf.
 
     \b
     schedsim plot timeline --layers 96 plan.json -o timeline.svg
@@ -56,21 +59,63 @@ def command(ctx: click.Context) -> int:
     show_default=True,
     help="Every run as wide as the next, or as its time.",
 )
+@schedule_option
+@capacity_option
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 @workload_options
 def timeline(
-    source: Source, budget_bytes: int | None, against: Literal["runs", "time"], output: str
+    source: Source,
+    budget_bytes: int | None,
+    against: Literal["runs", "time"],
+    schedule_file: str | None,
+    capacities: dict[str, int] | None,
+    output: str,
 ) -> int:
     """Live memory by category over the runs of a plan, of --mem, or of store-all.
+
+    On several queues, a panel for each memory pool, over time.
 
     \b
     schedsim plot timeline --layers 96 plan.json -o timeline.svg
     """
     _check_suffix(output)
-    from ..plot import draw_timeline
+    loaded, simulation, budget = _simulated(source, budget_bytes, schedule_file, capacities)
+    if loaded.workload.graph.one_queue:
+        from ..plot import draw_timeline
 
-    _, simulation, budget = _simulated(source, budget_bytes)
-    _write(draw_timeline(simulation, budget_bytes=budget, against=against), output)
+        _write(draw_timeline(simulation, budget_bytes=budget, against=against), output)
+    else:
+        from ..gantt import draw_pools
+
+        limits = {"device": budget} if budget is not None else {}
+        _write(draw_pools(simulation, capacities=limits | (capacities or {})), output)
+    return YES
+
+
+@command.command("gantt", short_help="Queues and their runs over time, memory below.")
+@budget_option(required=False)
+@schedule_option
+@capacity_option
+@output_option("Picture to write: .svg, .png or .pdf.", required=True)
+@workload_options
+def gantt(
+    source: Source,
+    budget_bytes: int | None,
+    schedule_file: str | None,
+    capacities: dict[str, int] | None,
+    output: str,
+) -> int:
+    """Queues as rows, runs as bars over time, and the memory of each pool below.
+
+    \b
+    schedsim plot gantt copies.json --schedule runs.txt -o gantt.svg
+    """
+    _check_suffix(output)
+    from ..gantt import draw_gantt
+
+    _, simulation, budget = _simulated(source, budget_bytes, schedule_file, capacities)
+    limits = {"device": budget} if budget is not None else {}
+    _write(draw_gantt(simulation, capacities=limits | (capacities or {})), output)
     return YES
 
 
@@ -174,18 +219,25 @@ def _check_suffix(output: str, known: tuple[str, ...] = SUFFIXES) -> None:
         raise SchedsimError(f"-o {output}: cannot draw {suffix!r}", hint=f"use {able}")
 
 
-def _simulated(source: Source, budget_bytes: int | None) -> tuple[Loaded, Simulation, int | None]:
-    """The workload with the schedule to draw: the plan's, that of --mem, or store-all."""
+def _simulated(
+    source: Source,
+    budget_bytes: int | None,
+    schedule_file: str | None = None,
+    capacities: dict[str, int] | None = None,
+) -> tuple[Loaded, Simulation, int | None]:
+    """The workload with the schedule to draw: given, the plan's, that of --mem, or store-all."""
     loaded = source.read(plan=True)
     chosen, budget = Schedule.store_all(loaded.workload), budget_bytes
     plan = loaded.plan
-    if plan is None and budget_bytes is not None:
+    if schedule_file is not None:
+        chosen = given_schedule(loaded, schedule_file)
+    elif plan is None and budget_bytes is not None:
         with working("planning"):
             plan = try_plan(loaded.workload, budget_bytes)
     if plan is not None:
         chosen = schedule_of(plan)
         budget = plan.budget_bytes if budget_bytes is None else budget_bytes
-    return loaded, simulate(loaded.workload, chosen), budget
+    return loaded, simulate(loaded.workload, chosen, capacities), budget
 
 
 def _write(figure: Any, output: str) -> None:

@@ -18,17 +18,27 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=1))
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """Rows under headers; the first `left` columns are flush left, the others right."""
+def print_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: int = 1,
+    right: Sequence[int] | None = None,
+) -> None:
+    """Rows under headers; the first `left` columns are flush left, the others right.
+
+    Where `right` is given, the columns of these indices are flush right, and no others.
+    """
+    flush_right = set(range(left, len(headers)) if right is None else right)
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         from rich.console import Console
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for i, header in enumerate(headers):
-            justify: Any = "left" if i < left else "right"
+            justify: Any = "right" if i in flush_right else "left"
             # Names and numbers stay whole; on a narrow terminal, text between them wraps.
-            table.add_column(header, justify=justify, no_wrap=i == 0 or i >= left)
+            table.add_column(header, justify=justify, no_wrap=i == 0 or i in flush_right)
         for row in rows:
             table.add_row(*row)
         Console().print(table)
@@ -36,7 +46,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: 
     widths = [max(len(line[i]) for line in [headers, *rows]) for i in range(len(headers))]
     for line in [headers, *rows]:
         cells = [
-            cell.ljust(width) if i < left else cell.rjust(width)
+            cell.rjust(width) if i in flush_right else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         click.echo("  ".join(cells).rstrip())

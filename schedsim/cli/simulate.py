@@ -2,69 +2,88 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
-from ..errors import SchedsimError
 from ..files import write_atomically
 from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
+from ..trace import is_trace_name, write_trace
 from ..units import format_bytes, format_bytes_short, format_seconds
+from ..waiting import idle_s
 from .app import NO, YES
 from .inputs import (
     Loaded,
     Source,
     budget_option,
+    capacity_option,
+    given_schedule,
     json_option,
     output_option,
     schedule_of,
+    schedule_option,
     workload_options,
 )
 from .show import percent, print_facts, print_json, print_table
 
+# How a cause of waiting is said in the table of queues.
+_WAITS = {
+    "nothing": "at the start",
+    "queue": "behind another run",
+    "input": "for an input",
+    "turn": "for its turn",
+    "memory": "for memory",
+    "end": "at the end",
+}
+
 
 @click.command("simulate", short_help="Replay a plan or a list of op names, and check it.")
 @budget_option(required=False)
-@click.option("--schedule", "schedule_file", metavar="FILE", help="Op names; - reads stdin.")
+@schedule_option
+@capacity_option
 @json_option
-@output_option("Write the result to FILE, as JSON.")
+@output_option("Write the result to FILE as JSON, or to *.json.gz a trace for Perfetto.")
 @workload_options
 def command(
     source: Source,
     budget_bytes: int | None,
     schedule_file: str | None,
+    capacities: dict[str, int] | None,
     as_json: bool,
     output: str | None,
 ) -> int:
     """Replay the schedule of a plan, or one from a list of op names.
 
     Exit code 1 where the plan belongs to another workload, where its peak or step time is not what
-    the replay gives, or where the budget is passed.
+    the replay gives, where the budget is passed, or where runs that wait for memory get stuck.
 
     \b
-    schedsim simulate --layers 96 plan.json
+    schedsim simulate --layers 96 plan.json -o trace.json.gz
     echo "F0 F1 loss B1 F0 B0" | schedsim simulate chain.json --schedule -
+    schedsim simulate copies.json --schedule runs.txt --capacity host=64GiB
     """
     loaded = source.read(plan=True)
     schedule = _schedule(loaded, schedule_file)
-    simulation = simulate(loaded.workload, schedule)
+    simulation = simulate(loaded.workload, schedule, capacities)
     budget = budget_bytes
     if budget is None and loaded.plan is not None:
         budget = loaded.plan.budget_bytes
     problems = _problems(loaded, simulation, budget)
-    document = _document(simulation, budget, problems)
-    if output is not None:
+    document = _document(simulation, budget, capacities or {}, problems)
+    if output is not None and is_trace_name(output):
+        write_trace(simulation, output)
+        click.echo(f"wrote {output}: open it in ui.perfetto.dev", err=True)
+    elif output is not None:
         import json
 
         write_atomically(output, json.dumps(document, indent=1) + "\n")
     if as_json:
         print_json(document)
     else:
-        _show(loaded, simulation, budget)
+        _show(loaded, simulation, budget, capacities or {})
     if problems:
         click.echo(f"error: {'; '.join(problems)}", err=True)
     return NO if problems else YES
@@ -72,25 +91,10 @@ def command(
 
 def _schedule(loaded: Loaded, schedule_file: str | None) -> Schedule:
     if schedule_file is not None:
-        if loaded.plan is not None:
-            raise SchedsimError("both a plan and --schedule are given", hint="give one of the two")
-        names = _read_text(schedule_file).split()
-        if not names:
-            raise SchedsimError(f"--schedule {schedule_file}: no op names", hint="F0 F1 loss ...")
-        return Schedule.from_names(names)
+        return given_schedule(loaded, schedule_file)
     if loaded.plan is None:
         return Schedule.store_all(loaded.workload)
     return schedule_of(loaded.plan)
-
-
-def _read_text(name: str) -> str:
-    data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise SchedsimError(
-            f"--schedule {name}: not a text file", hint="op names with spaces between them"
-        ) from None
 
 
 def _problems(loaded: Loaded, simulation: Simulation, budget: int | None) -> list[str]:
@@ -111,12 +115,17 @@ def _mismatches(plan: Plan, simulation: Simulation) -> list[str]:
     return found
 
 
-def _document(simulation: Simulation, budget: int | None, problems: list[str]) -> dict[str, Any]:
+def _document(
+    simulation: Simulation, budget: int | None, capacities: dict[str, int], problems: list[str]
+) -> dict[str, Any]:
+    idle = idle_s(simulation)
+    num_runs = np.bincount(simulation.run_queues, minlength=len(simulation.queue_names))
     return {
         "schema": "schedsim.simulation/1",
         "workload": simulation.workload_name,
         "num_runs": simulation.num_runs,
         "num_recomputed": simulation.num_recomputed,
+        "num_copies": simulation.num_copies,
         "peak_bytes": simulation.peak_bytes,
         "peak_run": simulation.peak_run,
         "peak_op": simulation.peak_op,
@@ -125,16 +134,36 @@ def _document(simulation: Simulation, budget: int | None, problems: list[str]) -
         "store_all_s": simulation.store_all_s,
         "overhead": simulation.overhead,
         "budget_bytes": budget,
+        "queues": [
+            {
+                "name": queue,
+                "num_runs": int(num_runs[number]),
+                "busy_s": busy,
+                "busy_share": _share(busy, simulation),
+                "idle_s": idle[queue],
+            }
+            for number, (queue, busy) in enumerate(simulation.busy_s.items())
+        ],
+        "pools": [
+            {"name": pool, "peak_bytes": peak, "capacity_bytes": capacities.get(pool)}
+            for pool, peak in simulation.peak_by_pool.items()
+        ],
         "problems": problems,
     }
 
 
-def _show(loaded: Loaded, simulation: Simulation, budget: int | None) -> None:
+def _share(busy: float, simulation: Simulation) -> float:
+    return busy / simulation.makespan_s if simulation.makespan_s else 0.0
+
+
+def _show(
+    loaded: Loaded, simulation: Simulation, budget: int | None, capacities: dict[str, int]
+) -> None:
     for line in loaded.assumptions:
         click.echo(line)
     click.echo()
     facts = [
-        ("runs", f"{simulation.num_runs}, {simulation.num_recomputed} recomputed"),
+        ("runs", _runs(simulation)),
         (
             "peak",
             f"{format_bytes(simulation.peak_bytes)} at {loaded.label(simulation.peak_op)}, "
@@ -154,10 +183,49 @@ def _show(loaded: Loaded, simulation: Simulation, budget: int | None) -> None:
         )
     )
     print_facts(facts)
+    if len(simulation.queue_names) > 1 or len(simulation.pool_names) > 1 or capacities:
+        _show_queues(simulation)
+        _show_pools(simulation, capacities)
+    _show_tensors(simulation)
+
+
+def _runs(simulation: Simulation) -> str:
+    text = f"{simulation.num_runs}, {simulation.num_recomputed} recomputed"
+    return f"{text}, {simulation.num_copies} copies" if simulation.num_copies else text
+
+
+def _show_queues(simulation: Simulation) -> None:
+    """What each queue does and, where it stands idle, what for."""
+    idle = idle_s(simulation)
+    num_runs = np.bincount(simulation.run_queues, minlength=len(simulation.queue_names))
+    rows = []
+    for number, (queue, busy) in enumerate(simulation.busy_s.items()):
+        reasons = sorted(idle[queue].items(), key=lambda item: -item[1])
+        waits = ", ".join(f"{_WAITS[cause]} {format_seconds(time)}" for cause, time in reasons)
+        share = f"{_share(busy, simulation):.1%}".replace("%", " %")
+        rows.append((queue, str(num_runs[number]), format_seconds(busy), share, waits))
+    click.echo()
+    print_table(("queue", "runs", "busy", "share", "idle"), rows, right=(1, 2, 3))
+
+
+def _show_pools(simulation: Simulation, capacities: dict[str, int]) -> None:
+    rows = []
+    for pool, peak in simulation.peak_by_pool.items():
+        limit = capacities.get(pool)
+        rows.append((pool, format_bytes(peak), "" if limit is None else format_bytes(limit)))
+    click.echo()
+    print_table(("pool", "peak", "capacity"), rows)
+
+
+def _show_tensors(simulation: Simulation) -> None:
+    """The largest tensors alive at the peak, with their pool where there are several."""
     live = simulation.live_tensors()
     click.echo(f"\nlargest of the {len(live)} tensors alive at the peak")
-    rows = [
-        (t.name, t.category, format_bytes_short(t.size_bytes), f"{t.first_run}..{t.last_run}")
-        for t in live[:8]
-    ]
-    print_table(("tensor", "category", "size", "alive in runs"), rows, left=2)
+    several = len(simulation.pool_names) > 1
+    rows = []
+    for t in live[:8]:
+        where = (t.pool,) if several else ()
+        runs = f"{t.first_run}..{t.last_run}"
+        rows.append((t.name, *where, t.category, format_bytes_short(t.size_bytes), runs))
+    headers = ("tensor", *(("pool",) if several else ()), "category", "size", "alive in runs")
+    print_table(headers, rows, left=len(headers) - 2)

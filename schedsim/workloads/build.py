@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..chain import Chain
 from ..errors import SchedsimError
 from ..graph import Graph
 from ..units import format_bytes
+from ..variants import check_allowed
 from .devices import Roofline, get_device
+from .graph_variants import with_graph_variants
 from .model_state import STATE_RULES, model_state_bytes
 from .ops import ModelRecord, to_chain, to_graph
 from .options import WorkloadOptions, check_choice, model_config
+from .record_variants import stage_variants
 from .resnet import ResNetConfig, resnet_model
 from .synthetic import SYNTHETIC
 from .times import with_measured_times
@@ -60,8 +64,16 @@ no embedding or head, static 0')
         model = transformer_model(config, split_layers=options.granularity == "block")
         title = _title(config, options)
     static_bytes, state = _static(options, config, model)
-    lower = to_graph if options.granularity == "op" else to_chain
-    workload: Chain | Graph = lower(model, Roofline(device, efficiency), static_bytes=static_bytes)
+    roofline = Roofline(device, efficiency)
+    allow = check_allowed(options.allow or ())
+    workload: Chain | Graph
+    if options.granularity == "op":
+        workload = to_graph(model, roofline, static_bytes=static_bytes)
+        if allow:
+            workload = with_graph_variants(workload, model, allow, config.dtype, roofline)
+    else:
+        ways = partial(stage_variants, allow=allow, dtype=config.dtype) if allow else None
+        workload = to_chain(model, roofline, static_bytes=static_bytes, ways=ways)
     share = "" if efficiency == 1 else f" at {efficiency:.4g} of its peaks"
     times = f"times: roofline of {device.name}{share} ({device.source})"
     if options.times_path is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..chain import Chain, Stage
 from ..graph import Graph, Op
+from ..variants import StageVariant
 from .devices import Roofline
 
 
@@ -50,6 +51,13 @@ class StageRecord:
     forward: tuple[OpRecord, ...]
     backward: tuple[OpRecord, ...]
     num_parameters: int = 0
+
+
+Ways = Callable[[StageRecord], Iterable[tuple[str, str, StageRecord]]]
+"""Of a stage: names, kinds and records of its variants."""
+
+Costs = tuple[float, float, int, int, int, int, int]
+"""The fields of `Stage` from `forward_s` to `saving_workspace_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +167,9 @@ def _without_input_gradient(ops: Sequence[OpRecord]) -> list[OpRecord]:
     return found
 
 
-def to_chain(model: ModelRecord, roofline: Roofline, *, static_bytes: int = 0) -> Chain:
+def to_chain(
+    model: ModelRecord, roofline: Roofline, *, static_bytes: int = 0, ways: Ways | None = None
+) -> Chain:
     """The same step as a chain, with workspaces found by replaying each stage's ops.
 
     A stage saves what its forward writes and its backward reads, and its output; its input, which
@@ -170,21 +180,43 @@ def to_chain(model: ModelRecord, roofline: Roofline, *, static_bytes: int = 0) -
     inside the stage, with bundle tensors freed as they are used. A chain holds the input, the whole
     bundle and both boundary gradients for as long as its op runs, which the ops need not: its peak
     is never below the op graph's, the safe side.
+
+    `ways` gives the variants of a stage: those that save bytes become variants of the chain's.
     """
     stages = []
     previous = model.input_bytes
     # Equal layers share their op tuples, so each kind is replayed once.
-    known: dict[tuple[int, int, int, bool], tuple[float, float, int, int, int, int, int]] = {}
+    known: dict[tuple[int, int, int, bool], tuple[Costs, tuple[StageVariant, ...]]] = {}
     for i, stage in enumerate(model.stages):
         key = id(stage.forward), id(stage.backward), previous, i == 0
         if key not in known:
             backward = _without_input_gradient(stage.backward) if i == 0 else stage.backward
-            known[key] = _stage_costs(
-                stage.forward, backward, previous, model.matmul_dtype, roofline
-            )
-        stages.append(Stage(stage.name, *known[key]))
+            costs = _stage_costs(stage.forward, backward, previous, model.matmul_dtype, roofline)
+            found = []
+            for name, kind, other in ways(stage) if ways is not None else ():
+                backward = _without_input_gradient(other.backward) if i == 0 else other.backward
+                changed = _stage_costs(
+                    other.forward, backward, previous, model.matmul_dtype, roofline
+                )
+                if changed[3] < costs[3]:
+                    found.append(_variant(name, kind, costs, changed))
+            known[key] = costs, tuple(found)
+        costs, found_variants = known[key]
+        stages.append(Stage(stage.name, *costs, variants=found_variants))
         previous = stages[-1].output_bytes
     return Chain(model.name, model.input_bytes, tuple(stages), static_bytes=static_bytes)
+
+
+def _variant(name: str, kind: str, costs: Costs, changed: Costs) -> StageVariant:
+    extra_s = changed[0] + changed[1] - costs[0] - costs[1]
+    return StageVariant(
+        name=name,
+        kind=kind,
+        saved_bytes=changed[3],
+        extra_s=max(0.0, extra_s),  # what is cheaper to run is not counted as a gain
+        backward_workspace_bytes=changed[5],
+        saving_workspace_bytes=changed[6],
+    )
 
 
 def _stage_costs(
@@ -193,7 +225,7 @@ def _stage_costs(
     input_bytes: int,
     dtype: str,
     roofline: Roofline,
-) -> tuple[float, float, int, int, int, int, int]:
+) -> Costs:
     sizes: dict[str, int] = {"in": input_bytes}
     for op in [*forward, *backward]:
         sizes.update(op.writes)

@@ -33,6 +33,8 @@ class WorkloadOptions:
         Where times come from.
     synthetic, seed
         A synthetic chain of `layers` stages instead of a model.
+    allow
+        Kinds of variants that the workload shall offer, of `schedsim.variants.VARIANT_KINDS`.
     """
 
     preset: str | None = None
@@ -56,6 +58,7 @@ class WorkloadOptions:
     times_path: str | None = None
     synthetic: str | None = None
     seed: int | None = None
+    allow: tuple[str, ...] | None = None
 
 
 def model_config(options: WorkloadOptions) -> TransformerConfig | ResNetConfig:

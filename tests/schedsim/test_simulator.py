@@ -20,7 +20,6 @@ from schedsim import (
     Op,
     Schedule,
     Stage,
-    UnsupportedError,
     load,
     simulate,
 )
@@ -133,13 +132,6 @@ def test_once_may_not_repeat():
     with pytest.raises(InvalidScheduleError) as caught:
         simulate(graph, Schedule(graph.op_names, [0, 1, 0, 1]))
     assert (caught.value.rule, caught.value.run_index) == ("once", 3)
-
-
-def test_several_queues_are_refused():
-    """A copy queue or a host tensor is named, not silently charged to the device."""
-    copies = Graph("g", (Op("copy", writes={"x": 1}, queue="d2h", pools={"x": "host"}),))
-    with pytest.raises(UnsupportedError, match="queue 'd2h'"):
-        simulate(copies, Schedule.store_all(copies))
 
 
 def test_large_sizes_do_not_overflow():

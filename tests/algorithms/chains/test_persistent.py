@@ -78,7 +78,7 @@ def test_slots_bracket_the_optimum(name):
             down = problem.solve_slots(budget, unit, round_up=False)
             up = problem.solve_slots(budget, unit, round_up=True)
             assert problem.time_s(down, budget) <= makespan <= problem.time_s(up, budget)
-            schedule = problem.schedule(up, budget)
+            schedule, _ = problem.schedule(up, budget)
             if schedule is not None:
                 replay = simulate(chain, schedule)
                 assert replay.peak_bytes <= budget
@@ -100,7 +100,7 @@ def test_exact_curve_agrees_with_slots_and_replay(seed, num_stages, integer_time
     ):
         table = problem.solve_slots(budget, 1, round_up=True)
         assert problem.time_s(table, budget) == makespan
-        replay = simulate(chain, problem.schedule(table, budget))
+        replay = simulate(chain, problem.schedule(table, budget)[0])
         assert replay.peak_bytes <= budget
         assert replay.makespan_s == pytest.approx(makespan, rel=1e-12)
         below = curve.makespan_s[k - 1] if k else math.inf

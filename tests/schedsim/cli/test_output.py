@@ -32,12 +32,13 @@ FORMULA_OPTIONS = {
 }  # fmt: skip
 OWN_OPTIONS = {
     ("plan",): {
-        *("--gap", "--json", "--mem", "--order", "--output", "--planner", "--search-seed"),
-        *("--slots", "--time-limit"),
+        *("--allow", "--gap", "--json", "--mem", "--order", "--output", "--planner"),
+        *("--search-seed", "--slots", "--time-limit"),
     },
-    ("simulate",): {"--json", "--mem", "--output", "--schedule"},
+    ("simulate",): {"--capacity", "--json", "--mem", "--output", "--schedule"},
     ("compare",): {"--json", "--mem", "--output", "--planners", "--time-limit"},
-    ("plot", "timeline"): {"--against", "--mem", "--output"},
+    ("plot", "timeline"): {"--against", "--capacity", "--mem", "--output", "--schedule"},
+    ("plot", "gantt"): {"--capacity", "--mem", "--output", "--schedule"},
     ("plot", "schedule"): {"--mem", "--output"},
     ("plot", "frontier"): {"--order", "--output", "--planners", "--points", "--time-limit"},
 }
@@ -103,6 +104,7 @@ def test_plan_in_a_pipe():
         "  schedsim plan chain.json --mem 60 -o plan.json               # keep it\n"
         "  schedsim simulate chain.json plan.json                       # replay it\n"
         "  schedsim plot timeline chain.json plan.json -o timeline.svg  # see its memory\n"
+        "  schedsim explain chain.json plan.json                        # why its peak is there\n"
         "  schedsim compare chain.json --mem 60                         # other planners\n"
     )
 

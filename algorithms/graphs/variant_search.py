@@ -1,0 +1,136 @@
+"""Which variants of a graph to use, beside what to recompute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+from schedsim.graph import Graph
+from schedsim.plans import ANY_SCHEDULE, Plan, make_plan
+from schedsim.variants import ChosenVariant, GraphVariant, graph_options, resolve
+
+from .local_search import local_search
+
+# Shares of the variants, best price first, that are tried before the search closes in.
+_FIRST_SHARES = (0.0, 0.25, 0.5, 1.0)
+
+
+def variant_search(
+    graph: Graph,
+    budget_bytes: int,
+    allow: Collection[str],
+    *,
+    time_limit_s: float = 10.0,
+    **options: Any,
+) -> list[Plan]:
+    """Plans of `local_search` on `graph` with more and more of its variants, best last.
+
+    The variants are ranked by the bytes that they save for a second; of those that exclude each
+    other the best stays. Prefixes of that ranking are searched, closing in on the best one, and
+    none of them at all is always tried: with variants allowed, a plan is never slower for it than
+    the same search without.
+
+    Parameters
+    ----------
+    allow
+        Kinds of variants.
+    time_limit_s
+        Of all searches together, aimed at.
+    **options
+        Of `local_search`.
+
+    Returns
+    -------
+    list of Plan
+        One per prefix tried; infeasible ones among them. Their bound is that of the step without
+        recomputation, which is below any schedule with variants.
+
+    Notes
+    -----
+    About ten searches; O(variants * log variants + conflicts) beside them.
+    """
+    started = time.perf_counter()
+    ranked = _ranked(graph, allow)
+    tried: dict[int, Plan] = {}
+    num_searches = 8
+
+    def search(count: int) -> None:
+        if count in tried:
+            return
+        left = max(0.2, started + time_limit_s - time.perf_counter())
+        limit = max(0.5, min(left, time_limit_s / num_searches))
+        chosen = tuple(ChosenVariant(variant) for variant in ranked[:count])
+        changed = resolve(graph, chosen)
+        assert isinstance(changed, Graph)
+        plan = local_search(changed, budget_bytes, time_limit_s=limit, **options)
+        tried[count] = make_plan(
+            graph,
+            budget_bytes,
+            plan.schedule,
+            planner="local_search",
+            started=started,
+            options={**plan.options, "variants": count},
+            bound_scope=ANY_SCHEDULE,
+            min_feasible_bytes=plan.min_feasible_bytes,
+            binding_op=plan.binding_op,
+            seed=plan.seed,
+            variants=chosen,
+        )
+
+    for share in _FIRST_SHARES:
+        search(round(share * len(ranked)))
+    while len(tried) < num_searches:
+        best = min(tried, key=lambda count: _rank(tried[count], count))
+        counts = sorted(tried)
+        at = counts.index(best)
+        beside = [(best + other) // 2 for other in counts[max(0, at - 1) : at + 2] if other != best]
+        new = [count for count in beside if count not in tried]
+        if not new or time.perf_counter() - started > time_limit_s:
+            break
+        search(new[0])
+    return sorted(tried.values(), key=lambda plan: (plan.feasible, -(plan.makespan_s or 0.0)))
+
+
+def _rank(plan: Plan, count: int) -> tuple[bool, float, int]:
+    if plan.makespan_s is None:  # nothing fits: more variants may
+        return True, -float(count), count
+    return False, plan.makespan_s, count
+
+
+def _ranked(graph: Graph, allow: Collection[str]) -> list[GraphVariant]:
+    """The variants allowed, most bytes for a second first, without those that a better excludes."""
+    readers: dict[str, int] = {}
+    for op in graph.ops:
+        if op.phase == "backward":
+            for tensor in op.reads:
+                readers[tensor] = readers.get(tensor, 0) + 1
+
+    def price(variant: GraphVariant) -> tuple[float, str]:
+        let_go: dict[str, int] = {}
+        for table in variant.instead.values():
+            for tensor in table:
+                let_go[tensor] = let_go.get(tensor, 0) + 1
+        # A tensor that another backward op still reads stays.
+        freed = sum(_size(graph, t) for t, count in let_go.items() if count == readers.get(t))
+        made = sum(size for sizes in variant.writes.values() for size in sizes.values())
+        made += sum(sum(op.writes.values()) for op in variant.adds if op.phase == "forward")
+        seconds = sum(op.time_s for op in variant.adds)
+        worth = float(freed - made)
+        return (-worth / seconds if seconds else -worth * 1e30), variant.name
+
+    touched: set[tuple[str, str]] = set()
+    found = []
+    for variant in sorted(graph_options(graph, allow), key=price):
+        if price(variant)[0] >= 0 and variant.adds:
+            continue
+        mine = {(op, tensor) for op, table in variant.instead.items() for tensor in table}
+        if mine.isdisjoint(touched):
+            touched |= mine
+            found.append(variant)
+    return found
+
+
+def _size(graph: Graph, tensor: str) -> int:
+    producer = graph.producer(tensor)
+    return graph.inputs[tensor] if producer is None else graph.ops[producer].writes[tensor]

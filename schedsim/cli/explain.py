@@ -1,0 +1,144 @@
+"""``schedsim explain``: why the peak is where it is, and what one change would buy."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ..explanation import Change, Explanation, explain
+from ..files import write_atomically
+from ..units import format_bytes, format_bytes_short, format_seconds
+from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
+from .show import percent, print_facts, print_json, print_table, working
+
+
+@click.command("explain", short_help="Why the peak is where it is, and what one change would buy.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Rows of each table; --json has all.",
+)
+@json_option
+@output_option("Write the explanation to FILE, as JSON.")
+@workload_options
+def command(source: Source, top: int, as_json: bool, output: str | None) -> int:
+    """Explain the peak of a plan, or of store-all where no plan is given.
+
+    Every price is simulated: the schedule with that one change, replayed.
+
+    \b
+    schedsim explain --layers 24                 what sets the peak, what to let go
+    schedsim explain --layers 24 plan.json       why the plan's peak is where it is
+    """
+    loaded = source.read(plan=True)
+    schedule = schedule_of(loaded.plan) if loaded.plan is not None else None
+    with working("trying single changes"):
+        explanation = explain(loaded.workload, schedule)
+    if output is not None:
+        write_atomically(output, json.dumps(explanation.to_dict(), indent=1) + "\n")
+    if as_json:
+        print_json(explanation.to_dict())
+    else:
+        _show(loaded, explanation, top)
+    return 0
+
+
+def _show(loaded: Loaded, explanation: Explanation, top: int) -> None:
+    simulation = explanation.simulation
+    for line in loaded.assumptions:
+        click.echo(line)
+    click.echo()
+    others = explanation.runs_near_peak - 1
+    facts = [
+        (
+            "peak",
+            f"{format_bytes(simulation.peak_bytes)} at {loaded.label(simulation.peak_op)}, "
+            f"run {simulation.peak_run} of {simulation.num_runs}",
+        ),
+        *(
+            (f"  {name}", f"{format_bytes_short(size):>10}")
+            for name, size in simulation.by_category().items()
+            if size
+        ),
+        ("of it, the op's own", format_bytes(explanation.own_bytes)),
+        ("as high within 1 %", f"{others} other {'run' if others == 1 else 'runs'}"),
+        (
+            "floor",
+            f"{format_bytes(explanation.floor_bytes)}: {loaded.label(explanation.floor_op)} alone",
+        ),
+        ("store-all peak", format_bytes(explanation.store_all.peak_bytes)),
+        (
+            "step time",
+            f"{format_seconds(simulation.makespan_s)}, {percent(simulation.overhead)} over "
+            "store-all",
+        ),
+    ]
+    print_facts(facts)
+    for finding in explanation.findings:
+        click.echo(f"\n{finding.text}")
+        click.echo(f"  -> {finding.remedy}")
+    _show_alive(loaded, explanation, top)
+    _show_changes(
+        loaded,
+        explanation.recompute,
+        "recomputing one thing more: what the peak would lose, and at what price",
+        top,
+    )
+    _show_changes(
+        loaded,
+        explanation.keep,
+        "recomputing one thing less: what time would be saved, and for what memory",
+        top,
+    )
+
+
+def _show_alive(loaded: Loaded, explanation: Explanation, top: int) -> None:
+    alive = explanation.alive
+    click.echo(f"\nlargest of the {len(alive)} tensors alive at the peak")
+    rows = [
+        (
+            tensor.name,
+            tensor.category,
+            loaded.label(tensor.written_op),
+            "the end" if tensor.next_op is None else loaded.label(tensor.next_op),
+            format_bytes_short(tensor.size_bytes),
+        )
+        for tensor in alive[:top]
+    ]
+    print_table(("tensor", "category", "written by", "waits for", "size"), rows, left=4)
+
+
+def _show_changes(loaded: Loaded, changes: tuple[Change, ...], title: str, top: int) -> None:
+    """A row per price: changes that cost and buy the same stand together."""
+    if not changes:
+        return
+    click.echo(f"\n{title}")
+    alike: dict[tuple[str, str, str], list[Change]] = {}
+    for change in changes:
+        price = (
+            _signed(change.peak_change_bytes),
+            _signed_seconds(change.time_change_s),
+            f"{change.num_runs_change:+d}",
+        )
+        alike.setdefault(price, []).append(change)
+    rows = []
+    for price, group in list(alike.items())[:top]:
+        more = f" and {len(group) - 1} alike" if len(group) > 1 else ""
+        rows.append((loaded.label(group[0].op_name) + more, _listed(group[0].tensors), *price))
+    print_table(("op", "tensors", "peak", "time", "runs"), rows, left=2)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+
+
+def _signed(size: int) -> str:
+    return f"{'-' if size < 0 else '+'}{format_bytes_short(abs(size))}"
+
+
+def _signed_seconds(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"

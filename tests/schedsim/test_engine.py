@@ -1,0 +1,260 @@
+"""The engine: by hand, against a slow reference, and against the pass for one queue."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from queue_graphs import random_queue_graph, random_queue_schedule, single_queue_instance
+from slow_engine import slow_course
+
+from schedsim import Chain, DeadlockError, Graph, Op, SchedsimError, Schedule, Stage, simulate
+from schedsim.engine import CAUSES
+from schedsim.simulator import CATEGORIES
+from schedsim.transfers import Link, with_copies
+from schedsim.waiting import critical_path, idle_s
+
+SEEDS = st.integers(0, 10**9)
+
+
+def check_against_reference(simulation, expected, graph):
+    """Times, peaks, and the bytes of every pool after every event."""
+    assert simulation.start_s.tolist() == expected.start_s
+    assert simulation.end_s.tolist() == expected.end_s
+    assert simulation.makespan_s == max(expected.end_s)
+    events = [(int(e) // 2, "end" if e % 2 else "start") for e in simulation.events]
+    assert events == expected.events
+    for pool in graph.arrays.pool_names:
+        assert simulation.peak_by_pool[pool] == expected.peak[pool]
+        assert simulation.pool_bytes(pool).tolist() == expected.memory[pool]
+
+
+@given(seed=SEEDS, num_ops=st.integers(1, 12))
+@settings(max_examples=1000, deadline=None)
+def test_times_and_bytes_equal_the_slow_reference(seed, num_ops):
+    """Without capacities: never stuck, and everything as the reference has it."""
+    rng = np.random.default_rng(seed)
+    graph = random_queue_graph(rng, num_ops)
+    schedule = random_queue_schedule(rng, graph)
+    simulation = simulate(graph, schedule)
+    expected = slow_course(graph, schedule.names)
+    assert not expected.stuck
+    check_against_reference(simulation, expected, graph)
+    total = sum(simulation.timeline[name] for name in CATEGORIES)
+    assert total.tolist() == simulation.memory_bytes.tolist()
+
+
+@given(seed=SEEDS, num_ops=st.integers(1, 12))
+@settings(max_examples=1000, deadline=None)
+def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
+    """With capacities: the same waits, and stuck where, and only where, the reference is."""
+    rng = np.random.default_rng(seed)
+    graph = random_queue_graph(rng, num_ops)
+    schedule = random_queue_schedule(rng, graph)
+    free = simulate(graph, schedule).peak_by_pool
+    share = float(rng.choice([0.5, 0.7, 0.85, 1.0]))
+    capacities = {pool: int(peak * share) for pool, peak in free.items() if rng.random() < 0.7}
+    expected = slow_course(graph, schedule.names, capacities)
+    if expected.stuck:
+        with pytest.raises(DeadlockError) as caught:
+            simulate(graph, schedule, capacities)
+        left = {
+            graph.ops[graph.op_index(name)].queue
+            for name, end in zip(schedule.names, expected.end_s, strict=True)
+            if end is None
+        }
+        before = caught.value.run_index is None  # the inputs alone do not fit
+        assert len(caught.value.waits) == (0 if before else len(left))
+        assert caught.value.hint
+        return
+    simulation = simulate(graph, schedule, capacities)
+    check_against_reference(simulation, expected, graph)
+    assert all(simulation.peak_by_pool[pool] <= size for pool, size in capacities.items())
+
+
+@given(seed=SEEDS, num_ops=st.integers(1, 12))
+@settings(max_examples=500, deadline=None)
+def test_one_queue_equals_the_linear_pass(seed, num_ops):
+    """The engine and the pass for one queue: every byte of every run, category and event."""
+    rng = np.random.default_rng(seed)
+    graph, schedule = single_queue_instance(rng, num_ops)
+    linear = simulate(graph, schedule)
+    engine = simulate(graph, schedule, {})
+    assert linear.course is None
+    assert engine.course is not None
+    assert engine.memory_bytes.tolist() == linear.memory_bytes.tolist()
+    for name in ("peak_bytes", "peak_run", "peak_op", "makespan_s", "peak_by_pool"):
+        assert getattr(engine, name) == getattr(linear, name)
+    assert engine.start_s.tolist() == linear.start_s.tolist()
+    assert engine.end_s.tolist() == linear.end_s.tolist()
+    assert engine.events.tolist() == linear.events.tolist()
+    assert engine.pool_bytes().tolist() == linear.pool_bytes().tolist()
+    assert engine.pool_bytes()[0::2].tolist() == linear.memory_bytes.tolist()
+    for name in CATEGORIES:
+        assert engine.timeline[name].tolist() == linear.timeline[name].tolist()
+        assert engine.pool_timeline()[name].tolist() == linear.pool_timeline()[name].tolist()
+    for run in range(len(schedule)):
+        assert engine.live_tensors(run) == linear.live_tensors(run)
+
+
+def two_stages() -> Chain:
+    """Forward 1 s, backward 2 s, activations of 4 bytes and bundles of 10, copies of 1 s each."""
+    return Chain("two", 4, (Stage("s0", 1, 2, 4, 10), Stage("s1", 1, 2, 4, 10)))
+
+
+def offloaded(names: str, **more) -> tuple[Graph, Schedule]:
+    """The two stages with copies at 4 bytes a second, and a schedule of them."""
+    return with_copies(two_stages(), d2h=Link(4), h2d=Link(4), **more), Schedule.from_names(
+        names.split()
+    )
+
+
+def test_offloading_by_hand():
+    """r1 (6 bytes, 1.5 s a copy) leaves after F0 and comes back from the start of B1.
+
+    F0 0-1, d2h 1-2.5, F1 1-2, loss 2-2, B1 2-4, h2d from B1's start, but r1 is down at 2.5: 2.5-4,
+    B0 4-6. Device: F0 a0 a1 r1 = 14; F1 + a2 r2 = 24; loss + d2 = 28; B1 + d1 = 32; at 2.5 r1 goes
+    and comes back; B0 has a0 a1 r1 d1 left.
+    """
+    simulation = simulate(*offloaded("F0 d2h:r1 F1 loss B1 h2d:r1 B0"))
+    assert simulation.start_s.tolist() == [0, 1, 1, 2, 2, 2.5, 4]
+    assert simulation.end_s.tolist() == [1, 2.5, 2, 2, 4, 4, 6]
+    assert simulation.peak_by_pool == {"device": 32, "host": 6}
+    assert simulation.memory_bytes.tolist() == [14, 14, 24, 28, 32, 32, 18]
+    assert (simulation.makespan_s, simulation.overhead, simulation.num_copies) == (6, 0, 2)
+    assert simulation.busy_s == {"compute": 6, "d2h": 1.5, "h2d": 1.5}
+    assert simulation.num_recomputed == 0
+
+
+def test_a_copy_has_its_place_in_the_schedule():
+    """a0 goes at once; behind F0 it may come back when it is there, behind B1 when that starts."""
+    early = simulate(*offloaded("F0 d2h:a0 h2d:a0 F1 loss B1 B0"))
+    assert early.start_s.tolist()[1:3] == [0, 1]
+    late = simulate(*offloaded("F0 d2h:a0 F1 loss B1 h2d:a0 B0"))
+    assert late.start_s.tolist()[1:2] == [0]
+    assert late.start_s.tolist()[5] == 2
+    assert CAUSES[late.course.cause[5]] == "turn"
+
+
+def test_a_message_goes_as_soon_as_it_can():
+    """Required ops on a link are not held back by the compute runs before them."""
+    ops = (
+        Op("a0", time_s=1, writes={"x": 8}, queue="compute:0"),
+        Op("b0", time_s=5, writes={"z": 8}, queue="compute:1"),
+        Op("b1", time_s=5, reads=("z",), queue="compute:1"),
+        Op(
+            "send",
+            time_s=2,
+            reads=("x",),
+            writes={"y": 8},
+            queue="link:0-1",
+            pools={"y": "device:1"},
+        ),
+        Op("b2", time_s=1, reads=("y",), queue="compute:1"),
+    )
+    graph = Graph("pipe", ops)
+    simulation = simulate(graph, Schedule.store_all(graph))
+    assert simulation.start_s.tolist() == [0, 0, 5, 1, 10]
+    assert simulation.peak_by_pool == {"device": 0, "device:0": 8, "device:1": 16}
+    assert (simulation.peak_bytes, simulation.peak_op) == (16, "send")
+    assert graph.store_all_s == simulation.makespan_s == 11
+    assert graph.busiest_queue_s == 11
+
+
+def test_memory_is_waited_for():
+    """28 bytes: with r1 going to the host at 1-2.5 s, the loss waits for it, and B1 (32 - 6)."""
+    graph, schedule = offloaded("F0 d2h:r1 F1 loss B1 h2d:r1 B0")
+    simulation = simulate(graph, schedule, {"device": 26})
+    # The loss needs 28 with r1, 22 without; h2d:r1 needs 26 + 6 as long as B1 runs.
+    assert simulation.start_s.tolist() == [0, 1, 1, 2.5, 2.5, 4.5, 6]
+    assert simulation.peak_by_pool["device"] == 26
+    causes = [CAUSES[code] for code in simulation.course.cause]
+    assert causes == ["nothing", "input", "queue", "memory", "queue", "memory", "input"]
+    assert simulation.course.blocker.tolist() == [-1, 0, 0, 1, 3, 4, 5]
+
+
+def test_a_deadlock_says_who_waits_for_what():
+    """r1 is fetched too early: B1 finds 2 of the 4 bytes that it needs."""
+    graph, schedule = offloaded("F0 d2h:a1 d2h:r1 h2d:a1 h2d:r1 F1 loss B1 B0")
+    with pytest.raises(DeadlockError) as caught:
+        simulate(graph, schedule, {"device": 30})
+    error = caught.value
+    assert (error.rule, error.run_index, error.op_name) == ("memory", 7, "B1")
+    assert len(error.waits) == 1
+    assert "after 7 of 9 runs" in error.message
+    assert "schedule[7] B1 on compute waits for 4 B of pool 'device', where 2 B are free" in str(
+        error
+    )
+    assert "r1 (6 B, until schedule[8] B0)" in error.message
+    assert error.hint.startswith("2 B more in 'device'")
+
+
+def test_a_deadlock_names_runs_that_wait_for_others():
+    """The loss waits for memory, and the copy of its gradient for the loss."""
+    chain = two_stages()
+    graph = with_copies(chain, d2h=Link(4), h2d=Link(4), tensors=["d2"])
+    schedule = Schedule.from_names(["F0", "F1", "loss", "d2h:d2", "B1", "B0"])
+    with pytest.raises(DeadlockError) as caught:
+        simulate(graph, schedule, {"device": 27})
+    assert caught.value.waits[1] == ("schedule[3] d2h:d2 on d2h waits for d2 of schedule[2] loss")
+
+
+def test_what_does_not_fit_at_the_start_is_said():
+    """Static bytes beyond the capacity of their pool; an unknown pool; a size that is none."""
+    graph = Graph("g", (Op("f"),), static_bytes=5, pool_static_bytes={"host": 9})
+    schedule = Schedule.store_all(graph)
+    with pytest.raises(DeadlockError, match="pool 'host' holds 9 B before the first run"):
+        simulate(graph, schedule, {"host": 8})
+    with pytest.raises(SchedsimError, match="no pool 'hots'") as caught:
+        simulate(graph, schedule, {"hots": 8})
+    assert "device, host" in caught.value.hint
+    with pytest.raises(SchedsimError, match="negative"):
+        simulate(graph, schedule, {"host": -1})
+
+
+def test_in_place_waits_for_nobody():
+    """relu over x while a copy still reads it needs storage of its own; later it does not."""
+    ops = (
+        Op("f", time_s=1, writes={"x": 8}),
+        Op("wait", time_s=3),
+        Op("relu", time_s=1, reads=("x",), writes={"y": 8}, in_place={"y": "x"}),
+        Op("b", "backward", reads=("y",)),
+    )
+    graph = with_copies(Graph("g", ops), d2h=Link(4), h2d=Link(4), tensors=["x"])
+    soon = simulate(graph, Schedule.from_names(["f", "d2h:x", "relu", "wait", "b"]))
+    assert soon.peak_by_pool["device"] == 16
+    late = simulate(graph, Schedule.from_names(["f", "d2h:x", "wait", "relu", "b"]))
+    assert late.peak_by_pool["device"] == 8
+
+
+def test_what_is_copied_keeps_its_category():
+    """On its way to the host and back, what a backward op reads is saved, and a gradient one."""
+    graph, schedule = offloaded("F0 d2h:r1 F1 loss B1 h2d:r1 B0")
+    host = simulate(graph, schedule).pool_timeline("host")
+    assert host["saved"].max() == 6
+    assert sum(row.max() for row in host.values()) == 6
+    graph, schedule = offloaded("F0 F1 loss d2h:d2 B1 B0", tensors=["d2"])
+    assert simulate(graph, schedule).pool_timeline("host")["gradients"].max() == 4
+
+
+def test_a_slow_prefetch_is_the_critical_path():
+    """B0 waits for h2d:r1, which waited for its place behind B1's start, which came of the loss."""
+    graph = with_copies(two_stages(), d2h=Link(12), h2d=Link(1), tensors=["r1"])
+    schedule = Schedule.from_names(["F0", "d2h:r1", "F1", "loss", "B1", "h2d:r1", "B0"])
+    simulation = simulate(graph, schedule)
+    steps = [(step.op_name, step.cause) for step in critical_path(simulation)]
+    assert steps == [
+        ("F0", "nothing"),
+        ("F1", "queue"),
+        ("loss", "queue"),
+        ("B1", "queue"),
+        ("h2d:r1", "turn"),
+        ("B0", "input"),
+    ]
+    # h2d 2-8, B1 2-4; compute idles 4-8 for r1, d2h 0-1 for it and to the end 10, h2d 0-2 and 8-10.
+    assert idle_s(simulation) == {
+        "compute": {"input": 4},
+        "d2h": {"input": 1, "end": 8.5},
+        "h2d": {"turn": 2, "end": 2},
+    }

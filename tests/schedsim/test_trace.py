@@ -1,0 +1,99 @@
+"""Traces: the rules of their format, and that they say what the simulation says."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from queue_graphs import random_queue_graph, random_queue_schedule, single_queue_instance
+from trace_rules import check_trace
+
+from schedsim import Chain, Schedule, Stage, simulate
+from schedsim.trace import is_trace_name, trace_document, write_trace
+from schedsim.transfers import Link, with_copies
+
+
+def of_phase(document, phase):
+    return [event for event in document["traceEvents"] if event["ph"] == phase]
+
+
+@given(seed=st.integers(0, 10**9), num_ops=st.integers(1, 10), several=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_traces_keep_the_rules(seed, num_ops, several):
+    """On random graphs; a slice per run, a flow per read of a written tensor, all peaks."""
+    rng = np.random.default_rng(seed)
+    if several:
+        graph = random_queue_graph(rng, num_ops)
+        schedule = random_queue_schedule(rng, graph)
+    else:
+        graph, schedule = single_queue_instance(rng, num_ops)
+    simulation = simulate(graph, schedule)
+    document = trace_document(simulation)
+    check_trace(document)
+    slices = {event["args"]["run"]: event for event in of_phase(document, "X")}
+    assert len(slices) == simulation.num_runs
+    for run, name in enumerate(schedule.names):
+        event = slices[run]
+        assert event["name"] == name
+        assert event["ts"] == simulation.start_s[run] * 1e6
+        assert event["ts"] + event["dur"] == pytest.approx(simulation.end_s[run] * 1e6)
+    counters = of_phase(document, "C")
+    for pool, peak in simulation.peak_by_pool.items():
+        totals = [sum(event["args"].values()) for event in counters if event["name"] == pool]
+        assert max(totals, default=0) == peak
+        if totals:
+            assert totals[-1] == simulation.pool_bytes(pool)[-1]
+    made = {tensor for op in graph.ops for tensor in op.writes}
+    newest, expected = {}, []
+    for run, name in enumerate(schedule.names):
+        op = graph.ops[graph.op_index(name)]
+        expected += [(newest[t], run, t) for t in op.reads if t in made and t in newest]
+        newest.update(dict.fromkeys(op.writes, run))
+    flows = list(zip(of_phase(document, "s"), of_phase(document, "f"), strict=True))
+    assert len(flows) == len(expected)
+    assert sorted(event["name"] for event, _ in flows) == sorted(t for _, _, t in expected)
+
+
+def test_a_trace_by_hand(tmp_path):
+    """An offloaded bundle: names of the tracks, microseconds, counters and the flow back."""
+    chain = Chain("two", 4, (Stage("s0", 1, 2, 4, 10), Stage("s1", 1, 2, 4, 10)))
+    graph = with_copies(chain, d2h=Link(4), h2d=Link(4), tensors=["r1"])
+    schedule = Schedule.from_names(["F0", "d2h:r1", "F1", "loss", "B1", "h2d:r1", "B0"])
+    simulation = simulate(graph, schedule)
+    write_trace(simulation, tmp_path / "trace.json.gz")
+    document = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
+    check_trace(document)
+    names = {
+        event["tid"]: event["args"]["name"]
+        for event in of_phase(document, "M")
+        if event["name"] == "thread_name"
+    }
+    assert names == {1: "compute", 2: "d2h", 3: "h2d"}
+    (back,) = (event for event in of_phase(document, "X") if event["name"] == "h2d:r1")
+    assert (back["ts"], back["dur"], back["tid"]) == (2.5e6, 1.5e6, 3)
+    assert (back["cat"], back["args"]["waited for"]) == ("copy", "input")
+    host = [event for event in of_phase(document, "C") if event["name"] == "host"]
+    assert [(event["ts"], event["args"]) for event in host] == [
+        (0, {"saved": 0}),
+        (1e6, {"saved": 6}),
+        (4e6, {"saved": 0}),
+    ]
+    (use,) = (event for event in of_phase(document, "f") if event["name"] == "r1@host")
+    (make,) = (event for event in of_phase(document, "s") if event["id"] == use["id"])
+    assert (make["tid"], make["ts"], use["tid"], use["ts"]) == (2, 1e6, 3, 2.5e6)
+    write_trace(simulation, tmp_path / "trace.json")
+    assert json.loads((tmp_path / "trace.json").read_bytes()) == document
+
+
+def test_names_of_traces():
+    """Compressed ones, and those that say it."""
+    assert [is_trace_name(name) for name in ("a.json.gz", "x/trace.json", "plan.json", "a.gz")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
