@@ -17,6 +17,7 @@ COMMANDS = (
     "simulate",
     "compare",
     "explain",
+    "pipeline",
     "plot",
     "report",
     "profile",

@@ -68,7 +68,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--seq", "seq", int, "Sequence length in tokens."),
     ("--batch", "batch", int, "Micro-batch."),
     ("--dtype", "dtype", str, "Activations in fp16, bf16 or fp32."),
-    ("--attention", "attention", str, "eager or flash."),
+    ("--attention", "attention", str, "eager, flash or selective."),
     ("--granularity", "granularity", str, "layer (default), block or op."),
     ("--tensor-parallel", "tensor_parallel", int, "Tensor-parallel degree."),
     ("--data-parallel", "data_parallel", int, "Data-parallel degree, for --zero."),

@@ -26,6 +26,13 @@ from .inputs import (
     schedule_option,
     workload_options,
 )
+from .pipeline_inputs import (
+    PipelineOptions,
+    explain_infeasible,
+    make_pipeline,
+    pipeline_options,
+    plan_pipeline,
+)
 from .show import working
 
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -35,7 +42,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
     "plot",
     cls=SuggestingGroup,
     invoke_without_command=True,
-    subcommand_metavar="timeline|gantt|frontier|schedule|validate [ARGS]...",
+    subcommand_metavar="timeline|gantt|frontier|schedule|pipeline|validate [ARGS]...",
     short_help="Draw memory over a step, the trade-off curve, or a schedule.",
 )
 @click.pass_context
@@ -187,6 +194,29 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
 
         _write(draw_pareto(curves), output)
     return INTERRUPTED if curves[0].interrupted else YES
+
+
+@command.command("pipeline", short_help="Devices over time, a numbered box per micro-batch.")
+@output_option("Picture to write: .svg, .png or .pdf.", required=True)
+@pipeline_options
+def pipeline_(
+    source: Source, budget_bytes: int | None, options: PipelineOptions, output: str
+) -> int:
+    """Devices over time: forwards, recomputed forwards and backwards by micro-batch.
+
+    \b
+    schedsim plot pipeline --layers 8 --stages 4 --micro-batches 8 -o pipeline.svg
+    schedsim plot pipeline --layers 32 --stages 4 --micro-batches 8 --mem 40GB -o tight.svg
+    """
+    _check_suffix(output)
+    from ..plot_pipeline import draw_pipeline
+
+    with working("planning the pipeline"):
+        made, _ = make_pipeline(source, options)
+        found = plan_pipeline(made, options, budget_bytes)
+    if found.run is not None:
+        _write(draw_pipeline(found.run), output)
+    return YES if found.feasible else explain_infeasible(found)
 
 
 @command.command("validate", short_help="Memory predicted and measured, over each other.")
