@@ -87,8 +87,11 @@ def first_device_share(stages: int, chunks: int) -> float:
     return held / (stages * chunks)
 
 
-def deallocated(free_outputs: bool) -> int:
-    """Peak of the first device of the 530B model under 1F1B, 3 layers a stage, s b h outputs."""
+def first_device(*, free_outputs: bool) -> tuple[int, int]:
+    """(bytes held for backwards, peak) of the first device of the 530B model under 1F1B.
+
+    Three layers a stage, s b h outputs.
+    """
     config = layer("530B")
     sbh_bytes = 2 * SEQ * config.batch * config.hidden
     stages = MODELS["530B"][4]
@@ -102,7 +105,9 @@ def deallocated(free_outputs: bool) -> int:
     )
     pipeline = make_pipeline(chain, stages, 2 * stages, free_outputs=free_outputs)
     order = make_order("1f1b", stages, 2 * stages)
-    return run_pipeline(pipeline, order, [keep_all(1)] * stages).devices[0].peak_bytes
+    run = run_pipeline(pipeline, order, [keep_all(1)] * stages)
+    held = int(run.simulation.pool_timeline("device:0")["saved"].max())
+    return held, run.devices[0].peak_bytes
 
 
 def recompute_overhead(forward_s: float, backward_s: float) -> float:
@@ -269,17 +274,26 @@ def claims(instances: Instances) -> Iterator[Claim]:
             ours=first_device_share(stages, chunks),
             seen="text",
         )
-    kept_mib, freed_mib = (deallocated(free) for free in (False, True))
-    yield Claim(
-        what="appendix B, 530B: outputs deallocated, by a simulated pipeline of 35 stages",
-        claimed=2.73,
-        ours=(kept_mib - freed_mib) / 2**30,
-        unit="GiB",
-        within=0.005,
-        seen="text",
-        why="35 micro-batches are in flight at the peak, and the output of the one that runs is "
-        "still there: 34 are freed.",
-    )
+    before, after = (first_device(free_outputs=free) for free in (False, True))
+    for k, (name, why) in enumerate(
+        (
+            ("held for the backward", ""),
+            (
+                "of the peak",
+                "The output of the micro-batch that runs at the peak is still there: of 35 in "
+                "flight, 34 are freed.",
+            ),
+        )
+    ):
+        yield Claim(
+            what=f"appendix B, 530B, 35 simulated stages: outputs deallocated, {name}",
+            claimed=2.73,
+            ours=(before[k] - after[k]) / 2**30,
+            unit="GiB",
+            within=0.005,
+            seen="text",
+            why=why,
+        )
     yield Claim(
         what="appendix B, 530B: outputs deallocated, s b h p in fp16",
         claimed=2.73,
