@@ -223,6 +223,15 @@ PLANNERS: dict[str, PlannerInfo] = {
             "fixed or any order, at most C - 1 repeats of an op",
             module="graphs.moccasin",
         ),
+        PlannerInfo(
+            "plan_pipeline",
+            ("pipeline",),
+            "recomputation of each stage for its micro-batches in flight, and the cuts if asked",
+            "schedsim; Sun et al. 2024",
+            "O(l P Q) a run of l layers, then O(K L^2) for the cuts of K stages",
+            "where it meets its bound on fill, work and drain",
+            module="pipelines.plan_pipeline",
+        ),
     )
 }
 

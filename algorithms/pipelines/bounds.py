@@ -133,9 +133,8 @@ def memory_bound(
         if not holds_neighbours(order, v):
             continue
         room = budget_bytes - pipeline.device_static_bytes[v]
-        work = stage_bound(
-            fronts, pipeline, *pipeline.cuts[v : v + 2], room, held_at_once(order, v)
-        )
+        lo, hi = pipeline.cuts[v], pipeline.cuts[v + 1]
+        work = stage_bound(fronts, pipeline, lo, hi, room, held_at_once(order, v))
         bound = max(bound, way_s(pipeline, v) + work)
     return bound
 

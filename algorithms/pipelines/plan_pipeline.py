@@ -19,6 +19,9 @@ from .stage_frontier import MAX_POINTS, StageFrontiers
 
 Partition = Literal["given", "auto"]
 
+MOST_ROWS_A_LAYER, FEW_POINTS = 12, 48
+"""With more distinct runs of layers than that, cuts are searched with that many points a run."""
+
 
 @dataclass(frozen=True)
 class PipelinePlan:
@@ -192,13 +195,14 @@ def plan_pipeline(
         facts = OrderFacts(pipeline, _order(pipeline, order, owed))
         run = select(pipeline).within(budget_bytes)
     if partition == "auto":
-        found = _search(pipeline, facts.order, fronts, budget_bytes, run, select, mix=mix)
+        few = _for_search(fronts)
+        found = _search(pipeline, facts.order, fronts, few, budget_bytes, run, select, mix=mix)
         if found is not None:
             run, bound, scope = found
             pipeline = run.pipeline
     else:
         most = memory_bound(fronts, pipeline, facts.order, budget_bytes) if can_fit else bound
-        if most > bound:
+        if most > bound * (1 + OPTIMALITY_TOLERANCE):
             bound, scope = most, PERSISTENT
     least = _least_budget(pipeline, facts, mix=mix, fronts=fronts, run=run)
     status: Status = "infeasible"
@@ -237,10 +241,23 @@ def _can_fit(pipeline: Pipeline, fronts: StageFrontiers) -> bool:
     return all(fronts.front(*pipeline.cuts[v : v + 2]).num_points for v in stages)
 
 
+def _for_search(fronts: StageFrontiers) -> StageFrontiers:
+    """`fronts`, or thinner ones where there are many different runs of layers to look at."""
+    if fronts.problem.num_rows <= MOST_ROWS_A_LAYER * fronts.chain.num_stages:
+        return fronts
+    return StageFrontiers(
+        fronts.chain,
+        fronts.cap_bytes,
+        frees_outputs=fronts.frees_outputs,
+        max_points=min(fronts.max_points, FEW_POINTS),
+    )
+
+
 def _search(
     pipeline: Pipeline,
     order: Order,
     fronts: StageFrontiers,
+    few: StageFrontiers,
     budget_bytes: int,
     first: PipelineRun | None,
     select: Any,
@@ -249,7 +266,7 @@ def _search(
 ) -> tuple[PipelineRun, float, str] | None:
     """The best run found over partitions, from that of the given one, with a bound over all."""
     best = first
-    partitions = Partitions(pipeline, order, fronts, budget_bytes, mix=mix)
+    partitions = Partitions(pipeline, order, few, budget_bytes, mix=mix)
     most = best.makespan_s if best else float("inf")
     cuts = partitions.best_cuts(most)
     if cuts is not None:

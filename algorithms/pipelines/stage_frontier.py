@@ -36,6 +36,9 @@ from ._pareto_points import undominated
 MAX_POINTS = 256
 """Points kept for each run of layers; beyond that, some between are left out."""
 
+MAX_WORK = 6000
+"""Points times layers: of longer runs, fewer points are kept."""
+
 MAX_TABLE_POINTS = 20_000_000
 MAX_TABLE_WORK = 2_000_000_000
 
@@ -151,7 +154,8 @@ class StageFrontiers:
             found.append(self._drop(i, j, hi, peak, forward_s))
         columns = [np.concatenate(column) for column in zip(*found, strict=True)]
         complete = all(self._known(j, hi).complete for j in range(i + 1, hi + 1))
-        return self._best(columns, complete)
+        most = min(self.max_points, max(32, MAX_WORK // (hi - i)))
+        return self._best(columns, complete, most)
 
     def _keep(self, i: int, hi: int) -> tuple[NDArray[Any], ...]:
         p, child = self.problem, self._known(i + 1, hi)
@@ -205,17 +209,17 @@ class StageFrontiers:
             total += float(self.problem.forward_s[run])
         return total
 
-    def _best(self, columns: list[NDArray[Any]], complete: bool) -> Front:
+    def _best(self, columns: list[NDArray[Any]], complete: bool, most: int) -> Front:
         held, need, time_s, late_s = columns[:4]
         order = np.lexsort((need, held, late_s, time_s))
         order = order[need[order] <= self.cap_bytes]
         held, need = held[order].astype(np.int64), need[order].astype(np.int64)
         chosen = order[undominated(held, need)]
-        if chosen.size > self.max_points:
+        if chosen.size > most:
             complete = False
-            chosen = chosen[_spread(columns, chosen, self.max_points)]
-        picked = [column[chosen] for column in columns]
-        return Front(*picked[:4], complete, *picked[4:])
+            chosen = chosen[_spread(columns, chosen, most)]
+        held, need, time_s, late_s, step, child, memory = (column[chosen] for column in columns)
+        return Front(held, need, time_s, late_s, complete, step, child, memory)
 
     def plan(self, lo: int, hi: int, point: int) -> StagePlan:
         """The runs behind a point of ``front(lo, hi)``."""

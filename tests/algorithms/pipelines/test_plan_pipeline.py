@@ -17,8 +17,9 @@ from schedsim.algorithms.pipelines.partition import least_largest
 from schedsim.algorithms.pipelines.plan_pipeline import plan_pipeline
 from schedsim.algorithms.pipelines.stage_frontier import StageFrontiers
 
+import schedsim
 from schedsim import Chain
-from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.pipelines import Pipeline, StagePlan, make_order, make_pipeline, run_pipeline
 from schedsim.transfers import Link
 from schedsim.workloads.synthetic import uniform
@@ -245,3 +246,15 @@ def test_refusals():
     one_by_one = (forward[0], backward[0], forward[1], backward[1])
     with pytest.raises(SchedsimError, match="waits for ever"):
         StageTimes(make_pipeline(uniform(2), 2, 2), (one_by_one, (second[2], *second[:2])))
+
+
+def test_the_one_call():
+    """`schedsim.plan` takes a pipeline by the planner's name, and says what would fit."""
+    pipeline = make_pipeline(uniform(8), 4, 8)
+    plan = schedsim.plan(pipeline, "60MB", "plan_pipeline")
+    assert plan.run.peak_bytes <= 60_000_000
+    with pytest.raises(InfeasibleBudgetError) as error:
+        schedsim.plan(pipeline, "5MB", "plan_pipeline")
+    assert error.value.min_feasible_bytes == plan_pipeline(pipeline, 5_000_000).min_feasible_bytes
+    with pytest.raises(UnsupportedError, match="does not take a pipeline"):
+        schedsim.plan(pipeline, "60MB")
