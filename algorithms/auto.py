@@ -10,6 +10,7 @@ from typing import Any
 from schedsim.chain import Chain
 from schedsim.errors import SchedsimError
 from schedsim.graph import Graph
+from schedsim.offloading import LinkLike
 from schedsim.plans import Plan, with_candidates
 from schedsim.variants import check_allowed, graph_options
 
@@ -23,6 +24,7 @@ from .chains.rotor import rotor
 from .graphs._cuts import Order
 from .graphs.local_search import local_search
 from .graphs.variant_search import variant_search
+from .offload.offload import offload
 from .store_all import store_all
 
 # Gaps to the proven bound at which to stop, where none is asked for.
@@ -38,13 +40,16 @@ def auto(
     order: Order | None = None,
     seed: int = 0,
     allow: Collection[str] = (),
+    link: LinkLike | None = None,
+    host_bytes: int | str | None = None,
+    host_latency_s: float | None = None,
 ) -> Plan:
     """The best plan within `budget_bytes`, by the strongest method that is in time.
 
     Store-all where it fits. A chain then is for the exact frontier; where that has too many break
     points, for rotor with as many slots as the gap asks for; beyond `MAX_STAGES`, for the best of
-    the heuristics. A graph is for `local_search` beside the bound of `cuts`. The plan's candidates
-    list what was tried.
+    the heuristics. A graph is for `local_search` beside the bound of `cuts`. Where a link is given,
+    `offload` is, which begins with these. The plan's candidates list what was tried.
 
     Parameters
     ----------
@@ -56,11 +61,14 @@ def auto(
         Of graphs only, as of `local_search`; the order is fixed by default.
     allow
         Kinds of variants that may be chosen, of `schedsim.variants.VARIANT_KINDS`; none by default.
+    link, host_bytes, host_latency_s
+        To offload over, as of `offload`; tensors stay on the device by default.
 
     Raises
     ------
     SchedsimError
-        An order was asked for, and the workload is a chain.
+        An order was asked for, and the workload is a chain or there is a link; or host memory was
+        given without a link.
 
     Examples
     --------
@@ -70,6 +78,17 @@ def auto(
     >>> auto(chain, 6).makespan_s, auto(chain, 7).candidates[0].planner
     (10.0, 'store_all')
     """
+    if link is not None:
+        if allow:
+            raise SchedsimError(
+                "variants are allowed, and there is a link",
+                hint="no planner does both: leave one of the two out",
+            )
+        return _with_copies(
+            workload, budget_bytes, gap, time_limit_s, order, seed, link, host_bytes, host_latency_s
+        )
+    if host_bytes is not None or host_latency_s is not None:
+        raise SchedsimError("host memory is given, and no link to it", hint="link='pcie4'")
     if isinstance(workload, Graph):
         return _of_graph(
             workload, budget_bytes, gap, time_limit_s, order or "fixed", seed, check_allowed(allow)
@@ -123,6 +142,36 @@ def _of_graph(
         else:
             tried.append(local_search(graph, budget_bytes, time_limit_s=time_limit_s, **options))
     return _best("auto", tried, started)
+
+
+def _with_copies(
+    workload: Chain | Graph,
+    budget_bytes: int,
+    gap: float | None,
+    time_limit_s: float,
+    order: Order | None,
+    seed: int,
+    link: LinkLike,
+    host_bytes: int | str | None,
+    host_latency_s: float | None,
+) -> Plan:
+    started = time.perf_counter()
+    if order is not None and (order == "free" or isinstance(workload, Chain)):
+        raise SchedsimError(
+            f"order {order!r} is asked for, with a link", hint="offloading keeps the order given"
+        )
+    copied = offload(
+        workload,
+        budget_bytes,
+        link=link,
+        host_bytes=host_bytes,
+        host_latency_s=host_latency_s,
+        time_limit_s=time_limit_s,
+        seed=seed,
+        gap=0.0 if gap is None else gap,
+    )
+    # It has seen store-all and the plan without copies; its candidates say so.
+    return replace(copied, planner="auto", planning_s=time.perf_counter() - started)
 
 
 def _best(name: str, tried: list[Plan], started: float) -> Plan:

@@ -30,6 +30,8 @@ class PlannerInfo:
         The class in which its plans are proven best; empty for a heuristic.
     module
         Below `schedsim.algorithms`; called like the function where empty.
+    needs_link
+        It offloads: it must be given a ``link``.
     """
 
     name: str
@@ -39,6 +41,7 @@ class PlannerInfo:
     complexity: str
     optimal_for: str = ""
     module: str = ""
+    needs_link: bool = False
 
     def load(self) -> Callable[..., Plan]:
         """The planner itself: ``(workload, budget_bytes, *, options) -> Plan``."""
@@ -119,6 +122,15 @@ PLANNERS: dict[str, PlannerInfo] = {
             "O(L log L)",
             "uniform chains, states only, by number of forwards",
             module="chains.revolve",
+        ),
+        PlannerInfo(
+            "hrevolve",
+            ("chain",),
+            "checkpoints in levels of memory, each with slots, write and read costs",
+            "Herrmann & Pallez 2020",
+            "O(L^2 C log L), C slots in all levels",
+            "uniform chains, states only, copies and computation one after the other",
+            module="chains.hrevolve",
         ),
         PlannerInfo(
             "rotor",
@@ -231,6 +243,26 @@ PLANNERS: dict[str, PlannerInfo] = {
             "O(l P Q) a run of l layers, then O(K L^2) for the cuts of K stages",
             "where it meets its bound on fill, work and drain",
             module="pipelines.plan_pipeline",
+        ),
+        PlannerInfo(
+            "offload",
+            ("chain", "graph"),
+            "keeps, recomputes or copies to the host, per tensor, annealed in the engine's model",
+            "schedsim; after Beaumont et al. 2021 (POFO)",
+            "anytime; a move takes O(runs + reads)",
+            "any schedule with copies (chains), fixed order (graphs), where it meets its bound",
+            module="offload.offload",
+            needs_link=True,
+        ),
+        PlannerInfo(
+            "poet",
+            ("graph",),
+            "mixed-integer programme over stages with paging; its answer annealed for a moment",
+            "Patil et al. 2022 (POET)",
+            "exponential; O(n (n + e)) variables",
+            "fixed order with copies, where it meets the bound of offload",
+            module="offload.poet",
+            needs_link=True,
         ),
     )
 }

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._pareto import pareto
+from .allocators import Allocation, allocate
 from .api import compare, plan
 from .chain import Chain, Stage
 from .errors import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     watch: Any
 
 __all__ = [
+    "Allocation",
     "Chain",
     "DeadlockError",
     "Explanation",
@@ -56,6 +58,7 @@ __all__ = [
     "Simulation",
     "Stage",
     "UnsupportedError",
+    "allocate",
     "apply",
     "compare",
     "explain",

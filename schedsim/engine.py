@@ -37,6 +37,7 @@ from .errors import DeadlockError, SchedsimError
 from .units import format_bytes_short
 
 if TYPE_CHECKING:
+    from ._arrays import GraphArrays
     from .graph import Graph
 
 CAUSES = ("nothing", "queue", "input", "turn", "memory")
@@ -158,10 +159,10 @@ def run_queues(
     tensor, _, last, source, category = instances
     bound = bind(graph, runs)
     name_copies(runs, arrays.op_copy, bound.made, bound.input_start, bound.input_instance, category)
-    lasting = _lasting(arrays.tensor_result, tensor)
+    lasting = _lasting(arrays, tensor)
     used = arrays.pool_static_bytes.copy()
-    for i in np.flatnonzero((bound.writer < 0) & (last >= 0)):
-        used[arrays.tensor_pool[tensor[i]]] += arrays.tensor_bytes[tensor[i]]
+    given = tensor[(bound.writer < 0) & (last >= 0)]
+    np.add.at(used, arrays.tensor_pool[given], arrays.tensor_bytes[given])
     limits = capacity_array(arrays.pool_names, capacities)
     over = np.flatnonzero((limits >= 0) & (used > limits))
     if over.size:
@@ -227,12 +228,11 @@ def capacity_array(
     return limits
 
 
-def _lasting(tensor_result: NDArray[np.bool_], tensor: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _lasting(arrays: GraphArrays, tensor: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Which instances live to the end: the last one of each result."""
+    from ._pool_bytes import newest_instances
+
     lasting = np.zeros(tensor.size, dtype=np.bool_)
-    # Of several instances of a tensor, the assignment leaves the last.
-    newest = np.full(tensor_result.size, -1, dtype=np.int64)
-    newest[tensor] = np.arange(tensor.size)
-    kept = newest[np.flatnonzero(tensor_result)]
+    kept = newest_instances(arrays, tensor)[arrays.tensor_result]
     lasting[kept[kept >= 0]] = True
     return lasting

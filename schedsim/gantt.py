@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _ROW, _PANEL, _MARGIN = 0.34, 1.5, 1.1
 # More columns of memory than a page shows; beyond that, the highest of neighbours stands for them.
 _MOST_COLUMNS = 1500
-# Bars narrower than this share of the width are drawn together with their neighbours of a kind.
-_THINNEST = 1 / 4000
+# Bars narrower than this share of the width are drawn together with their neighbours of a kind, and
+# by themselves as wide as this.
+_THINNEST, _MARK = 1 / 4000, 1 / 1500
 # Bars of a row and a kind beyond which they have no white edge.
 _MOST_EDGES = 100
 # Up to so many pools have a panel each, by category; more share one, with a line each.
@@ -127,7 +128,7 @@ def _stack(heights: list[float]) -> tuple[Figure, list[Axes]]:
     grid = figure.subplots(
         len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
     )
-    figure.subplots_adjust(hspace=0.18)
+    figure.subplots_adjust(hspace=0.25 * len(heights) / sum(heights))
     return figure, list(grid[:, 0])
 
 
@@ -171,7 +172,6 @@ def _draw_bars(
     palette = dict(KINDS if colours is None else colours)
     kind = np.array(kinds)
     width = float(end.max()) if end.size else 1.0
-    num_bars = 0
     numbers = {name: i for i, name in enumerate(simulation.queue_names)}
     for row, queue in enumerate(queues):
         mine = simulation.run_queues == numbers[queue]
@@ -179,8 +179,7 @@ def _draw_bars(
             chosen = np.flatnonzero(mine & (kind == name))
             if not chosen.size:
                 continue
-            spans = _merged(start[chosen], end[chosen], width * _THINNEST)
-            num_bars += len(spans)
+            spans = _merged(start[chosen], end[chosen], width)
             axes.broken_barh(
                 spans,
                 (row - 0.42, 0.84),
@@ -188,6 +187,7 @@ def _draw_bars(
                 edgecolors="white" if chosen.size < _MOST_EDGES else "none",
                 linewidth=0.5,
                 rasterized=len(spans) > 20_000,
+                snap=False,  # to whole pixels, which loses the thinnest
             )
     _draw_labels(axes, simulation, queues, start, end, kind, palette, label_of)
     axes.set_yticks(range(len(queues)), [row_names.get(name, name) for name in queues], fontsize=8)
@@ -205,9 +205,10 @@ def _draw_bars(
 
 
 def _merged(
-    start: NDArray[np.float64], end: NDArray[np.float64], thinnest: float
+    start: NDArray[np.float64], end: NDArray[np.float64], width: float
 ) -> list[tuple[float, float]]:
     """Bars as (start, width): those that touch and are too thin to be told apart, as one."""
+    thinnest = width * _THINNEST
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
     thin = end - start < thinnest
@@ -216,7 +217,7 @@ def _merged(
     begins = np.flatnonzero(first)
     lasts = np.append(begins[1:], start.size) - 1
     # A run that takes no time still leaves a mark.
-    widths = np.maximum(end[lasts] - start[begins], thinnest)
+    widths = np.maximum(end[lasts] - start[begins], width * _MARK)
     return list(zip(start[begins].tolist(), widths.tolist(), strict=True))
 
 

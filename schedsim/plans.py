@@ -17,6 +17,8 @@ from .variants import ChosenVariant, resolve
 if TYPE_CHECKING:
     from .chain import Chain
     from .graph import Graph
+    from .levels import MemoryLevels
+    from .offloading import Offloading
 
 Status = Literal["optimal", "feasible", "infeasible"]
 STATUSES: tuple[Status, ...] = ("optimal", "feasible", "infeasible")
@@ -159,6 +161,7 @@ def make_plan(
     binding_op: str | None = None,
     seed: int | None = None,
     variants: Sequence[ChosenVariant] = (),
+    offloading: Offloading | MemoryLevels | None = None,
 ) -> Plan:
     """The plan for `schedule`, after replaying it; how every planner ends.
 
@@ -173,6 +176,9 @@ def make_plan(
         store-all and of a graph that of its busiest queue, is a bound anyhow.
     variants
         Those of `workload` that `schedule` runs with.
+    offloading
+        Where `schedule` may copy: the link, and the host memory that bounds it beside the budget,
+        or memory levels. The plan's options store them.
 
     Raises
     ------
@@ -182,7 +188,11 @@ def make_plan(
     if lower_bound_s <= workload.busiest_queue_s:
         lower_bound_s, bound_scope = workload.busiest_queue_s, ANY_SCHEDULE
     run = resolve(workload, variants)
-    simulation = simulate(run, schedule) if schedule is not None else None
+    simulation = None
+    if schedule is not None and offloading is None:
+        simulation = simulate(run, schedule)
+    elif schedule is not None and offloading is not None:
+        simulation = offloading.simulate(run, schedule, budget_bytes)
     status: Status = "infeasible"
     if simulation is not None:
         if simulation.peak_bytes > budget_bytes:
@@ -199,7 +209,7 @@ def make_plan(
         workload=WorkloadRef(workload.name, workload.kind, workload_hash(workload)),
         budget_bytes=budget_bytes,
         planner=planner,
-        options=dict(options or {}),
+        options={**(options or {}), **(offloading.to_options() if offloading else {})},
         status=status,
         peak_bytes=simulation.peak_bytes if simulation else None,
         static_bytes=workload.static_bytes,

@@ -231,23 +231,11 @@ class Simulation:
         by event ``2 * num_runs``. Shared are the bytes of the input that it takes over. One that is
         never materialised is freed by the event that makes it.
         """
-        tensor, first, last, source, _ = self._instances
-        num_given = int((self._graph.arrays.tensor_producer < 0).sum())
-        made = self._event_of[2 * first.astype(np.int64)] if self.num_runs else first
-        made[:num_given] = -1
-        sizes = self._graph.arrays.tensor_bytes[tensor]
-        if self.course is None:
-            freed = 2 * last.astype(np.int64) + 1
-            newest = np.full(len(self._graph.arrays.tensor_names), -1, dtype=np.int64)
-            newest[tensor] = np.arange(tensor.size)
-            freed[newest[np.flatnonzero(self._graph.arrays.tensor_result)]] = 2 * self.num_runs
-            taken = (source >= 0) & (last[source] == first)
-            shared = np.where(taken, np.minimum(sizes, sizes[source]), 0)
-        else:
-            freed, shared = self.course.freed.copy(), self.course.shared
-        never = last < 0
-        freed[never] = made[never]
-        return made, freed, shared
+        from ._pool_bytes import instance_events
+
+        return instance_events(
+            self._graph.arrays, self._instances, self._event_of, self.num_runs, self.course
+        )
 
     def pool_bytes(self, pool: str = DEVICE) -> NDArray[np.int64]:
         """Bytes in use in `pool` after each event, ``(2 * num_runs,)``."""
@@ -261,29 +249,19 @@ class Simulation:
 
         The storage that an output takes over counts as the input's until its run ends.
         """
+        from ._pool_bytes import pool_timeline
+
         if pool not in self.pool_names:
             raise KeyError(pool)
-        arrays, number = self._graph.arrays, self.pool_names.index(pool)
-        tensor, _, _, source, category = self._instances
-        made, freed, shared = self.instance_events
-        here = (arrays.tensor_pool[tensor] == number) & (made < freed)
-        sizes = arrays.tensor_bytes[tensor]
-        rows: dict[str, NDArray[np.int64]] = {}
-        for code, name in enumerate(CATEGORIES):
-            change = np.zeros(2 * self.num_runs + 2, dtype=np.int64)
-            mine = here & (category == code)
-            np.add.at(change, made[mine] + 1, sizes[mine] - shared[mine])
-            np.add.at(change, freed[mine] + 1, -sizes[mine])
-            takes = np.flatnonzero(mine & (shared > 0))
-            np.add.at(change, freed[source[takes]] + 1, shared[takes])
-            if name == "static":
-                change[0] += arrays.pool_static_bytes[number]
-            if name == "workspace":
-                mine = arrays.op_pool[self._runs] == number
-                np.add.at(change, self._event_of[0::2][mine] + 1, self._workspace[mine])
-                np.add.at(change, self._event_of[1::2][mine] + 1, -self._workspace[mine])
-            rows[name] = np.cumsum(change)[1:-1]
-        return rows
+        return pool_timeline(
+            self._graph.arrays,
+            self._runs,
+            self._instances,
+            self.instance_events,
+            self._event_of,
+            self._workspace,
+            self.pool_names.index(pool),
+        )
 
     @cached_property
     def timeline(self) -> dict[str, NDArray[np.int64]]:

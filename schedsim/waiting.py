@@ -73,6 +73,30 @@ def critical_path(simulation: Simulation) -> list[PathStep]:
     return path[::-1]
 
 
+def critical_s(simulation: Simulation) -> dict[str, float]:
+    """Seconds of the critical path that each queue brings; together they are the makespan.
+
+    A run counts until the next on the path starts. Queues that bring nothing are left out.
+
+    Examples
+    --------
+    >>> import schedsim
+    >>> ops = (schedsim.Op("f", time_s=1, writes={"x": 1}, queue="compute:0"),
+    ...        schedsim.Op("g", time_s=2, reads=("x",), queue="compute:1"))
+    >>> graph = schedsim.Graph("g", ops)
+    >>> critical_s(schedsim.simulate(graph, schedsim.Schedule.store_all(graph)))
+    {'compute:0': 1.0, 'compute:1': 2.0}
+    """
+    path = critical_path(simulation)
+    spent: dict[str, float] = {}
+    for step, until in zip(
+        path, [*(s.start_s for s in path[1:]), simulation.makespan_s], strict=True
+    ):
+        if until > step.start_s:
+            spent[step.queue] = spent.get(step.queue, 0.0) + until - step.start_s
+    return spent
+
+
 def idle_s(simulation: Simulation) -> dict[str, dict[str, float]]:
     """Seconds that each queue stands idle, by what its next run waits for.
 

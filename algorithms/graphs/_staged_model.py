@@ -120,7 +120,7 @@ def num_variables(graph: Graph, passes: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """The graph in byte units, and what its ops do beyond reading and writing."""
 
     tensor: Floats
@@ -131,7 +131,8 @@ class _Sizes:
     charged: NDArray[np.bool_]  # ops that add more than their outputs
 
 
-def _sizes(graph: Graph, byte_unit: float) -> _Sizes:
+def sizes_of(graph: Graph, byte_unit: float) -> Sizes:
+    """What the programme needs of `graph`, in units of `byte_unit`."""
     arrays = graph.arrays
     optional = np.flatnonzero(arrays.tensor_optional)
     has_optional = np.zeros(graph.num_ops, dtype=np.bool_)
@@ -143,7 +144,7 @@ def _sizes(graph: Graph, byte_unit: float) -> _Sizes:
     takes = np.flatnonzero(arrays.tensor_takes_over >= 0)
     charged = (arrays.op_workspace_bytes > 0) | (delta != 0)
     charged[arrays.tensor_producer[takes]] = True
-    return _Sizes(
+    return Sizes(
         arrays.tensor_bytes / byte_unit,
         arrays.op_workspace_bytes / byte_unit,
         delta,
@@ -174,7 +175,7 @@ def build_model(
     O(passes ops (ops + tensors + reads)) variables, rows and non-zeros.
     """
     arrays = graph.arrays
-    chains, sizes = chains_of(graph), _sizes(graph, byte_unit)
+    chains, sizes = chains_of(graph), sizes_of(graph, byte_unit)
     programme = Programme()
     first, turns = stages_of(graph, passes)
     # The graph's inputs are alive when the step starts.
@@ -184,7 +185,7 @@ def build_model(
     all_kept, run_offset = [kept], []
     for op_first, num_turns in zip(first, turns, strict=True):
         at_end = arrays.tensor_result if len(all_kept) == len(first) else None
-        run, kept = _add_stage(
+        run, kept = add_stage(
             programme, graph, chains, sizes, room, times, op_first, num_turns, kept, at_end
         )
         run_offset.append(int(run[0]))
@@ -198,19 +199,23 @@ def build_model(
     )
 
 
-def _add_stage(
+def add_stage(
     programme: Programme,
     graph: Graph,
     chains: Chains,
-    sizes: _Sizes,
+    sizes: Sizes,
     room: float,
     times: NDArray[Any],
     op_first: int,
     num_turns: int,
     kept: Ints,
     at_end: NDArray[np.bool_] | None,
+    reserved: tuple[Ints, Floats] | None = None,
 ) -> tuple[Ints, Ints]:
-    """Adds one stage; returns the indices of its runs, and of what is alive at its end."""
+    """Adds one stage; returns the indices of its runs, and of what is alive at its end.
+
+    `reserved` are variables, and byte units of each, that take room during the whole stage.
+    """
     arrays = graph.arrays
     turns = np.arange(num_turns)
     is_first = turns == op_first
@@ -287,7 +292,7 @@ def _add_stage(
         ub=0.0,
     )
     extra = _add_extras(programme, graph, sizes, num_turns, run, alive, tensor, turn, position)
-    charged = np.flatnonzero(sizes.charged[:num_turns])
+    charged = np.flatnonzero(sizes.charged[:num_turns] | (reserved is not None))
     row_of = np.zeros(num_turns, dtype=np.int64)
     row_of[charged] = np.arange(charged.size)
     programme.placed(
@@ -295,6 +300,7 @@ def _add_stage(
         (row_of[charged], live[charged], 1.0),
         (row_of[charged], run[charged], sizes.workspace[charged]),
         *((row_of[ops], columns, values) for ops, columns, values in extra),
+        *_beside(charged.size, reserved),
         lb=-np.inf,
         ub=room,
     )
@@ -303,10 +309,19 @@ def _add_stage(
     return run, kept
 
 
+def _beside(num_rows: int, reserved: tuple[Ints, Floats] | None) -> list[tuple[Ints, Ints, Floats]]:
+    """Terms (rows, variables, bytes) of what takes room at every turn."""
+    if reserved is None:
+        return []
+    columns, sizes = reserved
+    rows = np.repeat(np.arange(num_rows), columns.size)
+    return [(rows, np.tile(columns, num_rows), np.tile(sizes, num_rows))]
+
+
 def _add_extras(
     programme: Programme,
     graph: Graph,
-    sizes: _Sizes,
+    sizes: Sizes,
     num_turns: int,
     run: Ints,
     alive: Ints,

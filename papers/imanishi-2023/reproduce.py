@@ -34,7 +34,7 @@ def planned(instances: Instances, name: str, fraction: float) -> Plan:
     graph = instances.graph(name)
     budget = budget_at(graph, fraction)
     moves = 150_000 if name == "RL4" else 60_000
-    return searched(graph, budget, order="free", max_moves=moves, time_limit_s=8)
+    return searched(graph, budget, order="free", max_moves=moves, time_limit_s=25)
 
 
 def least_share(plan: Plan) -> float:

@@ -28,6 +28,7 @@ from .inputs import (
     size_text,
     workload_options,
 )
+from .offloading import link_option, take_link
 from .show import percent, print_json, print_table, working
 
 
@@ -42,6 +43,7 @@ from .show import percent, print_json, print_table, working
     show_default=True,
     help="Seconds for each planner that takes a limit.",
 )
+@link_option
 @json_option
 @output_option("Write the rows to FILE, as JSON.")
 @workload_options
@@ -52,17 +54,22 @@ def command(
     time_limit_s: float,
     as_json: bool,
     output: str | None,
+    **more: Any,
 ) -> int:
     """Run several planners on one workload and budget.
 
     \b
     schedsim compare --preset gpt2-xl --mem 10GB
     schedsim compare chain.json --mem 2GiB --planners rotor,periodic,chen_sqrt
+    schedsim compare --preset resnet-50 --mem 2GiB --link pcie4 --planners frontier,offload
     """
     from ..algorithms import get_planner
 
     loaded = source.read()
-    names = [n.strip() for n in planners.split(",")] if planners else comparable(loaded.workload)
+    link = take_link(more)
+    names = comparable(loaded.workload, link=bool(link))
+    if planners:
+        names = [n.strip() for n in planners.split(",")]
     if not all(names):
         raise SchedsimError(f"--planners {planners!r} has an empty name", hint="rotor,periodic")
     for name in names:
@@ -74,11 +81,9 @@ def command(
     for name in names:
         with working(f"planning with {name}"):
             try:
-                options = (
-                    {"time_limit_s": time_limit_s}
-                    if "time_limit_s" in get_planner(name).options()
-                    else {}
-                )
+                taken = get_planner(name).options()
+                options = {"time_limit_s": time_limit_s, **link}
+                options = {key: value for key, value in options.items() if key in taken}
                 plans.append(try_plan(loaded.workload, budget_bytes, name, **options))
             except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
                 refused[name] = error.message

@@ -266,7 +266,7 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
     schedule must have the plan's peak.
     """
     from ..files import workload_hash
-    from ..simulator import simulate
+    from ..offloading import replay
 
     if plan.workload.content_hash == workload_hash(workload):
         return
@@ -278,7 +278,7 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
         and plan.static_bytes == workload.static_bytes
     ):
         try:
-            same = simulate(workload, plan.schedule).peak_bytes == plan.peak_bytes
+            same = replay(workload, plan).peak_bytes == plan.peak_bytes
         except InvalidScheduleError:
             same = False
     if not same:

@@ -8,14 +8,24 @@ from typing import Any
 
 import click
 
+from ..allocators import EXACT
 from ..api import try_plan
 from ..errors import PlannerLimitError, SchedsimError
 from ..files import save
+from ..offloading import Offloading, replay
 from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from ..variants import VARIANT_KINDS, check_allowed, resolve
+from .allocators import (
+    allocations,
+    allocator_options,
+    allocator_words,
+    describe,
+    of_plan,
+    read_options,
+)
 from .app import INTERRUPTED, NO, YES
 from .inputs import (
     Loaded,
@@ -26,6 +36,8 @@ from .inputs import (
     size_text,
     workload_options,
 )
+from .levels import level_facts, level_option, level_words, take_levels
+from .offloading import copy_facts, link_option, link_words, take_link
 from .show import percent, print_facts, print_json, working
 
 _FLAGS = {
@@ -49,7 +61,10 @@ _FLAGS = {
     type=click.Choice(["fixed", "free"]),
     help="Of first runs in a graph: the file's, or any.",
 )
+@link_option
+@level_option
 @click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
+@allocator_options
 @click.option(
     "--allow",
     metavar="KINDS",
@@ -63,6 +78,8 @@ def command(
     budget_bytes: int,
     planner: str,
     allow: str | None,
+    allocator: str | None,
+    alloc_conf: str | None,
     as_json: bool,
     output: str | None,
     **more: Any,
@@ -72,15 +89,23 @@ def command(
     \b
     schedsim plan --layers 96 --mem 8GB
     schedsim plan chain.json --mem 24GiB --planner rotor -o plan.json
+    schedsim plan --preset resnet-50 --mem 4GB --link pcie4 --host-mem 64GiB
+    schedsim plan --layers 96 --mem 4GB --planner hrevolve --memory-level all@pcie4
     """
     more["allow"] = check_allowed(allow.split(",")) if allow is not None else None
     source = replace(source, allow=more["allow"] or ())
     loaded = source.read()
-    options = _planner_options(planner, more)
+    link = take_link(more)
+    levels = take_levels(more, planner, loaded.workload)
+    options = {**_planner_options(planner, more, link), **levels}
+    memory: dict[str, Any] = {
+        "allocator": allocator or EXACT,
+        "allocator_options": read_options(allocator, alloc_conf),
+    }
     with working(f"planning with {planner}"):
         # Before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
-        plan = try_plan(loaded.workload, budget_bytes, planner, **options)
+        plan = try_plan(loaded.workload, budget_bytes, planner, **memory, **options)
     if output is not None:
         save(plan, output)
     if as_json:
@@ -92,7 +117,7 @@ def command(
             click.echo(line)
         click.echo()
     if not plan.feasible:
-        _explain_infeasible(source, loaded, plan, planner)
+        _explain_infeasible(source, loaded, plan, planner, {**link, **levels, **memory})
         return NO
     if not as_json:
         _show(loaded, plan, everything)
@@ -100,11 +125,18 @@ def command(
     return INTERRUPTED if plan.options.get("interrupted") else YES
 
 
-def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
+def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -> dict[str, Any]:
     from ..algorithms import get_planner
 
     given = {name: value for name, value in more.items() if value is not None}
     taken = set(get_planner(planner).options())
+    if link and "link" not in taken:
+        raise SchedsimError(
+            f"planner {planner!r} does not take --link",
+            hint="leave --planner out, or see `schedsim planners` for those that offload",
+        )
+    if not link and get_planner(planner).needs_link:
+        raise SchedsimError(f"planner {planner!r} needs --link", hint="--link pcie4, or SIZE/s")
     if "seed" in taken:
         taken.add("search_seed")
     for name, value in given.items():
@@ -119,13 +151,13 @@ def _planner_options(planner: str, more: dict[str, Any]) -> dict[str, Any]:
             raise SchedsimError(f"{_FLAGS[name]} {value} is not at least {least}")
     if "search_seed" in given:  # --seed is that of a synthetic workload
         given["seed"] = given.pop("search_seed")
-    return given
+    return {**given, **link}
 
 
 def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     assert plan.schedule is not None
     assert plan.overhead is not None
-    simulation = simulate(resolve(loaded.workload, plan.variants), plan.schedule)
+    simulation = replay(resolve(loaded.workload, plan.variants), plan)
     chosen = plan.options.get("chosen", plan.planner)
     facts = [
         ("plan", f"{plan.status}, by {chosen} in {format_seconds(plan.planning_s)}"),
@@ -139,6 +171,12 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     for name, size in simulation.by_category().items():
         if size:
             facts.append((f"  {name}", f"{format_bytes_short(size):>10}"))
+    allocator, allocator_options_ = of_plan(plan)
+    if allocator is not None:
+        found = allocations(simulation, allocator, plan.budget_bytes, allocator_options_)
+        for pool, allocation in found.items():
+            facts += describe(pool, allocation)
+        facts.append(("planned for", format_bytes(plan.options["inner_budget_bytes"])))
     facts += [
         ("store-all peak", _compared(everything.peak_bytes, simulation.peak_bytes)),
         (
@@ -154,6 +192,10 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
         ("recomputed", f"{simulation.num_recomputed} of {simulation.num_runs} op runs"),
     ]
     facts += _variant_facts(plan)
+    offloading = Offloading.from_options(plan.options)
+    if offloading is not None:
+        facts += copy_facts(simulation, offloading)
+    facts += level_facts(plan, simulation)
     print_facts(facts)
 
 
@@ -189,16 +231,22 @@ def _next_steps(
     if output is None:
         same = [] if planner == "auto" else ["--planner", planner]
         for name, value in options.items():
+            if name not in _FLAGS and name != "seed":
+                continue  # of the link, or the levels
             name = "search_seed" if name == "seed" else name
             text = ",".join(value) if name == "allow" else str(value)
             same += [_FLAGS[name], f"{value:g}" if isinstance(value, int | float) else text]
+        same = [*link_words(options), *level_words(options), *same, *allocator_words(plan)]
         words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
     steps += [
         (f"schedsim simulate {arguments} {file}", "replay it"),
         (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
         (f"schedsim explain {arguments} {file}", "why its peak is there"),
-        (f"schedsim compare {arguments} --mem {budget}", "other planners"),
+        (
+            " ".join(["schedsim compare", arguments, "--mem", budget, *link_words(options)]),
+            "other planners",
+        ),
     ]
     width = max(len(step) for step, _ in steps)
     click.echo("\nnext")
@@ -206,9 +254,13 @@ def _next_steps(
         click.echo(f"  {step:<{width}}  # {why}")
 
 
-def _explain_infeasible(source: Source, loaded: Loaded, plan: Plan, planner: str) -> None:
-    budget = format_bytes(plan.budget_bytes)
-    click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {planner}", err=True)
+def _explain_infeasible(
+    source: Source, loaded: Loaded, plan: Plan, planner: str, more: dict[str, Any]
+) -> None:
+    budget, by = format_bytes(plan.budget_bytes), planner
+    if more["allocator"] != EXACT:
+        by = f"{planner} and the {more['allocator']} allocator"
+    click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
     if plan.min_feasible_bytes is not None:
         where = f", set by {loaded.label(plan.binding_op)}" if plan.binding_op else ""
         least = format_bytes(plan.min_feasible_bytes)
@@ -224,7 +276,8 @@ def _explain_infeasible(source: Source, loaded: Loaded, plan: Plan, planner: str
     with working("looking at what would lower it"):
         for label, changed in variants(options):
             try:
-                other = try_plan(build_workload(changed).workload, plan.budget_bytes, planner)
+                changed_workload = build_workload(changed).workload
+                other = try_plan(changed_workload, plan.budget_bytes, planner, **more)
             except (PlannerLimitError, SchedsimError):
                 continue
             least_bytes = other.min_feasible_bytes

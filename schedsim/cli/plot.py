@@ -12,6 +12,7 @@ from ..api import try_plan
 from ..chain import Chain
 from ..errors import SchedsimError, UnsupportedError
 from ..graph import Graph
+from ..offloading import replay
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from .app import INTERRUPTED, YES, SuggestingGroup, help_without_command
@@ -267,6 +268,8 @@ def _simulated(
     if plan is not None:
         chosen = schedule_of(plan)
         budget = plan.budget_bytes if budget_bytes is None else budget_bytes
+        if "link" in plan.options:
+            return loaded, replay(loaded.workload, plan, chosen), budget
     return loaded, simulate(loaded.workload, chosen, capacities), budget
 
 

@@ -7,13 +7,17 @@ from typing import Any
 import click
 import numpy as np
 
+from ..allocators import Allocation
 from ..files import write_atomically
+from ..offloading import setting_of
 from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..trace import is_trace_name, write_trace
 from ..units import format_bytes, format_bytes_short, format_seconds
-from ..waiting import idle_s
+from ..waiting import critical_s, idle_s
+from .allocators import allocator_options, check_allocator, describe
+from .allocators import document as allocation_document
 from .app import NO, YES
 from .inputs import (
     Loaded,
@@ -43,6 +47,7 @@ _WAITS = {
 @click.command("simulate", short_help="Replay a plan or a list of op names, and check it.")
 @budget_option(required=False)
 @schedule_option
+@allocator_options
 @capacity_option
 @json_option
 @output_option("Write the result to FILE as JSON, or to *.json.gz a trace for Perfetto.")
@@ -51,6 +56,8 @@ def command(
     source: Source,
     budget_bytes: int | None,
     schedule_file: str | None,
+    allocator: str | None,
+    alloc_conf: str | None,
     capacities: dict[str, int] | None,
     as_json: bool,
     output: str | None,
@@ -63,16 +70,28 @@ def command(
     \b
     schedsim simulate --layers 96 plan.json -o trace.json.gz
     echo "F0 F1 loss B1 F0 B0" | schedsim simulate chain.json --schedule -
+    schedsim simulate --layers 96 plan.json --allocator cuda-caching
     schedsim simulate copies.json --schedule runs.txt --capacity host=64GiB
     """
     loaded = source.read(plan=True)
     schedule = _schedule(loaded, schedule_file)
-    simulation = simulate(loaded.workload, schedule, capacities)
+    offloading = setting_of(loaded.plan) if loaded.plan is not None else None
+    workload = loaded.workload
+    if loaded.plan is not None and offloading is not None:
+        # The plan's own copies, on its link and within its memory.
+        workload = offloading.graph(workload, schedule)
+        limits = {**offloading.capacities(loaded.plan.budget_bytes), **(capacities or {})}
+        capacities = {} if workload.one_queue else limits
+    simulation = simulate(workload, schedule, capacities or None)
     budget = budget_bytes
     if budget is None and loaded.plan is not None:
         budget = loaded.plan.budget_bytes
     problems = _problems(loaded, simulation, budget)
+    found, wrong = check_allocator(simulation, loaded.plan, budget, allocator, alloc_conf)
+    problems += wrong
     document = _document(simulation, budget, capacities or {}, problems)
+    if found:
+        document["allocations"] = {pool: allocation_document(one) for pool, one in found.items()}
     if output is not None and is_trace_name(output):
         write_trace(simulation, output)
         click.echo(f"wrote {output}: open it in ui.perfetto.dev", err=True)
@@ -83,7 +102,7 @@ def command(
     if as_json:
         print_json(document)
     else:
-        _show(loaded, simulation, budget, capacities or {})
+        _show(loaded, simulation, budget, capacities or {}, found)
     if problems:
         click.echo(f"error: {'; '.join(problems)}", err=True)
     return NO if problems else YES
@@ -144,6 +163,7 @@ def _document(
             }
             for number, (queue, busy) in enumerate(simulation.busy_s.items())
         ],
+        "critical_s": critical_s(simulation),
         "pools": [
             {"name": pool, "peak_bytes": peak, "capacity_bytes": capacities.get(pool)}
             for pool, peak in simulation.peak_by_pool.items()
@@ -157,7 +177,11 @@ def _share(busy: float, simulation: Simulation) -> float:
 
 
 def _show(
-    loaded: Loaded, simulation: Simulation, budget: int | None, capacities: dict[str, int]
+    loaded: Loaded,
+    simulation: Simulation,
+    budget: int | None,
+    capacities: dict[str, int],
+    found: dict[str, Allocation],
 ) -> None:
     for line in loaded.assumptions:
         click.echo(line)
@@ -173,6 +197,8 @@ def _show(
     for name, size in simulation.by_category().items():
         if size:
             facts.append((f"  {name}", f"{format_bytes_short(size):>10}"))
+    for pool, allocation in found.items():
+        facts += describe(pool, allocation)
     if budget is not None:
         facts.append(("budget", format_bytes(budget)))
     facts.append(
@@ -182,6 +208,10 @@ def _show(
             f"store-all {format_seconds(simulation.store_all_s)}",
         )
     )
+    if len(simulation.queue_names) > 1:
+        path = sorted(critical_s(simulation).items(), key=lambda item: -item[1])
+        share = ", ".join(f"{queue} {format_seconds(time)}" for queue, time in path)
+        facts.append(("critical path", share))
     print_facts(facts)
     if len(simulation.queue_names) > 1 or len(simulation.pool_names) > 1 or capacities:
         _show_queues(simulation)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,13 +16,27 @@ from schedsim import Chain, DeadlockError, Graph, Op, SchedsimError, Schedule, S
 from schedsim.engine import CAUSES
 from schedsim.simulator import CATEGORIES
 from schedsim.transfers import Link, with_copies
-from schedsim.waiting import critical_path, idle_s
+from schedsim.waiting import critical_path, critical_s, idle_s
 
 SEEDS = st.integers(0, 10**9)
 
 
+def check_path(simulation):
+    """Each step begins as the one before it ends, or starts where it had its turn behind that."""
+    path = critical_path(simulation)
+    assert path[0].start_s == 0
+    assert path[-1].end_s == simulation.makespan_s
+    for step, after in itertools.pairwise(path):
+        assert after.start_s == (step.start_s if after.cause == "turn" else step.end_s)
+    assert math.isclose(sum(critical_s(simulation).values()), simulation.makespan_s)
+    for queue, reasons in idle_s(simulation).items():
+        spent = simulation.busy_s[queue] + sum(reasons.values())
+        assert math.isclose(spent, simulation.makespan_s)
+
+
 def check_against_reference(simulation, expected, graph):
     """Times, peaks, and the bytes of every pool after every event."""
+    check_path(simulation)
     assert simulation.start_s.tolist() == expected.start_s
     assert simulation.end_s.tolist() == expected.end_s
     assert simulation.makespan_s == max(expected.end_s)

@@ -1,0 +1,1 @@
+"""Planners that keep, recompute or offload."""

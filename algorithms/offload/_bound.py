@@ -1,0 +1,174 @@
+"""A proven bound on the time of a step that may copy: memory, link and recomputation at one cut.
+
+Take any schedule whose first runs keep the graph's order, and the moment at which op c starts for
+the first time. What a later first run reads, and an earlier op wrote, is then on the device; or
+has been copied to the host, which took its time on the link before that moment and takes its time
+back after it; or is computed again afterwards. With
+
+- ``here[t]``, ``away[t]``: tensor t is on the device, or on the host only;
+- ``again[p]``: op p runs again after that moment;
+- ``wait``: seconds by which c starts later than the ops before it take,
+
+the least of ``max(computing, copying back)`` after the cut, behind what comes before it, bounds the
+makespan. Every schedule gives such numbers. The bound of a cut is a mixed-integer programme, or its
+relaxation; that of the step is the best over the cuts tried.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from schedsim.graph import Graph
+
+from ..graphs._cuts import CutTable
+from ..graphs._programme import Programme
+from ..graphs._scaling import byte_units
+from ._timeline import Step
+
+# Solvers meet rows to 1e-6; the step lasts this many units, beside which that is small.
+_UNITS = 1e4
+_SAFE_UNITS = 1e-3
+# Cuts whose relaxation is solved, and those of them that are solved in whole numbers.
+_NUM_CUTS, _NUM_WHOLE = 12, 3
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBound:
+    """No schedule in the order of first runs is faster than `bound_s`; infinite: none fits.
+
+    Attributes
+    ----------
+    bound_s : float
+    op : str
+        The op of the cut; empty where only the store-all time is known.
+    """
+
+    bound_s: float
+    op: str = ""
+
+
+def copy_bound(
+    graph: Graph, step: Step, budget_bytes: int, *, time_limit_s: float = 2.0
+) -> CopyBound:
+    """The best bound over the cuts at the ops with most memory in store-all.
+
+    O(ops + reads) variables a cut.
+    """
+    until = time.perf_counter() + time_limit_s
+    best = CopyBound(graph.store_all_s)
+    table = CutTable(graph, budget_bytes, "fixed")
+    relaxed = []
+    for op in _ops_to_cut(graph, _NUM_CUTS):
+        left_s = until - time.perf_counter()
+        if left_s <= 0:
+            break
+        found = _cut_bound_s(graph, step, table, op, left_s, integral=False)
+        relaxed.append((found, op))
+        if found > best.bound_s:
+            best = CopyBound(found, graph.op_names[op])
+    for found, op in sorted(relaxed, reverse=True)[:_NUM_WHOLE]:
+        left_s = until - time.perf_counter()
+        if left_s <= 0 or math.isinf(best.bound_s) or found <= graph.store_all_s:
+            break
+        whole = _cut_bound_s(graph, step, table, op, left_s, integral=True)
+        if whole > best.bound_s:
+            best = CopyBound(whole, graph.op_names[op])
+    return CopyBound(_rounded_up(graph, step, best.bound_s), best.op)
+
+
+def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:
+    """The loss and the ops around the store-all peak, spread; in the graph's order."""
+    from schedsim.schedule import Schedule
+    from schedsim.simulator import simulate
+
+    memory = simulate(graph, Schedule.store_all(graph)).memory_bytes
+    order = np.argsort(-memory, kind="stable")
+    turn = np.flatnonzero(graph.arrays.op_phase > 0)[:1].tolist()
+    near = order[: most // 2].tolist()
+    spread = order[:: max(1, order.size // most)][: most // 2].tolist()
+    return sorted({*turn, *near, *spread})
+
+
+def _cut_bound_s(
+    graph: Graph, step: Step, table: CutTable, op: int, time_limit_s: float, *, integral: bool
+) -> float:
+    """The bound of the cut at `op`, in seconds; infinite where nothing fits there."""
+    arrays = graph.arrays
+    total_s = graph.store_all_s
+    if total_s == 0:
+        return 0.0
+    unit_s = total_s / _UNITS
+    num_tensors, producer = arrays.tensor_bytes.size, arrays.tensor_producer
+    turns = np.arange(graph.num_ops)
+    after = turns > op
+    room = table.budget_bytes - graph.static_bytes - table.least_own_bytes(op)
+    if room < 0:
+        return math.inf
+    own = np.zeros(num_tensors, dtype=np.bool_)
+    own[arrays.read_tensor[arrays.read_start[op] : arrays.read_start[op + 1]]] = True
+    made_here = producer == op
+    known = producer < op  # graph inputs too
+    byte_unit, _ = byte_units(arrays.tensor_bytes, max(1, table.budget_bytes))
+
+    programme = Programme()
+    here = programme.variables(num_tensors, lb=own, ub=known | made_here)
+    away = programme.variables(num_tensors, ub=known & ~own)
+    ran = turns < op
+    again = programme.variables(graph.num_ops, ub=ran & ~arrays.op_once, integral=integral)
+    wait = programme.variables(1, ub=np.inf)
+    end = programme.variables(1, ub=np.inf, cost=1.0)
+
+    needed = np.flatnonzero(table.needed(after) & known)
+    source = np.where(producer[needed] >= 0, again[np.maximum(producer[needed], 0)], -1)
+    programme.rows(
+        needed.size, (here[needed], 1.0), (away[needed], 1.0), (source, 1.0), lb=1.0, ub=np.inf
+    )
+    edges = np.flatnonzero(ran[table.readers] & known[arrays.read_tensor])
+    reader, read = table.readers[edges], arrays.read_tensor[edges]
+    source = np.where(producer[read] >= 0, again[np.maximum(producer[read], 0)], -1)
+    programme.rows(
+        edges.size, (again[reader], 1.0), (here[read], -1.0), (away[read], -1.0), (source, -1.0)
+    )
+    charged = np.flatnonzero(known & ~own & (arrays.tensor_bytes > 0))
+    sizes = arrays.tensor_bytes[charged] / byte_unit
+    # Rounded outwards by more than the solver's tolerance, so that no schedule is cut off.
+    programme.placed(1, (0, here[charged], sizes), lb=-np.inf, ub=room / byte_unit * (1 + 1e-9))
+    if step.host_room < int(arrays.tensor_bytes.sum()):
+        host = step.host_room / byte_unit * (1 + 1e-9)
+        programme.placed(1, (0, away[charged], sizes), lb=-np.inf, ub=host)
+
+    times = arrays.op_time_s / unit_s
+    before = math.fsum(times[:op].tolist())
+    rest = math.fsum(times[op:].tolist())
+    out, back = step.out_s / unit_s, step.back_s / unit_s
+    programme.placed(1, (0, away, out), (0, wait, -1.0), lb=-np.inf, ub=before)
+    programme.placed(
+        1, (0, end, 1.0), (0, wait, -1.0), (0, again, -times), lb=before + rest, ub=np.inf
+    )
+    programme.placed(1, (0, end, 1.0), (0, wait, -1.0), (0, away, -back), lb=before, ub=np.inf)
+    answer = programme.solve(time_limit_s, integral=integral)
+    if answer.infeasible:
+        return math.inf if not integral else total_s
+    if answer.bound is None:
+        return total_s
+    return max(total_s, (answer.bound - _SAFE_UNITS) * unit_s)
+
+
+def _rounded_up(graph: Graph, step: Step, bound_s: float) -> float:
+    """`bound_s`, or the next sum of whole times: runs start when others end.
+
+    So where the times of ops and copies have a common unit, the least makespan is a multiple of it.
+    """
+    if not math.isfinite(bound_s) or bound_s <= graph.store_all_s:
+        return bound_s
+    copied = graph.arrays.tensor_bytes > 0
+    times = np.concatenate([graph.arrays.op_time_s, step.out_s[copied], step.back_s[copied]])
+    if graph.store_all_s >= 2.0**40 or np.any(times != np.floor(times)) or times.max() >= 2.0**40:
+        return bound_s
+    unit = float(np.gcd.reduce(times.astype(np.int64)))
+    return math.ceil(bound_s / unit) * unit if unit else bound_s

@@ -1,0 +1,253 @@
+"""The staged programme of `checkmate` with paging: copies as flows on two links beside the runs.
+
+Stages and runs are those of ``graphs/_staged_model.py``, with a pause between two stages in which
+nothing runs. Stage s lasts at least as long as its runs, and as what flows on either link in it; so
+does a pause. Of every tensor w that may be copied:
+
+- ``out[s, w]``: share of it that flows to the host in stage s, while it lies on the device from
+  before the end of the stage's runs to the end of the stage; ``gone[s, w]`` is the sum so far, and
+  ``there[s, w]`` (binary) says that all of it is on the host when stage s begins;
+- ``hold[s, w]`` (binary): the host has room for it in stage s, and keeps it;
+- ``buffer[s, w]`` (binary): the device has room for it in stage s, in which ``back[s, w]`` of it
+  flows in; ``come[s, w]`` is the sum while the buffer stands, and ``lands[s, w]`` (binary) says
+  that it is all there, and alive, when the next stage begins.
+
+POET (Patil et al. 2022) pages whole tensors between two stages, and adds the time of paging or
+weighs its energy; flows that last several stages are what two links beside a device can do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from schedsim.graph import Graph
+
+from ..graphs._programme import Floats, Ints, Programme
+from ..graphs._staged_model import add_stage, chains_of, sizes_of, stages_of
+from ._timeline import Step
+
+# Of equally fast answers the one with fewer copies: what a second of copying costs, in seconds.
+_COPY_COST = 1e-5
+
+
+@dataclass(frozen=True)
+class PagingModel:
+    """The programme, and where its variables are.
+
+    Attributes
+    ----------
+    programme : Programme
+    tensors : (num_copied,) int64
+        Those that may be copied.
+    run, out, gone, buffer, lands : list of arrays
+        By stage.
+    """
+
+    programme: Programme
+    tensors: Ints
+    run: list[Ints]
+    out: list[Ints]
+    gone: list[Ints]
+    buffer: list[Ints]
+    lands: list[Ints]
+
+    def tokens(self, graph: Graph, x: Floats) -> list[int]:
+        """The runs and copies of a solution, as tokens of ``_timeline``.
+
+        A copy out stands behind the last run before it begins to flow, one back behind the first
+        run of the stage in which it does.
+        """
+        num_ops, num_tensors = graph.num_ops, graph.arrays.tensor_bytes.size
+        arrays = graph.arrays
+        tokens: list[int] = []
+        on_host: set[int] = set()
+        coming: set[int] = set()
+        for s, run in enumerate(self.run):
+            ops = np.flatnonzero(x[run] > 0.5).tolist()
+            outs = set()
+            for w, column in zip(self.tensors.tolist(), self.out[s].tolist(), strict=True):
+                if x[column] > 1e-6 and w not in on_host and _all_goes(self.gone, x, s, w, self):
+                    outs.add(w)
+                    on_host.add(w)
+            backs = []
+            for place, w in enumerate(self.tensors.tolist()):
+                if x[self.buffer[s][place]] < 0.5:
+                    coming.discard(w)
+                elif w not in coming and _all_comes(self, x, s, place):
+                    coming.add(w)
+                    backs.append(num_ops + num_tensors + w)
+                if x[self.lands[s][place]] > 0.5:
+                    coming.discard(w)
+            writes = {
+                int(w): op
+                for op in ops
+                for w in arrays.write_tensor[arrays.write_start[op] : arrays.write_start[op + 1]]
+            }
+            tokens += [num_ops + w for w in sorted(outs) if w not in writes]
+            if not ops:
+                tokens += backs
+            for k, op in enumerate(ops):
+                tokens.append(op)
+                tokens += [num_ops + w for w in sorted(outs) if writes.get(w) == op]
+                if k == 0:
+                    tokens += backs
+        return tokens
+
+
+def _all_goes(gone: list[Ints], x: Floats, s: int, w: int, model: PagingModel) -> bool:
+    place = int(np.flatnonzero(model.tensors == w)[0])
+    return any(x[columns[place]] > 1 - 1e-6 for columns in gone[s:])
+
+
+def _all_comes(model: PagingModel, x: Floats, s: int, place: int) -> bool:
+    """Whether the tensor that a buffer takes up from stage `s` on lands."""
+    for k in range(s, len(model.buffer)):
+        if x[model.buffer[k][place]] < 0.5:
+            return False
+        if x[model.lands[k][place]] > 0.5:
+            return True
+    return False
+
+
+def build_paging_model(
+    graph: Graph, step: Step, byte_unit: float, room: float, unit_s: float, host_room: float
+) -> PagingModel:
+    """The programme for `graph`; times in units of `unit_s`, `room` and `host_room` in byte units.
+
+    O(ops (ops + tensors + reads)) variables, rows and non-zeros.
+    """
+    builder = _Builder(graph, step, byte_unit, room, unit_s, host_room)
+    first, turns = stages_of(graph, 1)
+    for s, (op_first, num_turns) in enumerate(zip(first, turns, strict=True)):
+        if s:
+            builder.pause()
+        builder.stage(op_first, num_turns, is_last=s == len(first) - 1)
+    return builder.model
+
+
+class _Builder:
+    """Adds one stage, or one pause, after the other."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        step: Step,
+        byte_unit: float,
+        room: float,
+        unit_s: float,
+        host_room: float,
+    ) -> None:
+        self.graph, self.room, self.host_room = graph, room, host_room
+        self.chains, self.sizes = chains_of(graph), sizes_of(graph, byte_unit)
+        self.tensors = _worth_copying(graph, step)
+        self.bytes = self.sizes.tensor[self.tensors]
+        self.op_times = graph.arrays.op_time_s / unit_s
+        self.out_times = step.out_s[self.tensors] / unit_s
+        self.back_times = step.back_s[self.tensors] / unit_s
+        self.programme = Programme()
+        self.model = PagingModel(self.programme, self.tensors, [], [], [], [], [])
+        # What is alive when the next stage begins; -1 for no variable, which is zero.
+        self.kept = np.full(self.sizes.tensor.size, -1, dtype=np.int64)
+        inputs = np.flatnonzero(graph.arrays.tensor_producer < 0)
+        self.kept[inputs] = self.programme.variables(inputs.size, lb=1.0)
+        nothing = np.full(self.tensors.size, -1, dtype=np.int64)
+        self.gone = self.come = nothing
+        self.limited = host_room < self.bytes.sum()
+
+    def stage(self, op_first: int, num_turns: int, *, is_last: bool) -> None:
+        """The first run of `op_first` behind repeats of what stands before it."""
+        buffer = self._buffers()
+        run, after = add_stage(
+            self.programme,
+            self.graph,
+            self.chains,
+            self.sizes,
+            self.room,
+            np.zeros(self.graph.num_ops),
+            op_first,
+            num_turns,
+            self.kept,
+            self.graph.arrays.tensor_result if is_last else None,
+            (buffer, self.bytes),
+        )
+        self._flow(run, self.op_times[:num_turns], after, buffer, is_last=is_last)
+
+    def pause(self) -> None:
+        """Time in which nothing runs, and copies may flow."""
+        buffer = self._buffers()
+        after = np.full(self.kept.size, -1, dtype=np.int64)
+        alive = np.flatnonzero(self.kept >= 0)
+        after[alive] = self.programme.variables(alive.size)
+        self.programme.rows(alive.size, (after[alive], 1.0), (self.kept[alive], -1.0))
+        self.programme.placed(
+            1,
+            (0, after[alive], self.sizes.tensor[alive]),
+            (0, buffer, self.bytes),
+            lb=-np.inf,
+            ub=self.room,
+        )
+        self._flow(np.empty(0, dtype=np.int64), np.empty(0), after, buffer, is_last=False)
+
+    def _buffers(self) -> Ints:
+        some = 1.0 if self.model.run else 0.0
+        return self.programme.variables(self.tensors.size, integral=True, ub=some)
+
+    def _flow(self, run: Ints, times: Floats, after: Ints, buffer: Ints, *, is_last: bool) -> None:
+        """What flows in a stage with these runs, and what is alive behind it."""
+        programme, num = self.programme, self.tensors.size
+        lasts = programme.variables(1, ub=np.inf, cost=1.0)
+        out = programme.variables(num, cost=_COPY_COST * self.out_times)
+        back = programme.variables(num, cost=_COPY_COST * self.back_times)
+        for columns, each in ((run, times), (out, self.out_times), (back, self.back_times)):
+            programme.placed(1, (0, columns, each), (0, lasts, -1.0), lb=-np.inf, ub=0.0)
+        # What flows out lies on the device to the end of the stage.
+        programme.rows(num, (out, 1.0), (after[self.tensors], -1.0))
+        gone = programme.variables(num)
+        programme.rows(num, (gone, 1.0), (self.gone, -1.0), (out, -1.0))
+        some = 1.0 if self.model.run else 0.0
+        there = programme.variables(num, integral=True, ub=some)
+        programme.rows(num, (there, 1.0), (self.gone, -1.0))
+        if self.limited:
+            hold = programme.variables(num, integral=True)
+            programme.rows(num, (gone, 1.0), (hold, -1.0))
+            programme.rows(num, (there, 1.0), (hold, -1.0))
+            programme.placed(1, (0, hold, self.bytes), lb=-np.inf, ub=self.host_room)
+        # What flows back was all there when the stage began; half of it in a buffer is nothing.
+        programme.rows(num, (back, 1.0), (there, -1.0))
+        come = programme.variables(num)
+        programme.rows(num, (come, 1.0), (self.come, -1.0), (back, -1.0))
+        programme.rows(num, (come, 1.0), (buffer, -1.0))
+        lands = programme.variables(num, integral=True, ub=0.0 if is_last else 1.0)
+        programme.rows(num, (lands, 1.0), (come, -1.0))
+        if self.model.lands:  # a buffer is taken up anew behind a landing
+            programme.rows(num, (come, 1.0), (self.model.lands[-1], 1.0), ub=1.0)
+        self.kept = after
+        if not is_last:
+            self.kept = after.copy()
+            self.kept[self.tensors] = programme.variables(num)
+            programme.rows(
+                num, (self.kept[self.tensors], 1.0), (after[self.tensors], -1.0), (lands, -1.0)
+            )
+        self.gone, self.come = gone, come
+        for rows, columns in (
+            (self.model.run, run),
+            (self.model.out, out),
+            (self.model.gone, gone),
+            (self.model.buffer, buffer),
+            (self.model.lands, lands),
+        ):
+            rows.append(columns)
+
+
+def _worth_copying(graph: Graph, step: Step) -> Ints:
+    """Tensors of some bytes between whose uses something else runs, gradients left out."""
+    arrays = graph.arrays
+    readers = np.repeat(np.arange(graph.num_ops), np.diff(arrays.read_start))
+    last = np.full(arrays.tensor_bytes.size, -1, dtype=np.int64)
+    np.maximum.at(last, arrays.read_tensor, readers)
+    apart = last - arrays.tensor_producer > 2
+    known = arrays.tensor_producer < 0
+    forward = known | (arrays.op_phase[np.maximum(arrays.tensor_producer, 0)] == 0)
+    return np.flatnonzero(apart & forward & (step.size > 0))

@@ -1,0 +1,343 @@
+"""What a sequence of runs and copies costs: its timeline under a budget.
+
+Tokens: op ``i`` is ``i``; the copy of tensor ``t`` to the host is ``num_ops + t``, that back to the
+device ``num_ops + num_tensors + t``. The rules are those of `schedsim.engine` for three queues and
+two pools, so that both give the same times; here, what a search asks for a million times a minute
+is written into room that is there already, and a sequence that gets stuck is told by how much.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+COMPUTE, D2H, H2D = 0, 1, 2
+
+
+class Step(NamedTuple):
+    """A graph and a link as the kernels read them; see `GraphArrays`."""
+
+    op_s: Floats
+    workspace: Ints
+    saving_workspace: Ints
+    once: NDArray[np.bool_]
+    read_start: Ints
+    reads: Ints
+    write_start: Ints
+    writes: Ints
+    size: Ints
+    producer: Ints
+    optional: NDArray[np.bool_]
+    result: NDArray[np.bool_]
+    takes_over: Ints
+    out_s: Floats  # time of a copy to the host, by tensor
+    back_s: Floats
+    device_room: int  # budget less static bytes
+    host_room: int
+
+
+class Trace(NamedTuple):
+    """Room for one evaluation, and what it found.
+
+    Attributes
+    ----------
+    start_s, end_s, memory, scratch : (capacity,)
+        By position: times; bytes of the device right after the start, static ones left out; the
+        workspace.
+    follows : (capacity,)
+        By position of a copy: the op before it, which must have started; -1 for none.
+    made_by, reads_at : (capacity + 1,)
+        By position: the first instance that it writes, the first of its reads in `used`.
+    used : (reads,)
+        The instance behind each read, in the order of the sequence.
+    tensor, is_host, first, last : (instances,)
+        `first` is -1 for a graph input; `last` is -1 for an instance that is never materialised,
+        and the length of the sequence for one that lives to the end.
+    uses, held, takes, ready : (instances,)
+        Runs that have yet to end with it; bytes that it frees; the instance whose storage it may
+        take over, or -1; whether it is there.
+    """
+
+    start_s: Floats
+    end_s: Floats
+    memory: Ints
+    scratch: Ints
+    follows: Ints
+    made_by: Ints
+    reads_at: Ints
+    used: Ints
+    tensor: Ints
+    is_host: NDArray[np.bool_]
+    first: Ints
+    last: Ints
+    uses: Ints
+    held: Ints
+    takes: Ints
+    ready: NDArray[np.bool_]
+    on_device: Ints
+    on_host: Ints
+    times_run: Ints
+    head: Ints
+    running: Ints
+    low: Ints
+    high: Ints
+    until_s: Floats
+    parked: NDArray[np.bool_]
+
+
+def make_trace(step: Step, capacity: int) -> Trace:
+    """Room for sequences of up to `capacity` tokens."""
+    num_tensors, num_ops = step.size.size, step.op_s.size
+    most_reads = int(max(1, np.diff(step.read_start).max(initial=1)))
+    most_writes = int(max(1, np.diff(step.write_start).max(initial=1)))
+    instances = num_tensors + capacity * most_writes
+    ints, floats = np.int64, np.float64
+    return Trace(
+        start_s=np.zeros(capacity, floats),
+        end_s=np.zeros(capacity, floats),
+        memory=np.zeros(capacity, ints),
+        scratch=np.zeros(capacity, ints),
+        follows=np.zeros(capacity, ints),
+        made_by=np.zeros(capacity + 1, ints),
+        reads_at=np.zeros(capacity + 1, ints),
+        used=np.zeros(capacity * most_reads, ints),
+        tensor=np.zeros(instances, ints),
+        is_host=np.zeros(instances, np.bool_),
+        first=np.zeros(instances, ints),
+        last=np.zeros(instances, ints),
+        uses=np.zeros(instances, ints),
+        held=np.zeros(instances, ints),
+        takes=np.zeros(instances, ints),
+        ready=np.zeros(instances, np.bool_),
+        on_device=np.zeros(num_tensors, ints),
+        on_host=np.zeros(num_tensors, ints),
+        times_run=np.zeros(num_ops, ints),
+        head=np.zeros(3, ints),
+        running=np.zeros(3, ints),
+        low=np.zeros(3, ints),
+        high=np.zeros(3, ints),
+        until_s=np.zeros(3, floats),
+        parked=np.zeros(3, np.bool_),
+    )
+
+
+@njit(cache=True)
+def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
+    """Instances, and which of them each read means; the number of them, -1 where illegal."""
+    num_ops, num_tensors = step.op_s.size, step.size.size
+    made = 0
+    for t in range(num_tensors):
+        trace.on_device[t] = -1
+        trace.on_host[t] = -1
+        if step.producer[t] < 0:
+            trace.tensor[made], trace.is_host[made] = t, False
+            trace.first[made], trace.last[made], trace.takes[made] = -1, -1, -1
+            trace.uses[made] = 0
+            trace.on_device[t] = made
+            made += 1
+    for i in range(num_ops):
+        trace.times_run[i] = 0
+    place, newest = 0, -1
+    for k in range(num):
+        token = tokens[k]
+        trace.follows[k] = newest
+        trace.made_by[k] = made
+        trace.reads_at[k] = place
+        if token < num_ops:
+            if trace.times_run[token] and step.once[token]:
+                return -1
+            trace.times_run[token] += 1
+            for r in range(step.read_start[token], step.read_start[token + 1]):
+                instance = trace.on_device[step.reads[r]]
+                if instance < 0:
+                    return -1
+                trace.last[instance] = k
+                trace.uses[instance] += 1
+                trace.used[place] = instance
+                place += 1
+            newest = k
+            for w in range(step.write_start[token], step.write_start[token + 1]):
+                t = step.writes[w]
+                trace.tensor[made], trace.is_host[made], trace.first[made] = t, False, k
+                trace.last[made] = -1 if step.optional[t] else k
+                over = step.takes_over[t]
+                trace.takes[made] = trace.on_device[over] if over >= 0 else -1
+                trace.uses[made] = 1
+                trace.on_device[t] = made
+                made += 1
+            continue
+        out = token < num_ops + num_tensors
+        t = token - num_ops if out else token - num_ops - num_tensors
+        instance = trace.on_device[t] if out else trace.on_host[t]
+        if instance < 0:
+            return -1
+        trace.last[instance] = k
+        trace.uses[instance] += 1
+        trace.used[place] = instance
+        place += 1
+        trace.tensor[made], trace.is_host[made], trace.first[made] = t, out, k
+        trace.last[made], trace.takes[made], trace.uses[made] = k, -1, 1
+        if out:
+            trace.on_host[t] = made
+        else:
+            trace.on_device[t] = made
+        made += 1
+    trace.made_by[num] = made
+    trace.reads_at[num] = place
+    for i in range(num_ops):
+        if trace.times_run[i] == 0:
+            return -1
+    for t in range(num_tensors):
+        if step.result[t]:
+            if trace.on_device[t] < 0:
+                return -1
+            trace.last[trace.on_device[t]] = num  # never freed
+    return made
+
+
+@njit(cache=True)
+def _next(tokens: Any, num: int, at: int, low: int, high: int) -> int:
+    """The first position behind `at` with a token in ``[low, high)``; `num` for none."""
+    at += 1
+    while at < num and not (low <= tokens[at] < high):
+        at += 1
+    return at
+
+
+@njit(cache=True)
+def evaluate(step: Step, tokens: Any, num: int, trace: Trace) -> Any:
+    """(makespan in s, bytes over budget, position of the most); makespan is -1 where illegal.
+
+    Over budget are the bytes that a run lacks when nothing else is left to end; it starts all the
+    same, and the times are those of a device with just so much more memory.
+    O(tokens + reads + writes) time.
+    """
+    made = link_instances(step, tokens, num, trace)
+    if made < 0:
+        return -1.0, 0, -1
+    num_ops, num_tensors = step.op_s.size, step.size.size
+    used = 0
+    for i in range(made):
+        trace.held[i] = step.size[trace.tensor[i]]
+        trace.ready[i] = trace.first[i] < 0
+        if trace.first[i] < 0 and trace.last[i] >= 0:
+            used += trace.held[i]
+    worst, worst_at = max(0, used - step.device_room), 0
+    host_used = 0
+    # Of each queue: the next run, the one that runs, its end, and whether the next lacks memory.
+    head, running, until_s, parked = trace.head, trace.running, trace.until_s, trace.parked
+    low, high = trace.low, trace.high
+    low[0], high[0] = 0, num_ops
+    low[1], high[1] = num_ops, num_ops + num_tensors
+    low[2], high[2] = num_ops + num_tensors, num_ops + 2 * num_tensors
+    for q in range(3):
+        head[q] = _next(tokens, num, -1, low[q], high[q])
+        running[q] = -1
+    now_s, begun, forced = 0.0, -1, -1
+    while True:
+        for q in range(3):
+            parked[q] = False
+        while True:  # starts, by place in the sequence
+            k, chosen = num, -1
+            for q in range(3):
+                at = head[q]
+                if at >= k or running[q] >= 0 or parked[q]:
+                    continue
+                if q > 0 and trace.follows[at] > begun:
+                    continue
+                for r in range(trace.reads_at[at], trace.reads_at[at + 1]):
+                    if not trace.ready[trace.used[r]]:
+                        break
+                else:
+                    k, chosen = at, q
+            if chosen < 0:
+                break
+            need, scratch, saves = 0, 0, False
+            for i in range(trace.made_by[k], trace.made_by[k + 1]):
+                if trace.last[i] >= 0:
+                    size = step.size[trace.tensor[i]]
+                    need += size
+                    if chosen == COMPUTE:
+                        saves = saves or step.optional[trace.tensor[i]]
+                        source = trace.takes[i]
+                        if source >= 0 and trace.last[source] == k and trace.uses[source] == 1:
+                            need -= min(size, step.size[trace.tensor[source]])
+            if chosen == COMPUTE:
+                scratch = step.saving_workspace[tokens[k]] if saves else step.workspace[tokens[k]]
+                need += scratch
+            if chosen == D2H:
+                lacks = host_used + need - step.host_room
+            else:
+                lacks = used + need - step.device_room
+            if lacks > 0 and k != forced:
+                parked[chosen] = True
+                continue
+            if lacks > worst:
+                worst, worst_at = lacks, k
+            forced = -1
+            if chosen == D2H:
+                host_used += need
+            else:
+                used += need
+            lasts = 0.0
+            if chosen == COMPUTE:
+                lasts = step.op_s[tokens[k]]
+                begun = k
+                for i in range(trace.made_by[k], trace.made_by[k + 1]):
+                    source = trace.takes[i]
+                    if trace.last[i] < 0 or source < 0 or trace.last[source] != k:
+                        continue
+                    if trace.uses[source] == 1:
+                        trace.held[source] -= min(
+                            step.size[trace.tensor[i]], step.size[trace.tensor[source]]
+                        )
+            elif chosen == D2H:
+                lasts = step.out_s[tokens[k] - num_ops]
+            else:
+                lasts = step.back_s[tokens[k] - num_ops - num_tensors]
+            trace.memory[k], trace.scratch[k] = used, scratch
+            trace.start_s[k], trace.end_s[k] = now_s, now_s + lasts
+            running[chosen], until_s[chosen] = k, now_s + lasts
+            head[chosen] = _next(tokens, num, k, low[chosen], high[chosen])
+        later_s = np.inf
+        for q in range(3):
+            if running[q] >= 0 and until_s[q] < later_s:
+                later_s = until_s[q]
+        if later_s == np.inf:
+            forced = num
+            for q in range(3):
+                if parked[q] and head[q] < forced:
+                    forced = head[q]
+            if forced == num:
+                break
+            continue
+        now_s = later_s
+        for q in range(3):
+            k = running[q]
+            if k < 0 or until_s[q] != now_s:
+                continue
+            running[q] = -1
+            used -= trace.scratch[k]
+            for r in range(trace.reads_at[k], trace.reads_at[k + 1]):
+                i = trace.used[r]
+                trace.uses[i] -= 1
+                if trace.uses[i] == 0 and trace.last[i] < num:
+                    if trace.is_host[i]:
+                        host_used -= trace.held[i]
+                    else:
+                        used -= trace.held[i]
+            for i in range(trace.made_by[k], trace.made_by[k + 1]):
+                trace.ready[i] = True
+                trace.uses[i] -= 1
+                if trace.uses[i] == 0 and 0 <= trace.last[i] < num:
+                    if trace.is_host[i]:
+                        host_used -= trace.held[i]
+                    else:
+                        used -= trace.held[i]
+    return now_s, worst, worst_at

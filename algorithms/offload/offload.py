@@ -1,0 +1,236 @@
+"""Keep, recompute or offload, per tensor: the planner that trades all three for each other."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from schedsim.chain import Chain
+from schedsim.errors import DeadlockError, SchedsimError
+from schedsim.graph import Graph
+from schedsim.offloading import LinkLike, Offloading
+from schedsim.plans import ANY_SCHEDULE, Plan, make_plan, with_candidates
+from schedsim.schedule import Schedule
+from schedsim.simulator import simulate
+
+from ..store_all import store_all
+from ._bound import CopyBound, copy_bound
+from ._search import Search, load_kernels
+from ._starts import chain_starts, graph_starts
+from ._step import make_step, token_names
+
+# Of the time allowed: for the bound; for schedules of a graph without copies.
+_BOUND_SHARE, _STARTS_SHARE = 0.2, 0.4
+# Of what was found, how many the engine is asked about where it refuses the first.
+_TRIED = 8
+
+
+COPIES_IN_ORDER = "fixed order of first runs, with copies on this link"
+COPIES = "any schedule with copies on this link"
+
+
+def copies_scope(workload: Chain | Graph) -> str:
+    """The class of schedules that the bound speaks of: a chain has one order of first runs."""
+    return COPIES if isinstance(workload, Chain) else COPIES_IN_ORDER
+
+
+def offload(
+    workload: Chain | Graph,
+    budget_bytes: int,
+    *,
+    link: LinkLike,
+    host_bytes: int | str | None = None,
+    host_latency_s: float | None = None,
+    time_limit_s: float = 6.0,
+    seed: int = 0,
+    num_threads: int | None = None,
+    max_moves: int | None = None,
+    gap: float = 0.0,
+) -> Plan:
+    """The fastest schedule found that keeps, recomputes and offloads within `budget_bytes`.
+
+    It begins with schedules without copies: that of the budget, and those of larger budgets, which
+    recompute less (of a chain from the exact curve, of a graph from local search). Each is brought
+    within the budget by moving to the host what is unused longest for the time of its copies, out
+    right behind its last use and back just in time. The best are annealed: copies come, go and
+    move; repeated runs are dropped and what they made is kept or copied; copies are replaced by
+    repeated runs. Every neighbour is timed by the rules of the engine, on both links at once.
+
+    The plan without copies at the same budget is always a candidate, so that the outcome is never
+    worse. The engine has the last word on memory and time.
+
+    Parameters
+    ----------
+    link
+        A `schedsim.transfers.Link`, a text (``"pcie4"``, ``"25GB/s"``), or a pair of these: to the
+        host, and back.
+    host_bytes
+        Pinned host memory allowed; no limit by default.
+    host_latency_s
+        Seconds that every copy takes besides, of links given as a text.
+    time_limit_s
+        Stops earlier where the bound is met. Interrupting gives the best plan so far.
+    seed
+        Of all random choices; runs are the same where `max_moves` ends the search, not the time.
+    num_threads
+        Walkers at work at a time; all cores by default.
+    max_moves
+        Of all walkers together.
+    gap
+        To the proven bound, at which to stop.
+
+    Returns
+    -------
+    Plan
+        Its options store the link, so that `schedsim simulate` replays it. The bound holds for any
+        schedule with copies of a chain, and for those in the order of first runs of a graph: what
+        memory and link together cannot carry across the first run of one op is computed again.
+
+    Raises
+    ------
+    SchedsimError
+        `link` or `host_bytes` cannot be read, or the graph has several queues already.
+
+    Notes
+    -----
+    A move takes O(runs + reads). Source: the claims of Beaumont, Eyraud-Dubois & Shilova,
+    "Efficient Combination of Rematerialization and Offloading for Training DNNs" (POFO, NeurIPS
+    2021), by another method; the bound is our own.
+
+    Examples
+    --------
+    >>> from schedsim import Chain
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> from schedsim.transfers import Link
+    >>> plan = offload(chain, 5, link=Link(1), time_limit_s=1)
+    >>> plan.makespan_s, plan.status  # 13 without copies
+    (8.0, 'optimal')
+    """
+    offloading = Offloading.over(link, host_bytes=host_bytes, latency_s=host_latency_s)
+    load_kernels()
+    started = time.perf_counter()
+    graph = workload.graph
+    if not graph.one_queue:
+        raise SchedsimError(
+            f"{graph.name} uses several queues or pools already",
+            hint="give the workload without copies; the planner adds them",
+        )
+    everything = store_all(workload, budget_bytes)
+    if everything.feasible:
+        return replace(
+            everything,
+            planner="offload",
+            options={**offloading.to_options(), "chosen": "store_all"},
+        )
+    until = started + time_limit_s
+    step = make_step(graph, budget_bytes, offloading)
+    bound = copy_bound(graph, step, budget_bytes, time_limit_s=_BOUND_SHARE * time_limit_s)
+    if isinstance(workload, Chain):
+        plans, starts = chain_starts(workload, budget_bytes, _STARTS_SHARE * time_limit_s)
+    else:
+        plans, starts = graph_starts(
+            workload, budget_bytes, _STARTS_SHARE * time_limit_s, seed, num_threads
+        )
+    peak = simulate(workload, Schedule.store_all(workload)).peak_bytes
+    search = Search(
+        graph, step, seed=seed, num_threads=num_threads or os.cpu_count() or 1, peak_bytes=peak
+    )
+    search.enough_s = max(graph.store_all_s, bound.bound_s) * (1 + gap) * (1 + 1e-12)
+    interrupted = False
+    if bound.bound_s != float("inf"):
+        search.start(starts, max(until, time.perf_counter() + 0.1 * time_limit_s))
+        interrupted = search.run(until, max_moves)
+    made = _finish(workload, budget_bytes, search, bound, offloading, plans, started, seed)
+    options = {**made.options, "moves": search.moves, "time_limit_s": time_limit_s}
+    if interrupted:
+        options["interrupted"] = True
+    made = replace(made, options=options)
+    return with_candidates(made, [*plans, made], planning_s=time.perf_counter() - started)
+
+
+def _finish(
+    workload: Chain | Graph,
+    budget_bytes: int,
+    search: Search,
+    bound: CopyBound,
+    offloading: Offloading,
+    plans: list[Plan],
+    started: float,
+    seed: int,
+) -> Plan:
+    """The best plan of the search and of those without copies, after the engine's replay."""
+    without = min(
+        (plan for plan in plans if plan.makespan_s is not None),
+        key=lambda plan: plan.makespan_s or 0.0,
+        default=None,
+    )
+    best: Schedule | None = None if without is None else without.schedule
+    best_s = float("inf") if without is None else without.makespan_s or 0.0
+    chosen = "recompute" if without is not None else "offload"
+    for makespan_s, excess, tokens in search.found[:_TRIED]:
+        if excess or makespan_s >= best_s:
+            break
+        schedule = Schedule.from_names(token_names(workload.graph, tokens))
+        try:
+            told = offloading.simulate(workload, schedule, budget_bytes)
+        except DeadlockError:  # the engine has the last word
+            continue
+        if told.peak_bytes <= budget_bytes and told.makespan_s < best_s:
+            best, best_s, chosen = schedule, told.makespan_s, "offload"
+            break
+    least, binding = None, None
+    if best is None:
+        known = [plan for plan in plans if plan.min_feasible_bytes is not None]
+        least_plan = min(known, key=lambda plan: plan.min_feasible_bytes or 0, default=None)
+        if least_plan is not None:
+            least, binding = least_plan.min_feasible_bytes, least_plan.binding_op
+        over = min((row[1] for row in search.found if row[1]), default=None)
+        if over is not None and (least is None or budget_bytes + over < least):
+            least, binding = _least(workload, search, offloading, budget_bytes, least, binding)
+    options: dict[str, Any] = {"chosen": chosen}
+    if bound.op:
+        options["bound_at"] = bound.op
+    bound_s = bound.bound_s if np.isfinite(bound.bound_s) else workload.graph.store_all_s
+    if not np.isfinite(bound.bound_s):
+        options["infeasible"] = f"proven over {copies_scope(workload)}"
+    return make_plan(
+        workload,
+        budget_bytes,
+        best,
+        planner="offload",
+        started=started,
+        options=options,
+        lower_bound_s=bound_s,
+        bound_scope=copies_scope(workload) if bound.op else ANY_SCHEDULE,
+        min_feasible_bytes=least,
+        binding_op=binding,
+        seed=seed,
+        offloading=offloading,
+    )
+
+
+def _least(
+    workload: Chain | Graph,
+    search: Search,
+    offloading: Offloading,
+    budget_bytes: int,
+    least: int | None,
+    binding: str | None,
+) -> tuple[int | None, str | None]:
+    """(a smaller budget at which a sequence found runs in the engine, its tightest op)."""
+    for _, excess, tokens in search.found[:_TRIED]:
+        budget = budget_bytes + excess
+        if least is not None and budget >= least:
+            break
+        schedule = Schedule.from_names(token_names(workload.graph, tokens))
+        try:
+            told = offloading.simulate(workload, schedule, budget)
+        except DeadlockError:
+            continue
+        return told.peak_bytes, told.peak_op
+    return least, binding

@@ -1,0 +1,168 @@
+"""POET: which ops to run again and which tensors to page out, as a mixed-integer programme."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from schedsim.errors import PlannerLimitError, SchedsimError
+from schedsim.graph import Graph
+from schedsim.offloading import LinkLike, Offloading
+from schedsim.plans import ANY_SCHEDULE, Plan, make_plan
+from schedsim.schedule import Schedule
+
+from ..graphs._scaling import byte_units
+from ..graphs._staged_model import num_variables
+from ..store_all import store_all
+from ._bound import copy_bound
+from ._paging_model import build_paging_model
+from ._search import Search, load_kernels
+from ._step import make_step, token_names
+from .offload import COPIES_IN_ORDER
+
+# Beyond this HiGHS finds nothing in minutes; one with paging has some five times as many.
+MAX_VARIABLES = 60_000
+_BOUND_SHARE = 0.1
+_POLISH_S = 0.2
+# The step lasts this many units of time: beside it the solver's tolerance is small.
+_UNITS = 1e4
+
+
+def poet(
+    graph: Graph,
+    budget_bytes: int,
+    *,
+    link: LinkLike,
+    host_bytes: int | str | None = None,
+    host_latency_s: float | None = None,
+    time_limit_s: float = 30.0,
+    seed: int = 0,
+    polish: bool = True,
+) -> Plan:
+    """The fastest staged schedule with paging within `budget_bytes`, by integer programming.
+
+    Runs are those of `checkmate`: a stage for each first run, in which earlier ops may run again
+    once. Beside them tensors flow to the host and back, over one stage or several; a stage lasts as
+    long as the longest of its runs and its flows. The answer's copies are put into a sequence and
+    timed by the engine, which knows no stages, so that its time may be less or more than that of
+    the programme.
+
+    Parameters
+    ----------
+    link, host_bytes, host_latency_s
+        As of `offload`.
+    time_limit_s
+        Of the solver; the best answer by then is taken.
+    seed
+        Of the polishing.
+    polish
+        Anneal the answer for a moment, as `offload` does: it takes away what stages cost.
+
+    Returns
+    -------
+    Plan
+        Its bound is that of `offload`, over all schedules in this order with copies.
+
+    Raises
+    ------
+    PlannerLimitError
+        The graph is too large for the solver.
+    SchedsimError
+        `link` cannot be read, or the graph has several queues already.
+
+    Notes
+    -----
+    O(ops (ops + tensors + reads)) variables. Source: Patil et al., "POET: Training Neural Networks
+    on Tiny Devices with Integrated Rematerialization and Paging", ICML 2022 (arXiv 2207.07697),
+    which minimises energy; see ``_paging_model.py`` for what differs.
+
+    Examples
+    --------
+    >>> from schedsim import Chain
+    >>> from schedsim.transfers import Link
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> poet(chain.graph, 5, link=Link(1)).makespan_s  # 11 without paging
+    8.0
+    """
+    offloading = Offloading.over(link, host_bytes=host_bytes, latency_s=host_latency_s)
+    load_kernels()
+    started = time.perf_counter()
+    if not graph.one_queue:
+        raise SchedsimError(
+            f"{graph.name} uses several queues or pools already",
+            hint="give the workload without copies; the planner adds them",
+        )
+    everything = store_all(graph, budget_bytes)
+    if everything.feasible:
+        return replace(everything, planner="poet", options=offloading.to_options())
+    if num_variables(graph, 1) > MAX_VARIABLES:
+        raise PlannerLimitError(
+            f"{graph.name!r}: {graph.num_ops} ops need more than {MAX_VARIABLES:,} variables",
+            hint="poet is for some dozens of ops; use --planner offload",
+        )
+    step = make_step(graph, budget_bytes, offloading)
+    bound = copy_bound(graph, step, budget_bytes, time_limit_s=_BOUND_SHARE * time_limit_s)
+    options: dict[str, Any] = {"time_limit_s": time_limit_s, "polish": polish}
+    best: Schedule | None = None
+    excess_bytes: int | None = None
+    if math.isinf(bound.bound_s):
+        options["infeasible"] = f"proven over {COPIES_IN_ORDER}"
+    else:
+        best, excess_bytes, told = _solve(
+            graph, budget_bytes, offloading, started + time_limit_s, seed, polish
+        )
+        options.update(told)
+    return make_plan(
+        graph,
+        budget_bytes,
+        best,
+        planner="poet",
+        started=started,
+        options=options,
+        lower_bound_s=bound.bound_s if np.isfinite(bound.bound_s) else graph.store_all_s,
+        bound_scope=COPIES_IN_ORDER if bound.op else ANY_SCHEDULE,
+        min_feasible_bytes=budget_bytes + excess_bytes if best is None and excess_bytes else None,
+        seed=seed,
+        offloading=offloading,
+    )
+
+
+def _solve(
+    graph: Graph,
+    budget_bytes: int,
+    offloading: Offloading,
+    until: float,
+    seed: int,
+    polish: bool,
+) -> tuple[Schedule | None, int | None, dict[str, Any]]:
+    """(schedule, bytes that the answer lacks, what to record)."""
+    arrays = graph.arrays
+    step = make_step(graph, budget_bytes, offloading)
+    sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
+    byte_unit, whole = byte_units(np.concatenate(sizes), max(1, budget_bytes))
+    room = (budget_bytes - graph.static_bytes) / byte_unit
+    room = math.floor(room) if whole else room * (1 - 1e-6)
+    unit_s = graph.store_all_s / _UNITS or 1.0
+    model = build_paging_model(graph, step, byte_unit, room, unit_s, step.host_room / byte_unit)
+    answer = model.programme.solve(max(0.1, until - time.perf_counter()))
+    told: dict[str, Any] = {"solved": answer.finished}
+    if answer.x is None:
+        told["infeasible"] = "the programme has no answer" if answer.infeasible else "none in time"
+        return None, None, told
+    found = model.tokens(graph, answer.x)
+    cost = np.concatenate(model.programme.columns["cost"])
+    told["programme_s"] = float(cost @ answer.x) * unit_s
+    search = Search(graph, step, seed=seed, num_threads=1, peak_bytes=budget_bytes)
+    search.consider(np.array(found, dtype=np.int64))
+    if search.best is not None:
+        told["replayed_s"] = search.best[0]
+    if polish:
+        search.run(time.perf_counter() + _POLISH_S, None)
+    if search.best is None:
+        return None, min((row[1] for row in search.found), default=None), told
+    return Schedule.from_names(token_names(graph, search.best[1])), None, told

@@ -1,0 +1,137 @@
+"""What a schedule asks of an allocator, in order: the storage of tensors, and workspaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SchedsimError
+from ..queues import DEVICE
+
+if TYPE_CHECKING:
+    from ..simulation import Simulation
+
+# What comes first of all that happens with one event of the simulation.
+_FREE_RESULT, _ASK_INPUT, _FREE_WORKSPACE, _FREE_TENSOR, _ASK_TENSOR, _ASK_WORKSPACE = range(6)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Requests and releases of memory.
+
+    Attributes
+    ----------
+    items : (num_requests,) int64
+        ``i`` asks for the bytes of item i, ``~i`` gives them back.
+    events : (num_requests,) int64
+        The event of the simulation with which each comes, ascending; -1 before the first.
+    item_bytes : (num_items,) int64
+        As asked for, not rounded.
+    item_stream : (num_items,) int64
+        The stream on whose order the item is used; a block never goes from one to another.
+    item_names : tuple of str
+        Of the tensor, ``static bytes``, or ``workspace of`` an op.
+    num_events, num_streams : int
+        Events of the simulation; streams.
+    """
+
+    items: NDArray[np.int64]
+    events: NDArray[np.int64]
+    item_bytes: NDArray[np.int64]
+    item_stream: NDArray[np.int64]
+    item_names: tuple[str, ...]
+    num_events: int
+    num_streams: int = 1
+
+    def repeated(self, num_steps: int) -> Requests:
+        """The same step again and again; static bytes are asked for once."""
+        before = int(np.searchsorted(self.events, 0))
+        items, events = self.items[before:], self.events[before:]
+        shift = np.repeat(np.arange(num_steps, dtype=np.int64) * self.num_events, events.size)
+        return Requests(
+            np.concatenate([self.items[:before], np.tile(items, num_steps)]),
+            np.concatenate([self.events[:before], np.tile(events, num_steps) + shift]),
+            self.item_bytes,
+            self.item_stream,
+            self.item_names,
+            self.num_events * num_steps,
+            self.num_streams,
+        )
+
+
+def requests_of(simulation: Simulation, pool: str = DEVICE) -> Requests:
+    """What a simulated schedule asks of the memory of `pool`.
+
+    Static bytes are one request before the first run. A run asks for its outputs, then for its
+    workspace, on the stream of its queue; at its end it gives back the workspace, then what nobody
+    reads any more. An output in place takes the storage of its input, which from the beginning is
+    as large as the largest tensor that it ever holds.
+
+    Notes
+    -----
+    O(n log n) for n tensor instances and runs.
+    """
+    if pool not in simulation.pool_names:
+        raise SchedsimError(
+            f"no memory pool {pool!r} in this simulation",
+            hint=f"one of {', '.join(simulation.pool_names)}",
+        )
+    arrays, number = simulation._graph.arrays, simulation.pool_names.index(pool)
+    tensor, first, _, _, _ = simulation._instances
+    owner, size, made, freed = _storages(simulation)
+    mine = (arrays.tensor_pool[tensor] == number) & (made < freed) & (size > 0)
+    storages = np.flatnonzero(mine & (owner == np.arange(owner.size)))
+    runs = simulation._runs
+    works = np.flatnonzero((arrays.op_pool[runs] == number) & (simulation._workspace > 0))
+    asks = np.concatenate([np.maximum(made[storages], 0), simulation._event_of[2 * works]])
+    ends = np.concatenate([freed[storages], simulation._event_of[2 * works + 1]])
+    work = np.arange(asks.size) >= storages.size
+    given = np.concatenate([made[storages] < 0, np.zeros(works.size, dtype=bool)])
+    asks_kind = np.where(work, _ASK_WORKSPACE, np.where(given, _ASK_INPUT, _ASK_TENSOR))
+    last = ends >= 2 * simulation.num_runs
+    ends_kind = np.where(work, _FREE_WORKSPACE, np.where(last, _FREE_RESULT, _FREE_TENSOR))
+    items = np.arange(asks.size, dtype=np.int64)
+    items, events, kinds = (
+        np.concatenate(pair) for pair in ((items, ~items), (asks, ends), (asks_kind, ends_kind))
+    )
+    order = np.lexsort((np.where(items < 0, ~items, items), kinds, events))
+    items, events = items[order], events[order]
+    item_bytes = np.concatenate([size[storages], simulation._workspace[works]])
+    queues = arrays.op_queue[runs]
+    streams = np.concatenate([queues[first[storages]], queues[works]])
+    names = [arrays.tensor_names[t] for t in tensor[storages]]
+    names += [f"workspace of {simulation._graph.op_names[op]}" for op in runs[works]]
+    static = int(arrays.pool_static_bytes[number])
+    if static:
+        items = np.concatenate([[len(names)], items])
+        events = np.concatenate([[-1], events])
+        item_bytes = np.append(item_bytes, static)
+        streams = np.append(streams, 0)
+        names.append("static bytes")
+    return Requests(
+        items=items.astype(np.int64),
+        events=events.astype(np.int64),
+        item_bytes=item_bytes.astype(np.int64),
+        item_stream=streams.astype(np.int64),
+        item_names=tuple(names),
+        num_events=2 * simulation.num_runs,
+        num_streams=len(simulation.queue_names),
+    )
+
+
+def _storages(simulation: Simulation) -> tuple[NDArray[np.int64], ...]:
+    """Of each instance the one whose storage it has; that storage's size, making and freeing."""
+    tensor, _, _, source, _ = simulation._instances
+    made, freed, shared = (np.array(column) for column in simulation.instance_events)
+    owner = np.arange(tensor.size, dtype=np.int64)
+    size = simulation._graph.arrays.tensor_bytes[tensor]
+    # Sources stand before what takes them over, so that owners are known in this order.
+    for i in np.flatnonzero((shared > 0) & (made < freed)).tolist():
+        root = owner[source[i]]
+        owner[i] = root
+        size[root] = max(size[root], size[i])
+        freed[root] = freed[i]
+    return owner, size, made, freed

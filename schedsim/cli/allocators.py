@@ -1,0 +1,144 @@
+"""``--allocator`` and ``--alloc-conf``, and what is said of an allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..allocators import ALLOCATORS, EXACT, Allocation, CachingOptions, allocate
+from ..allocators.planning import NUM_STEPS
+from ..errors import SchedsimError
+from ..plans import Plan
+from ..queues import queue_of
+from ..simulator import Simulation
+from ..units import format_bytes
+
+
+def allocator_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--allocator`` and ``--alloc-conf``."""
+    function = click.option(
+        "--alloc-conf",
+        metavar="CONF",
+        help="Of cuda-caching, as in PYTORCH_ALLOC_CONF: expandable_segments:True,...",
+    )(function)
+    return click.option(
+        "--allocator",
+        type=click.Choice([EXACT, *ALLOCATORS]),
+        help="Count what this allocator reserves; exact (default) counts tensors alone.",
+    )(function)
+
+
+def read_options(allocator: str | None, alloc_conf: str | None) -> dict[str, Any]:
+    """The options of `schedsim.allocate` that `alloc_conf` means."""
+    if alloc_conf is None:
+        return {}
+    if allocator != "cuda-caching":
+        raise SchedsimError(
+            "--alloc-conf is of --allocator cuda-caching", hint="add it, or leave --alloc-conf out"
+        )
+    options = CachingOptions.parse(alloc_conf)
+    fields = {name: getattr(options, name) for name in CachingOptions.__dataclass_fields__}
+    return {name: value for name, value in fields.items() if value}
+
+
+def of_plan(plan: Plan | None) -> tuple[str | None, dict[str, Any]]:
+    """The allocator that a plan was made for, and its options."""
+    if plan is None or "allocator" not in plan.options:
+        return None, {}
+    return str(plan.options["allocator"]), dict(plan.options.get("allocator_options", {}))
+
+
+def allocator_words(plan: Plan) -> list[str]:
+    """The arguments that ask for the plan's allocator again."""
+    name, options = of_plan(plan)
+    if name is None:
+        return []
+    conf = ["--alloc-conf", str(CachingOptions(**options))] if options else []
+    return ["--allocator", name, *conf]
+
+
+def allocations(
+    simulation: Simulation, allocator: str, budget_bytes: int | None, options: dict[str, Any]
+) -> dict[str, Allocation]:
+    """One allocation per device of the simulation: on one of the budget's size, where it is needed.
+
+    Without limit first: a device that is never full does not wait for memory to be returned.
+    """
+    found = {}
+    for pool in filter(queue_of, simulation.pool_names):
+        given = dict(options, pool=pool, num_steps=NUM_STEPS)
+        found[pool] = allocate(simulation, allocator, **given)
+        if budget_bytes is not None and found[pool].peak_reserved_bytes > budget_bytes:
+            found[pool] = allocate(simulation, allocator, capacity_bytes=budget_bytes, **given)
+    return found
+
+
+def describe(pool: str, found: Allocation) -> list[tuple[str, str]]:
+    """Facts for people."""
+    where = "" if pool == "device" else f" on {pool}"
+    peak = found.peak_reserved_bytes
+    extra = f"{found.extra:+.2%}".replace("%", " %")
+    facts = [
+        ("reserved", f"{format_bytes(peak)}{where} by {found.allocator}, {extra} over requested"),
+        ("  allocated", format_bytes(found.peak_allocated_bytes)),
+        ("  stuck", f"{format_bytes(int(found.stuck_bytes.max(initial=0)))} at most"),
+    ]
+    if found.num_emptied:
+        facts.append(("  emptied", f"{found.num_emptied} times, as the device was full"))
+    if not found.fits:
+        facts.append(("  fails", f"asking for {found.failed_item}"))
+    return facts
+
+
+def document(found: Allocation) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "allocator": found.allocator,
+        "options": dict(found.options),
+        "peak_reserved_bytes": found.peak_reserved_bytes,
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "requested_bytes": found.bound_bytes,
+        "fragmentation": found.fragmentation_at_peak,
+        "stuck_bytes": int(found.stuck_bytes.max(initial=0)),
+        "fits": found.fits,
+        "failed_item": found.failed_item,
+        "num_emptied": found.num_emptied,
+        "num_segments": found.num_segments,
+    }
+
+
+def check_allocator(
+    simulation: Simulation,
+    plan: Plan | None,
+    budget_bytes: int | None,
+    allocator: str | None,
+    alloc_conf: str | None,
+) -> tuple[dict[str, Allocation], list[str]]:
+    """What the allocator that is asked for, or else the plan's, reserves, and what is wrong."""
+    options = read_options(allocator, alloc_conf)
+    if allocator is None:
+        allocator, options = of_plan(plan)
+    if allocator is None or allocator == EXACT:
+        return {}, []
+    found = allocations(simulation, allocator, budget_bytes, options)
+    return found, _problems(found, plan, budget_bytes)
+
+
+def _problems(
+    found: dict[str, Allocation], plan: Plan | None, budget_bytes: int | None
+) -> list[str]:
+    """What is wrong: too little memory, or not what the plan says."""
+    wrong = []
+    for pool, one in found.items():
+        if not one.fits:
+            size = format_bytes(budget_bytes or 0)
+            wrong.append(f"{one.allocator} runs out of memory on a {pool} of {size}")
+    said = None if plan is None else plan.options.get("reserved_bytes")
+    one = found.get("device", next(iter(found.values())))
+    if said is not None and one.fits and (one.allocator, dict(one.options)) == of_plan(plan):
+        got = one.peak_reserved_bytes
+        if said != got:
+            wrong.append(f"the plan says {said} bytes reserved, the replay {got}")
+    return wrong
