@@ -26,7 +26,7 @@ SOURCE = Source(
     what="optimality among persistent schedules; the gain over the best equal segments",
 )
 NETWORKS = (("resnet-50", 64), ("resnet-101", 64), ("resnet-152", 64), ("gpt2-medium", 8))
-BUNDLE = 10_000
+BUNDLE = 1000
 
 
 @cache

@@ -12,16 +12,15 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from _claims import Claim, Instances, Source, main
 from _common import store_all
-from schedsim.allocators import CachingOptions, Requests, allocate, play
 
 import schedsim
 from schedsim import Chain, simulate
+from schedsim.allocators import CachingOptions, Requests, allocate, play
 from schedsim.workloads import WorkloadOptions, build_workload
 
 SOURCE = Source(
     title="PyTorch's caching allocator of CUDA memory",
     what="documented sizes of blocks and segments; what a batch that grows takes",
-    fast=True,
 )
 KIB, MIB = 2**10, 2**20
 
