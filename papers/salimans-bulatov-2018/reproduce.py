@@ -18,7 +18,6 @@ from schedsim.simulator import Simulation
 SOURCE = Source(
     title="Salimans & Bulatov 2018, gradient-checkpointing",
     what="10 times larger at 20 % more time, from the memory of one block",
-    fast=True,
 )
 # Read off resnet_test.png: MB without and with at 10 and at 19 blocks.
 REGULAR_MB, CHECKPOINTED_MB = {10: 3250, 19: 5920}, {10: 1390, 19: 1640}
