@@ -25,8 +25,8 @@ _MOST_COLUMNS = 1500
 # Bars narrower than this share of the width are drawn together with their neighbours of a kind, and
 # by themselves as wide as this.
 _THINNEST, _MARK = 1 / 4000, 1 / 1500
-# Bars of a row and a kind beyond which they have no white edge.
-_MOST_EDGES = 100
+# Bars wider than this share of the width have a white edge, which would cover thinner ones.
+_EDGED = 1 / 200
 # Up to so many pools have a panel each, by category; more share one, with a line each.
 _MOST_PANELS = 3
 # Colours of those lines, and of rows of kinds that have none.
@@ -180,11 +180,12 @@ def _draw_bars(
             if not chosen.size:
                 continue
             spans = _merged(start[chosen], end[chosen], width)
+            thin = float(np.median(end[chosen] - start[chosen]))
             axes.broken_barh(
                 spans,
                 (row - 0.42, 0.84),
                 facecolors=colour,
-                edgecolors="white" if chosen.size < _MOST_EDGES else "none",
+                edgecolors="white" if thin > width * _EDGED else "none",
                 linewidth=0.5,
                 rasterized=len(spans) > 20_000,
                 snap=False,  # to whole pixels, which loses the thinnest

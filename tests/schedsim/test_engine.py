@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -275,3 +276,41 @@ def test_a_slow_prefetch_is_the_critical_path():
         "d2h": {"input": 1, "end": 8.5},
         "h2d": {"turn": 2, "end": 2},
     }
+
+
+@given(seed=SEEDS, num_ops=st.integers(1, 12))
+@settings(max_examples=200, deadline=None)
+def test_without_capacities_less_work_delays_nothing(seed, num_ops):
+    """Some op becomes faster: no run starts later."""
+    rng = np.random.default_rng(seed)
+    graph = random_queue_graph(rng, num_ops)
+    schedule = random_queue_schedule(rng, graph)
+    ops = list(graph.ops)
+    chosen = int(rng.integers(0, len(ops)))
+    ops[chosen] = replace(ops[chosen], time_s=ops[chosen].time_s * rng.random())
+    faster = simulate(replace(graph, ops=tuple(ops)), schedule)
+    assert (faster.start_s <= simulate(graph, schedule).start_s).all()
+
+
+def test_within_capacities_less_work_can_take_longer():
+    """Graham's anomaly: what comes early takes the memory that something more urgent needs.
+
+    Of 2 bytes, big takes 2 while it runs, and y, which is fetched as soon as x is copied, takes 1
+    until it is used. A copy of 1.2 s lets big go first; after one of 0.5 s it has to wait.
+    """
+    ops = (
+        Op("w", time_s=1, writes={"s": 0}),
+        Op("big", time_s=1, workspace_bytes=2, reads=("s",)),
+        Op("fetch", time_s=2, writes={"y": 1}, reads=("x",), queue="link:0-1"),
+        Op("use", time_s=1, reads=("y",), queue="compute:1"),
+        Op("tail", time_s=3),
+    )
+
+    def makespan(copy_s: float) -> float:
+        copy = Op("copy", time_s=copy_s, writes={"x": 0}, queue="d2h")
+        graph = Graph("anomaly", (copy, *ops))
+        return simulate(graph, Schedule.store_all(graph), {"device": 2}).makespan_s
+
+    # big 1-2, tail 2-5, fetch 2-4, use 4-5; or fetch 0.5-2.5, use 2.5-3.5, big 3.5-4.5, tail
+    assert makespan(1.2) == 5
+    assert makespan(0.5) == 7.5
