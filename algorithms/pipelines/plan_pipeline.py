@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from schedsim.errors import UnsupportedError
 from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, make_order
+from schedsim.pipelines.plan_file import PIPELINE_PLAN_SCHEMA
 from schedsim.plans import OPTIMALITY_TOLERANCE, Status, installed_versions
 from schedsim.units import format_bytes, format_seconds
 
@@ -76,7 +77,7 @@ class PipelinePlan:
     def to_dict(self) -> dict[str, Any]:
         """The plan as the content of a ``schedsim.pipeline-plan/1`` file."""
         return {
-            "schema": "schedsim.pipeline-plan/1",
+            "schema": PIPELINE_PLAN_SCHEMA,
             "workload": self.pipeline.name,
             "num_micro_batches": self.pipeline.num_micro_batches,
             "num_devices": self.pipeline.num_devices,
@@ -109,12 +110,12 @@ class PipelinePlan:
         )
 
 
-def stage_plan_names(run: PipelineRun) -> list[list[list[str]]]:
-    """For each stage the plans that its micro-batches take in turn, as lists of runs."""
-    found = []
+def stage_plan_names(run: PipelineRun) -> list[list[str]]:
+    """For each stage the plans that its micro-batches take in turn, as names of runs."""
+    found: list[list[str]] = []
     for plan in run.plans:
         several = [plan] if isinstance(plan, StagePlan) else plan
-        found.append([list(one.backward) for one in several])
+        found.append([" ".join(one.backward) for one in several])
     return found
 
 
@@ -189,9 +190,11 @@ def plan_pipeline(
     can_fit = _can_fit(pipeline, fronts)
     if can_fit:
         run = select(pipeline).within(budget_bytes)
+    options: dict[str, Any] = {"partition": partition, "mix": mix, "max_points": max_points}
     owed = pipeline.num_devices - 1
     while can_fit and run is None and order == "zero-bubble" and owed > 0:
         owed -= 1
+        options["most_owed"] = owed
         facts = OrderFacts(pipeline, _order(pipeline, order, owed))
         run = select(pipeline).within(budget_bytes)
     if partition == "auto":
@@ -220,7 +223,7 @@ def plan_pipeline(
         bound_scope=scope,
         min_feasible_bytes=least,
         planning_s=time.perf_counter() - started,
-        options={"partition": partition, "mix": mix, "max_points": max_points},
+        options=options,
         versions=installed_versions(),
     )
 

@@ -98,8 +98,10 @@ class StageFrontiers:
     --------
     >>> from schedsim.workloads.synthetic import uniform
     >>> front = StageFrontiers(uniform(4), 10**9).front(0, 2)
-    >>> front.held_bytes.tolist(), (1000 * front.time_s).round().tolist()
-    ([16000000, 9000000, 8000000, 1000000, 0], [6.0, 7.0, 7.0, 8.0, 8.0])
+    >>> (front.held_bytes // 10**6).tolist(), (front.need_bytes // 10**6).tolist()
+    ([16, 8, 9, 0, 1, 0], [18, 18, 11, 18, 11, 11])
+    >>> (1000 * front.time_s).round().tolist()
+    [6.0, 7.0, 7.0, 8.0, 8.0, 9.0]
     """
 
     def __init__(

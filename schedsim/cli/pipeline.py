@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..units import format_bytes, format_bytes_short, format_seconds
-from .app import YES
+from .app import NO, YES
 from .inputs import Source, json_option, output_option
 from .pipeline_inputs import (
     PipelineOptions,
@@ -15,6 +15,7 @@ from .pipeline_inputs import (
     make_pipeline,
     pipeline_options,
     plan_pipeline,
+    replay,
 )
 from .show import percent, print_facts, print_json, print_table, working
 
@@ -36,16 +37,21 @@ def command(
 ) -> int:
     """Simulate a pipeline; with --mem, choose what each stage recomputes so that devices fit.
 
-    Exit code 1 where a device does not fit.
+    Exit code 1 where a device does not fit, or where a replay differs from its plan.
 
     \b
     schedsim pipeline --layers 96 --stages 8 --micro-batches 64
     schedsim pipeline --layers 96 --stages 8 --micro-batches 64 --mem 80GB --partition auto
+    schedsim pipeline --layers 96 --stages 8 --micro-batches 64 --replay plan.json
     schedsim plot pipeline --layers 8 --stages 4 --micro-batches 8 -o pipeline.svg
     """
     with working("planning the pipeline"):
-        pipeline, lines = make_pipeline(source, options)
-        found = plan_pipeline(pipeline, options, budget_bytes)
+        problems: list[str] = []
+        if options.replay is not None:
+            found, lines, problems = replay(source, options, budget_bytes)
+        else:
+            pipeline, lines = make_pipeline(source, options)
+            found = plan_pipeline(pipeline, options, budget_bytes)
     if output is not None:
         import json
 
@@ -59,6 +65,10 @@ def command(
     elif found.run is not None:
         click.echo()
         _show(found, found.run)
+    if problems:
+        click.echo(f"error: {'; '.join(problems)}", err=True)
+        click.echo("hint: is it the plan's workload, and its link?", err=True)
+        return NO
     return YES if found.feasible else explain_infeasible(found)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,6 +38,7 @@ class PipelineOptions:
     collectives: str | None
     free_outputs: bool
     waits_for_gradient: bool
+    replay: str | None
 
 
 def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,6 +95,7 @@ def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
             is_flag=True,
             help="Recompute only once the gradient is there, not in the wait for it.",
         ),
+        click.option("--replay", metavar="FILE", help="Replay a plan that -o wrote, and check it."),
         budget_option(required=False),
     ]
     wrapped: Callable[..., Any] = workload_options(command)
@@ -224,6 +227,46 @@ def plan_pipeline(
             f"--partition auto does not go with --recompute {way}", hint="use --recompute auto"
         )
     return fixed.fixed_recomputation(pipeline, budget_bytes, order=options.order, way=way)
+
+
+def replay(
+    source: Source, options: PipelineOptions, budget_bytes: int | None
+) -> tuple[PipelinePlan, tuple[str, ...], list[str]]:
+    """The plan of ``--replay`` simulated again, what was assumed, and what is not as it says."""
+    from ..algorithms.pipelines.fixed_recomputation import replayed
+    from ..pipelines.plan_file import read_pipeline_plan
+
+    assert options.replay is not None
+    saved = read_pipeline_plan(options.replay)
+    for flag, given, said in (
+        ("--stages", options.num_devices, saved.num_devices),
+        ("--micro-batches", options.num_micro_batches, saved.num_micro_batches),
+    ):
+        if given != said:
+            raise SchedsimError(
+                f"{flag} {given}, but the plan is for {said}", hint=f"{flag} {said}"
+            )
+    if budget_bytes is not None or options.recompute is not None:
+        raise SchedsimError(
+            "--replay does not go with --mem or --recompute", hint="the plan has chosen already"
+        )
+    layers = [b - a for a, b in pairwise(saved.cuts)]
+    options = replace(
+        options,
+        order=saved.order_name,
+        num_chunks=max(1, len(layers) // saved.num_devices),
+        partition=",".join(map(str, layers)),
+    )
+    pipeline, lines = make_pipeline(source, options)
+    found = replayed(pipeline, saved)
+    assert found.run is not None
+    problems = []
+    if found.run.peak_bytes != saved.peak_bytes:
+        problems.append(f"the plan says peak {saved.peak_bytes}, the replay {found.run.peak_bytes}")
+    seconds = found.run.makespan_s
+    if abs(seconds - saved.makespan_s) > 1e-9 * seconds:
+        problems.append(f"the plan says step time {saved.makespan_s} s, the replay {seconds} s")
+    return found, lines, problems
 
 
 def explain_infeasible(found: PipelinePlan) -> int:

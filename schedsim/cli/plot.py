@@ -33,6 +33,7 @@ from .pipeline_inputs import (
     make_pipeline,
     pipeline_options,
     plan_pipeline,
+    replay,
 )
 from .show import working
 
@@ -213,8 +214,11 @@ def pipeline_(
     from ..plot_pipeline import draw_pipeline
 
     with working("planning the pipeline"):
-        made, _ = make_pipeline(source, options)
-        found = plan_pipeline(made, options, budget_bytes)
+        if options.replay is not None:
+            found, _, _ = replay(source, options, budget_bytes)
+        else:
+            made, _ = make_pipeline(source, options)
+            found = plan_pipeline(made, options, budget_bytes)
     if found.run is not None:
         _write(draw_pipeline(found.run), output)
     return YES if found.feasible else explain_infeasible(found)
