@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .allocators import Allocation
 from .chain import Chain
 from .curves import ParetoCurve
 from .graph import Graph
@@ -85,6 +86,7 @@ def draw_timeline(
     *,
     budget_bytes: int | None = None,
     against: Literal["runs", "time"] = "runs",
+    allocation: Allocation | None = None,
     axes: Axes | None = None,
 ) -> Figure:
     """Live bytes by category during each run, stacked, with the peak and the budget marked.
@@ -95,6 +97,8 @@ def draw_timeline(
     ----------
     against
         ``"runs"`` gives every run the same width, ``"time"`` its time.
+    allocation
+        Of this simulation: a line shows the bytes reserved during each run of its first step.
 
     Notes
     -----
@@ -103,7 +107,8 @@ def draw_timeline(
     lost, and in the strip the share of each kind.
     """
     figure, axes = canvas(axes)
-    factor, unit = byte_unit(max(simulation.peak_bytes, budget_bytes or 0))
+    most = max(simulation.peak_bytes, allocation.peak_reserved_bytes if allocation else 0)
+    factor, unit = byte_unit(max(most, budget_bytes or 0))
     starts = _columns(simulation.num_runs)
     shown = _highest(simulation.memory_bytes, starts)
     edges, x_label, middle = _x_axis(simulation, starts, against)
@@ -122,6 +127,8 @@ def draw_timeline(
             )
             below = above
     axes.stairs(below, edges, color="black", linewidth=0.6, baseline=None)
+    if allocation is not None:
+        _draw_reserved(axes, allocation, simulation.num_runs, starts, edges, factor)
     peak = simulation.peak_bytes / factor
     place = middle / edges[-1] if edges[-1] else 0.5
     axes.plot([middle], [peak], "kv", markersize=5)
@@ -153,7 +160,7 @@ def draw_timeline(
         fontsize=11,
     )
     axes.set(xlabel=x_label, ylabel=f"live memory [{unit}]", xlim=(0, edges[-1] or 1))
-    axes.set_ylim(bottom=0, top=1.13 * max(peak, (budget_bytes or 0) / factor) or 1)
+    axes.set_ylim(bottom=0, top=1.13 * max(most, budget_bytes or 0) / factor or 1)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(  # from the top, as they are stacked
         handles[::-1],
@@ -165,6 +172,23 @@ def draw_timeline(
     )
     _draw_lanes(axes, simulation, starts, edges)
     return figure
+
+
+def _draw_reserved(
+    axes: Axes,
+    allocation: Allocation,
+    num_runs: int,
+    starts: NDArray[np.int64],
+    edges: NDArray[np.float64],
+    factor: float,
+) -> None:
+    """The most reserved during the runs of each column; none from a run that fails on."""
+    reserved = np.full(2 * num_runs, np.nan)
+    series = allocation.reserved_bytes[: reserved.size]
+    reserved[: series.size] = series
+    during = np.maximum.reduceat(reserved[0::2], starts)
+    label = f"reserved by {allocation.allocator}"
+    axes.stairs(during / factor, edges, baseline=None, color="black", linestyle=":", label=label)
 
 
 def draw_validation(report: dict[str, Any], *, axes: Axes | None = None) -> Figure:

@@ -99,7 +99,7 @@ class Allocation:
             f"  stuck      {format_bytes(int(self.stuck_bytes.max(initial=0)))} at most",
         ]
         if self.num_emptied:
-            lines.append(f"  emptied    {self.num_emptied} times, as the device was full")
+            lines.append(f"  emptied    {times(self.num_emptied)}, as the device was full")
         if not self.fits:
             lines.append(f"  fails      asking for {self.failed_item}")
         return "\n".join(lines)
@@ -147,3 +147,14 @@ def summarize(
         requests=requests,
         addresses=addresses[:served],
     )
+
+
+def times(count: int) -> str:
+    """``once``, or how often.
+
+    Examples
+    --------
+    >>> times(1), times(3)
+    ('once', '3 times')
+    """
+    return "once" if count == 1 else f"{count} times"

@@ -30,19 +30,24 @@ def plan_reserved(
     allocator: str = "cuda-caching",
     *,
     max_plans: int | None = None,
+    spare_waits: bool = False,
     **options: Any,
 ) -> Plan:
     """The fastest plan found whose reserved bytes are within `budget_bytes`.
 
-    `planner` is asked for a plan within an inner budget, at first the budget itself. What the
-    allocator reserves for it over two steps is measured, and the inner budget lowered until that
-    fits; then it is raised again by halving, as far as it does. Plans that fit only by returning
-    cached memory to the device, which makes it wait, are taken where no other does.
+    `planner` is asked for a plan within an inner budget, at first the budget itself. It is played,
+    two steps of it, on a device of `budget_bytes`; where memory runs out, the inner budget is
+    lowered until it does not, then raised again by halving, as far as it goes. A device that is
+    full returns what is cached and unused, and waits for that: of plans equally fast, the one that
+    does so least is taken, and the plan says how often. With `spare_waits` only plans that never do
+    are taken.
 
     Parameters
     ----------
     planner
         Inner budget in bytes -> plan.
+    spare_waits
+        Whether reserved bytes must be within the budget without anything returned to the device.
     max_plans
         How often to plan: 12 times for a chain by default, 4 for a graph, whose planners take their
         time limit each time.
@@ -66,7 +71,6 @@ def plan_reserved(
     started = time.perf_counter()
     first = planner(budget_bytes)
     best: _Measured | None = None
-    second: _Measured | None = None
     least = None
     inner, low, high = budget_bytes, 0, budget_bytes
     plan = first
@@ -74,15 +78,13 @@ def plan_reserved(
         if plan.feasible:
             found = _measure(workload, plan, inner, budget_bytes, allocator, options)
             least = found.reserved_bytes if least is None else min(least, found.reserved_bytes)
-            if found.reserved_bytes <= budget_bytes:
-                if best is None or found.makespan_s < best.makespan_s:
+            if found.fits and not (spare_waits and found.num_emptied):
+                if best is None or found.rank < best.rank:
                     best = found
                 low = inner
                 if inner == budget_bytes:
                     break
             else:
-                if found.fits and (second is None or found.makespan_s < second.makespan_s):
-                    second = found
                 assert plan.peak_bytes is not None
                 high = min(high, inner, plan.peak_bytes)
             if low:
@@ -100,7 +102,7 @@ def plan_reserved(
         if high - low <= _RESOLUTION * budget_bytes and low:
             break
         plan = planner(inner)
-    chosen = best or second
+    chosen = best
     if chosen is None:
         return replace(
             first,
@@ -129,6 +131,11 @@ class _Measured:
     within_bytes: int
     fits: bool
     num_emptied: int
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """The lower the better."""
+        return (self.makespan_s, self.num_emptied)
 
 
 def _measure(

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..allocators import ALLOCATORS, EXACT, Allocation, CachingOptions, allocate
+from ..allocators.allocation import times
 from ..allocators.planning import NUM_STEPS
 from ..errors import SchedsimError
 from ..plans import Plan
@@ -86,7 +87,7 @@ def describe(pool: str, found: Allocation) -> list[tuple[str, str]]:
         ("  stuck", f"{format_bytes(int(found.stuck_bytes.max(initial=0)))} at most"),
     ]
     if found.num_emptied:
-        facts.append(("  emptied", f"{found.num_emptied} times, as the device was full"))
+        facts.append(("  emptied", f"{times(found.num_emptied)}, as the device was full"))
     if not found.fits:
         facts.append(("  fails", f"asking for {found.failed_item}"))
     return facts

@@ -12,9 +12,10 @@ from ..api import try_plan
 from ..chain import Chain
 from ..errors import SchedsimError, UnsupportedError
 from ..graph import Graph
-from ..offloading import replay
+from ..offloading import replay, setting_of
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
+from .allocators import allocator_options, check_allocator, of_plan
 from .app import INTERRUPTED, YES, SuggestingGroup, help_without_command
 from .inputs import (
     Loaded,
@@ -70,6 +71,7 @@ def command(ctx: click.Context) -> int:
 )
 @schedule_option
 @capacity_option
+@allocator_options
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 @workload_options
 def timeline(
@@ -78,21 +80,34 @@ def timeline(
     against: Literal["runs", "time"],
     schedule_file: str | None,
     capacities: dict[str, int] | None,
+    allocator: str | None,
+    alloc_conf: str | None,
     output: str,
 ) -> int:
     """Live memory by category over the runs of a plan, of --mem, or of store-all.
 
-    On several queues, a panel for each memory pool, over time.
+    On several queues, a panel for each memory pool, over time. With --allocator, or a plan made for
+    one, on one queue, what it reserves.
 
     \b
     schedsim plot timeline --layers 96 plan.json -o timeline.svg
+    schedsim plot timeline --layers 96 plan.json --allocator cuda-caching -o reserved.svg
     """
     _check_suffix(output)
     loaded, simulation, budget = _simulated(source, budget_bytes, schedule_file, capacities)
-    if loaded.workload.graph.one_queue:
+    if len(simulation.queue_names) == 1 and len(simulation.pool_names) == 1:
         from ..plot import draw_timeline
 
-        _write(draw_timeline(simulation, budget_bytes=budget, against=against), output)
+        # A plan made for an allocator runs on a device of its budget; others may need more.
+        limit = budget if of_plan(loaded.plan)[0] is not None else None
+        found, _ = check_allocator(simulation, loaded.plan, limit, allocator, alloc_conf)
+        figure = draw_timeline(
+            simulation,
+            budget_bytes=budget,
+            against=against,
+            allocation=found.get("device"),
+        )
+        _write(figure, output)
     else:
         from ..gantt import draw_pools
 
@@ -272,7 +287,7 @@ def _simulated(
     if plan is not None:
         chosen = schedule_of(plan)
         budget = plan.budget_bytes if budget_bytes is None else budget_bytes
-        if "link" in plan.options:
+        if setting_of(plan) is not None:
             return loaded, replay(loaded.workload, plan, chosen), budget
     return loaded, simulate(loaded.workload, chosen, capacities), budget
 

@@ -14,6 +14,7 @@ import schedsim
 from schedsim import Chain, Graph, Op, SchedsimError, Schedule, allocate, simulate
 from schedsim.allocators import ALLOCATORS
 from schedsim.allocators.requests import requests_of
+from schedsim.offloading import replay
 from schedsim.workloads import WorkloadOptions, build_workload
 
 MIB = 1 << 20
@@ -179,3 +180,29 @@ def test_a_plan_file_keeps_the_allocator(layers, tmp_path):
     options = schedsim.load(tmp_path / "plan.json").options
     assert options["allocator"] == "cuda-caching"
     assert options["allocator_options"] == {"expandable_segments": True}
+
+
+def test_plans_that_never_wait_for_the_device(layers):
+    """Slower or as fast as those that may, with nothing returned to the device."""
+    budget = int(0.15 * simulate(layers, Schedule.store_all(layers)).peak_bytes)
+    quick = schedsim.plan(layers, budget, allocator="cuda-caching")
+    calm = schedsim.plan(
+        layers, budget, allocator="cuda-caching", allocator_options={"spare_waits": True}
+    )
+    assert calm.options["num_emptied"] == 0
+    assert calm.makespan_s >= quick.makespan_s
+    free = allocate(simulate(layers, calm.schedule), num_steps=2)
+    assert free.peak_reserved_bytes == calm.options["reserved_bytes"] <= budget
+
+
+def test_a_plan_with_copies_is_measured_as_it_is_replayed(layers):
+    budget = int(0.15 * simulate(layers, Schedule.store_all(layers)).peak_bytes)
+    plan = schedsim.plan(
+        layers, budget, "hrevolve", levels=[(24, 1e-5, 1e-5)], allocator="cuda-caching"
+    )
+    simulation = replay(layers, plan)
+    assert simulation.peak_bytes == plan.peak_bytes
+    assert simulation.makespan_s == plan.makespan_s
+    found = allocate(simulation, num_steps=2, capacity_bytes=budget)
+    assert found.fits
+    assert found.peak_reserved_bytes == plan.options["reserved_bytes"]

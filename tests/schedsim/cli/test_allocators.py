@@ -84,3 +84,12 @@ def test_fragmentation_in_the_document(call):
     found = json.loads(out)["allocations"]["device"]
     assert 0 <= found["fragmentation"] < 0.2
     assert found["peak_reserved_bytes"] >= found["requested_bytes"] > 0
+
+
+def test_the_timeline_shows_what_is_reserved(call, tmp_path):
+    picture = tmp_path / "timeline.svg"
+    arguments = ("plot", "timeline", *LAYERS, "--mem", "400MB", "-o", str(picture))
+    assert call(*arguments, "--allocator", "cuda-caching")[0] == 0
+    assert "reserved by cuda-caching" in picture.read_text()
+    assert call(*arguments)[0] == 0
+    assert "reserved by" not in picture.read_text()
