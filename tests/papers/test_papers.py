@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import json
 import re
 import sys
@@ -13,6 +14,7 @@ from chains import INSTANCES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "papers"))
 
+import _claims
 import run_all
 from _claims import (
     AGREE,
@@ -45,6 +47,13 @@ def made(**more: object) -> Claim:
 def test_a_verdict_follows_from_the_numbers(ours, within, relation, verdict):
     """Within the tolerance, on the side that the source allows."""
     assert made(ours=ours, within=within, relation=relation).verdict == verdict
+
+
+def test_examples_of_the_claims():
+    """Those in the docstrings."""
+    told = doctest.testmod(_claims)
+    assert told.attempted
+    assert not told.failed
 
 
 def test_without_a_number_there_must_be_a_reason():
