@@ -34,7 +34,9 @@ from .pipeline_inputs import (
     make_pipeline,
     pipeline_options,
     plan_pipeline,
-    replay,
+)
+from .pipeline_inputs import (
+    replay as replay_pipeline,
 )
 from .show import working
 
@@ -230,7 +232,7 @@ def pipeline_(
 
     with working("planning the pipeline"):
         if options.replay is not None:
-            found, _, _ = replay(source, options, budget_bytes)
+            found, _, _ = replay_pipeline(source, options, budget_bytes)
         else:
             made, _ = make_pipeline(source, options)
             found = plan_pipeline(made, options, budget_bytes)

@@ -1,4 +1,4 @@
-"""What a model's formula says of pipelines: state, collectives, split backwards, selective layers."""
+"""What a model's formula says of pipelines: state, collectives, backwards that are split."""
 
 from __future__ import annotations
 
