@@ -83,7 +83,7 @@ def graph_frontier(
     >>> from schedsim import Chain
     >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
     ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
-    >>> curve = graph_frontier(chain.graph, order="free", time_limit_s=2)
+    >>> curve = graph_frontier(chain.graph, order="free", time_limit_s=20)
     >>> [(point.budget_bytes, point.makespan_s) for point in curve.points]
     [(5, 11.0), (6, 9.0), (7, 8.0)]
     >>> curve.exact

@@ -20,6 +20,7 @@ COMMANDS = (
     "pipeline",
     "plot",
     "report",
+    "export",
     "profile",
     "validate",
     "planners",

@@ -1,0 +1,77 @@
+"""``schedsim export``: a plan in the words of a framework."""
+
+from __future__ import annotations
+
+import click
+
+from ..errors import SchedsimError
+from ..export import TARGETS, Exported, export
+from ..files import write_atomically
+from ..units import format_bytes, format_seconds
+from .app import NO, YES
+from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
+from .show import percent, print_facts, print_json, print_table, working
+
+
+@click.command("export", short_help="A plan as code or configuration of a framework.")
+@click.option("--to", "target", metavar="TARGET", help=f"One of {', '.join(TARGETS)}.")
+@click.option("--list", "listing", is_flag=True, help="What each target can express.")
+@json_option
+@output_option("Write the code or configuration to FILE.")
+@workload_options
+def command(
+    source: Source, target: str | None, listing: bool, as_json: bool, output: str | None
+) -> int:
+    """Write a plan as code or configuration of the framework in which the model trains.
+
+    Where the framework cannot express the plan, the nearest that it can is taken, simulated, and
+    reported with its true peak and what it costs. Exit code 1 where that is over the budget.
+
+    \b
+    schedsim plan --preset gpt2-xl --batch 8 --mem 12GB -o plan.json
+    schedsim export --preset gpt2-xl --batch 8 plan.json --to transformers -o checkpointing.py
+    """
+    if listing:
+        rows = [(t.name, ", ".join(t.kinds), t.expresses) for t in TARGETS.values()]
+        print_table(("target", "takes", "expresses"), rows, left=3)
+        return YES
+    if target is None:
+        raise SchedsimError("--to is missing", hint=f"one of {', '.join(TARGETS)}")
+    loaded = source.read(plan=True)
+    if loaded.plan is None:
+        raise SchedsimError("no plan is given", hint="schedsim plan ... -o plan.json makes one")
+    schedule_of(loaded.plan)
+    with working(f"looking for the nearest that {target} can express"):
+        exported = export(loaded.given, loaded.plan, target)
+    if output is not None:
+        write_atomically(output, exported.text)
+    if as_json:
+        print_json(exported.to_dict())
+    else:
+        _show(loaded, exported, output)
+    return YES if exported.fits else NO
+
+
+def _show(loaded: Loaded, exported: Exported, output: str | None) -> None:
+    if output is None:
+        click.echo(exported.text, nl=False)
+    fits = "fits" if exported.fits else "OVER"
+    facts = [
+        ("target", f"{exported.target}: {exported.says}"),
+        ("plan", "expressed exactly" if exported.exact else "the nearest that can be expressed"),
+        (
+            "peak",
+            f"{format_bytes(exported.peak_bytes)}, {fits} the budget of "
+            f"{format_bytes(exported.budget_bytes)}",
+        ),
+        (
+            "step time",
+            f"{format_seconds(exported.makespan_s)}, {percent(exported.regret)} over the plan",
+        ),
+    ]
+    if output is not None:
+        print_facts(facts)
+        return
+    width = max(len(label) for label, _ in facts) + 2
+    for label, value in facts:
+        click.echo(f"{label:<{width}}{value}", err=True)

@@ -1,0 +1,121 @@
+"""What a target can express, and the choice of it that is nearest to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..plans import Plan
+from ..schedule import Schedule
+from ..simulator import Simulation, simulate
+
+if TYPE_CHECKING:
+    from ..chain import Chain
+    from ..graph import Graph
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One configuration of a target.
+
+    Attributes
+    ----------
+    schedule
+        What the target runs with it.
+    says
+        The configuration in words, for people.
+    data
+        What the adapter writes.
+    """
+
+    schedule: Schedule
+    says: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A plan in the words of a target.
+
+    Attributes
+    ----------
+    target, text, suffix
+        The target's name, what to give it, and the suffix of such a file.
+    says
+        The configuration in words.
+    budget_bytes, peak_bytes
+        Asked of the plan; simulated for what the target runs.
+    makespan_s, plan_s
+        Step times of what the target runs, and of the plan.
+    exact
+        Whether the target runs the plan itself, op for op.
+    """
+
+    target: str
+    text: str
+    suffix: str
+    says: str
+    budget_bytes: int
+    peak_bytes: int
+    makespan_s: float
+    plan_s: float
+    exact: bool
+    schedule: Schedule = field(repr=False)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the simulated peak is within the plan's budget."""
+        return self.peak_bytes <= self.budget_bytes
+
+    @property
+    def regret(self) -> float:
+        """Extra step time relative to the plan's: 0.02 is 2 % slower."""
+        return self.makespan_s / self.plan_s - 1.0 if self.plan_s else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON document, ``schedsim.export/1``."""
+        names = ("target", "says", "budget_bytes", "peak_bytes", "makespan_s", "plan_s", "exact")
+        document = {name: getattr(self, name) for name in names}
+        return {
+            "schema": "schedsim.export/1",
+            **document,
+            "fits": self.fits,
+            "regret": self.regret,
+            "text": self.text,
+        }
+
+
+def nearest(
+    workload: Chain | Graph,
+    plan: Plan,
+    choices: Iterable[Choice],
+    improve: Callable[[Choice], Iterator[Choice]] | None = None,
+) -> tuple[Choice, Simulation]:
+    """The fastest of `choices` within the plan's budget; the leanest where none fits.
+
+    `improve` gives neighbours of a choice, which are followed while one of them is better.
+    """
+    best: tuple[tuple[bool, float, float], Choice, Simulation] | None = None
+
+    def consider(choice: Choice) -> bool:
+        nonlocal best
+        simulation = simulate(workload, choice.schedule)
+        fits = simulation.peak_bytes <= plan.budget_bytes
+        time_s, peak = simulation.makespan_s, float(simulation.peak_bytes)
+        rank = (not fits, time_s if fits else peak, peak if fits else time_s)
+        if best is not None and rank >= best[0]:
+            return False
+        best = rank, choice, simulation
+        return True
+
+    for choice in choices:
+        consider(choice)
+    assert best is not None, "every target can express something"
+    while improve is not None:
+        before = best
+        for neighbour in improve(before[1]):
+            consider(neighbour)
+        if best is before:
+            break
+    return best[1], best[2]

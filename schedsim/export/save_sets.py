@@ -1,0 +1,211 @@
+"""Save sets over the op graph of a step: which forward ops keep their outputs for the backward."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from ..errors import UnsupportedError
+from ..graph import Graph
+from ..plans import Plan
+from ..schedule import Schedule
+from .choice import Choice
+
+_NAME = re.compile(r"(?:grad\.)?(?P<layer>.*?\d+)\.(?P<kind>[^#']+)'?(?:#\d+)?")
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of a graph: ops by their layer and kind.
+
+    Attributes
+    ----------
+    names : tuple of str
+        First to last.
+    forward : dict
+        Layer -> {kind: index of its forward op}, in order.
+    backward : dict
+        Layer -> indices of its backward ops, in order.
+    kinds : tuple of str
+        Kinds of forward ops that every layer has, in order.
+    """
+
+    names: tuple[str, ...]
+    forward: dict[str, dict[str, int]]
+    backward: dict[str, list[int]]
+    kinds: tuple[str, ...]
+
+
+def find_layers(graph: Graph, target: str) -> Layers:
+    """The layers of `graph`, from op names such as ``layer3.mlp.up`` and ``layer3.mlp.up'``.
+
+    Raises
+    ------
+    UnsupportedError
+        Fewer than two layers have a forward and a backward.
+    """
+    forward: dict[str, dict[str, int]] = {}
+    backward: dict[str, list[int]] = {}
+    for i, op in enumerate(graph.ops):
+        match = _NAME.fullmatch(op.name)
+        if match is None:
+            continue
+        layer = match["layer"]
+        if op.phase == "forward":
+            kinds = forward.setdefault(layer, {})
+            kind, again = match["kind"], 2
+            while kind in kinds:  # the n-th op of its kind in the layer
+                kind, again = f"{match['kind']}#{again}", again + 1
+            kinds[kind] = i
+        elif op.phase == "backward":
+            backward.setdefault(layer, []).append(i)
+    names = tuple(name for name in forward if name in backward)
+    # Layers are what differs by its number alone; the largest such family counts.
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(re.sub(r"\d+$", "#", name), []).append(name)
+    longest = max(families.values(), key=lambda family: len(family)) if families else []
+    chosen = tuple(longest)
+    if len(chosen) < 2:
+        raise UnsupportedError(
+            f"{target} saves by layer, and the ops of {graph.name} name no layers",
+            hint="ops of layers are called layer0.mlp.up, or by the module they are from",
+        )
+    first = forward[chosen[0]]
+    shared = tuple(kind for kind in first if all(kind in forward[name] for name in chosen))
+    return Layers(chosen, forward, backward, shared)
+
+
+def layer_schedule(graph: Graph, layers: Layers, saved: Collection[str], num: int) -> Schedule:
+    """The first `num` layers checkpointed, each keeping the outputs of the kinds in `saved`.
+
+    When the backward of a checkpointed layer begins, its other forward ops run again, in order, up
+    to the last one that the backward reads; so does selective checkpointing.
+    """
+    arrays = graph.arrays
+    read_later = {
+        int(t)
+        for i, op in enumerate(graph.ops)
+        if op.phase == "backward"
+        for t in arrays.read_tensor[arrays.read_start[i] : arrays.read_start[i + 1]]
+    }
+    again: dict[int, list[int]] = {}
+    for name in layers.names[:num]:
+        ops = [
+            i
+            for kind, i in layers.forward[name].items()
+            if kind not in saved and not graph.ops[i].once
+        ]
+        while ops and not _writes_any(graph, ops[-1], read_later):
+            ops.pop()
+        again[layers.backward[name][0]] = ops
+    runs: list[int] = []
+    for i in range(graph.num_ops):
+        runs += again.get(i, [])
+        runs.append(i)
+    return Schedule(graph.op_names, runs)
+
+
+def _writes_any(graph: Graph, op: int, tensors: set[int]) -> bool:
+    arrays = graph.arrays
+    written = arrays.write_tensor[arrays.write_start[op] : arrays.write_start[op + 1]]
+    return not tensors.isdisjoint(written.tolist())
+
+
+def on_demand_schedule(graph: Graph, saved: Collection[int]) -> Schedule:
+    """Forward ops outside `saved` run again when a backward op first reads what they write.
+
+    What is made again stays for its later readers: a save set says nothing of order, and this is
+    how a partitioned backward runs it.
+    """
+    arrays = graph.arrays
+    reads = [
+        arrays.read_tensor[arrays.read_start[i] : arrays.read_start[i + 1]].tolist()
+        for i in range(graph.num_ops)
+    ]
+    producer = arrays.tensor_producer.tolist()
+    again = {i for i, op in enumerate(graph.ops) if op.phase == "forward" and not op.once} - set(
+        saved
+    )
+    runs: list[int] = []
+    for i, op in enumerate(graph.ops):
+        if op.phase == "backward":
+            needed: set[int] = set()
+            stack = [producer[t] for t in reads[i]]
+            while stack:
+                made = stack.pop()
+                if made in again and made not in needed:
+                    needed.add(made)
+                    stack += [producer[t] for t in reads[made]]
+            again -= needed
+            runs += sorted(needed)
+        runs.append(i)
+    return Schedule(graph.op_names, runs)
+
+
+def kept_kinds(graph: Graph, layers: Layers, plan: Plan) -> frozenset[str]:
+    """Kinds of ops that the plan runs once in most layers."""
+    assert plan.schedule is not None
+    counts = _counts(graph, plan)
+    kept = set()
+    for kind in layers.kinds:
+        once = sum(counts[layers.forward[name][kind]] == 1 for name in layers.names)
+        if 2 * once > len(layers.names):
+            kept.add(kind)
+    return frozenset(kept)
+
+
+def kept_ops(graph: Graph, plan: Plan) -> list[int]:
+    """Forward ops that the plan runs once."""
+    counts = _counts(graph, plan)
+    return [i for i, op in enumerate(graph.ops) if op.phase == "forward" and counts[i] == 1]
+
+
+def _counts(graph: Graph, plan: Plan) -> list[int]:
+    import numpy as np
+
+    assert plan.schedule is not None
+    found: list[int] = np.bincount(plan.schedule.bind(graph), minlength=graph.num_ops).tolist()
+    return found
+
+
+def as_choice(graph: Graph, layers: Layers, saved: Collection[str], num: int) -> Choice:
+    """A save set in words."""
+    total = len(layers.names)
+    kept = [kind for kind in layers.kinds if kind in saved]
+    what = f"saving {', '.join(kept)}" if kept else "saving their inputs alone"
+    says = f"{num} of {total} layers checkpointed, {what}" if num else "nothing checkpointed"
+    data = {"saved": frozenset(kept), "num": num}
+    return Choice(layer_schedule(graph, layers, saved, num), says, data)
+
+
+def layer_choices(
+    graph: Graph, layers: Layers, plan: Plan, kinds: Iterable[str] | None = None
+) -> Iterator[Choice]:
+    """Save sets to begin with: the plan's, none, and the dearest kinds by time for a byte."""
+    total = len(layers.names)
+    allowed = set(layers.kinds if kinds is None else kinds)
+    ranked = sorted(allowed, key=lambda kind: -_worth(graph, layers, kind))
+    starts = [kept_kinds(graph, layers, plan) & allowed]
+    starts += [frozenset(ranked[:count]) for count in range(len(ranked) + 1)]
+    for saved in starts:
+        for num in dict.fromkeys((total, 3 * total // 4, total // 2, total // 4, 0)):
+            yield as_choice(graph, layers, saved, num)
+
+
+def _worth(graph: Graph, layers: Layers, kind: str) -> float:
+    op = graph.ops[layers.forward[layers.names[0]][kind]]
+    return op.time_s / max(1, sum(op.writes.values()))
+
+
+def layer_flips(
+    graph: Graph, layers: Layers, choice: Choice, kinds: Iterable[str] | None = None
+) -> Iterator[Choice]:
+    """`choice` with one kind more or less saved, or one layer more or less checkpointed."""
+    saved, num = choice.data["saved"], choice.data["num"]
+    for kind in layers.kinds if kinds is None else kinds:
+        yield as_choice(graph, layers, saved ^ {kind}, num)
+    for step in (-8, -1, 1, 8):
+        if 0 <= num + step <= len(layers.names):
+            yield as_choice(graph, layers, saved, num + step)

@@ -1,0 +1,122 @@
+"""Checkpointed segments of a chain: what checkpoint wrappers around modules can express.
+
+A checkpointed segment keeps its input alone; when its backward begins, all of it runs again and
+keeps every bundle (as torch.utils.checkpoint and jax.checkpoint do, the last segment included).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..chain import Chain
+from ..plans import Plan
+from ..schedule import Schedule
+from .choice import Choice
+
+Segments = tuple[tuple[int, int], ...]
+
+
+def segment_schedule(chain: Chain, segments: Segments) -> Schedule:
+    """The schedule of `chain` with the half-open ranges in `segments` checkpointed.
+
+    Examples
+    --------
+    >>> chain = Chain.from_arrays("three", 1, forward_s=[1] * 3, backward_s=[1] * 3,
+    ...                           output_bytes=[1] * 3, saved_bytes=[1] * 3)
+    >>> segment_schedule(chain, ((0, 2),))
+    Schedule(F0 F1 F2 loss B2 F0 F1 B1 B0)
+    """
+    num = chain.num_stages
+    start_of = {stop - 1: start for start, stop in segments}
+    runs = [*range(num), num]
+    for stage in range(num - 1, -1, -1):
+        if stage in start_of:
+            runs += range(start_of[stage], stage + 1)
+        runs.append(2 * num - stage)
+    return Schedule(chain.op_names, runs)
+
+
+def layer_range(chain: Chain) -> range:
+    """The stages that are layers: the longest run of names that differ by their number alone.
+
+    Examples
+    --------
+    >>> from schedsim.workloads import WorkloadOptions, build_workload
+    >>> layer_range(build_workload(WorkloadOptions(preset="gpt2")).workload)
+    range(1, 13)
+    """
+    best, start = range(0), 0
+    kinds = [re.sub(r"\d+", "#", stage.name) for stage in chain.stages]
+    for i in range(1, len(kinds) + 1):
+        if i == len(kinds) or kinds[i] != kinds[start]:
+            if i - start > len(best):
+                best = range(start, i)
+            start = i
+    return best
+
+
+def singles(stages: Iterable[int]) -> Segments:
+    """A segment for each of `stages`."""
+    return tuple((i, i + 1) for i in sorted(stages))
+
+
+def plan_segments(chain: Chain, plan: Plan) -> Segments:
+    """The segments that `plan` replays in one go, the first of those that overlap."""
+    assert plan.schedule is not None
+    runs = plan.schedule.bind(chain).tolist()
+    num = chain.num_stages
+    after = runs[runs.index(num) + 1 :]
+    found: list[tuple[int, int]] = []
+    taken: set[int] = set()
+    i = 0
+    while i < len(after):
+        if after[i] >= num:
+            i += 1
+            continue
+        stop = i + 1
+        while stop < len(after) and after[stop] == after[stop - 1] + 1 and after[stop] < num:
+            stop += 1
+        stages = range(after[i], after[stop - 1] + 1)
+        if taken.isdisjoint(stages):
+            taken.update(stages)
+            found.append((stages.start, stages.stop))
+        i = stop
+    return tuple(sorted(found))
+
+
+def segment_choices(chain: Chain, plan: Plan) -> Iterator[Choice]:
+    """Segments as the plan replays them, equal ones of every length, and the first k stages."""
+    everything = range(chain.num_stages)
+    yield as_choice(chain, plan_segments(chain, plan))
+    yield as_choice(chain, singles(repeated_stages(chain, plan)))
+    for length in range(1, chain.num_stages + 1):
+        starts = range(0, chain.num_stages, length)
+        yield as_choice(chain, tuple((i, min(i + length, chain.num_stages)) for i in starts))
+    yield from (as_choice(chain, singles(everything[:k])) for k in range(chain.num_stages))
+
+
+def repeated_stages(chain: Chain, plan: Plan) -> list[int]:
+    """Stages whose forward the plan runs more than once."""
+    assert plan.schedule is not None
+    runs = plan.schedule.bind(chain).tolist()
+    return [i for i in range(chain.num_stages) if runs.count(i) > 1]
+
+
+def flips(chain: Chain, choice: Choice, stages: Sequence[int]) -> Iterator[Choice]:
+    """`choice` with one of `stages` checkpointed by itself, or no segment around it."""
+    segments: Segments = choice.data["segments"]
+    for stage in stages:
+        around = [s for s in segments if s[0] <= stage < s[1]]
+        rest = [s for s in segments if s not in around]
+        yield as_choice(chain, tuple(sorted(rest if around else [*rest, (stage, stage + 1)])))
+
+
+def as_choice(chain: Chain, segments: Segments, **data: object) -> Choice:
+    """`segments` as a choice, said in words."""
+    covered = sum(stop - start for start, stop in segments)
+    longest = max((stop - start for start, stop in segments), default=0)
+    says = f"{covered} of {chain.num_stages} stages checkpointed"
+    if longest > 1:
+        says += f", in {len(segments)} segments of up to {longest}"
+    return Choice(segment_schedule(chain, segments), says, {"segments": segments, **data})

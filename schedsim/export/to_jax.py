@@ -1,0 +1,55 @@
+"""Data for JAX: segments for jax.checkpoint, or the names that its policies save."""
+
+from __future__ import annotations
+
+import json
+
+from ..chain import Chain
+from ..graph import Graph
+from ..plans import Plan
+from ..simulator import Simulation
+from .choice import Choice, nearest
+from .save_sets import find_layers, layer_choices, layer_flips
+from .segments import flips, segment_choices
+
+SUFFIX = ".json"
+
+
+def choose(workload: Chain | Graph, plan: Plan) -> tuple[Choice, Simulation]:
+    """The nearest segments of a chain, or names of a graph."""
+    if isinstance(workload, Chain):
+        chain, stages = workload, range(workload.num_stages)
+        return nearest(
+            chain, plan, segment_choices(chain, plan), lambda choice: flips(chain, choice, stages)
+        )
+    graph, layers = workload, find_layers(workload, "jax")
+    return nearest(
+        graph,
+        plan,
+        layer_choices(graph, layers, plan),
+        lambda choice: layer_flips(graph, layers, choice),
+    )
+
+
+def render(workload: Chain | Graph, plan: Plan, choice: Choice) -> str:
+    """A JSON document; ``policy`` holds the arguments of ``save_and_offload_only_these_names``."""
+    if isinstance(workload, Chain):
+        document: dict[str, object] = {
+            "apply": "jax.checkpoint around each segment of stages",
+            "num_stages": workload.num_stages,
+            "segments": [list(segment) for segment in choice.data["segments"]],
+        }
+    else:
+        layers = find_layers(workload, "jax")
+        document = {
+            "apply": "jax.checkpoint around each of the first layers, checkpoint_name on outputs",
+            "num_layers": len(layers.names),
+            "checkpointed_layers": choice.data["num"],
+            "policy": {
+                "names_which_can_be_saved": [k for k in layers.kinds if k in choice.data["saved"]],
+                "names_which_can_be_offloaded": [],
+                "offload_src": "device",
+                "offload_dst": "pinned_host",
+            },
+        }
+    return json.dumps(document, indent=1) + "\n"

@@ -1,0 +1,69 @@
+"""Configuration of MaxText: its remat policy, the same in every layer of its scan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from ..chain import Chain
+from ..errors import UnsupportedError
+from ..graph import Graph
+from ..plans import Plan
+from ..simulator import Simulation
+from .choice import Choice, nearest
+from .save_sets import Layers, as_choice, find_layers
+from .segments import as_choice as as_segments
+from .segments import singles
+from .to_transformers import layers_of
+
+SUFFIX = ".yml"
+
+# Last part of an op's kind -> the names that MaxText gives to its outputs.
+NAMES = {
+    "qkv": ("qkv_proj", "query_proj", "key_proj", "value_proj"),
+    "attention": ("context",),
+    "context": ("context",),
+    "proj": ("out_proj",),
+    "up": ("mlpwi", "mlpwi_0", "mlpwi_1"),
+    "down": ("mlpwo",),
+}
+
+
+def choose(workload: Chain | Graph, plan: Plan) -> tuple[Choice, Simulation]:
+    """No policy or the full one for a chain; any set of names that MaxText knows for a graph."""
+    if isinstance(workload, Chain):
+        layers = layers_of(workload, "maxtext")
+        none, full = as_segments(workload, ()), as_segments(workload, singles(layers))
+        return nearest(workload, plan, [none, full])
+    return nearest(workload, plan, _choices(workload, find_layers(workload, "maxtext")))
+
+
+def _choices(graph: Graph, layers: Layers) -> Iterator[Choice]:
+    known = [kind for kind in layers.kinds if kind.rsplit(".", 1)[-1] in NAMES]
+    if not known:
+        raise UnsupportedError(
+            f"maxtext saves products of transformer layers by name; {graph.name} has none",
+            hint="a formula workload with --granularity op has them",
+        )
+    total = len(layers.names)
+    yield as_choice(graph, layers, (), 0)
+    for count in range(len(known) + 1):
+        for saved in combinations(known, count):
+            yield as_choice(graph, layers, saved, total)
+
+
+def render(workload: Chain | Graph, plan: Plan, choice: Choice) -> str:
+    """Lines for the configuration file."""
+    if isinstance(workload, Chain):
+        policy = "full" if choice.data["segments"] else "none"
+        return f'remat_policy: "{policy}"\n'
+    if not choice.data["num"]:
+        return 'remat_policy: "none"\n'
+    saved = {kind.rsplit(".", 1)[-1] for kind in choice.data["saved"]}
+    lines = ['remat_policy: "custom"', 'decoder_layer_input: "device"']
+    written: dict[str, str] = {}
+    for kind, names in NAMES.items():
+        for name in names:
+            if written.get(name) != "device":
+                written[name] = "device" if kind in saved else "remat"
+    return "\n".join([*lines, *(f'{name}: "{value}"' for name, value in written.items())]) + "\n"

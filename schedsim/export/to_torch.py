@@ -1,0 +1,62 @@
+"""Code for PyTorch: torch.utils.checkpoint around segments of a line of blocks."""
+
+from __future__ import annotations
+
+from ..chain import Chain
+from ..plans import Plan
+from ..simulator import Simulation
+from .choice import Choice, nearest
+from .segments import flips, segment_choices
+
+SUFFIX = ".py"
+
+_CODE = '''"""Checkpointed segments of {name}, for a budget of {budget} bytes.
+
+Simulated peak {peak} bytes. Written by schedsim.
+"""
+
+from torch.utils.checkpoint import checkpoint
+
+# Half-open ranges of blocks whose forward runs again when their backward begins.
+SEGMENTS = {segments}
+NUM_BLOCKS = {num}
+
+
+def forward(blocks, x):
+    """What `blocks`, in a line, make of `x`."""
+    if len(blocks) != NUM_BLOCKS:
+        raise ValueError(f"{{len(blocks)}} blocks, but the plan was made for {{NUM_BLOCKS}}")
+
+    def run(start, stop, x):
+        for i in range(start, stop):
+            x = blocks[i](x)
+        return x
+
+    at = 0
+    for start, stop in SEGMENTS:
+        x = run(at, start, x)
+        x = checkpoint(run, start, stop, x, use_reentrant=False)
+        at = stop
+    return run(at, NUM_BLOCKS, x)
+'''
+
+
+def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
+    """The nearest segments."""
+    stages = range(chain.num_stages)
+    return nearest(
+        chain, plan, segment_choices(chain, plan), lambda choice: flips(chain, choice, stages)
+    )
+
+
+def render(chain: Chain, plan: Plan, choice: Choice) -> str:
+    """A module with a function for the line of blocks."""
+    from ..simulator import simulate
+
+    return _CODE.format(
+        name=chain.name,
+        budget=plan.budget_bytes,
+        peak=simulate(chain, choice.schedule).peak_bytes,
+        segments=[tuple(segment) for segment in choice.data["segments"]],
+        num=chain.num_stages,
+    )

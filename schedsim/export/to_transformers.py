@@ -1,0 +1,63 @@
+"""Code for Hugging Face transformers: gradient checkpointing of chosen layers."""
+
+from __future__ import annotations
+
+from ..chain import Chain
+from ..errors import UnsupportedError
+from ..plans import Plan
+from ..simulator import Simulation
+from .choice import Choice, nearest
+from .segments import as_choice, flips, layer_range, repeated_stages, singles
+
+SUFFIX = ".py"
+
+_CODE = '''"""Gradient checkpointing of chosen layers of {name}. Written by schedsim.
+
+    model = AutoModelForCausalLM.from_config(config)
+    enable(model)
+"""
+
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+# Layers, by their place in the model, whose forward runs again in the backward.
+CHECKPOINTED = {layers}
+NUM_LAYERS = {num}
+
+
+def enable(model):
+    """Checkpoint the layers above, and no others."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={{"use_reentrant": False}})
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    if len(layers) != NUM_LAYERS:
+        raise ValueError(f"{{len(layers)}} layers, but the plan was made for {{NUM_LAYERS}}")
+    for i, layer in enumerate(layers):
+        layer.gradient_checkpointing = i in CHECKPOINTED
+    return model
+'''
+
+
+def layers_of(chain: Chain, target: str) -> range:
+    """The layers of `chain`; `UnsupportedError` where it has none."""
+    layers = layer_range(chain)
+    if len(layers) < 2:
+        raise UnsupportedError(
+            f"{target} checkpoints layers, and {chain.name} has none that repeat",
+            hint="export --to torch takes any chain",
+        )
+    return layers
+
+
+def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
+    """The nearest set of layers."""
+    layers = layers_of(chain, "transformers")
+    wanted = [i for i in repeated_stages(chain, plan) if i in layers]
+    choices = [as_choice(chain, singles(wanted))]
+    choices += [as_choice(chain, singles(layers[:k])) for k in range(len(layers) + 1)]
+    return nearest(chain, plan, choices, lambda choice: flips(chain, choice, layers))
+
+
+def render(chain: Chain, plan: Plan, choice: Choice) -> str:
+    """A module with a function for the model."""
+    layers = layer_range(chain)
+    chosen = {start - layers.start for start, _ in choice.data["segments"]}
+    return _CODE.format(name=chain.name, layers=sorted(chosen), num=len(layers))

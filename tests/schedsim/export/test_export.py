@@ -1,0 +1,182 @@
+"""Exported plans: what each target gets parses, is what was simulated, and says what it costs."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+import yaml
+from chains import random_chain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import schedsim
+from schedsim import SchedsimError, UnsupportedError, simulate
+from schedsim.cli.app import run
+from schedsim.export import TARGETS, export
+from schedsim.export.save_sets import find_layers, layer_schedule, on_demand_schedule
+from schedsim.export.segments import layer_range, segment_schedule
+from schedsim.workloads import WorkloadOptions, build_workload
+
+GPT2 = build_workload(WorkloadOptions(preset="gpt2", batch=8)).workload
+OPS = build_workload(WorkloadOptions(preset="gpt2", layers=4, batch=8, granularity="op")).workload
+
+
+def planned(workload, share: float):
+    """The plan at a share of the way from little memory to that of store-all."""
+    peak = simulate(workload, schedsim.Schedule.store_all(workload)).peak_bytes
+    little = 0.45 * peak
+    if workload.kind == "chain":
+        little = min(point.budget_bytes for point in schedsim.pareto(workload).points)
+    return schedsim.plan(workload, int(little + share * (peak - little)), time_limit_s=1.0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_reported_is_what_the_schedule_costs(target):
+    """Peak and time are those of the schedule; whatever fits is no faster than an optimal plan."""
+    for workload in (GPT2, OPS):
+        if workload.kind not in TARGETS[target].kinds:
+            with pytest.raises(UnsupportedError, match=f"does not take a {workload.kind}"):
+                export(workload, planned(workload, 0.5), target)
+            continue
+        for share in (1.0, 0.6, 0.3):
+            plan = planned(workload, share)
+            exported = export(workload, plan, target)
+            again = simulate(workload, exported.schedule)
+            assert (exported.peak_bytes, exported.makespan_s) == (
+                again.peak_bytes,
+                again.makespan_s,
+            )
+            assert exported.text
+            assert exported.fits == (exported.peak_bytes <= plan.budget_bytes)
+            if exported.fits:
+                assert exported.makespan_s >= plan.lower_bound_s * (1 - 1e-9)
+            assert exported.fits or target in ("torch-compile", "maxtext")
+            if share == 1.0:
+                assert exported.exact
+                assert exported.regret == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6))
+def test_segments_are_the_best_of_all_where_there_are_few(seed):
+    """Never worse than what one flip away would be, and never over what store-all or all would."""
+    rng = np.random.default_rng(seed)
+    chain = random_chain(rng, int(rng.integers(2, 5)))
+    plan = planned(chain, 1.0) if rng.random() < 0.2 else None
+    if plan is None:
+        budgets = [point.budget_bytes for point in schedsim.pareto(chain).points]
+        plan = schedsim.plan(chain, int(rng.integers(min(budgets), max(budgets) + 1)))
+    exported = export(chain, plan, "torch")
+    times = {}
+    for count in range(2**chain.num_stages):  # all sets of single stages
+        chosen = tuple((i, i + 1) for i in range(chain.num_stages) if count >> i & 1)
+        found = simulate(chain, segment_schedule(chain, chosen))
+        times[chosen] = (found.peak_bytes > plan.budget_bytes, found.makespan_s)
+    periodic = simulate(chain, segment_schedule(chain, ((0, chain.num_stages),)))
+    if exported.fits:
+        assert exported.regret >= -1e-9 or plan.status != "optimal"
+    else:
+        assert all(over for over, _ in times.values()) or periodic.peak_bytes > plan.budget_bytes
+
+
+def test_an_expressible_plan_is_exported_exactly():
+    """Single layers recomputed once: any subset can be said to transformers and torch."""
+    plan = planned(GPT2, 0.4)
+    for target in ("torch", "transformers", "jax"):
+        exported = export(GPT2, plan, target)
+        assert exported.makespan_s == pytest.approx(plan.makespan_s)
+        assert exported.fits
+
+
+def test_layers_are_the_stages_that_repeat():
+    """Embedding and head are none; a chain without any is refused."""
+    assert layer_range(GPT2) == range(1, 13)
+    other = schedsim.Chain(
+        "x", 1, tuple(schedsim.Stage(name, 1, 1, 1, 1) for name in ("one", "two", "three"))
+    )
+    plan = schedsim.plan(other, 10)
+    with pytest.raises(UnsupportedError, match="none that repeat"):
+        export(other, plan, "megatron")
+
+
+def test_configurations_parse_and_say_what_was_chosen():
+    """TOML, YAML, JSON and arguments, read by their own parsers."""
+    plan = planned(GPT2, 0.4)
+    table = tomllib.loads(export(GPT2, plan, "torchtitan").text)["activation_checkpoint"]
+    assert table["mode"] in ("full", "selective")
+    everything = export(GPT2, planned(GPT2, 1.0), "torchtitan").text
+    assert tomllib.loads(everything)["activation_checkpoint"] == {"mode": "none"}
+    arguments = export(GPT2, plan, "megatron").text.split()
+    settings = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert settings["--recompute-granularity"] == "full"
+    assert settings["--recompute-method"] in ("block", "uniform")
+    assert 1 <= int(settings["--recompute-num-layers"]) <= 12
+    assert yaml.safe_load(export(GPT2, plan, "maxtext").text) == {"remat_policy": "full"}
+    custom = yaml.safe_load(export(OPS, planned(OPS, 0.3), "maxtext").text)
+    assert custom["remat_policy"] == "custom"
+    assert set(custom.values()) - {"custom"} <= {"device", "remat"}
+    segments = json.loads(export(GPT2, plan, "jax").text)["segments"]
+    names: dict = {}
+    exec(export(GPT2, plan, "torch").text, names)
+    assert segments == [list(segment) for segment in names["SEGMENTS"]]
+
+
+def test_every_nth_layer_counts_from_the_nth():
+    """torchtitan's selective mode checkpoints layers 2, 4, ... of 1, 2, 3, 4 for 2."""
+    from schedsim.export.to_torchtitan import choose
+
+    found = {}
+    for share in np.linspace(0.1, 1.0, 15):
+        choice, _ = choose(GPT2, planned(GPT2, float(share)))
+        found[choice.data.get("every")] = choice.data["segments"]
+    every = max(n for n in found if n is not None)
+    assert [start for start, _ in found[every]] == list(range(every, 13, every))
+
+
+def test_save_sets_run_the_rest_again():
+    """With everything saved nothing repeats; with nothing saved every needed op does, once."""
+    layers = find_layers(OPS, "test")
+    assert layers.names == ("layer0", "layer1", "layer2", "layer3")
+    assert layers.kinds[:2] == ("attention.norm", "attention.qkv")
+    none = simulate(OPS, layer_schedule(OPS, layers, layers.kinds, 4))
+    assert none.num_recomputed == 0
+    every = simulate(OPS, layer_schedule(OPS, layers, (), 4))
+    two = simulate(OPS, layer_schedule(OPS, layers, (), 2))
+    assert every.num_recomputed == 2 * two.num_recomputed > 0
+    assert every.peak_bytes < two.peak_bytes < none.peak_bytes
+    forward = [i for i, op in enumerate(OPS.ops) if op.phase == "forward"]
+    assert simulate(OPS, on_demand_schedule(OPS, forward)).num_recomputed == 0
+    demanded = simulate(OPS, on_demand_schedule(OPS, ()))
+    assert 0 < demanded.num_recomputed <= len(forward)
+
+
+def test_on_the_command_line(tmp_path, capsys, monkeypatch):
+    """A file and a report; what nobody can express is refused, a near miss suggested."""
+    monkeypatch.chdir(tmp_path)
+    model = ["--preset", "gpt2", "--batch", "8"]
+    run(["plan", *model, "--mem", "5GB", "-o", "plan.json"])
+    capsys.readouterr()
+    assert run(["export", *model, "plan.json", "--to", "torch", "-o", "c.py"]) == 0
+    assert "over the plan" in capsys.readouterr().out
+    compile((tmp_path / "c.py").read_text(), "c.py", "exec")
+    assert run(["export", *model, "plan.json", "--to", "megatron", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"] is True
+    assert run(["export", *model, "plan.json", "--to", "torchtian"]) == 2
+    assert "did you mean 'torchtitan'?" in capsys.readouterr().err
+    assert run(["export", "--list"]) == 0
+    assert "maxtext" in capsys.readouterr().out
+    assert run(["export", *model, "plan.json"]) == 2
+    run(["plan", *model, "--mem", "5GB", "--allow", "approx", "-o", "v.json"])
+    if schedsim.load("v.json").variants:
+        assert run(["export", *model, "v.json", "--to", "torch"]) == 2
+        assert "variants" in capsys.readouterr().err
+
+
+def test_infeasible_plans_have_nothing_to_export():
+    """One line says so."""
+    plan = schedsim.api.try_plan(GPT2, 10)
+    with pytest.raises(SchedsimError, match="no schedule"):
+        export(GPT2, plan, "torch")

@@ -1,0 +1,227 @@
+"""Exported code on the real libraries: what it keeps, what it runs again, and its measured peak."""
+
+from __future__ import annotations
+
+import collections
+import json
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.nn.functional as F  # noqa: E402
+from schedsim.validation.block_level import capture_chain  # noqa: E402
+from schedsim.validation.capture import capture  # noqa: E402
+from schedsim.validation.measure import StorageTracker  # noqa: E402
+from schedsim.validation.models import build_model  # noqa: E402
+from small_models import clear_gradients  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import schedsim  # noqa: E402
+from schedsim import Schedule, simulate  # noqa: E402
+from schedsim.export import export  # noqa: E402
+from schedsim.workloads import WorkloadOptions, build_workload  # noqa: E402
+
+
+def loaded(text: str) -> dict:
+    """The names that an exported module defines."""
+    names: dict = {}
+    exec(compile(text, "exported.py", "exec"), names)
+    return names
+
+
+class Calls(TorchDispatchMode):
+    """Counts calls by op."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.counts[func.__name__.split(".")[0]] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("share", [0.45, 0.6, 0.8, 1.0])
+def test_the_peak_of_exported_segments_is_the_simulated_one(share):
+    """Within 1 %, by the storage meter; gradients equal to the bit."""
+    model, inputs, loss = build_model("mlp", layers=8, hidden=128, batch=8192)
+    captured = capture_chain(model, inputs, loss, rounds=0)
+    chain = captured.chain
+    # Times of their own, so that what is exported is the same on every machine.
+    stages = tuple(replace(s, forward_s=1.0, backward_s=2.0) for s in chain.stages)
+    chain = replace(chain, stages=stages)
+    budget = simulate(chain, Schedule.store_all(chain)).peak_bytes
+    least = min(point.budget_bytes for point in schedsim.pareto(chain).points)
+    plan = schedsim.plan(chain, int(least + share * (budget - least)))
+    exported = export(chain, plan, "torch")
+    forward = loaded(exported.text)["forward"]
+    blocks = list(model)
+    assert len(blocks) == chain.num_stages
+
+    def step():
+        loss(forward(blocks, inputs[0]), *inputs[1:]).backward()
+
+    clear_gradients(model)
+    loss(model(inputs[0]), *inputs[1:]).backward()
+    plain = [p.grad.clone() for p in model.parameters()]
+    clear_gradients(model)
+    with StorageTracker() as tracker:
+        gradients = [p.grad for p in model.parameters()]
+        tracker.add([captured.static_tensors, gradients, inputs], "static")
+        step()
+    assert exported.says.startswith("0 of") == (share == 1)
+    assert tracker.peak.total_bytes == pytest.approx(exported.peak_bytes, rel=0.01)
+    assert all(map(torch.equal, plain, [p.grad for p in model.parameters()]))
+
+
+class Layer(nn.Module):
+    """A layer whose ops are those of the formula: eager attention, GELU, dropout."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        length, width = x.shape
+        q, k, v = self.qkv(self.norms[0](x)).view(length, 3, self.heads, -1).permute(1, 2, 0, 3)
+        p = F.dropout(torch.bmm(q, k.transpose(1, 2)).softmax(-1), 0.1)
+        y = self.proj(torch.bmm(p, v).transpose(0, 1).reshape(length, width))
+        x = x + F.dropout(y, 0.1)
+        return x + F.dropout(self.down(F.gelu(self.up(self.norms[1](x)))), 0.1)
+
+
+@pytest.mark.parametrize("share", [0.8, 0.88, 0.95])
+def test_selective_checkpointing_runs_again_what_the_policy_says(share):
+    """Products and attention of the real layers repeat as often as in the simulation."""
+    options = WorkloadOptions(preset="gpt2", layers=3, batch=8, granularity="op", seq=128)
+    graph = build_workload(options).workload
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    plan = schedsim.plan(graph, int(share * peak), time_limit_s=1.0)
+    exported = export(graph, plan, "torch-sac")
+    names = loaded(exported.text)
+    torch.manual_seed(0)
+    layers = nn.ModuleList(Layer(64, 4) for _ in range(3))
+    x = torch.randn(32, 64, requires_grad=True)
+
+    def step(run):
+        torch.manual_seed(1)
+        y = x
+        for i, layer in enumerate(layers):
+            y = run(i, layer, y)
+        with Calls() as calls:
+            y.square().sum().backward()
+        found = [p.grad.clone() for p in layers.parameters()]
+        layers.zero_grad(set_to_none=True)
+        return calls.counts, found
+
+    plain, expected = step(lambda _, layer, y: layer(y))
+    again, found = step(names["run_layer"])
+    assert all(map(torch.equal, expected, found))
+    repeats = collections.Counter(
+        name.rsplit(".", 1)[-1] for name in exported.schedule.names if name.startswith("layer")
+    )
+    for kinds, op in ((("qkv", "proj", "up", "down"), "addmm"), (("scores", "context"), "bmm")):
+        wanted = sum(repeats[kind] - len(layers) for kind in kinds)
+        assert again[op] - plain[op] == wanted, op
+
+
+def test_the_solver_saves_what_the_plan_keeps():
+    """torch.compile asks it, and the backward runs again the products that the plan repeats."""
+    import torch._functorch.config as config
+
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(6)))
+    x, y = torch.randn(512, 64), torch.randn(512, 64)
+    graph = capture(model, (x, y), F.mse_loss).graph
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    exported = export(
+        graph, schedsim.plan(graph, int(0.8 * peak), time_limit_s=1.0), "torch-compile"
+    )
+    solver = loaded(exported.text)["Solver"]()
+    asked = []
+
+    class Noted(type(solver)):
+        def __call__(self, *arguments):
+            answer = super().__call__(*arguments)
+            asked.append((len(arguments[-1]), answer))
+            return answer
+
+    def step(compiled):
+        model.zero_grad(set_to_none=True)
+        F.mse_loss(compiled(x), y).backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    plain = step(model)
+    with config.patch(activation_memory_budget=0.5, activation_memory_budget_solver=Noted()):
+        torch._dynamo.reset()
+        found = step(torch.compile(model, backend="aot_eager_decomp_partition"))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain, found, strict=True))
+    assert asked
+    for count, (saved, recomputed) in asked:
+        assert sorted([*saved, *recomputed]) == list(range(count))
+    assert exported.text.count("True") > 0
+
+
+def test_transformers_checkpoints_the_layers_chosen():
+    """The attribute is set on those layers alone, and the gradients stay the same."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    chain = build_workload(WorkloadOptions(preset="gpt2", layers=4, batch=8)).workload
+    peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
+    exported = export(chain, schedsim.plan(chain, int(0.85 * peak)), "transformers")
+    names = loaded(exported.text)
+    settings = {"n_layer": 4, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 16}
+    config = transformers.GPT2Config(**settings, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config)
+    tokens = torch.randint(0, 64, (2, 16))
+
+    def step():
+        model.zero_grad(set_to_none=True)
+        model(tokens, labels=tokens).loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    model.train()
+    plain = step()
+    names["enable"](model)
+    marked = [layer.gradient_checkpointing for layer in model.transformer.h]
+    assert marked == [i in names["CHECKPOINTED"] for i in range(4)]
+    assert 0 < sum(marked) < 4
+    with Calls() as calls:
+        found = step()
+    assert all(map(torch.equal, plain, found))
+    assert calls.counts["native_layer_norm"] == 2 * 4 + 1 + 2 * sum(marked)
+
+
+def test_jax_saves_the_names():
+    """The data are the arguments of its policy, which then recomputes what has other names."""
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from jax.ad_checkpoint import checkpoint_name
+
+    options = WorkloadOptions(preset="gpt2", layers=3, batch=8, granularity="op")
+    graph = build_workload(options).workload
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    exported = export(graph, schedsim.plan(graph, int(0.8 * peak), time_limit_s=1.0), "jax")
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        **json.loads(exported.text)["policy"]
+    )
+    saved = json.loads(exported.text)["policy"]["names_which_can_be_saved"]
+    kinds = ["attention.qkv", "attention.proj", "mlp.up", "mlp.down"]
+
+    def layer(x):
+        for kind in kinds:
+            x = checkpoint_name(jax.numpy.sin(x), kind)
+        return x.sum()
+
+    x = jax.numpy.arange(4.0)
+    plain = jax.grad(layer)(x)
+    assert jax.numpy.array_equal(plain, jax.grad(jax.checkpoint(layer, policy=policy))(x))
+    text = str(jax.make_jaxpr(jax.grad(jax.checkpoint(layer, policy=policy)))(x))
+    # Each sine runs in the forward; those that are not saved run again in the backward.
+    again = text.count(" sin ") - len(kinds)
+    assert again <= len(kinds) - len(set(saved) & set(kinds))
