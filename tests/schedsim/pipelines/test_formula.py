@@ -1,4 +1,4 @@
-"""What a model's formula says of pipelines: state, collectives, backwards that are split."""
+"""What a formula says of pipelines: state, collectives, split backwards, selective layers."""
 
 from __future__ import annotations
 
