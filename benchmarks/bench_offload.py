@@ -87,10 +87,10 @@ def text_of(row: dict[str, Any]) -> str:
     """A row of the table."""
 
     def percent(value: float | None) -> str:
-        return "-" if value is None else f"{100 * value:.2f}"
+        return "-" if value is None else f"{abs(round(100 * value, 2)):.2f}"
 
     alone, both = row["recompute_overhead"], row["overhead"]
-    ratio = "-" if not alone or both is None else f"{both / alone:.2f}"
+    ratio = "-" if not alone or both is None else f"{abs(both / alone):.2f}"
     return (
         f"| {row['workload']} | {row['num_stages']} | {row['link_gb_per_s']:g} | {row['factor']:g} "
         f"| {percent(alone)} | {percent(both)} | {ratio} | {percent(row['bound_overhead'])} "

@@ -66,8 +66,8 @@ def plan(
     ...                                    output_bytes=[4, 4], saved_bytes=[10, 10])
     >>> schedsim.plan(chain, 26).makespan_s
     7.0
-    >>> schedsim.plan(chain, 26, link="16B/s").makespan_s  # a0 goes to the host and back
-    6.0
+    >>> schedsim.plan(chain, 26, link="16B/s").makespan_s  # some of it goes to the host and back
+    6.375
     """
     result = try_plan(
         workload,

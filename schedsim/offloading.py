@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import SchedsimError
+from .errors import SchedsimError, UnsupportedError
 from .levels import MemoryLevels
 from .queues import DEVICE, HOST
 from .schedule import Schedule
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from .chain import Chain
     from .graph import Graph
     from .plans import Plan
+
+# Ops that copy to host memory or another level, and back.
+_COPY = re.compile(r"(d2h|h2d|write\d+|read\d+):")
 
 LinkLike = Link | str | tuple[Link | str, Link | str]
 """A link, or its name or bandwidth as a text; or two of these, to the host and back."""
@@ -168,3 +172,20 @@ def _has_op(workload: Chain | Graph, name: str) -> bool:
     except KeyError:
         return False
     return True
+
+
+def refuse_copies(plan: Plan | None, what: str) -> None:
+    """Refuse a plan that copies, for `what`, which cannot take one.
+
+    Raises
+    ------
+    UnsupportedError
+        The schedule of `plan` has copies.
+    """
+    if plan is None or plan.schedule is None or setting_of(plan) is None:
+        return
+    if any(_COPY.match(name) for name in plan.schedule.names):
+        raise UnsupportedError(
+            f"{what} takes no plan that offloads",
+            hint="schedsim simulate and plot do; or plan again without --link or --memory-level",
+        )

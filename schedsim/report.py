@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .chain import Chain
 from .errors import MissingDependencyError, SchedsimError
 from .explanation import Change, Explanation, explain
+from .offloading import refuse_copies
 from .plans import Plan
 from .schedule import Schedule
 from .simulator import Simulation, simulate
@@ -76,6 +77,7 @@ def report(workload: Chain | Graph, plan: Plan, assumptions: Sequence[str] = ())
 
     if plan.schedule is None:
         raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
+    refuse_copies(plan, "a report")
     run = resolve(workload, plan.variants)
     simulation = simulate(run, plan.schedule)
     everything = simulate(workload, Schedule.store_all(workload))

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from schedsim.errors import InvalidScheduleError, SchedsimError, UnsupportedError
 from schedsim.files import load, workload_hash
+from schedsim.offloading import refuse_copies
 from schedsim.plans import Plan
 from schedsim.simulator import simulate
 from schedsim.units import format_bytes
@@ -143,6 +144,7 @@ def apply(
         )
     if found.schedule is None:
         raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
+    refuse_copies(found, "a real model")
     names = set(found.schedule.names)
     guess = "block" if {"F0", "B0"} & names else "op"
     level = str(found.options.get("level", guess))

@@ -145,7 +145,7 @@ def _add_runs(
 
 
 @njit(cache=True)
-def _repeat_at(step: Step, trace: Trace, tokens: Any, num: int, scratch: Scratch) -> int:
+def _repeat_at(step: Step, tokens: Any, num: int, scratch: Scratch) -> int:
     """A random position with a run of an op that ran before; -1 where a few tries find none."""
     num_ops = step.op_s.size
     for i in range(num_ops):
@@ -173,11 +173,11 @@ def _repeat_at(step: Step, trace: Trace, tokens: Any, num: int, scratch: Scratch
 
 @njit(cache=True)
 def _keep_instead(
-    step: Step, trace: Trace, tokens: Any, num: int, scratch: Scratch, copies: bool
+    step: Step, trial: Trace, tokens: Any, num: int, scratch: Scratch, copies: bool
 ) -> int:
     """Drops some neighbouring repeated runs; with `copies`, moves what they made to the host."""
     num_ops = step.op_s.size
-    at = _repeat_at(step, trace, tokens, num, scratch)
+    at = _repeat_at(step, tokens, num, scratch)
     if at < 0:
         return -1
     count = 1
@@ -192,7 +192,7 @@ def _keep_instead(
     made = _without(tokens, num, at, count, scratch.proposed)
     if not copies:
         return made
-    evaluate(step, scratch.proposed, made, trace)
+    evaluate(step, scratch.proposed, made, trial)
     for k in range(at, at + count):
         op = tokens[k]
         for w in range(step.write_start[op], step.write_start[op + 1]):
@@ -201,26 +201,26 @@ def _keep_instead(
                 continue
             read, instance = -1, -1
             for j in range(at, made):
-                for r in range(trace.reads_at[j], trace.reads_at[j + 1]):
-                    if trace.tensor[trace.used[r]] == t and not trace.is_host[trace.used[r]]:
-                        read, instance = j, trace.used[r]
+                for r in range(trial.reads_at[j], trial.reads_at[j + 1]):
+                    if trial.tensor[trial.used[r]] == t and not trial.is_host[trial.used[r]]:
+                        read, instance = j, trial.used[r]
                         break
                 if read >= 0:
                     break
-            if read < 0 or trace.first[instance] >= at:
+            if read < 0 or trial.first[instance] >= at:
                 continue
-            use = gap_before(trace, instance, read)
+            use = gap_before(trial, instance, read)
             if use >= read - 1:
                 continue
             longer = add_copy(
-                step, trace, scratch.proposed, made, t, use, read, use + 1, scratch.other
+                step, trial, scratch.proposed, made, t, use, read, use + 1, scratch.other
             )
             if longer < 0:
                 continue
             for j in range(longer):
                 scratch.proposed[j] = scratch.other[j]
             made = longer
-            evaluate(step, scratch.proposed, made, trace)
+            evaluate(step, scratch.proposed, made, trial)
     return made
 
 
@@ -257,7 +257,9 @@ def _run_instead(step: Step, trace: Trace, tokens: Any, num: int, into: Any) -> 
 
 
 @njit(cache=True)
-def _propose(step: Step, trace: Trace, tokens: Any, num: int, scratch: Scratch) -> int:
+def _propose(
+    step: Step, trace: Trace, trial: Trace, tokens: Any, num: int, scratch: Scratch
+) -> int:
     """A neighbour of `tokens` in `scratch.proposed`; its length, -1 for none."""
     num_ops, num_tensors = step.op_s.size, step.size.size
     into = scratch.proposed
@@ -282,9 +284,9 @@ def _propose(step: Step, trace: Trace, tokens: Any, num: int, scratch: Scratch) 
             return -1
         return _moved(tokens, num, at, to, into)
     if kind < 0.65:
-        return _keep_instead(step, trace, tokens, num, scratch, False)
+        return _keep_instead(step, trial, tokens, num, scratch, False)
     if kind < 0.8:
-        return _keep_instead(step, trace, tokens, num, scratch, True)
+        return _keep_instead(step, trial, tokens, num, scratch, True)
     if kind < 0.88:
         return _run_instead(step, trace, tokens, num, into)
     i, use, read = _random_gap(step, trace, tokens, num)
@@ -298,6 +300,7 @@ def _propose(step: Step, trace: Trace, tokens: Any, num: int, scratch: Scratch) 
 def anneal(
     step: Step,
     trace: Trace,
+    trial: Trace,
     scratch: Scratch,
     num: int,
     best_tokens: Any,
@@ -311,6 +314,8 @@ def anneal(
 
     Parameters
     ----------
+    trace, trial
+        Room for the timelines of the sequence and of its neighbour.
     price
         Seconds that a byte over budget counts.
     hot_s, cold_s
@@ -324,26 +329,21 @@ def anneal(
     cost = makespan_s + price * excess
     heat = hot_s
     cooling = (cold_s / hot_s) ** (1.0 / max(1, num_moves)) if hot_s > 0 else 1.0
-    stale = False
     for _ in range(num_moves):
         heat *= cooling
         best[MOVES] += 1
-        if stale:
-            evaluate(step, tokens, num, trace)  # the trace is that of a refused neighbour
-            stale = False
-        stale = True
-        made = _propose(step, trace, tokens, num, scratch)
+        made = _propose(step, trace, trial, tokens, num, scratch)
         if made < 0 or made + SPARE > tokens.size:
             continue
         made = tidy(step, proposed, made, scratch.needed, scratch.on_host, scratch.seen)
-        makespan_s, excess, _ = evaluate(step, proposed, made, trace)
+        makespan_s, excess, _ = evaluate(step, proposed, made, trial)
         if makespan_s < 0:
             continue
         if excess > 0 and np.random.random() < 0.5:
             scratch.noise[0] = 3.0
             made, makespan_s, excess = repair(
                 step,
-                trace,
+                trial,
                 proposed,
                 made,
                 scratch.other,
@@ -359,7 +359,7 @@ def anneal(
             for k in range(made):
                 tokens[k] = proposed[k]
             num = made
-            stale = False
+            trace, trial = trial, trace
             if excess <= 0 and makespan_s < best[MAKESPAN]:
                 best[MAKESPAN], best[LENGTH] = makespan_s, made
                 for k in range(made):

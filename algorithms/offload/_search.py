@@ -42,6 +42,7 @@ class _Walker:
 
     number: int
     trace: Trace
+    trial: Trace
     scratch: Scratch
     num: int
     best_tokens: Tokens
@@ -187,7 +188,8 @@ class Search:
         if excess == 0:
             best[MAKESPAN], best[LENGTH] = makespan_s, tokens.size
             best_tokens[: tokens.size] = tokens
-        return _Walker(number, trace, scratch, tokens.size, best_tokens, best, excess)
+        trial = make_trace(self.step, self.capacity)
+        return _Walker(number, trace, trial, scratch, tokens.size, best_tokens, best, excess)
 
     def _walk(
         self, one: _Walker, seconds: float, heat: float, count: int | None, left: int
@@ -218,6 +220,7 @@ class Search:
             one.num = anneal(
                 self.step,
                 one.trace,
+                one.trial,
                 one.scratch,
                 one.num,
                 one.best_tokens,

@@ -8,6 +8,7 @@ import click
 
 from ..explanation import Change, Explanation, explain
 from ..files import write_atomically
+from ..offloading import refuse_copies
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
 from .show import percent, print_facts, print_json, print_table, working
@@ -34,6 +35,7 @@ def command(source: Source, top: int, as_json: bool, output: str | None) -> int:
     schedsim explain --layers 24 plan.json       why the plan's peak is where it is
     """
     loaded = source.read(plan=True)
+    refuse_copies(loaded.plan, "explain")
     schedule = schedule_of(loaded.plan) if loaded.plan is not None else None
     with working("trying single changes"):
         explanation = explain(loaded.workload, schedule)

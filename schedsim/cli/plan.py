@@ -242,7 +242,11 @@ def _next_steps(
     steps += [
         (f"schedsim simulate {arguments} {file}", "replay it"),
         (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
-        (f"schedsim explain {arguments} {file}", "why its peak is there"),
+        *(
+            []
+            if link_words(options) or level_words(options)
+            else [(f"schedsim explain {arguments} {file}", "why its peak is there")]
+        ),
         (
             " ".join(["schedsim compare", arguments, "--mem", budget, *link_words(options)]),
             "other planners",

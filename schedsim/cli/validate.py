@@ -10,6 +10,7 @@ import click
 from ..api import try_plan
 from ..errors import SchedsimError
 from ..files import load, write_atomically
+from ..offloading import refuse_copies
 from ..plans import Plan
 from ..schedule import Schedule
 from ..units import format_bytes, format_bytes_short, format_seconds
@@ -88,6 +89,7 @@ def command(
     with working("capturing the model"):
         read = read_target(target, level=level, device=device, meter=meter)
     if plan is not None:
+        refuse_copies(plan, "a real model")
         check_plan(plan, read.workload, measured=True)
     elif budget_bytes is not None:
         planner = "auto" if read.workload.kind == "chain" else "store_all"

@@ -112,3 +112,17 @@ def test_refusals(run, chain_file, arguments, says):
     assert says in err
     assert err.startswith("error: ")
     assert not out
+
+
+def test_what_cannot_take_copies_says_so(run, chain_file, tmp_path):
+    """`explain` refuses such a plan; `plot` draws it."""
+    plan_file, figure = str(tmp_path / "plan.json"), str(tmp_path / "gantt.svg")
+    code, out, _ = run(
+        "plan", chain_file, "--mem", "13", *LINK, "--time-limit", "1", "-o", plan_file
+    )
+    assert "schedsim explain" not in out
+    code, _, err = run("explain", chain_file, plan_file)
+    assert code == 2
+    assert "offloads" in err
+    code, _, err = run("plot", "gantt", chain_file, plan_file, "-o", figure)
+    assert code == 0, err

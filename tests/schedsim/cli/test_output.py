@@ -34,10 +34,17 @@ OWN_OPTIONS = {
     ("plan",): {
         *("--allow", "--gap", "--json", "--mem", "--order", "--output", "--planner"),
         *("--search-seed", "--slots", "--time-limit"),
+        *("--alloc-conf", "--allocator", "--memory-level"),
+        *("--host-latency", "--host-mem", "--link"),
     },
-    ("simulate",): {"--capacity", "--json", "--mem", "--output", "--schedule"},
+    ("simulate",): {
+        *("--alloc-conf", "--allocator", "--capacity", "--json", "--mem", "--output", "--schedule"),
+    },
     ("compare",): {"--json", "--mem", "--output", "--planners", "--time-limit"},
-    ("plot", "timeline"): {"--against", "--capacity", "--mem", "--output", "--schedule"},
+    ("plot", "timeline"): {
+        *("--against", "--alloc-conf", "--allocator", "--capacity", "--mem", "--output"),
+        "--schedule",
+    },
     ("plot", "gantt"): {"--capacity", "--mem", "--output", "--schedule"},
     ("plot", "schedule"): {"--mem", "--output"},
     ("plot", "frontier"): {"--order", "--output", "--planners", "--points", "--time-limit"},
