@@ -52,7 +52,7 @@ def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.option("--stages", "num_devices", type=int, required=True, help="Devices in a line."),
         click.option(
-            "--micro-batches", "num_micro_batches", type=int, required=True, help="A step."
+            "--micro-batches", "num_micro_batches", type=int, required=True, help="In a step."
         ),
         click.option(
             "--schedule",
@@ -80,7 +80,7 @@ def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="even, auto, or layers a stage: 12,12,11,13.",
         ),
         click.option(
-            "--link", help="Between devices: pcie4, pcie5, nvlink-c2c or SIZE/s; no time."
+            "--link", help="Between devices: pcie4, pcie5, nvlink-c2c or SIZE/s; without, no time."
         ),
         click.option("--link-latency", "link_latency_s", type=float, default=0.0, help="Seconds."),
         click.option(
