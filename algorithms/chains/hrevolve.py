@@ -22,6 +22,12 @@ from .revolve import _few_slots, _most_that_fit
 MAX_CELLS = 200_000_000
 """Entries of the two tables, 8 bytes each: 1.6 GB."""
 
+MAX_STEPS = 10_000_000_000
+"""Times compared in one solution, some tens of seconds."""
+
+# States on the device are at most so many that its rows stay quick to fill: all of 1,000 stages.
+_QUICK = 1_000_000_000
+
 
 @dataclass(frozen=True)
 class HRevolve:
@@ -88,7 +94,8 @@ class HRevolve:
         if slots.size == 0 or slots[0] < 1:
             raise SchedsimError("the first level has no slot", hint="the chain's input takes one")
         start = np.concatenate([[0], np.cumsum(slots[:-1] + 1)])
-        if 2 * int((slots + 1).sum()) * (num_steps + 1) > MAX_CELLS:
+        num_rows = int((slots + 1).sum())
+        if 2 * num_rows * (num_steps + 1) > MAX_CELLS or num_rows * num_steps**2 > MAX_STEPS:
             raise PlannerLimitError(
                 f"{num_steps} stages and {int(slots.sum())} slots are too many for the tables",
                 hint="allow fewer slots, or use --planner revolve",
@@ -180,7 +187,7 @@ def hrevolve(
         setting of disk-revolve.
     num_slots
         States held on the device at once, the chain's input included. By default the most that fit
-        the budget.
+        the budget; of a chain of L > 1,000 stages, at most 10^9 / L^2.
 
     Notes
     -----
@@ -215,6 +222,7 @@ def hrevolve(
     if num_slots is not None and num_slots < 1:
         raise SchedsimError(f"num_slots {num_slots} is not at least 1", hint="the input takes one")
     num = chain.num_stages
+    most = max(1, min(num, _QUICK // num**2))
 
     @cache
     def solved(slots: int) -> tuple[float, Schedule]:
@@ -230,7 +238,7 @@ def hrevolve(
 
     chosen = num_slots
     if chosen is None:
-        chosen = _most_that_fit(fits, num)
+        chosen = _most_that_fit(fits, most)
     elif not fits(chosen):
         chosen = None
     if chosen is not None:
@@ -244,7 +252,7 @@ def hrevolve(
             options=options,
             offloading=below,
         )
-    few = [num_slots] if num_slots else _few_slots(num, None)[:3]
+    few = [num_slots] if num_slots else _few_slots(most, None)[:3]
     return make_plan(
         chain,
         budget_bytes,

@@ -189,7 +189,10 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
             f"{format_seconds(plan.lower_bound_s)} over {plan.bound_scope}, "
             f"gap {(plan.gap or 0):.2%}".replace("%", " %"),
         ),
-        ("recomputed", f"{simulation.num_recomputed} of {simulation.num_runs} op runs"),
+        (
+            "recomputed",
+            f"{simulation.num_recomputed} of {simulation.num_runs - simulation.num_copies} op runs",
+        ),
     ]
     facts += _variant_facts(plan)
     offloading = Offloading.from_options(plan.options)
@@ -277,11 +280,12 @@ def _explain_infeasible(
     from ..workloads import build_workload, variants
 
     rows = []
+    quick = {**more, "time_limit_s": 1.0} if "link" in more else more
     with working("looking at what would lower it"):
         for label, changed in variants(options):
             try:
                 changed_workload = build_workload(changed).workload
-                other = try_plan(changed_workload, plan.budget_bytes, planner, **more)
+                other = try_plan(changed_workload, plan.budget_bytes, planner, **quick)
             except (PlannerLimitError, SchedsimError):
                 continue
             least_bytes = other.min_feasible_bytes

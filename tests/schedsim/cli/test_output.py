@@ -40,7 +40,10 @@ OWN_OPTIONS = {
     ("simulate",): {
         *("--alloc-conf", "--allocator", "--capacity", "--json", "--mem", "--output", "--schedule"),
     },
-    ("compare",): {"--json", "--mem", "--output", "--planners", "--time-limit"},
+    ("compare",): {
+        *("--host-latency", "--host-mem", "--json", "--link", "--mem", "--output", "--planners"),
+        "--time-limit",
+    },
     ("plot", "timeline"): {
         *("--against", "--alloc-conf", "--allocator", "--capacity", "--mem", "--output"),
         "--schedule",
