@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from ._blocks import (
     ADDRESS,
     ALLOCATED,
-    FREE,
-    GROWING_SPACE,
     IN_USE,
     LOOSE,
     NEXT,
@@ -25,7 +23,6 @@ from ._blocks import (
     NUM_SEGMENTS,
     NUM_TOTALS,
     PAGE,
-    PREVIOUS,
     RESERVED,
     SIZE,
     STATE,
@@ -39,8 +36,8 @@ from ._blocks import (
     release_to_pool,
     split_off,
     take_free,
-    whole_pages,
 )
+from ._growing import grow, unmap_pages
 
 MIN_BLOCK = 512
 SMALL_LIMIT = 1 << 20
@@ -110,120 +107,6 @@ def new_segment(
     totals[RESERVED] += length
     totals[NUM_SEGMENTS] += 1
     return row
-
-
-@njit(cache=True)
-def map_pages(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
-    row: int,
-    size: int,
-    capacity: int,
-) -> Any:
-    """Put memory behind the first pages of an unmapped block; the free block that has them, or -1.
-
-    An unmapped block begins and ends at a page.
-    """
-    page = table[row, PAGE]
-    length = (size + page - 1) // page * page
-    if totals[RESERVED] + length > capacity:
-        return NONE
-    totals[RESERVED] += length
-    mapped = row
-    if length < table[row, SIZE]:
-        mapped = split_off(table, spare, totals, row, length, IN_USE)
-    release_to_pool(table, free, num_free, spare, totals, mapped)
-    return mapped
-
-
-@njit(cache=True)
-def grow(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
-    heads: NDArray[np.int64],
-    size: int,
-    pool: int,
-    capacity: int,
-) -> Any:
-    """A block of a growing segment, taken from the free ones, at the lowest address with room."""
-    if heads[pool] < 0:
-        page = SMALL_SEGMENT if pool % 2 == 0 else LARGE_SEGMENT
-        start = GROWING_SPACE * (pool + 1)
-        length = GROWING_SPACE // page * page
-        # A guard in use that never moves: the way into the line of blocks.
-        guard = new_block(table, spare, totals, start, 0, IN_USE, pool, page)
-        space = new_block(table, spare, totals, start, length, UNMAPPED, pool, page)
-        table[guard, NEXT] = space
-        table[space, PREVIOUS] = guard
-        heads[pool] = guard
-        totals[NUM_SEGMENTS] += 1
-    row = table[heads[pool], NEXT]
-    while True:
-        while table[row, STATE] != UNMAPPED:
-            row = table[row, NEXT]
-        start = row
-        if table[table[row, PREVIOUS], STATE] == FREE:
-            start = table[row, PREVIOUS]
-        room, after = 0, start
-        while room < size and after >= 0 and table[after, STATE] != IN_USE:
-            room += table[after, SIZE]
-            after = table[after, NEXT]
-        if room >= size:
-            break
-        row = table[row, NEXT]
-    row = start
-    if table[row, STATE] == UNMAPPED:
-        length = min(table[row, SIZE], size)
-        row = map_pages(table, free, num_free, spare, totals, row, length, capacity)
-        if row < 0:
-            return NONE
-    while table[row, SIZE] < size:
-        unmapped = table[row, NEXT]
-        length = min(table[unmapped, SIZE], size - table[row, SIZE])
-        row = map_pages(table, free, num_free, spare, totals, unmapped, length, capacity)
-        if row < 0:
-            return NONE
-    take_free(table, free, num_free, totals, row)
-    return row
-
-
-@njit(cache=True)
-def unmap_pages(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
-    row: int,
-) -> None:
-    """Give back the whole pages in a free block of a growing segment."""
-    start, end = whole_pages(table, row)
-    if end == start:
-        return
-    take_free(table, free, num_free, totals, row)
-    if start > table[row, ADDRESS]:
-        front = split_off(table, spare, totals, row, start - table[row, ADDRESS], IN_USE)
-        add_free(table, free, num_free, totals, front)
-    middle = row
-    if end < table[row, ADDRESS] + table[row, SIZE]:
-        middle = split_off(table, spare, totals, row, end - start, UNMAPPED)
-        add_free(table, free, num_free, totals, row)
-    table[middle, STATE] = UNMAPPED
-    totals[RESERVED] -= end - start
-    before, after = table[middle, PREVIOUS], table[middle, NEXT]
-    if before >= 0 and table[before, STATE] == UNMAPPED:
-        table[middle, ADDRESS] = table[before, ADDRESS]
-        table[middle, SIZE] += table[before, SIZE]
-        drop_block(table, spare, totals, before)
-    if after >= 0 and table[after, STATE] == UNMAPPED:
-        table[middle, SIZE] += table[after, SIZE]
-        drop_block(table, spare, totals, after)
 
 
 @njit(cache=True)

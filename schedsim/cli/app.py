@@ -16,6 +16,7 @@ COMMANDS = (
     "plan",
     "simulate",
     "compare",
+    "sweep",
     "explain",
     "pipeline",
     "plot",
@@ -25,6 +26,7 @@ COMMANDS = (
     "validate",
     "planners",
     "env",
+    "completion",
 )
 
 YES, NO, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70

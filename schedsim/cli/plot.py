@@ -15,6 +15,7 @@ from ..graph import Graph
 from ..offloading import replay, setting_of
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
+from . import complete
 from .allocators import allocator_options, check_allocator, of_plan
 from .app import INTERRUPTED, YES, SuggestingGroup, help_without_command
 from .inputs import (
@@ -38,6 +39,7 @@ from .pipeline_inputs import (
 from .pipeline_inputs import (
     replay as replay_pipeline,
 )
+from .results import is_results, only_results
 from .show import working
 
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -47,7 +49,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
     "plot",
     cls=SuggestingGroup,
     invoke_without_command=True,
-    subcommand_metavar="timeline|gantt|frontier|schedule|pipeline|validate [ARGS]...",
+    subcommand_metavar="timeline|gantt|frontier|schedule|pipeline|sweep|validate [ARGS]...",
     short_help="Draw memory over a step, the trade-off curve, or a schedule.",
 )
 @click.pass_context
@@ -164,7 +166,11 @@ def schedule(source: Source, budget_bytes: int | None, output: str) -> int:
 
 
 @command.command("frontier", short_help="Time against budget: the curve, its bound and its knee.")
-@click.option("--planners", help="Comma-separated names to draw beside the curve.")
+@click.option(
+    "--planners",
+    shell_complete=complete.planner_list,
+    help="Comma-separated names to draw beside the curve.",
+)
 @click.option("--order", help="Order of first runs of a graph: fixed (default) or free.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds for a graph's curve [30].")
 @click.option("--points", "num_points", type=int, help="Points to look for on a graph [24].")
@@ -176,14 +182,19 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
     \b
     schedsim plot frontier --layers 24 --planners periodic,revolve -o frontier.svg
     schedsim plot frontier graph.json --order free --time-limit 60 -o frontier.json
+    schedsim plot frontier results.jsonl -o best.svg
     """
     _check_suffix(output, (*SUFFIXES, ".json"))
     names = [name.strip() for name in planners.split(",")] if planners else []
     if names and Path(output).suffix == ".json":
         raise SchedsimError("--planners is for pictures", hint="leave it out, or write a .svg")
-    loaded = source.read()
     options = {name: value for name, value in more.items() if value is not None}
     flags = {"order": "--order", "time_limit_s": "--time-limit", "num_points": "--points"}
+    if is_results(source.files):
+        given = {flags[name]: value for name, value in options.items()}
+        file = only_results(source.files, {"--planners": planners, **given, **source.given_flags()})
+        return _draw_results(file, output, best=True)
+    loaded = source.read()
     if isinstance(loaded.workload, Chain) and options:
         raise UnsupportedError(
             f"{flags[next(iter(options))]} is for graphs, and {loaded.workload.name} is a chain",
@@ -239,6 +250,30 @@ def pipeline_(
     if found.run is not None:
         _write(draw_pipeline(found.run), output)
     return YES if found.feasible else explain_infeasible(found)
+
+
+@command.command("sweep", short_help="Overhead against budget of every planner of a sweep.")
+@click.argument("results_file", metavar="RESULTS.jsonl", shell_complete=complete.files)
+@output_option("Picture to write: .svg, .png or .pdf.", required=True)
+def sweep_(results_file: str, output: str) -> int:
+    """Overhead against budget of every planner of a sweep, a panel for each workload.
+
+    \b
+    schedsim plot sweep results.jsonl -o results.svg
+    """
+    return _draw_results(results_file, output, best=False)
+
+
+def _draw_results(results_file: str, output: str, *, best: bool) -> int:
+    _check_suffix(output)
+    from ..plot_results import draw_best, draw_results
+    from ..sweeps import read_rows
+
+    rows = [row for row in read_rows(results_file) if row["status"] != "error"]
+    if not rows:
+        raise SchedsimError(f"{results_file} has no results yet", hint="schedsim sweep fills it")
+    _write(draw_best(rows) if best else draw_results(rows), output)
+    return YES
 
 
 @command.command("validate", short_help="Memory predicted and measured, over each other.")
