@@ -226,6 +226,30 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
     return INTERRUPTED if curves[0].interrupted else YES
 
 
+@command.command("sweep", short_help="Overhead against budget of every planner of a sweep.")
+@click.argument("results_file", metavar="RESULTS.jsonl", shell_complete=complete.files)
+@output_option("Picture to write: .svg, .png or .pdf.", required=True)
+def sweep_(results_file: str, output: str) -> int:
+    """Overhead against budget of every planner of a sweep, a panel for each workload.
+
+    \b
+    schedsim plot sweep results.jsonl -o results.svg
+    """
+    return _draw_results(results_file, output, best=False)
+
+
+def _draw_results(results_file: str, output: str, *, best: bool) -> int:
+    _check_suffix(output)
+    from ..plot_results import draw_best, draw_results
+    from ..sweeps import read_rows
+
+    rows = [row for row in read_rows(results_file) if row["status"] != "error"]
+    if not rows:
+        raise SchedsimError(f"{results_file} has no results yet", hint="schedsim sweep fills it")
+    _write(draw_best(rows) if best else draw_results(rows), output)
+    return YES
+
+
 @command.command("pipeline", short_help="Devices over time, a numbered box per micro-batch.")
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 @pipeline_options
@@ -250,30 +274,6 @@ def pipeline_(
     if found.run is not None:
         _write(draw_pipeline(found.run), output)
     return YES if found.feasible else explain_infeasible(found)
-
-
-@command.command("sweep", short_help="Overhead against budget of every planner of a sweep.")
-@click.argument("results_file", metavar="RESULTS.jsonl", shell_complete=complete.files)
-@output_option("Picture to write: .svg, .png or .pdf.", required=True)
-def sweep_(results_file: str, output: str) -> int:
-    """Overhead against budget of every planner of a sweep, a panel for each workload.
-
-    \b
-    schedsim plot sweep results.jsonl -o results.svg
-    """
-    return _draw_results(results_file, output, best=False)
-
-
-def _draw_results(results_file: str, output: str, *, best: bool) -> int:
-    _check_suffix(output)
-    from ..plot_results import draw_best, draw_results
-    from ..sweeps import read_rows
-
-    rows = [row for row in read_rows(results_file) if row["status"] != "error"]
-    if not rows:
-        raise SchedsimError(f"{results_file} has no results yet", hint="schedsim sweep fills it")
-    _write(draw_best(rows) if best else draw_results(rows), output)
-    return YES
 
 
 @command.command("validate", short_help="Memory predicted and measured, over each other.")
