@@ -1,0 +1,157 @@
+"""The claims of papers/: counted, computed and not asserted, and as the summary says."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from chains import INSTANCES
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "papers"))
+
+import _claims
+import run_all
+from _claims import (
+    AGREE,
+    DIFFER,
+    NOT_HERE,
+    Claim,
+    Instances,
+    as_markdown,
+    find_instances,
+    load_source,
+)
+
+PAPERS = run_all.HERE
+RESULTS = run_all.read_results()
+FOLDERS = run_all.folders()
+FAST = [folder for folder in FOLDERS if load_source(folder).SOURCE.fast]
+
+
+def made(**more: object) -> Claim:
+    fields = {"what": "x", "claimed": 10.0, "ours": 10.0, "seen": "text"}
+    return Claim(**(fields | more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ours", "within", "relation", "verdict"),
+    [(10, 0, "equal", AGREE), (10.4, 0, "equal", DIFFER), (10.4, 0.5, "equal", AGREE),
+     (9.4, 0.5, "equal", DIFFER), (9, 0, "at most", AGREE), (10.1, 0, "at most", DIFFER),
+     (11, 0, "at least", AGREE), (9.9, 0, "at least", DIFFER), (9.9, 0.2, "at least", AGREE)],
+)  # fmt: skip
+def test_a_verdict_follows_from_the_numbers(ours, within, relation, verdict):
+    """Within the tolerance, on the side that the source allows."""
+    assert made(ours=ours, within=within, relation=relation).verdict == verdict
+
+
+def test_examples_of_the_claims():
+    """Those in the docstrings."""
+    told = doctest.testmod(_claims)
+    assert told.attempted
+    assert not told.failed
+
+
+def test_without_a_number_there_must_be_a_reason():
+    """Not reproducible here is a verdict of its own, and says why."""
+    assert made(ours=None, why="no such machine").verdict == NOT_HERE
+    with pytest.raises(ValueError, match="no reason"):
+        made(ours=None)
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="our number"):
+            made(ours=value)
+    with pytest.raises(ValueError, match="seen"):
+        made(seen="somewhere")
+
+
+def test_twenty_sources_and_sixty_numbers():
+    """As many sources, and numbers of theirs that were computed here."""
+    assert set(RESULTS) == {folder.name for folder in FOLDERS}
+    assert len(RESULTS) >= 20
+    computed = [c for claims in RESULTS.values() for c in claims if c.ours is not None]
+    printed = [c for c in computed if c.seen in ("text", "abstract")]
+    assert len(printed) >= 60
+    for name, claims in RESULTS.items():
+        assert any(claim.ours is not None for claim in claims), name
+
+
+def test_the_file_holds_the_verdicts_that_follow():
+    """A verdict in the file is that of its numbers."""
+    for line in run_all.RESULTS.read_text().splitlines():
+        row = json.loads(line)
+        assert row["verdict"] == run_all.from_dict(row).verdict
+    assert run_all.as_lines(RESULTS) == run_all.RESULTS.read_text()
+
+
+def test_the_summary_is_what_the_results_say():
+    """The table of papers/README.md, and that of every note."""
+    text = (PAPERS / "README.md").read_text()
+    assert run_all.between(text, "summary", run_all.summary(RESULTS)) == text
+    for name, claims in RESULTS.items():
+        note = (PAPERS / name / "README.md").read_text()
+        assert run_all.between(note, "claims", as_markdown(claims)) == note, name
+        assert (PAPERS / name / "figure.svg").exists(), name
+
+
+@pytest.mark.parametrize("folder", FAST, ids=lambda folder: folder.name)
+def test_what_is_fast_comes_out_again(folder):
+    """Claims run now are those of the file, number by number."""
+    found = list(load_source(folder).claims(Instances(None)))
+    written = [as_tuple(claim) for claim in RESULTS[folder.name]]
+    assert [as_tuple(claim) for claim in found] == written
+
+
+def as_tuple(claim: Claim) -> tuple[object, ...]:
+    ours = None if claim.ours is None else pytest.approx(claim.ours, rel=1e-6, abs=1e-8)
+    return claim.what, claim.claimed, ours, claim.relation, claim.seen, claim.verdict
+
+
+@pytest.mark.skipif(
+    not (INSTANCES / "dag" / "ku_unet_train.json").exists(),
+    reason="the graphs that are not ours are not here (set SCHEDSIM_INSTANCES)",
+)
+def test_instances_are_read_from_the_folder_named():
+    """The nodes of the published graphs, as the file has them."""
+    found = load_source(PAPERS / "kusumoto-2019").claims(find_instances(str(INSTANCES)))
+    for claim in RESULTS["kusumoto-2019"][:4]:
+        assert as_tuple(next(found)) == as_tuple(claim)
+
+
+def test_a_folder_without_instances_is_refused(tmp_path):
+    """One line, not a traceback."""
+    with pytest.raises(SystemExit, match="no folders dag and chain"):
+        find_instances(str(tmp_path))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_no_number_of_ours_is_written_down(folder):
+    """`ours` is never a constant but None, and nothing sets a verdict."""
+    tree = ast.parse((folder / "reproduce.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    claims = [node for node in calls if getattr(node.func, "id", "") == "Claim"]
+    assert claims
+    for call in claims:
+        arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+        assert not call.args
+        assert "verdict" not in arguments
+        names = [node for node in ast.walk(arguments["ours"]) if isinstance(node, ast.Name)]
+        literal = isinstance(arguments["ours"], ast.Constant)
+        assert names or (literal and arguments["ours"].value is None), ast.unparse(call)
+        # Nor is it the claimed number under another name.
+        assert ast.dump(arguments["ours"]) != ast.dump(arguments["claimed"])
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_every_note_says_what_a_note_must(folder):
+    """Claim and what came of it; its picture."""
+    text = (folder / "README.md").read_text()
+    assert text.startswith("# ")
+    assert "](figure.svg)" in text
+    if folder.name != "repeated-claims":
+        assert "**Claim.**" in text
+        assert re.search(r"\*\*(Their n|N)otation", text)
+        assert "**Not " in text
