@@ -39,6 +39,7 @@ def auto(
     time_limit_s: float = 10.0,
     order: Order | None = None,
     seed: int = 0,
+    max_moves: int | None = None,
     allow: Collection[str] = (),
     link: LinkLike | None = None,
     host_bytes: int | str | None = None,
@@ -59,6 +60,9 @@ def auto(
         As of `rotor` and of `local_search`.
     order, seed
         Of graphs only, as of `local_search`; the order is fixed by default.
+    max_moves
+        As of `local_search`, which then runs in one thread, so that it finds the same every time;
+        a chain has no use for it.
     allow
         Kinds of variants that may be chosen, of `schedsim.variants.VARIANT_KINDS`; none by default.
     link, host_bytes, host_latency_s
@@ -91,7 +95,14 @@ def auto(
         raise SchedsimError("host memory is given, and no link to it", hint="link='pcie4'")
     if isinstance(workload, Graph):
         return _of_graph(
-            workload, budget_bytes, gap, time_limit_s, order or "fixed", seed, check_allowed(allow)
+            workload,
+            budget_bytes,
+            gap,
+            time_limit_s,
+            order or "fixed",
+            seed,
+            max_moves,
+            check_allowed(allow),
         )
     if order is not None:
         raise SchedsimError(
@@ -125,6 +136,7 @@ def _of_graph(
     time_limit_s: float,
     order: Order,
     seed: int,
+    max_moves: int | None,
     allow: tuple[str, ...],
 ) -> Plan:
     started = time.perf_counter()
@@ -140,6 +152,8 @@ def _of_graph(
                 graph, budget_bytes, allow, time_limit_s=time_limit_s, **options
             )
         else:
+            if max_moves is not None:
+                options |= {"max_moves": max_moves, "num_threads": 1}
             tried.append(local_search(graph, budget_bytes, time_limit_s=time_limit_s, **options))
     return _best("auto", tried, started)
 

@@ -246,6 +246,15 @@ PLANNERS: dict[str, PlannerInfo] = {
             module="offload.poet",
             needs_link=True,
         ),
+        PlannerInfo(
+            "plan_pipeline",
+            ("pipeline",),
+            "recomputation of each stage for its micro-batches in flight, and the cuts if asked",
+            "schedsim; Sun et al. 2024",
+            "O(l P Q) a run of l layers, then O(K L^2) for the cuts of K stages",
+            "where it meets its bound on fill, work and drain",
+            module="pipelines.plan_pipeline",
+        ),
     )
 }
 

@@ -29,6 +29,7 @@ from .errors import (
 from .explanation import Explanation, explain
 from .files import load, save
 from .graph import Graph, Op
+from .maximize import maximize
 from .plans import Plan
 from .schedule import Schedule
 from .simulator import Simulation, simulate
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     apply: Any
     rematerialize: Any
     watch: Any
+    ways: Any
 
 __all__ = [
     "Chain",
@@ -60,15 +62,22 @@ __all__ = [
     "compare",
     "explain",
     "load",
+    "maximize",
     "pareto",
     "plan",
     "rematerialize",
     "save",
     "simulate",
     "watch",
+    "ways",
 ]
 
-_NEED_TORCH = {"apply": "rematerialize", "rematerialize": "rematerialize", "watch": "watch"}
+_NEED_TORCH = {
+    "apply": "rematerialize",
+    "rematerialize": "rematerialize",
+    "watch": "watch",
+    "ways": "rematerialize",
+}
 
 
 def __getattr__(name: str) -> Any:

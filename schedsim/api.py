@@ -155,3 +155,17 @@ def _budget(value: int | str) -> int:
             hint="give an int of bytes, or a text like '8GB'",
         )
     return value
+
+
+def planner_takes(name: str) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The kinds of workload and the names of the options that planner `name` takes.
+
+    Examples
+    --------
+    >>> planner_takes("rotor")[0]
+    ('chain',)
+    """
+    from .algorithms import get_planner
+
+    info = get_planner(name)
+    return info.kinds, info.options()

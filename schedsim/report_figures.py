@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from bokeh.models import ColumnDataSource, HoverTool, Range1d, Span
+from bokeh.models import ColumnDataSource, HoverTool, Range1d
+from bokeh.models.annotations import Span
 from bokeh.plotting import figure
 from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ WIDTH, TIMELINE_HEIGHT, GRID_HEIGHT = 1120, 360, 360
 def draw(graph: Graph, simulation: Simulation, budget_bytes: int) -> tuple[Any, Any]:
     """Bokeh figures of `simulation`: memory over runs, and op over runs; O(runs)."""
     runs = simulation.num_runs
-    x_range = Range1d(-0.5, runs - 0.5, bounds=(-0.5, runs - 0.5))
+    x_range = Range1d(start=-0.5, end=runs - 0.5, bounds=(-0.5, runs - 0.5))
     return _timeline(simulation, budget_bytes, x_range), _grid(graph, simulation, x_range)
 
 

@@ -9,16 +9,16 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from schedsim.errors import InvalidScheduleError, SchedsimError, UnsupportedError
-from schedsim.files import load, workload_hash
+from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.files import load
 from schedsim.offloading import refuse_copies
 from schedsim.plans import Plan
-from schedsim.simulator import simulate
-from schedsim.units import format_bytes
 
+from .belonging import captured_for
 from .environment import check_device
 from .rematerialized import Rematerialized
-from .step_planning import CapturedStep, Settings, capture_step
+from .step_planning import Settings, capture_step, resolved_budget
+from .ways.choices import Way, price
 
 
 def rematerialize(
@@ -36,6 +36,10 @@ def rematerialize(
     max_shapes: int = 8,
     keep_gradients: bool = False,
     extra_bytes: int = 0,
+    chunk: Any = None,
+    accumulate: int | str | None = None,
+    offload: Any = None,
+    host_bytes: int | str | None = None,
     **options: Any,
 ) -> Rematerialized:
     """`model` as a module that gives the loss of a step and trains within `budget`.
@@ -70,6 +74,18 @@ def rematerialize(
         ``zero_grad(set_to_none=False)``. The block level always does.
     extra_bytes
         Whatever else is resident: buckets of DistributedDataParallel, an averaged copy.
+    chunk
+        Compute the language-model head with its cross entropy, and feed-forward layers, over parts
+        of the tokens: ``{"head": 8, "mlp": 4}``, ``"auto"`` for where it is quickest, or ``None``.
+        Gradients are then those of the model within rounding.
+    accumulate
+        Number of micro-batches of a step; ``"auto"`` for the quickest within the budget.
+        ``module(x, target)`` then runs forward and backward of all of them, and gives the loss of
+        the whole batch, whose ``backward()`` hands the gradients over: the loop stays as it is.
+    offload, host_bytes
+        Copy what blocks keep to host memory and back beside the computation, where the plan says:
+        a link, ``"pcie4"`` or ``"25GB/s"`` or a pair of these, or ``True`` for what is measured
+        here. The host memory allowed is pinned; no limit by default. Takes the block level.
 
     Returns
     -------
@@ -106,6 +122,10 @@ def rematerialize(
         keep_gradients=keep_gradients,
         extra_bytes=extra_bytes,
         options=options,
+        chunk=chunk,
+        accumulate=accumulate,
+        offload=offload,
+        host_bytes=host_bytes,
     )
     arguments, keywords = _unpacked(model, inputs, device)
     module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
@@ -142,24 +162,69 @@ def apply(
         raise SchedsimError(
             f"{plan} holds a {found.kind}, not a plan", hint="schedsim plan -o FILE"
         )
-    if found.schedule is None:
-        raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
     refuse_copies(found, "a real model")
-    names = set(found.schedule.names)
-    guess = "block" if {"F0", "B0"} & names else "op"
-    level = str(found.options.get("level", guess))
-    settings = Settings(
-        budget=found.budget_bytes,
-        loss=loss,
-        level=level,
-        extra_bytes=int(found.options.get("added_bytes", 0)),
-    )
     arguments, keywords = _unpacked(model, inputs, device)
-    captured = capture_step(model, arguments, keywords, settings)
-    _check_belongs(found, captured)
+    settings = Settings(budget=found.budget_bytes, loss=loss)
+    captured, settings = captured_for(found, model, arguments, keywords, settings)
     module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
     module.adopt(captured, found, arguments, keywords)
     return module
+
+
+def ways(
+    model: nn.Module,
+    inputs: Any,
+    budget: int | str,
+    loss: Callable[..., Tensor] | None = None,
+    *,
+    optimizer: Any = None,
+    level: str = "auto",
+    planner: str = "auto",
+    time_limit_s: float = 10.0,
+    extra_bytes: int = 0,
+) -> list[Way]:
+    """The ways to make a step fit, recomputation, chunks and micro-batches, with their prices.
+
+    Nothing is switched on: `rematerialize` does what its `chunk` and `accumulate` allow.
+
+    Parameters
+    ----------
+    model, inputs, budget, loss, optimizer, level, planner, time_limit_s, extra_bytes
+        As of `rematerialize`.
+
+    Returns
+    -------
+    list of Way
+        With predicted time and peak of a step; those that do not fit say their least budget.
+
+    Raises
+    ------
+    UnsupportedError
+        The model can be captured at no level.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)))
+    >>> x, target = torch.randn(64, 8), torch.randn(64, 8)
+    >>> found = ways(model, (x, target), "80%", nn.functional.mse_loss, level="block")
+    >>> sorted({way.num_parts for way in found if not way.chunks})
+    [1, 2, 4, 16, 32, 64]
+    """
+    settings = Settings(
+        budget=budget,
+        loss=loss,
+        optimizer=optimizer,
+        level=level,
+        planner=planner,
+        time_limit_s=time_limit_s,
+        extra_bytes=extra_bytes,
+    )
+    arguments, keywords = _unpacked(model, inputs, None)
+    first = capture_step(model, arguments, keywords, settings)
+    budget_bytes, _ = resolved_budget(settings, first, model, (arguments, keywords))
+    return price(model, arguments, keywords, settings, budget_bytes, first)
 
 
 def _unpacked(
@@ -183,45 +248,3 @@ def _unpacked(
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
-
-
-def _check_belongs(plan: Plan, captured: CapturedStep) -> None:
-    """Refuse a plan of another step; what the machine alone changes is allowed where it fits."""
-    workload = captured.workload
-    same = plan.workload.content_hash == workload_hash(workload)
-    same = same or plan.options.get("structure") == captured.structure_hash
-    differs = _differences(plan, captured)
-    if not same or differs:
-        what = "; ".join(differs) or "its tensors have other sizes"
-        raise SchedsimError(
-            f"the plan of {plan.workload.name} is not of this step of {workload.name}: {what}",
-            hint="apply it to the model, inputs and loss that it was made for, or plan again",
-        )
-
-
-def _differences(plan: Plan, captured: CapturedStep) -> list[str]:
-    assert plan.schedule is not None
-    workload = captured.workload
-    mine, its = set(workload.op_names), set(plan.schedule.names)
-    found = []
-    if extra := [name for name in plan.schedule.names if name not in mine]:
-        found.append(f"the plan runs {extra[0]!r}, which the model has not")
-    if missing := [name for name in workload.op_names if name not in its]:
-        found.append(f"the model has {missing[0]!r}, which the plan does not run")
-    if plan.static_bytes != workload.static_bytes:
-        found.append(
-            f"static bytes are {format_bytes(workload.static_bytes)}, "
-            f"in the plan {format_bytes(plan.static_bytes)}"
-        )
-    if found:
-        return found
-    try:
-        peak = simulate(workload, plan.schedule).peak_bytes
-    except InvalidScheduleError as error:
-        return [str(error)]
-    if peak > plan.budget_bytes:
-        found.append(
-            f"its schedule takes {format_bytes(peak)} here, over its budget of "
-            f"{format_bytes(plan.budget_bytes)}"
-        )
-    return found

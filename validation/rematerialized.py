@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,8 +15,7 @@ from torch.utils._pytree import tree_flatten
 
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.plans import Plan
-from schedsim.simulator import simulate
-from schedsim.units import format_bytes
+from schedsim.units import format_bytes, format_seconds
 
 from .block_level.module import plain_loss
 from .capture.skeleton import count_extra_inputs
@@ -25,9 +25,12 @@ from .step_planning import (
     Settings,
     capture_step,
     plan_step,
+    planned_step,
     resolved_budget,
+    simulated,
     store_all_peak,
 )
+from .ways.choices import Way, choose, table, wanted
 
 SHAPES = ("plan", "raise")
 
@@ -89,33 +92,63 @@ class Rematerialized(nn.Module):
                 f"the step is not as planned: {_difference(known, key)}",
                 hint="shapes='plan' plans once for each shape; or pad the inputs",
             )
-        captured = capture_step(self._model, inputs, keywords, self._settings)
-        return self._keep(key, self._plan(captured, (inputs, keywords)))
+        return self._keep(key, self._planned_for(inputs, keywords))
 
     def adopt(self, captured: CapturedStep, plan: Plan, inputs: Any, keywords: Any) -> None:
-        """Run steps with inputs like these by `plan`."""
-        assert plan.schedule is not None
+        """Run steps with inputs like these by `plan`.
+
+        In the place of the plan that was there for such inputs: a schedule may change with the
+        stage of training.
+        """
         self._budget_bytes = plan.budget_bytes
-        module = captured.make_module(plan.schedule)
-        planned = PlannedStep(captured, plan, module, store_all_peak(captured))
+        planned = planned_step(captured, plan, store_all_peak(captured), self._settings)
         self._keep(self._key(inputs, keywords), planned)
+
+    def use(self, plan: Plan, *inputs: Any, **keywords: Any) -> None:
+        """Run steps with inputs like these by `plan` from now on.
+
+        A schedule may change with the stage of training, as when a batch grows or memory is needed
+        elsewhere: plans of this module, or loaded ones, change places between steps at the price of
+        one capture, and later steps of these inputs cost nothing.
+
+        Raises
+        ------
+        SchedsimError
+            The plan is of another step; the message names what differs.
+        """
+        from .belonging import captured_for
+
+        captured, settings = captured_for(plan, self._model, inputs, keywords, self._settings)
+        self._settings = replace(settings, budget=plan.budget_bytes)
+        self.adopt(captured, plan, inputs, keywords)
 
     def replan(self, budget: int | str) -> None:
         """Forget all plans; steps are planned anew within `budget` when they come."""
-        from dataclasses import replace
-
         self._settings = replace(self._settings, budget=budget)
         self._budget_bytes = None
         self._planned.clear()
 
-    def _plan(self, captured: CapturedStep, inputs: Any) -> PlannedStep:
+    def _planned_for(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> PlannedStep:
+        model, settings = self._model, self._settings
+        given = (inputs, keywords)
+        if not wanted(settings):
+            captured = capture_step(model, inputs, keywords, settings)
+            most = store_all_peak(captured)
+            if self._budget_bytes is None:
+                self._budget_bytes = resolved_budget(settings, captured, model, given)[0]
+            return plan_step(captured, self._budget_bytes, most, settings)
+        first = None
         if self._budget_bytes is None:
-            budget, most = resolved_budget(self._settings, captured, self._model, inputs)
+            if isinstance(settings.budget, str) and settings.budget.strip().endswith("%"):
+                plain = replace(settings, chunk=None, accumulate=None, offload=None)
+                first = capture_step(model, inputs, keywords, plain)
+            budget_bytes = resolved_budget(settings, first, model, given)[0]
         else:
-            budget, most = self._budget_bytes, store_all_peak(captured)
-        planned = plan_step(captured, budget, most, self._settings)
-        self._budget_bytes = budget
-        return planned
+            budget_bytes = self._budget_bytes
+        chosen = choose(model, inputs, keywords, settings, budget_bytes, first)
+        self._budget_bytes = budget_bytes
+        most = store_all_peak(first if first is not None else chosen.captured)
+        return planned_step(chosen.captured, chosen.plan, most, chosen.settings, chosen.ways)
 
     def _keep(self, key: Any, planned: PlannedStep) -> PlannedStep:
         if self._num_inputs is None:
@@ -201,15 +234,14 @@ class Rematerialized(nn.Module):
         state, plan = planned.captured.state, planned.plan
         assert plan.schedule is not None
         workload = planned.captured.workload
-        simulation = simulate(workload, plan.schedule)
+        simulation = simulated(workload, plan)
         kinds = simulation.by_category()
         if planned.captured.level == "op":
             graph = workload.graph
             made = {t for op in graph.ops if op.phase == "backward" for t in op.writes}
             made &= set(graph.results)
             grads = sum(t.size_bytes for t in simulation.live_tensors() if t.name in made)
-            if self._settings.keep_gradients:
-                grads += state.gradients_bytes
+            grads += planned.captured.kept_gradients_bytes
         else:
             grads = state.gradients_bytes
         found = {
@@ -234,7 +266,7 @@ class Rematerialized(nn.Module):
         ]
         notes = {
             "gradients": "where they are made"
-            if planned.captured.level == "op" and not self._settings.keep_gradients
+            if planned.captured.level == "op" and not planned.captured.kept_gradients_bytes
             else "resident throughout",
             "optimizer": state.optimizer_source,
             "activations": "with inputs, and gradients of activations",
@@ -250,7 +282,32 @@ class Rematerialized(nn.Module):
             lines.append(
                 f"  overhead       {plan.overhead:+.2%}, at most {plan.gap:.2%} of it spare"
             )
+        num = planned.captured.num_parts
+        if num > 1 and plan.makespan_s is not None:
+            lines.append(
+                f"  micro-batches  {num}, each {format_seconds(plan.makespan_s)}; "
+                f"a step {format_seconds(num * plan.makespan_s)}"
+            )
+        lines += [f"  {line}" for line in (table(list(planned.ways)) if planned.ways else [])]
         return "\n".join([*lines, *(f"  note: {note}" for note in planned.captured.notes)])
+
+    @property
+    def ways(self) -> list[Way]:
+        """The ways to spend less that were looked at for the last step's inputs, with prices."""
+        return list(self._last.ways)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `report` says, for JSON."""
+        planned = self._last
+        return {
+            "level": planned.captured.level,
+            "budget_bytes": planned.plan.budget_bytes,
+            "peak_bytes": planned.plan.peak_bytes,
+            "store_all_bytes": planned.store_all_bytes,
+            "num_parts": planned.captured.num_parts,
+            "counted_bytes": self.counted(),
+            "ways": [way.to_dict() for way in planned.ways],
+        }
 
     # -- being the model ----------------------------------------------------------------------
 

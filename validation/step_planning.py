@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,20 +18,28 @@ from schedsim.files import workload_hash
 from schedsim.graph import Graph
 from schedsim.plans import Plan
 from schedsim.schedule import Schedule
+from schedsim.simulation import Simulation
 from schedsim.simulator import simulate
 from schedsim.units import format_bytes
 
 from .block_level import capture_chain
 from .block_level.module import loss_of
 from .block_level.replay import untouched
+from .block_level.transfers import measured_links
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
 from .costs import measured_costs
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
+from .ways.accumulate import AccumulatedStep
+from .ways.choices import Way
+from .ways.chunk import chunked, read_chunks
+from .ways.microbatch import Part, Splitter, bytes_of, check_splits, clone_tensors
 
 LEVELS = ("auto", "op", "block")
 UNLIMITED_BYTES = 2**53 - 1
+SCALARS_BYTES = 16
+"""Of a micro-batch's loss and count, in a step of several."""
 
 
 class BlockLevelWarning(UserWarning):
@@ -50,10 +59,25 @@ class Settings:
     keep_gradients: bool = False
     extra_bytes: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    chunk: Any = None
+    accumulate: int | str | None = None
+    offload: Any = None
+    host_bytes: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
             raise SchedsimError(f"level={self.level!r} is unknown", hint="auto, op or block")
+        num = self.accumulate
+        whole = isinstance(num, int) and not isinstance(num, bool) and num >= 1
+        if not (num is None or num == "auto" or whole):
+            raise SchedsimError(
+                f"accumulate={num!r} is not understood", hint="'auto', or a number of micro-batches"
+            )
+        read_chunks(self.chunk)
+        if self.offload and self.level == "op":
+            raise UnsupportedError(
+                "offload= is of the block level: ops run on one queue", hint="level='block'"
+            )
 
 
 @dataclass(frozen=True)
@@ -65,17 +89,34 @@ class CapturedStep:
     level
         ``"op"`` or ``"block"``.
     make_module
-        From a schedule to the module that runs it.
+        From a schedule to the module that runs it; of blocks, with the graph of its copies and the
+        capacities within which they were planned.
     output_class
         Of a model that gives its own loss in an output object: that object's class.
+    splitter, num_parts, part_size, others
+        Where the step is one of `num_parts` micro-batches: what cuts them, the samples in the
+        largest, which this is, and the same for other sizes.
+    kept_gradients_bytes
+        Of gradients among the static bytes of a step op by op.
     """
 
     level: str
     workload: Chain | Graph
     state: ResidentState
-    make_module: Callable[[Schedule], nn.Module]
+    make_module: Callable[..., nn.Module]
     notes: tuple[str, ...]
     output_class: type | None
+    splitter: Splitter | None = None
+    num_parts: int = 1
+    part_size: int = 0
+    others: Mapping[int, CapturedStep] = field(default_factory=dict)
+    kept_gradients_bytes: int = 0
+    device: torch.device | str = "cpu"
+
+    @property
+    def store_all_s(self) -> float:
+        """Seconds of the ops, once each."""
+        return float(sum(op.time_s for op in self.workload.graph.ops))
 
     @property
     def added_bytes(self) -> int:
@@ -83,6 +124,13 @@ class CapturedStep:
         return self.workload.static_bytes - self._own_static_bytes
 
     _own_static_bytes: int = 0
+
+    def with_added(self, added_bytes: int) -> CapturedStep:
+        """The same step beside `added_bytes` instead of what was counted: optimizer and extra."""
+        more = added_bytes - self.added_bytes
+        workload = replace(self.workload, static_bytes=self.workload.static_bytes + more)
+        state = replace(self.state, extra_bytes=max(0, self.state.extra_bytes + more))
+        return replace(self, workload=workload, state=state)
 
     @property
     def structure_hash(self) -> str:
@@ -98,6 +146,7 @@ class PlannedStep:
     plan: Plan
     module: nn.Module
     store_all_bytes: int
+    ways: tuple[Way, ...] = ()
 
     def shaped(self, loss: Tensor) -> Any:
         """`loss` in the form in which the model gives it."""
@@ -139,25 +188,83 @@ def capture_step(
 ) -> CapturedStep:
     """One training step of `model`, op by op where that works, else by blocks.
 
+    With `settings` that say chunks or micro-batches in numbers, the step with these; of
+    micro-batches, the largest.
+
     Raises
     ------
     UnsupportedError
         Neither works, or not the level asked for.
     """
+    num = settings.accumulate if isinstance(settings.accumulate, int) else 1
+    if num == 1:
+        return _capture(model, inputs, keywords, settings, 0)
+    check_splits(model)
+    splitter = Splitter(model, settings.loss, num)
+    parts = splitter.parts(inputs, keywords)
+    whole_bytes = sum(bytes_of(clone) for clone in _whole(parts))
+    found: dict[int, CapturedStep] = {}
+    for part in parts:
+        if part.num_samples in found:
+            continue
+        own, words, buffers = clone_tensors((part.inputs, part.keywords, part.buffers))
+        rest = max(0, whole_bytes - bytes_of((own, words, buffers))) + SCALARS_BYTES * num
+        each = replace(settings, loss=splitter.loss, accumulate=num)
+        with splitter.targets_of(replace(part, buffers=buffers)):
+            found[part.num_samples] = _capture(model, own, words, each, rest)
+    size = max(found)
+    main = found.pop(size)
+    return replace(main, splitter=splitter, num_parts=len(parts), part_size=size, others=found)
+
+
+def _whole(parts: list[Part]) -> list[Any]:
+    """What all parts hold together; tensors that go to each whole count once."""
+    seen: set[int] = set()
+    tensors = []
+    for part in parts:
+        for leaf in torch.utils._pytree.tree_leaves((part.inputs, part.keywords, part.buffers)):
+            if isinstance(leaf, Tensor) and leaf.data_ptr() not in seen:
+                seen.add(leaf.data_ptr())
+                tensors.append(leaf)
+    return tensors
+
+
+def _capture(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    settings: Settings,
+    rest_bytes: int,
+) -> CapturedStep:
+    """The step with chunks; `rest_bytes` of inputs are resident besides."""
     state = resident_state(model, settings.optimizer, settings.extra_bytes)
-    added = state.optimizer_bytes + state.extra_bytes
+    added = state.optimizer_bytes + state.extra_bytes + rest_bytes
+    chunks = {piece: int(num) for piece, num in read_chunks(settings.chunk).items()}
+
+    def with_chunks(level: str) -> tuple[nn.Module, Settings]:
+        if not chunks:
+            return model, settings
+        unrolled = level == "op"
+        other, loss = chunked(model, settings.loss, inputs, keywords, chunks, unrolled=unrolled)
+        return other, replace(settings, loss=loss)
+
+    def by_block(notes: tuple[str, ...]) -> CapturedStep:
+        other, changed = with_chunks("block")
+        return _by_block(other, inputs, keywords, changed, state, added, notes)
+
     with _kept_random_numbers(model):
-        if settings.level == "block":
-            return _by_block(model, inputs, keywords, settings, state, added, ())
+        if settings.level == "block" or settings.offload:
+            return by_block(())
+        other, changed = with_chunks("op")
         try:
-            return _by_op(model, inputs, keywords, settings, state, added)
+            return _by_op(other, inputs, keywords, changed, state, added)
         except (SchedsimError, RuntimeError, NotImplementedError) as error:
             if settings.level == "op":
                 raise
             why = " ".join(str(error).split())[:300]
         note = f"planned by blocks, as it cannot be captured op by op: {why}"
-        warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=4)
-        return _by_block(model, inputs, keywords, settings, state, added, (note,))
+        warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=5)
+        return by_block((note,))
 
 
 def _kept_random_numbers(model: nn.Module) -> Any:
@@ -186,9 +293,10 @@ def _by_op(
             own.note(model(*inputs, **keywords))
     captured = captured.with_costs(measured_costs(captured, next(model.parameters()).device))
     static = captured.graph.static_bytes
-    if settings.keep_gradients:
-        added += state.gradients_bytes
-    captured = captured.with_state(added)
+    # From the second micro-batch on, gradients are there before the step; the caller's may be too.
+    several = isinstance(settings.accumulate, int) and settings.accumulate > 1
+    kept = state.gradients_bytes * (int(settings.keep_gradients) + int(several))
+    captured = captured.with_state(added + kept)
     return CapturedStep(
         "op",
         captured.graph,
@@ -196,6 +304,7 @@ def _by_op(
         captured.module,
         captured.notes,
         own.output_class,
+        kept_gradients_bytes=kept,
         _own_static_bytes=static,
     )
 
@@ -220,12 +329,21 @@ def _by_block(
             kwargs=keywords,
             rounds=3,
             known_times=times.find,
+            movable=bool(settings.offload),
         )
     finally:
         handle.remove()
     times.keep(captured.workload)
     static = captured.workload.static_bytes
+    several = isinstance(settings.accumulate, int) and settings.accumulate > 1
+    if settings.keep_gradients and several:
+        added += state.gradients_bytes  # the caller's, besides those of the micro-batches
     workload = replace(captured.workload, static_bytes=static + added)
+    if settings.offload and isinstance(workload, Chain):
+        # The caller holds the input: a copy of it would free nothing.
+        held = workload.input_bytes
+        workload = replace(workload, input_bytes=0, static_bytes=workload.static_bytes + held)
+        static += held
     # The inputs of the capture are not needed to run another step.
     slim = replace(captured, workload=workload, inputs=(), keywords={})
     output_class = own.output_class if settings.loss is None else None
@@ -236,8 +354,56 @@ def _by_block(
         slim.module,
         (*notes, *captured.notes),
         output_class,
+        device=next(model.parameters()).device,
         _own_static_bytes=static,
     )
+
+
+def plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings) -> Plan:
+    """The plan of a captured step within `budget_bytes`; one without a schedule where none fits."""
+    options = dict(settings.options)
+    if settings.offload:
+        return _plan_copies(captured, budget_bytes, settings, options)
+    if settings.planner in ("auto", "local_search"):
+        options.setdefault("time_limit_s", settings.time_limit_s)
+    return try_plan(captured.workload, budget_bytes, settings.planner, **options)
+
+
+def _plan_copies(
+    captured: CapturedStep, budget_bytes: int, settings: Settings, options: dict[str, Any]
+) -> Plan:
+    options.setdefault("time_limit_s", settings.time_limit_s)
+    planner = "offload" if settings.planner == "auto" else settings.planner
+    link = settings.offload
+    if link is True:
+        link = measured_links(torch.device(captured.device))
+    return try_plan(
+        captured.workload,
+        budget_bytes,
+        planner,
+        link=link,
+        host_bytes=settings.host_bytes,
+        **options,
+    )
+
+
+def offloading_of(plan: Plan) -> Any:
+    """The links that `plan` copies over; ``None`` where it copies nothing."""
+    if plan.schedule is None or not any(":" in name for name in plan.schedule.op_names):
+        return None
+    if plan.options.get("link") is None:
+        return None
+    return import_module("schedsim.offloading").Offloading.from_options(plan.options)
+
+
+def simulated(workload: Chain | Graph, plan: Plan) -> Simulation:
+    """What the schedule of `plan` costs on `workload`, with its copies."""
+    assert plan.schedule is not None
+    offloading = offloading_of(plan)
+    if offloading is None:
+        return simulate(workload, plan.schedule)
+    found: Simulation = offloading.simulate(workload, plan.schedule, plan.budget_bytes)
+    return found
 
 
 def plan_step(
@@ -250,32 +416,67 @@ def plan_step(
     InfeasibleBudgetError
         It names the least budget found feasible, and the op that sets it.
     """
-    options = dict(settings.options)
-    if settings.planner in ("auto", "local_search"):
-        options.setdefault("time_limit_s", settings.time_limit_s)
-    plan = try_plan(captured.workload, budget_bytes, settings.planner, **options)
+    plan = _feasible(captured, plan_captured(captured, budget_bytes, settings))
+    return planned_step(captured, plan, store_all_bytes, settings)
+
+
+def _feasible(captured: CapturedStep, plan: Plan) -> Plan:
     if plan.schedule is None:
-        least = plan.min_feasible_bytes
+        least, budget_bytes = plan.min_feasible_bytes, plan.budget_bytes
         where = f", set by {plan.binding_op!r}" if plan.binding_op else ""
         raise InfeasibleBudgetError(
             f"a step of {captured.workload.name} does not fit {format_bytes(budget_bytes)} at the "
             f"{captured.level} level"
             + (f": the least budget found is {format_bytes(least)}{where}" if least else ""),
             plan=plan,
-            hint=f"budget={least}, fewer samples a step, or a smaller optimizer state"
-            if least
-            else "give more, or fewer samples a step",
+            hint=(f"budget={least}, " if least else "give more, ")
+            + "accumulate='auto' (micro-batches), chunk='auto', or a smaller optimizer state",
         )
-    plan = replace(
-        plan,
-        options={
-            **plan.options,
-            "level": captured.level,
-            "structure": captured.structure_hash,
-            "added_bytes": captured.added_bytes,
-        },
-    )
-    return PlannedStep(captured, plan, captured.make_module(plan.schedule), store_all_bytes)  # type: ignore[arg-type]
+    return plan
+
+
+def planned_step(
+    captured: CapturedStep,
+    plan: Plan,
+    store_all_bytes: int,
+    settings: Settings,
+    ways: tuple[Way, ...] = (),
+) -> PlannedStep:
+    """`captured` with the module that runs `plan`; `settings` have one way decided."""
+    plan = with_origin(plan, captured, settings)
+    assert plan.schedule is not None
+    module = _module(captured, plan)
+    if captured.splitter is not None:
+        modules = {captured.part_size: module}
+        for size, other in captured.others.items():
+            smaller = _feasible(other, plan_captured(other, plan.budget_bytes, settings))
+            modules[size] = _module(other, smaller)
+        model: nn.Module = module.model  # type: ignore[assignment]
+        module = AccumulatedStep(model, captured.splitter, lambda part: modules[part.num_samples])
+    return PlannedStep(captured, plan, module, store_all_bytes, ways)
+
+
+def _module(captured: CapturedStep, plan: Plan) -> nn.Module:
+    assert plan.schedule is not None
+    offloading = offloading_of(plan)
+    if offloading is None or captured.level == "op":
+        return captured.make_module(plan.schedule)
+    graph = offloading.graph(captured.workload, plan.schedule)
+    return captured.make_module(plan.schedule, graph, offloading.capacities(plan.budget_bytes))
+
+
+def with_origin(plan: Plan, captured: CapturedStep, settings: Settings) -> Plan:
+    """`plan` with what `schedsim.apply` needs to know of the step that it is of."""
+    origin: dict[str, Any] = {
+        "level": captured.level,
+        "structure": captured.structure_hash,
+        "added_bytes": captured.added_bytes,
+    }
+    if settings.chunk:
+        origin["chunk"] = dict(settings.chunk)
+    if captured.num_parts > 1:
+        origin["accumulate"] = captured.num_parts
+    return replace(plan, options={**plan.options, **origin})
 
 
 def store_all_peak(captured: CapturedStep) -> int:
@@ -285,10 +486,10 @@ def store_all_peak(captured: CapturedStep) -> int:
 
 
 def resolved_budget(
-    settings: Settings, captured: CapturedStep, model: nn.Module, inputs: Any
+    settings: Settings, captured: CapturedStep | None, model: nn.Module, inputs: Any
 ) -> tuple[int, int]:
-    """(budget, store-all peak) in bytes."""
-    most = store_all_peak(captured)
+    """(budget, store-all peak) in bytes; the peak is 0 without `captured`."""
+    most = store_all_peak(captured) if captured is not None else 0
     resident: list[Any] = [*model.parameters(), *model.buffers()]
     resident += [p.grad for p in model.parameters() if p.grad is not None]
     resident += [leaf for leaf in torch.utils._pytree.tree_leaves(inputs) if _is_tensor(leaf)]

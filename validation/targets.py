@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from schedsim.chain import Chain
 from schedsim.errors import MissingDependencyError, SchedsimError
+from schedsim.files import workload_hash
 from schedsim.graph import Graph
 
 from .block_level import CapturedChain, capture_chain
@@ -151,6 +152,15 @@ class Read:
     def workload(self) -> Chain | Graph:
         """The chain or graph."""
         return workload_of(self.captured)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What a plan of it says for `schedsim.apply`."""
+        from .step_planning import bare
+
+        level = "block" if isinstance(self.captured, CapturedChain) else "op"
+        structure = workload_hash(bare(self.workload, self.workload.static_bytes))
+        return {"level": level, "structure": structure, "added_bytes": 0}
 
 
 def read_target(

@@ -99,6 +99,9 @@ class Watch:
         model = self.module.model
         found: list[Any] = [*model.parameters(), *model.buffers()]
         found += [p.grad for p in model.parameters() if p.grad is not None]
+        loss = self.module._settings.loss
+        if isinstance(loss, torch.nn.Module):
+            found += [*loss.parameters(), *loss.buffers()]
         if self._optimizer is not None:
             found += tree_leaves(dict(self._optimizer.state))
         return [tensor for tensor in found if isinstance(tensor, Tensor)]

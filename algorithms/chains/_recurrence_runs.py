@@ -57,8 +57,10 @@ def list_runs(
     memory: Any,
     values: Any,
     top: int,
+    begin: int,
+    end: int,
 ) -> Any:
-    """Op runs of the best schedule of the whole chain with memory `top`; empty if infeasible.
+    """Op runs of the best schedule of stages begin..end-1 with memory `top`; empty if infeasible.
 
     Beside them the way in which each stage saves its bundle.
 
@@ -70,9 +72,10 @@ def list_runs(
     made = 0
     # Entries (i, k, m) are sub-chains to run; (op, -1, 0) is a single run.
     stack = np.empty((4 * num + 16, 3), np.int64)
-    _put(stack, 0, 0, num, top)
+    _put(stack, 0, begin, end, top)
     height = 1
-    if _time_at(row_of[0, num], top, dense, first, start, count, memory, values) == INFINITE:
+    whole = row_of[begin, end - begin]
+    if _time_at(whole, top, dense, first, start, count, memory, values) == INFINITE:
         return runs[:0], way_of
     while height:
         height -= 1

@@ -273,6 +273,30 @@ class Problem:
         self, table: Table, budget_bytes: int
     ) -> tuple[Schedule | None, tuple[ChosenVariant, ...]]:
         """The schedule behind `time_s`, ``None`` if infeasible, and the variants it runs with."""
+        inside = (budget_bytes - self.outside_bytes) // table.unit_bytes
+        runs, way_of = self.sub_runs(table, inside, 0, self.chain.num_stages)
+        if not runs.size:
+            return None, ()
+        chosen = [
+            ChosenVariant(self.options[i][way - 1], self.chain.stages[i].name)
+            for i, way in enumerate(way_of.tolist())
+            if way
+        ]
+        return Schedule(self.chain.op_names, runs), tuple(chosen)
+
+    def sub_runs(
+        self, table: Table, memory: int, begin: int, end: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Best op runs of stages ``begin..end-1`` alone, as indices, and each stage's way to save.
+
+        No runs where that is infeasible.
+
+        Parameters
+        ----------
+        memory
+            In units of the table: what the stages have, the gradient of their output inside it and
+            their input outside.
+        """
         runs, way_of = list_runs(
             self.forward_s,
             self.own_s,
@@ -294,16 +318,11 @@ class Problem:
             table.count,
             table.memory,
             table.values,
-            (budget_bytes - self.outside_bytes) // table.unit_bytes,
+            memory,
+            begin,
+            end,
         )
-        if not runs.size:
-            return None, ()
-        chosen = [
-            ChosenVariant(self.options[i][way - 1], self.chain.stages[i].name)
-            for i, way in enumerate(way_of.tolist())
-            if way
-        ]
-        return Schedule(self.chain.op_names, runs), tuple(chosen)
+        return runs, way_of
 
 
 def exact_plan(

@@ -16,7 +16,9 @@ COMMANDS = (
     "plan",
     "simulate",
     "compare",
+    "sweep",
     "explain",
+    "pipeline",
     "plot",
     "report",
     "export",
@@ -24,6 +26,7 @@ COMMANDS = (
     "validate",
     "planners",
     "env",
+    "completion",
 )
 
 YES, NO, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70

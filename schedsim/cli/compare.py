@@ -19,6 +19,7 @@ from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
+from . import complete
 from .app import NO, YES
 from .inputs import (
     Source,
@@ -29,19 +30,22 @@ from .inputs import (
     workload_options,
 )
 from .offloading import link_option, take_link
+from .results import compare_results, is_results, only_results
 from .show import percent, print_json, print_table, working
 
 
 @click.command("compare", short_help="Several planners on one workload and budget, a row each.")
-@budget_option(required=True)
-@click.option("--planners", help="Comma-separated names; all that take the workload by default.")
+@budget_option(required=False)
+@click.option(
+    "--planners",
+    shell_complete=complete.planner_list,
+    help="Comma-separated names; all that take the workload by default.",
+)
 @click.option(
     "--time-limit",
     "time_limit_s",
     type=click.FloatRange(min=0),
-    default=10.0,
-    show_default=True,
-    help="Seconds for each planner that takes a limit.",
+    help="Seconds for each planner that takes a limit [10].",
 )
 @link_option
 @json_option
@@ -49,22 +53,32 @@ from .show import percent, print_json, print_table, working
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int,
+    budget_bytes: int | None,
     planners: str | None,
-    time_limit_s: float,
+    time_limit_s: float | None,
     as_json: bool,
     output: str | None,
     **more: Any,
 ) -> int:
-    """Run several planners on one workload and budget.
+    """Run several planners on one workload and budget, or show what a sweep has found.
 
     \b
     schedsim compare --preset gpt2-xl --mem 10GB
     schedsim compare chain.json --mem 2GiB --planners rotor,periodic,chen_sqrt
     schedsim compare --preset resnet-50 --mem 2GiB --link pcie4 --planners frontier,offload
+    schedsim compare results.jsonl
     """
     from ..algorithms import get_planner
 
+    if is_results(source.files):
+        file = only_results(
+            source.files,
+            {"--mem": budget_bytes, "--time-limit": time_limit_s, **source.given_flags()},
+        )
+        return compare_results(file, planners, as_json, output)
+    if budget_bytes is None:
+        raise click.UsageError("Missing option '--mem'.", click.get_current_context())
+    limit_s = 10.0 if time_limit_s is None else time_limit_s
     loaded = source.read()
     link = take_link(more)
     names = comparable(loaded.workload, link=bool(link))
@@ -82,7 +96,7 @@ def command(
         with working(f"planning with {name}"):
             try:
                 taken = get_planner(name).options()
-                options = {"time_limit_s": time_limit_s, **link}
+                options = {"time_limit_s": limit_s, **link}
                 options = {key: value for key, value in options.items() if key in taken}
                 plans.append(try_plan(loaded.workload, budget_bytes, name, **options))
             except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from ..errors import (
     SchedsimError,
 )
 from ..units import UnitError, format_bytes, parse_bytes
+from . import complete
+from .complete import OF_OPTIONS
 
 if TYPE_CHECKING:
     from ..chain import Chain
@@ -68,7 +71,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--seq", "seq", int, "Sequence length in tokens."),
     ("--batch", "batch", int, "Micro-batch."),
     ("--dtype", "dtype", str, "Activations in fp16, bf16 or fp32."),
-    ("--attention", "attention", str, "eager or flash."),
+    ("--attention", "attention", str, "eager, flash or selective."),
     ("--granularity", "granularity", str, "layer (default), block or op."),
     ("--tensor-parallel", "tensor_parallel", int, "Tensor-parallel degree."),
     ("--data-parallel", "data_parallel", int, "Data-parallel degree, for --zero."),
@@ -104,16 +107,29 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=SizeType("auto"),
         help="Model state: auto, or a size; none is counted by default.",
     )(command)
-    command = click.option("--level", help="Of a model: block (default) or op.")(command)
+    command = click.option(
+        "--level", shell_complete=OF_OPTIONS["level"], help="Of a model: block (default) or op."
+    )(command)
     for flag, field, kind, help_text in reversed(_OPTIONS):
-        command = click.option(flag, field, type=kind, help=help_text)(command)
-    return click.argument("files", nargs=-1, metavar="[WORKLOAD]")(command)
+        completed = OF_OPTIONS.get(field)
+        command = click.option(flag, field, type=kind, help=help_text, shell_complete=completed)(
+            command
+        )
+    return click.argument("files", nargs=-1, metavar="[WORKLOAD]", shell_complete=complete.files)(
+        command
+    )
 
 
 def _flags() -> dict[str, str]:
     """Field of `WorkloadOptions` -> its option."""
     flags = {field: flag for flag, field, _, _ in _OPTIONS} | {"static": "--static"}
     return flags | {field: flag for flag, field, _ in _FLAGS}
+
+
+def no_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """All formula options as the command line has them where only those in `given` are."""
+    absent = dict.fromkeys(_flags())
+    return {**absent, **{field: False for _, field, _ in _FLAGS}, **given}
 
 
 @dataclass(frozen=True)
@@ -129,6 +145,12 @@ class Source:
     def given(self) -> dict[str, Any]:
         """The formula options that were given."""
         return {k: v for k, v in self.options.items() if v is not None and v is not False}
+
+    def given_flags(self) -> dict[str, Any]:
+        """Flag -> value of everything that was given besides files."""
+        flags = _flags()
+        given = {flags[field]: value for field, value in self.given.items()}
+        return given | ({"--level": self.level} if self.level else {})
 
     @property
     def is_model(self) -> bool:
@@ -166,6 +188,7 @@ class Source:
         workload: Chain | Graph | None = None
         found: Plan | None = None
         lines: tuple[str, ...] = ()
+        origin: dict[str, Any] = {}
         if self.level and not self.is_model:
             raise SchedsimError(
                 f"--level {self.level} is of a model", hint="a formula takes --granularity"
@@ -176,7 +199,7 @@ class Source:
                 from ..validation.targets import read_target
 
                 built = read_target(name, level=self.level, device=self.options["device"])
-                workload, lines = built.workload, built.lines
+                workload, lines, origin = built.workload, built.lines, built.origin
                 continue
             item = _load(name)
             if isinstance(item, Plan):
@@ -209,18 +232,27 @@ class Source:
             )
         if found is not None:
             check_plan(found, workload, measured=self.is_model)
-            return Loaded(resolve(workload, found.variants), lines, found, workload)
-        return Loaded(workload, lines, found, workload)
+            return Loaded(resolve(workload, found.variants), lines, found, workload, origin)
+        return Loaded(workload, lines, found, workload, origin)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a `Source` holds: `given` is the workload without the variants of the plan."""
+    """What a `Source` holds.
+
+    Attributes
+    ----------
+    given
+        The workload without the variants of the plan.
+    origin
+        Of a model, what a plan says for `schedsim.apply`.
+    """
 
     workload: Chain | Graph
     assumptions: tuple[str, ...]
     plan: Plan | None
     given: Chain | Graph
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def label(self, op_name: str) -> str:
         """An op's name, with that of its stage where it has one."""
@@ -322,7 +354,11 @@ def budget_option(*, required: bool) -> Callable[..., Any]:
 def schedule_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """``--schedule FILE``, read by `given_schedule`."""
     return click.option(
-        "--schedule", "schedule_file", metavar="FILE", help="Op names; - reads stdin."
+        "--schedule",
+        "schedule_file",
+        metavar="FILE",
+        shell_complete=complete.files,
+        help="Op names; - reads stdin.",
     )(function)
 
 
@@ -401,7 +437,13 @@ def output_option(help_text: str, *, required: bool = False) -> Callable[..., An
         return value
 
     return click.option(
-        "-o", "--output", metavar="FILE", callback=check, required=required, help=help_text
+        "-o",
+        "--output",
+        metavar="FILE",
+        callback=check,
+        required=required,
+        help=help_text,
+        shell_complete=complete.files,
     )
 
 

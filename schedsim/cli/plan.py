@@ -17,12 +17,14 @@ from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from ..variants import VARIANT_KINDS, check_allowed, resolve
+from . import complete
 from .app import INTERRUPTED, NO, YES
 from .inputs import (
     Loaded,
     Source,
     budget_option,
     json_option,
+    need_torch,
     output_option,
     size_text,
     workload_options,
@@ -42,7 +44,13 @@ _FLAGS = {
 
 @click.command("plan", short_help="A schedule within a memory budget, and what is proven of it.")
 @budget_option(required=True)
-@click.option("--planner", default="auto", show_default=True, help="See `schedsim planners`.")
+@click.option(
+    "--planner",
+    default="auto",
+    show_default=True,
+    shell_complete=complete.planner,
+    help="See `schedsim planners`.",
+)
 @click.option("--gap", type=float, help="Gap to the proven bound to stop at: 0.01 is 1 %.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
@@ -52,7 +60,23 @@ _FLAGS = {
     help="Of first runs in a graph: the file's, or any.",
 )
 @link_option
+@click.option(
+    "--maximize",
+    type=click.Choice(["batch", "seq", "layers"]),
+    help="Find the largest that fits, and the one of most work a second.",
+)
 @click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
+@click.option(
+    "--accumulate",
+    metavar="N|auto",
+    help="Of a model: micro-batches of a step, or the quickest number that fits.",
+)
+@click.option(
+    "--chunk",
+    metavar="auto|head=N,mlp=N",
+    help="Of a model: language-model head and feed-forward layers in chunks of the tokens.",
+)
+@click.option("--ways", "price_all", is_flag=True, help="Of a model: price all ways to spend less.")
 @click.option(
     "--allow",
     metavar="KINDS",
@@ -65,9 +89,13 @@ def command(
     source: Source,
     budget_bytes: int,
     planner: str,
+    accumulate: str | None,
+    chunk: str | None,
+    price_all: bool,
     allow: str | None,
     as_json: bool,
     output: str | None,
+    maximize: str | None,
     **more: Any,
 ) -> int:
     """Plan a schedule within a memory budget, and prove what can be proven.
@@ -75,17 +103,33 @@ def command(
     \b
     schedsim plan --layers 96 --mem 8GB
     schedsim plan chain.json --mem 24GiB --planner rotor -o plan.json
+    schedsim plan model:gpt2,batch=8 --mem 6GB --accumulate auto --chunk head=auto
+    schedsim plan --preset gpt2-xl --mem 24GB --maximize batch
     schedsim plan --preset resnet-50 --mem 4GB --link pcie4 --host-mem 64GiB
     """
     more["allow"] = check_allowed(allow.split(",")) if allow is not None else None
     source = replace(source, allow=more["allow"] or ())
-    loaded = source.read()
     link = take_link(more)
     options = _planner_options(planner, more, link)
+    if maximize is not None:
+        from .maximize import show_maximum
+
+        return show_maximum(source, budget_bytes, planner, options, maximize, as_json, output)
+    if accumulate is not None or chunk is not None or price_all:
+        if link:
+            raise SchedsimError(
+                "--link is given with --accumulate, --chunk or --ways",
+                hint="real models do not offload: leave --link out",
+            )
+        given = read_accumulate(accumulate), read_chunk(chunk), price_all
+        return _plan_ways(source, budget_bytes, planner, options, given, as_json, output)
+    loaded = source.read()
     with working(f"planning with {planner}"):
         # Before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
         plan = try_plan(loaded.workload, budget_bytes, planner, **options)
+    if loaded.origin:
+        plan = replace(plan, options={**plan.options, **loaded.origin})
     if output is not None:
         save(plan, output)
     if as_json:
@@ -103,6 +147,81 @@ def command(
         _show(loaded, plan, everything)
         _next_steps(source, plan, planner, options, output)
     return INTERRUPTED if plan.options.get("interrupted") else YES
+
+
+def read_accumulate(text: str | None) -> int | str | None:
+    """``--accumulate`` as a number or ``"auto"``."""
+    if text is None or text == "auto":
+        return text
+    if text.isdigit() and int(text):
+        return int(text)
+    raise SchedsimError(
+        f"--accumulate {text} is not understood", hint="auto, or a number of micro-batches"
+    )
+
+
+def read_chunk(text: str | None) -> dict[str, int | str] | str | None:
+    """``--chunk`` as `schedsim.rematerialize` takes it."""
+    if text is None or text == "auto":
+        return text
+    found: dict[str, int | str] = {}
+    for item in text.split(","):
+        piece, _, num = item.partition("=")
+        if piece not in ("head", "mlp") or not (num == "auto" or (num.isdigit() and int(num))):
+            raise SchedsimError(
+                f"--chunk {text} is not understood", hint="auto, or head=8,mlp=4, or head=auto"
+            )
+        found[piece] = num if num == "auto" else int(num)
+    return found
+
+
+def _plan_ways(
+    source: Source,
+    budget_bytes: int,
+    planner: str,
+    options: dict[str, Any],
+    given: tuple[int | str | None, Any, bool],
+    as_json: bool,
+    output: str | None,
+) -> int:
+    """A model planned by other ways than recomputation, or with their prices."""
+    accumulate, chunk, price_all = given
+    if not source.is_model or len(source.files) != 1:
+        raise SchedsimError(
+            "--accumulate, --chunk and --ways are of a model",
+            hint="as in schedsim plan model:gpt2,layers=4 --mem 2GB --accumulate auto",
+        )
+    source.formula()  # refuses the options of formulas
+    need_torch()
+    from ..validation.ways.commands import plan_target
+
+    with working("capturing and planning each way"):
+        outcome = plan_target(
+            source.files[0],
+            budget_bytes,
+            level=source.level,
+            device=source.options["device"],
+            planner=planner,
+            options=options,
+            chunk=chunk,
+            accumulate=accumulate,
+            price_all=price_all,
+        )
+    if output is not None:
+        save(outcome.plan, output)
+    loaded = Loaded(outcome.workload, outcome.lines, None, outcome.workload)
+    for line in loaded.assumptions:
+        click.echo(line, err=as_json)
+    if as_json:
+        print_json({**outcome.plan.to_dict(), "ways": [way.to_dict() for way in outcome.ways]})
+    else:
+        click.echo()
+        everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
+        _show(loaded, outcome.plan, everything)
+        if output is not None:
+            call = f"schedsim.apply(model, {output!r}, inputs, loss)"
+            click.echo(f"\nnext\n  {call}  # in Python: train by it")
+    return YES
 
 
 def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from ..api import try_plan
 from ..chain import Chain
 from ..errors import SchedsimError, UnsupportedError
 from ..graph import Graph
-from ..offloading import replay
+from ..offloading import replay as replay_copies
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
+from . import complete
 from .app import INTERRUPTED, YES, SuggestingGroup, help_without_command
 from .inputs import (
     Loaded,
@@ -27,6 +28,15 @@ from .inputs import (
     schedule_option,
     workload_options,
 )
+from .pipeline_inputs import (
+    PipelineOptions,
+    explain_infeasible,
+    make_pipeline,
+    pipeline_options,
+    plan_pipeline,
+    replay,
+)
+from .results import is_results, only_results
 from .show import working
 
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -36,7 +46,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
     "plot",
     cls=SuggestingGroup,
     invoke_without_command=True,
-    subcommand_metavar="timeline|gantt|frontier|schedule|validate [ARGS]...",
+    subcommand_metavar="timeline|gantt|frontier|schedule|pipeline|sweep|validate [ARGS]...",
     short_help="Draw memory over a step, the trade-off curve, or a schedule.",
 )
 @click.pass_context
@@ -139,7 +149,11 @@ def schedule(source: Source, budget_bytes: int | None, output: str) -> int:
 
 
 @command.command("frontier", short_help="Time against budget: the curve, its bound and its knee.")
-@click.option("--planners", help="Comma-separated names to draw beside the curve.")
+@click.option(
+    "--planners",
+    shell_complete=complete.planner_list,
+    help="Comma-separated names to draw beside the curve.",
+)
 @click.option("--order", help="Order of first runs of a graph: fixed (default) or free.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds for a graph's curve [30].")
 @click.option("--points", "num_points", type=int, help="Points to look for on a graph [24].")
@@ -151,14 +165,19 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
     \b
     schedsim plot frontier --layers 24 --planners periodic,revolve -o frontier.svg
     schedsim plot frontier graph.json --order free --time-limit 60 -o frontier.json
+    schedsim plot frontier results.jsonl -o best.svg
     """
     _check_suffix(output, (*SUFFIXES, ".json"))
     names = [name.strip() for name in planners.split(",")] if planners else []
     if names and Path(output).suffix == ".json":
         raise SchedsimError("--planners is for pictures", hint="leave it out, or write a .svg")
-    loaded = source.read()
     options = {name: value for name, value in more.items() if value is not None}
     flags = {"order": "--order", "time_limit_s": "--time-limit", "num_points": "--points"}
+    if is_results(source.files):
+        given = {flags[name]: value for name, value in options.items()}
+        file = only_results(source.files, {"--planners": planners, **given, **source.given_flags()})
+        return _draw_results(file, output, best=True)
+    loaded = source.read()
     if isinstance(loaded.workload, Chain) and options:
         raise UnsupportedError(
             f"{flags[next(iter(options))]} is for graphs, and {loaded.workload.name} is a chain",
@@ -188,6 +207,56 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
 
         _write(draw_pareto(curves), output)
     return INTERRUPTED if curves[0].interrupted else YES
+
+
+@command.command("sweep", short_help="Overhead against budget of every planner of a sweep.")
+@click.argument("results_file", metavar="RESULTS.jsonl", shell_complete=complete.files)
+@output_option("Picture to write: .svg, .png or .pdf.", required=True)
+def sweep_(results_file: str, output: str) -> int:
+    """Overhead against budget of every planner of a sweep, a panel for each workload.
+
+    \b
+    schedsim plot sweep results.jsonl -o results.svg
+    """
+    return _draw_results(results_file, output, best=False)
+
+
+def _draw_results(results_file: str, output: str, *, best: bool) -> int:
+    _check_suffix(output)
+    from ..plot_results import draw_best, draw_results
+    from ..sweeps import read_rows
+
+    rows = [row for row in read_rows(results_file) if row["status"] != "error"]
+    if not rows:
+        raise SchedsimError(f"{results_file} has no results yet", hint="schedsim sweep fills it")
+    _write(draw_best(rows) if best else draw_results(rows), output)
+    return YES
+
+
+@command.command("pipeline", short_help="Devices over time, a numbered box per micro-batch.")
+@output_option("Picture to write: .svg, .png or .pdf.", required=True)
+@pipeline_options
+def pipeline_(
+    source: Source, budget_bytes: int | None, options: PipelineOptions, output: str
+) -> int:
+    """Devices over time: forwards, recomputed forwards and backwards by micro-batch.
+
+    \b
+    schedsim plot pipeline --layers 8 --stages 4 --micro-batches 8 -o pipeline.svg
+    schedsim plot pipeline --layers 32 --stages 4 --micro-batches 8 --mem 40GB -o tight.svg
+    """
+    _check_suffix(output)
+    from ..plot_pipeline import draw_pipeline
+
+    with working("planning the pipeline"):
+        if options.replay is not None:
+            found, _, _ = replay(source, options, budget_bytes)
+        else:
+            made, _ = make_pipeline(source, options)
+            found = plan_pipeline(made, options, budget_bytes)
+    if found.run is not None:
+        _write(draw_pipeline(found.run), output)
+    return YES if found.feasible else explain_infeasible(found)
 
 
 @command.command("validate", short_help="Memory predicted and measured, over each other.")
@@ -239,7 +308,7 @@ def _simulated(
         chosen = schedule_of(plan)
         budget = plan.budget_bytes if budget_bytes is None else budget_bytes
         if "link" in plan.options:
-            return loaded, replay(loaded.workload, plan, chosen), budget
+            return loaded, replay_copies(loaded.workload, plan, chosen), budget
     return loaded, simulate(loaded.workload, chosen, capacities), budget
 
 

@@ -204,9 +204,9 @@ def _synthetic(options: WorkloadOptions) -> BuiltWorkload:
     check_choice("synthetic", name, tuple(SYNTHETIC))
     allowed = ("synthetic", "seed", "layers")
     for option in options.__slots__:
-        # Flags that are off are false, other options that are absent are None.
+        # Flags that are off are false, lists are empty, other options that are absent are None.
         value = getattr(options, option)
-        if option not in allowed and value is not None and value is not False:
+        if option not in allowed and value not in (None, ()) and value is not False:
             raise SchedsimError(
                 f"--{option.replace('_', '-')} does not go with --synthetic",
                 hint="a synthetic chain takes --layers and --seed",

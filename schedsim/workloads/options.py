@@ -12,7 +12,7 @@ from .resnet import ResNetConfig
 from .transformer import TransformerConfig
 
 GRANULARITIES = ("layer", "block", "op")
-ATTENTIONS = ("eager", "flash")
+ATTENTIONS = ("eager", "flash", "selective")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,7 +45,8 @@ class TransformerConfig:
         Number format of activations: fp16, bf16 or fp32.
     attention
         ``"eager"`` keeps the s x s matrices; ``"flash"`` keeps 4 bytes per row and head instead
-        (Dao et al. 2022) and pays five products in the backward.
+        (Dao et al. 2022) and pays five products in the backward; ``"selective"`` keeps neither and
+        runs scores, softmax and its dropout again in the backward (Korthikanti et al. 2022).
     ffn
         Inner width of the MLP; 4 h by default.
     num_kv_heads

@@ -9,6 +9,7 @@ What the paper does not say, and is assumed here:
   and the dropped-out weights (the paper's 5 a s^2 b).
 - Flash attention (Dao et al. 2022) keeps q, k, v, its output and 4 bytes per row and head; dropout
   masks are drawn again from their seed. Its backward computes five products, not four.
+- Selective recomputation runs scores, softmax and its dropout again, and not the product with v.
 - Grouped queries: keys and values have `kv_heads` heads and are never expanded.
 - Rotary position codes are applied to q and k in place: no bytes, and no time worth counting.
 - The gated MLP is fused as ``silu(g) * u``: it keeps g, u and the product, not ``silu(g)``.
@@ -20,6 +21,7 @@ What the paper does not say, and is assumed here:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .devices import DTYPE_BYTES
@@ -107,7 +109,27 @@ def attention_block(config: TransformerConfig) -> StageRecord:
     ]
     biases = 2 * h + 2 * config.kv_width if config.bias else 0
     count = 2 * h * h + 2 * h * config.kv_width + biases + norm_parameters(config)
+    if config.attention == "selective":
+        backward = _with_core_again(forward, backward)
     return StageRecord("attention", tuple(forward), tuple(backward), count)
+
+
+def _with_core_again(forward: list[OpRecord], backward: list[OpRecord]) -> list[OpRecord]:
+    """`backward` with what it reads of the core computed again before its first reader."""
+    core = [op for op in forward if op.name in ("scores", "softmax", "softmax_dropout")]
+    again = {tensor: f"{tensor}.again" for op in core for tensor in op.writes}
+    changed = [replace(op, reads=tuple(again.get(t, t) for t in op.reads)) for op in backward]
+    first = next(i for i, op in enumerate(changed) if set(op.reads) & set(again.values()))
+    repeats = [
+        OpRecord(
+            f"{op.name} again",
+            tuple(again.get(t, t) for t in op.reads),
+            {again[t]: size for t, size in op.writes.items()},
+            op.flops,
+        )
+        for op in core
+    ]
+    return [*changed[:first], *repeats, *changed[first:]]
 
 
 def mlp_block(config: TransformerConfig) -> StageRecord:

@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..measure import Meter
+from .copies import check_movable
 from .parts import StepInputs
 from .program import Program
 from .runtime import Layout, Step
 from .sizes import Sizes
+from .transfers import Mover
 
 
 @dataclass
@@ -56,8 +58,18 @@ class Bench:
             self._bytes(i, values, row)
         return rows
 
-    def _step(self, values: list[Any]) -> Step:
-        step = Step(self.layout, Program((), 0), self.inputs)
+    def check_movable(self, i: int, values: list[Any], expected_bytes: int) -> None:
+        """Refuse part i where copies to the host would not find all that it keeps."""
+        step = self._step(values, has_copies=True)
+        step.values.pop(i + 1, None)
+        part = self.layout.parts[i]
+        out = step._saving(part, i)
+        check_movable(step, i, expected_bytes, part.name)
+        del out
+
+    def _step(self, values: list[Any], *, has_copies: bool = False) -> Step:
+        mover = Mover(self.device) if has_copies else None
+        step = Step(self.layout, Program((), 0, has_copies), self.inputs, None, mover)
         step.values = dict(enumerate(values))
         del step.values[0]
         return step

@@ -71,15 +71,29 @@ class CapturedChain:
             hint="use the graph in .workload",
         )
 
-    def module(self, schedule: Schedule) -> ScheduledModule:
+    def module(
+        self,
+        schedule: Schedule,
+        graph: Graph | None = None,
+        capacities: Mapping[str, int] | None = None,
+    ) -> ScheduledModule:
         """The model, trained by `schedule`: ``module(*inputs)`` gives the loss.
+
+        Parameters
+        ----------
+        graph
+            `workload` with the copies to host memory that the schedule runs
+            (`schedsim.transfers.with_copies`).
+        capacities
+            By pool, within which these were planned.
 
         Raises
         ------
         InvalidScheduleError
             The schedule is not legal on `workload`, or runs the loss or a backward twice.
         """
-        program = make_program(self.workload, schedule, len(self.layout.parts))
+        workload = self.workload if graph is None else graph
+        program = make_program(workload, schedule, len(self.layout.parts), capacities)
         return ScheduledModule(self.model, self.layout, program)
 
     @property
@@ -99,6 +113,7 @@ def capture_chain(
     meter: str | None = None,
     rounds: int = 7,
     known_times: Callable[[Chain | Graph], Chain | Graph | None] | None = None,
+    movable: bool = False,
 ) -> CapturedChain:
     """`model` as a chain of its blocks, with the sizes and times measured on its device.
 
@@ -123,6 +138,8 @@ def capture_chain(
         Timed runs per block; the medians are taken. 0 leaves the times at zero.
     known_times
         Given the workload without times, the same with times, or ``None`` to measure them.
+    movable
+        Refuse blocks that keep bytes which no copy to the host finds.
 
     Returns
     -------
@@ -171,6 +188,9 @@ def capture_chain(
         chosen = get_meter(meter, device)
         bench = Bench(layout, step, sizes, chosen, device)
         rows = bench.measure_bytes(values)
+        if movable:
+            for i, row in enumerate(rows[:-1]):
+                bench.check_movable(i, values, row.saved_bytes - sizes.value_bytes[i + 1])
         workload = lowered(name or type(model).__name__, parts, sizes, rows, library)
         timed = known_times(workload) if known_times is not None else None
         if timed is not None:

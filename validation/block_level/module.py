@@ -16,6 +16,7 @@ from schedsim.errors import UnsupportedError
 from .parts import StepInputs
 from .program import Program
 from .runtime import ANCHOR, Layout, Observer, Step
+from .transfers import Mover
 
 
 class _Scheduled(torch.autograd.Function):
@@ -48,6 +49,8 @@ class ScheduledModule(nn.Module):
         Op name -> how often it ran in the last step.
     observer : Observer or None
         Told of every run.
+    mover : Mover or None
+        Of a schedule with copies: its host memory, ``mover.pool``.
     """
 
     def __init__(self, model: nn.Module, layout: Layout, program: Program) -> None:
@@ -57,6 +60,9 @@ class ScheduledModule(nn.Module):
         self.run_counts: dict[str, int] = {}
         self.observer: Observer | None = None
         self._layout, self._program = layout, program
+        self.mover: Mover | None = None
+        if program.has_copies:
+            self.mover = Mover(next(model.parameters()).device)
 
     @property
     def run_names(self) -> list[str]:
@@ -74,7 +80,7 @@ class ScheduledModule(nn.Module):
             )
         given = split_inputs(inputs, keywords, self._layout.num_extra)
         layout = replace(self._layout, loss=self.loss)
-        step = Step(layout, self._program, given, self.observer)
+        step = Step(layout, self._program, given, self.observer, self.mover)
         self.run_counts = step.counts
         loss: Tensor = _Scheduled.apply(step, ANCHOR)  # type: ignore[no-untyped-call]
         return loss

@@ -9,6 +9,7 @@ under no_grad.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from schedsim.errors import SchedsimError
 
+from .copies import Copies
 from .parts import Part, StepInputs
 from .program import Program, Run
 from .replay import (
@@ -31,6 +33,7 @@ from .replay import (
     frozen_statistics,
     replaced_buffers,
 )
+from .transfers import Mover
 
 ANCHOR = torch.empty((), requires_grad=True)
 """Makes the outputs of our own autograd functions require a gradient; it never gets one."""
@@ -76,10 +79,23 @@ class Layout:
 
 @dataclass
 class _Cell:
-    """Where a bundle finds its inputs while its backward runs, and leaves their gradients."""
+    """Where a bundle finds its inputs while its backward runs, and leaves their gradients.
+
+    `held`: what it keeps, where that may be copied to the host.
+    """
 
     inputs: Mapping[int, list[Any]] | None = None
     gradients: dict[int, list[Tensor | None]] = field(default_factory=dict)
+    held: list[weakref.ref[_Held]] = field(default_factory=list)
+
+
+class _Held:
+    """A saved tensor in a place where it can be taken out and put back."""
+
+    __slots__ = ("__weakref__", "content")
+
+    def __init__(self, content: Any) -> None:
+        self.content = content  # a tensor, a `_Place`, or None while it is elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +144,11 @@ class Step:
         program: Program,
         inputs: StepInputs,
         observer: Observer | None = None,
+        mover: Mover | None = None,
     ) -> None:
         self.layout, self.program, self.inputs = layout, program, inputs
         self.observer = observer
+        self.copies = Copies(self, mover) if program.has_copies and mover is not None else None
         self.values: dict[int, Any] = {}
         self.gradients: dict[tuple[int, int], list[Tensor | None]] = {}
         self.bundles: dict[int, _Bundle] = {}
@@ -147,6 +165,8 @@ class Step:
             self._run(number, runs[number])
         if self.observer is not None:
             self.observer.begin(at, runs[at], self)
+        if self.copies is not None:
+            self.copies.before(runs[at])
         return self._loss_forward()
 
     def backward(self, gradient: Tensor) -> None:
@@ -165,8 +185,13 @@ class Step:
     def _run(self, number: int, run: Run) -> None:
         if self.observer is not None:
             self.observer.begin(number, run, self)
+        if self.copies is not None:
+            self.copies.before(run)
         if run.kind == "F":
             self._forward(run)
+        elif run.moves is not None:
+            assert self.copies is not None
+            self.copies.run(run)
         else:
             self._backward(run.index)
         self._finish(number, run)
@@ -175,6 +200,9 @@ class Step:
         if self.observer is not None:
             self.observer.end(number, run, self)
         self.counts[run.name] = self.counts.get(run.name, 0) + 1
+        if self.copies is not None:
+            self.copies.after(number, run)
+            return
         for kind, value, consumer in run.frees:
             if kind == "a":
                 self.values.pop(value, None)
@@ -198,6 +226,8 @@ class Step:
         cell = _Cell()
         with torch.enable_grad(), saved_tensors_hooks(*self._packing(part.reads, cell)):
             out = part.call(self.inputs, *self._gated(part.reads, cell))
+        if self.copies is not None:
+            _place_in(cell, index + 1, out)
         self.bundles[index] = _Bundle(_edges(out), cell)
         return out
 
@@ -225,22 +255,17 @@ class Step:
                 if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
                     places[leaf.untyped_storage()._cdata] = (value, i, leaf.dtype)
 
+        if self.copies is not None:
+            return _holding(places, cell)
+
         def pack(tensor: Tensor) -> Any:
             # Detached: an output saved by its own node would keep that node alive, in a circle.
             if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
                 return tensor.detach()
-            found = places.get(tensor.untyped_storage()._cdata)
-            if found is None or found[2] != tensor.dtype:
-                return tensor.detach()
-            view = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-            return _Place(found[0], found[1], *view)
+            return _placed(tensor, places) or tensor.detach()
 
         def unpack(packed: Any) -> Tensor:
-            if not isinstance(packed, _Place):
-                return packed  # type: ignore[no-any-return]
-            assert cell.inputs is not None
-            source: Tensor = cell.inputs[packed.value][packed.leaf]
-            return source.as_strided(packed.size, packed.stride, packed.offset)
+            return packed if not isinstance(packed, _Place) else _looked_up(packed, cell)
 
         return pack, unpack
 
@@ -287,7 +312,7 @@ class Step:
     def _backward(self, index: int) -> None:
         part, bundle = self.layout.parts[index], self.bundles.pop(index)
         given = self._gradient_of(index + 1)
-        for value, found in self._pulled(bundle, part.reads, given).items():
+        for value, found in self._pulled(bundle, part.reads, given, index + 1).items():
             self.gradients[value, index] = found
 
     def _gradient_of(self, value: int) -> list[Tensor | None]:
@@ -302,7 +327,7 @@ class Step:
         return sums
 
     def _pulled(
-        self, bundle: _Bundle, reads: Sequence[int], given: Sequence[Tensor | None]
+        self, bundle: _Bundle, reads: Sequence[int], given: Sequence[Tensor | None], made: int = -1
     ) -> dict[int, list[Tensor | None]]:
         """Run a bundle's backward; per value read, the gradients of those leaves that need one."""
         pairs = [
@@ -312,7 +337,8 @@ class Step:
         ]
         cell = bundle.cell
         if pairs:
-            cell.inputs = {v: leaves_of(self.values.get(v)) for v in reads}
+            there = reads if self.copies is None else (*reads, made)
+            cell.inputs = {v: leaves_of(self.values.get(v)) for v in there}
             torch.autograd.backward([e for e, _ in pairs], [g for _, g in pairs])
             cell.inputs = None
         found: dict[int, list[Tensor | None]] = {}
@@ -326,6 +352,55 @@ class Step:
                 found[value] = row
         cell.gradients.clear()
         return found
+
+
+def _looked_up(place: _Place, cell: _Cell) -> Tensor:
+    assert cell.inputs is not None
+    source: Tensor = cell.inputs[place.value][place.leaf]
+    return source.as_strided(place.size, place.stride, place.offset)
+
+
+def _holding(
+    places: Mapping[int, tuple[int, int, torch.dtype]], cell: _Cell
+) -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]:
+    """Pack and unpack for tensors that may be copied to the host in between."""
+
+    def pack(tensor: Tensor) -> Any:
+        content: Any = tensor.detach()
+        if tensor.layout == torch.strided and not (tensor.is_conj() or tensor.is_neg()):
+            content = _placed(tensor, places) or content
+        held = _Held(content)
+        cell.held.append(weakref.ref(held))
+        return held
+
+    def unpack(held: Any) -> Tensor:
+        content = held.content
+        assert content is not None, "a bundle is read while it is in host memory"
+        return _looked_up(content, cell) if isinstance(content, _Place) else content
+
+    return pack, unpack
+
+
+def _placed(tensor: Tensor, places: Mapping[int, tuple[int, int, torch.dtype]]) -> _Place | None:
+    """`tensor` as a view of one of the values in `places`, by storage."""
+    found = places.get(tensor.untyped_storage()._cdata)
+    if found is None or found[2] != tensor.dtype:
+        return None
+    view = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+    return _Place(found[0], found[1], *view)
+
+
+def _place_in(cell: _Cell, value: int, out: Any) -> None:
+    """Let what a bundle keeps of its part's own output be looked up there, as it may leave."""
+    places = {
+        leaf.untyped_storage()._cdata: (value, i, leaf.dtype)
+        for i, leaf in enumerate(leaves_of(out))
+        if isinstance(leaf, Tensor) and leaf.layout == torch.strided
+    }
+    for reference in cell.held:
+        held = reference()
+        if held is not None and isinstance(held.content, Tensor):
+            held.content = _placed(held.content, places) or held.content
 
 
 def _edges(out: Any) -> list[Any]:

@@ -15,7 +15,8 @@ def add_in_place(program: Program) -> None:
 
     The autograd engine does so where nobody else holds the part (``InputBuffer`` in
     torch/csrc/autograd). A sum that kept both would hold a third tensor of their size: of a tied
-    embedding, the largest of a language model.
+    embedding, the largest of a language model. Gradients that the loss took in its forward are
+    scaled in place too.
     """
     results = frozenset(result_storages(program))
     for call in program.calls:
@@ -24,13 +25,25 @@ def add_in_place(program: Program) -> None:
             if len(parts) == 2:
                 call.takes_over = _overwritten(program, call, parts, results)
                 call.overwriting = aten.add_.Tensor
+        elif call.target is aten.mul.Tensor and not call.kwargs:
+            parts = [v for v in refs(call.args) if _is_kept_gradient(program, v)]
+            if parts:
+                call.takes_over = _overwritten(program, call, parts[:1], results)
+                call.overwriting = aten.mul_.Tensor
+
+
+def _is_kept_gradient(program: Program, value: int) -> bool:
+    """Whether `value` is a gradient that a loss took in its forward, to be scaled in backward."""
+    maker = program.values[value].call
+    schema = getattr(program.calls[maker].target, "_schema", None) if maker >= 0 else None
+    return getattr(schema, "name", "") == "schedsim::chunked_cross_entropy"
 
 
 def _overwritten(program: Program, call: Call, parts: list[int], results: frozenset[int]) -> int:
     """The first part that the sum fits into exactly; -1 where there is none."""
     values, storages = program.values, program.storages
     total = values[call.outputs[0]]
-    if values[parts[0]].storage == values[parts[1]].storage:
+    if len({values[part].storage for part in parts}) < len(parts):
         return -1
     for part in parts:
         held = values[part]

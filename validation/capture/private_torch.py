@@ -210,3 +210,27 @@ def allocations(run: Callable[[], Any]) -> list[int]:
     events = recorded.kineto_results.events()
     found = [event for event in events if event.name() == "[memory]"]
     return [int(event.nbytes()) for event in sorted(found, key=lambda e: e.start_ns())]
+
+
+def inductor_compiled(
+    function: Callable[..., Sequence[Any]], examples: Sequence[torch.Tensor], mode: FakeTensorMode
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """`function`, of functional ops on flat tensors, compiled by inductor.
+
+    It takes its arguments in one list, which it empties as it goes. Equal ops are not merged: what
+    is computed twice stays so.
+    """
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with config.patch(fallback_random=True), mode, torch.no_grad():
+        graph = make_fx(function, decomposition_table=select_decomp_table())(*examples)
+        compiled: Any = compile_fx_inner(graph, list(examples))
+
+    def run(arguments: list[Any]) -> Sequence[Any]:
+        found: Sequence[Any] = compiled(arguments)
+        return found
+
+    return run

@@ -132,6 +132,7 @@ def count_extra_inputs(model: nn.Module, loss: Loss | None, num_inputs: int) -> 
     """
     if loss is None:
         return 0
+    loss = getattr(loss, "inner_loss", loss)  # of one that wraps another
     positional, variadic = _positional(loss.forward if isinstance(loss, nn.Module) else loss)
     if not variadic:
         return min(max(positional - 1, 0), num_inputs)

@@ -16,6 +16,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+COMPOSITES: dict[Any, Callable[..., Any]] = {}
+"""Ops of this package -> the Python function behind, whose own ops are counted too."""
+
 
 def storage_bytes(tensors: Any) -> int:
     """Bytes of the distinct storages under all tensors in the tree `tensors`.
@@ -131,6 +134,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.on_op(func)
         for argument in (*args, *kwargs.values()) if kwargs else args:
             self._meet_argument(argument)
+        composite = COMPOSITES.get(func)
+        if composite is not None:
+            with self:
+                return composite(*args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
         self.num_ops += 1
         if isinstance(out, Tensor):  # by far the most common, and tree_leaves is slow

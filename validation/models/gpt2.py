@@ -29,6 +29,9 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """Causal self-attention and a GELU feed-forward of four times the width."""
 
+    FEED_FORWARD = ("wide", "narrow")
+    """Modules that `feed_forward` runs."""
+
     def __init__(self, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
@@ -39,8 +42,13 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(batch, seq, hidden)`` to the same."""
         x = x + self._dropped(self.projection(self._attention(self.norm1(x))))
-        inner = functional.gelu(self.wide(self.norm2(x)), approximate="tanh")
-        return x + self._dropped(self.narrow(inner))
+        return x + self._dropped(self.feed_forward(self.norm2(x)))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """Of each token by itself."""
+        inner = functional.gelu(self.wide(x), approximate="tanh")
+        fed: Tensor = self.narrow(inner)
+        return fed
 
     def _attention(self, x: Tensor) -> Tensor:
         batch, seq, hidden = x.shape

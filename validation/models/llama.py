@@ -13,6 +13,9 @@ from .workload import Workload
 class Block(nn.Module):
     """Causal attention with rotary positions and grouped keys, and a SwiGLU feed-forward."""
 
+    FEED_FORWARD = ("gate", "up", "down")
+    """Modules that `feed_forward` runs."""
+
     def __init__(self, hidden: int, heads: int, kv_heads: int, ffn: int, theta: float) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.theta = heads, kv_heads, theta
@@ -29,9 +32,12 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(batch, seq, hidden)`` to the same."""
         x = x + self.projection(self._attention(self.norm1(x)))
-        inner = self.norm2(x)
-        fed: Tensor = self.down(functional.silu(self.gate(inner)) * self.up(inner))
-        return x + fed
+        return x + self.feed_forward(self.norm2(x))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """Of each token by itself."""
+        fed: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        return fed
 
     def _attention(self, x: Tensor) -> Tensor:
         batch, seq, _ = x.shape

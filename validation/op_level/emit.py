@@ -54,15 +54,19 @@ class Halves:
     most_states: int
 
 
-def emit(program: Program, runs: Sequence[int], *, observed: bool = False) -> Halves:
+def emit(
+    program: Program, runs: Sequence[int], *, observed: bool = False, in_place: bool = True
+) -> Halves:
     """`runs` (indices of the graph's ops) as two functions; O(runs + reads).
 
     Parameters
     ----------
     observed
         Whether ``hook(run)`` is called before every run.
+    in_place
+        Whether sums of gradients overwrite a part.
     """
-    return _Emitter(program, runs, observed).emit()
+    return _Emitter(program, runs, observed, in_place).emit()
 
 
 @dataclass
@@ -70,6 +74,7 @@ class _Emitter:
     program: Program
     runs: Sequence[int]
     observed: bool
+    in_place: bool = True
     lines: list[str] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=dict)  # what the source refers to
     bound: dict[int, str] = field(default_factory=dict)  # id of an object -> its name
@@ -229,7 +234,8 @@ class _Emitter:
             call.outputs[position] in outlive for position in call.optional
         )
         target, args = call.lean if lean and call.lean else (call.target, call.args)
-        if call.takes_over >= 0 and program.values[call.takes_over].storage in self.frees[k]:
+        taken = call.takes_over >= 0 and self.in_place
+        if taken and program.values[call.takes_over].storage in self.frees[k]:
             part = Ref(call.takes_over)
             assert call.overwriting is not None
             target = call.overwriting

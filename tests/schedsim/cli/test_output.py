@@ -32,7 +32,9 @@ FORMULA_OPTIONS = {
 }  # fmt: skip
 OWN_OPTIONS = {
     ("plan",): {
-        *("--allow", "--gap", "--json", "--mem", "--order", "--output", "--planner"),
+        *("--accumulate", "--chunk", "--ways"),
+        *("--allow", "--gap", "--json", "--maximize", "--mem", "--order", "--output"),
+        "--planner",
         *("--search-seed", "--slots", "--time-limit"),
     },
     ("simulate",): {"--capacity", "--json", "--mem", "--output", "--schedule"},

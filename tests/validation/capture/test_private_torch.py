@@ -113,3 +113,16 @@ def test_no_other_module_imports_private_torch():
     for file in [file for folder in own for file in folder.glob("*.py")]:
         if file.name != "private_torch.py":
             assert names.findall(file.read_text()) == [], file
+
+
+def test_inductor_compiles_functional_ops_and_empties_its_arguments():
+    mode = private.fake_mode()
+    with mode:
+        example = torch.zeros(3, 3)
+    run = private.inductor_compiled(lambda x: (x @ x, x @ x), [example], mode)
+    x = torch.randn(3, 3)
+    arguments = [x]
+    first, second = run(arguments)
+    torch.testing.assert_close(first, x @ x)
+    assert first.data_ptr() != second.data_ptr()  # equal ops are not merged
+    assert not arguments

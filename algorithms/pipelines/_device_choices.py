@@ -1,0 +1,209 @@
+"""What a device may choose for its stages within its memory, before anything is simulated."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .stage_frontier import Front
+
+MOST_THRESHOLDS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class StageChoice:
+    """Points of a stage's front that its micro-batches take in turn.
+
+    Attributes
+    ----------
+    points
+        Indices into the front; one, or one for each micro-batch in flight.
+    time_s, late_s
+        Of each of them.
+    size_bytes
+        What the stage takes with them, messages that wait aside.
+    """
+
+    points: tuple[int, ...]
+    time_s: tuple[float, ...]
+    late_s: tuple[float, ...]
+    size_bytes: int
+
+    @property
+    def mean_s(self) -> float:
+        """Time a micro-batch, on average."""
+        return sum(self.time_s) / len(self.time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStage:
+    """A stage as its device sees it: its front, and what is in flight at most.
+
+    Attributes
+    ----------
+    in_flight
+        Micro-batches that the stage holds at once, the running one included.
+    input_bytes
+        What it holds of each besides: its input.
+    """
+
+    front: Front
+    in_flight: int
+    input_bytes: int
+
+    def bytes_of(self, point: int) -> int:
+        """What the point takes with so many in flight."""
+        return self.in_flight * self.held_by(point) + self.work_of(point)
+
+    def held_by(self, point: int) -> int:
+        """Bytes that each micro-batch in flight holds, its input among them."""
+        return int(self.front.held_bytes[point]) + self.input_bytes
+
+    def work_of(self, point: int) -> int:
+        """Bytes that the running one needs besides."""
+        return int(self.front.need_bytes[point] - self.front.held_bytes[point])
+
+    def choice(self, points: Sequence[int]) -> StageChoice:
+        """The choice of `points` in turn."""
+        front, num = self.front, len(points)
+        shares = [self.in_flight // num + (p < self.in_flight % num) for p in range(num)]
+        held = sum(n * self.held_by(p) for n, p in zip(shares, points, strict=True))
+        return StageChoice(
+            tuple(points),
+            tuple(float(front.time_s[p]) for p in points),
+            tuple(float(front.late_s[p]) for p in points),
+            held + max(self.work_of(p) for p in points),
+        )
+
+
+def uniform_choices(stage: HeldStage, cap_bytes: int) -> list[StageChoice]:
+    """One point for all micro-batches: those that fit and that no other beats in both times.
+
+    By ascending time; empty where nothing fits.
+    """
+    front = stage.front
+    held = front.held_bytes + stage.input_bytes
+    fits = stage.in_flight * held + front.need_bytes - front.held_bytes <= cap_bytes
+    found: list[StageChoice] = []
+    least = np.inf
+    for p in np.flatnonzero(fits)[np.lexsort((front.late_s[fits], front.time_s[fits]))].tolist():
+        if front.late_s[p] < least:
+            least = float(front.late_s[p])
+            found.append(stage.choice((p,)))
+    return found
+
+
+def mixed_choice(stage: HeldStage, cap_bytes: int) -> StageChoice | None:
+    """The best two points in turn: some micro-batches keep more than the others.
+
+    Of n micro-batches in flight, k follow the faster point, as many as fit.
+
+    References
+    ----------
+    Korthikanti et al. 2022, appendix C, for "store all" beside "recompute all"; here any two
+    points.
+    """
+    n, front = stage.in_flight, stage.front
+    if n < 2 or front.num_points < 2:
+        return None
+    # Only points that no other beats for n in flight: a handful, of whose pairs there are few.
+    size = (n - 1) * front.held_bytes + front.need_bytes
+    order = np.lexsort((size, front.time_s))
+    least = np.minimum.accumulate(size[order])
+    places = order[np.concatenate([[True], size[order][1:] < least[:-1]])]
+    held, time_s = front.held_bytes[places], front.time_s[places]
+    work = front.need_bytes[places] - held
+    room = cap_bytes - n * stage.input_bytes - np.maximum(work[:, None], work[None, :])
+    room = room - n * held[None, :]
+    more = held[:, None] - held[None, :]
+    faster = (time_s[:, None] < time_s[None, :]) & (more > 0) & (room >= more)
+    if not faster.any():
+        return None
+    k = np.where(faster, np.minimum(room // np.maximum(more, 1), n - 1), 0)
+    mean = time_s[None, :] - k / n * (time_s[None, :] - time_s[:, None])
+    mean = np.where(faster, mean, np.inf)
+    a, b = np.unravel_index(int(np.argmin(mean)), mean.shape)
+    count = int(k[a, b])
+    return stage.choice((int(places[a]),) * count + (int(places[b]),) * (n - count))
+
+
+def least_choice(stage: HeldStage) -> StageChoice:
+    """The point that needs the least memory."""
+    p = min(range(stage.front.num_points), key=lambda q: (stage.bytes_of(q), q))
+    return stage.choice((p,))
+
+
+def joint_choice(stages: Sequence[HeldStage], cap_bytes: int) -> tuple[StageChoice, ...] | None:
+    """The fastest points of several stages that share a device; ``None`` where nothing fits.
+
+    For each bound on the working set, a multiple-choice knapsack over what is held, solved by
+    merging the stages' trade-offs.
+    """
+    works = np.unique(np.concatenate([s.front.need_bytes - s.front.held_bytes for s in stages]))
+    if works.size > MOST_THRESHOLDS:
+        works = works[np.linspace(0, works.size - 1, MOST_THRESHOLDS).round().astype(int)]
+    best: tuple[float, tuple[int, ...]] | None = None
+    for work in works.tolist():
+        found = _knapsack(stages, cap_bytes - work, work)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found
+    if best is None:
+        return None
+    return tuple(stage.choice((p,)) for stage, p in zip(stages, best[1], strict=True))
+
+
+def _knapsack(
+    stages: Sequence[HeldStage], room_bytes: int, work_bytes: int
+) -> tuple[float, tuple[int, ...]] | None:
+    """Least time with this room for what is held, over points of this working set at most."""
+    states: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
+    for stage in stages:
+        front = stage.front
+        points = np.flatnonzero(front.need_bytes - front.held_bytes <= work_bytes).tolist()
+        grown = []
+        for size, seconds, chosen in states:
+            for p in points:
+                held = int(front.held_bytes[p]) + stage.input_bytes
+                total = size + stage.in_flight * held
+                if total <= room_bytes:
+                    grown.append((total, seconds + float(front.time_s[p]), (*chosen, p)))
+        grown.sort(key=lambda item: item[:2])
+        states, least = [], np.inf
+        for item in grown:
+            if item[1] < least:
+                least = item[1]
+                states.append(item)
+        if not states:
+            return None
+    return states[-1][1], states[-1][2]
+
+
+def mean_bound(front: Front, held_bytes: float) -> float:
+    """No mix of points that hold `held_bytes` on average is faster: the lower convex envelope.
+
+    Infinite where even the least is more.
+    """
+    order = np.lexsort((front.time_s, front.held_bytes))
+    hull: list[tuple[float, float]] = []
+    for p in order.tolist():
+        point = (float(front.held_bytes[p]), float(front.time_s[p]))
+        if hull and point[1] >= hull[-1][1]:
+            continue
+        while len(hull) > 1 and _above(hull[-2], hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    if not hull or held_bytes < hull[0][0]:
+        return float("inf")
+    for left, right in itertools.pairwise(hull):
+        if held_bytes < right[0]:
+            share = (held_bytes - left[0]) / (right[0] - left[0])
+            return left[1] + share * (right[1] - left[1])
+    return hull[-1][1]
+
+
+def _above(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
+    """Whether b lies on or above the line from a to c."""
+    return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])

@@ -1,0 +1,182 @@
+"""The step time of a pipeline from times of whole stages: one pass over its actions, compiled.
+
+What the simulator finds on the graph of single ops, where no collective takes time: layers of a
+stage run one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from schedsim.errors import InvalidScheduleError
+from schedsim.pipelines import Order, Pipeline
+
+FORWARD, BACKWARD, WEIGHTS = range(3)
+
+
+class StageTimes:
+    """The actions of an order, put in a sequence in which each one's inputs come first.
+
+    Parameters
+    ----------
+    pipeline
+        Its cuts and layers play no part here.
+
+    Raises
+    ------
+    InvalidScheduleError
+        Two devices wait for each other.
+    """
+
+    def __init__(self, pipeline: Pipeline, order: Order) -> None:
+        self.pipeline = pipeline
+        last = pipeline.num_stages - 1
+        place = [0] * len(order)
+        made: dict[tuple[str, int, int], int] = {}
+        rows: list[tuple[int, ...]] = []
+        links: dict[tuple[int, int], int] = {}
+        going = True
+        while going:
+            going = False
+            for k, actions in enumerate(order):
+                while place[k] < len(actions):
+                    kind, v, j = actions[place[k]]
+                    needs, cut = None, 0
+                    if kind == "F" and v > 0:
+                        needs, cut = ("F", v - 1, j), v
+                    elif kind == "B" and v < last:
+                        needs, cut = ("B", v + 1, j), v + 1
+                    if needs is not None and needs not in made:
+                        break
+                    other = k if needs is None else pipeline.device_of(needs[1])
+                    link = -1
+                    if other != k:
+                        link = links.setdefault((other, k), len(links))
+                    made[kind, v, j] = len(rows)
+                    code = "FBW".index(kind)
+                    source = -1 if needs is None else made[needs]
+                    rows.append((code, k, v, j, source, link, cut))
+                    place[k] += 1
+                    going = True
+        if len(rows) < sum(len(actions) for actions in order):
+            k = next(k for k, actions in enumerate(order) if place[k] < len(actions))
+            raise InvalidScheduleError(
+                f"order: device {k} waits for ever before {order[k][place[k]]}",
+                rule="order",
+                run_index=None,
+                op_name=str(order[k][place[k]]),
+                hint="its input comes from an action that waits for this one",
+            )
+        self._rows = np.array(rows, dtype=np.int64)
+        self._num_links = max(len(links), 1)
+
+    def message_times(self, pipeline: Pipeline) -> NDArray[np.float64]:
+        """Seconds of the message that each action waits for, with the cuts of `pipeline`."""
+        sizes = pipeline.chain.activation_bytes().tolist()
+        cuts = np.array([pipeline.message_s(sizes[i]) for i in pipeline.cuts])
+        return np.where(self._rows[:, 5] >= 0, cuts[self._rows[:, 6]], 0.0)
+
+    def makespan_s(
+        self,
+        forward_s: Sequence[float],
+        early_s: Sequence[Sequence[float]],
+        late_s: Sequence[Sequence[float]],
+        weights_s: Sequence[float],
+        message_s: NDArray[np.float64],
+    ) -> float:
+        """Seconds of the step.
+
+        Parameters
+        ----------
+        forward_s, weights_s
+            Of each stage, for one micro-batch.
+        early_s, late_s
+            Of each stage, what its backward does before and after its gradient is there; one
+            number, or one for each of its plans, which micro-batches take in turn.
+        message_s
+            As `message_times` gives them.
+        """
+        num = self.pipeline.num_stages
+        slots = np.array([len(row) for row in late_s], dtype=np.int64)
+        early, late = np.zeros((num, slots.max())), np.zeros((num, slots.max()))
+        for v in range(num):
+            early[v, : slots[v]], late[v, : slots[v]] = early_s[v], late_s[v]
+        return float(
+            _makespan(
+                self._rows,
+                message_s,
+                self._num_links,
+                self.pipeline.num_devices,
+                np.asarray(forward_s, dtype=np.float64),
+                early,
+                late,
+                slots,
+                np.asarray(weights_s, dtype=np.float64),
+                self.pipeline.waits_for_gradient,
+            )
+        )
+
+
+@njit(cache=True)
+def _makespan(
+    rows: Any,
+    message_s: Any,
+    num_links: int,
+    num_devices: int,
+    forward_s: Any,
+    early_s: Any,
+    late_s: Any,
+    slots: Any,
+    weights_s: Any,
+    waits: bool,
+) -> float:
+    free = np.zeros(num_devices)
+    link_free = np.zeros(num_links)
+    end = np.zeros(rows.shape[0])
+    makespan = 0.0
+    for a in range(rows.shape[0]):
+        kind, k, v, j, source, link = (
+            rows[a, 0],
+            rows[a, 1],
+            rows[a, 2],
+            rows[a, 3],
+            rows[a, 4],
+            rows[a, 5],
+        )
+        arrives = 0.0
+        if source >= 0:
+            arrives = end[source]
+            if link >= 0:
+                arrives = max(arrives, link_free[link]) + message_s[a]
+                link_free[link] = arrives
+        if kind == 0:
+            end[a] = max(free[k], arrives) + forward_s[v]
+        elif kind == 1:
+            slot = j % slots[v]
+            if waits:
+                end[a] = max(free[k], arrives) + early_s[v, slot] + late_s[v, slot]
+            else:
+                end[a] = max(free[k] + early_s[v, slot], arrives) + late_s[v, slot]
+        else:
+            end[a] = free[k] + weights_s[v]
+        free[k] = end[a]
+        makespan = max(makespan, end[a])
+    return makespan
+
+
+def weight_times(pipeline: Pipeline) -> NDArray[np.float64]:
+    """Seconds of each stage's weight gradients for one micro-batch; zero where not split."""
+    found = np.zeros(pipeline.num_stages)
+    if pipeline.split_backward:
+        for v in range(pipeline.num_stages):
+            for i in pipeline.stage_layers(v):
+                if pipeline.weight_gradients:
+                    found[v] += pipeline.weight_gradients[i].time_s
+                else:
+                    found[v] += pipeline.chain.stages[i].backward_s / 2
+    return found

@@ -1,0 +1,184 @@
+"""Recomputation for the stages of one partition: choices by model, then checked by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, most_in_flight, run_pipeline
+
+from ._device_choices import (
+    HeldStage,
+    StageChoice,
+    joint_choice,
+    least_choice,
+    mixed_choice,
+    uniform_choices,
+)
+from ._makespan import StageTimes, weight_times
+from .stage_frontier import StageFrontiers
+
+MOST_ROUNDS = 8
+"""Simulations in which a device's room is corrected by what came out."""
+
+
+class OrderFacts:
+    """What the choices of every partition need to know of an order.
+
+    Attributes
+    ----------
+    times : StageTimes
+    in_flight : tuple of int
+        The most micro-batches of each stage in flight.
+    """
+
+    def __init__(self, pipeline: Pipeline, order: Order) -> None:
+        self.order = order
+        self.times = StageTimes(pipeline, order)
+        counts = most_in_flight(order)
+        self.in_flight = tuple(
+            max(count.get(v, 0) for count in counts[pipeline.device_of(v)])
+            for v in range(pipeline.num_stages)
+        )
+
+
+class Selection:
+    """One partition of a pipeline under an order, with the fronts of its stages.
+
+    Parameters
+    ----------
+    mix
+        Whether the micro-batches of a stage may differ.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, facts: OrderFacts, fronts: StageFrontiers, *, mix: bool
+    ) -> None:
+        self.pipeline, self.order, self.fronts, self.mix = pipeline, facts.order, fronts, mix
+        self.times = facts.times
+        sizes = pipeline.chain.activation_bytes().tolist()
+        self.stages: list[HeldStage] = []
+        for v, most in enumerate(facts.in_flight):
+            lo, hi = pipeline.cuts[v], pipeline.cuts[v + 1]
+            self.stages.append(HeldStage(fronts.front(lo, hi), most, sizes[lo]))
+        self.message_s = self.times.message_times(pipeline)
+        work = [pipeline.stage_work_s(v) for v in range(pipeline.num_stages)]
+        self.forward_s = [forward for forward, _ in work]
+        self.weights_s = weight_times(pipeline)
+        self.loss_s = [0.0] * pipeline.num_stages
+        self.loss_s[-1] = pipeline.chain.loss_s
+
+    def makespan_s(self, choices: Sequence[StageChoice]) -> float:
+        """Step time by times of whole stages, in seconds."""
+        early, late = [], []
+        for v, choice in enumerate(choices):
+            pairs = list(zip(choice.time_s, choice.late_s, strict=True))
+            early.append([time - self.forward_s[v] - after for time, after in pairs])
+            extra = self.loss_s[v] - float(self.weights_s[v])
+            late.append([after + extra for _, after in pairs])
+        return self.times.makespan_s(
+            self.forward_s, early, late, self.weights_s.tolist(), self.message_s
+        )
+
+    def room(self, budget_bytes: int) -> list[int]:
+        """Bytes of each device besides its model state."""
+        return [budget_bytes - static for static in self.pipeline.device_static_bytes]
+
+    def choose(self, room_bytes: Sequence[int]) -> list[StageChoice] | None:
+        """The best choices found within each device's room; ``None`` where a stage has none."""
+        if self.pipeline.num_chunks > 1:
+            return self._choose_jointly(room_bytes)
+        options = []
+        for v, stage in enumerate(self.stages):
+            found = uniform_choices(stage, room_bytes[v])
+            if not found:
+                return None
+            mixed = mixed_choice(stage, room_bytes[v]) if self.mix else None
+            if mixed is not None and mixed.mean_s < found[0].mean_s:
+                found.append(mixed)
+            options.append(found)
+        return self._descend(options)
+
+    def _descend(self, options: list[list[StageChoice]]) -> list[StageChoice]:
+        """From the fastest of each stage, one stage at a time, while the step gets shorter."""
+        chosen = [min(found, key=lambda choice: choice.mean_s) for found in options]
+        best = self.makespan_s(chosen)
+        better = True
+        while better:
+            better = False
+            for v, found in enumerate(options):
+                for choice in found:
+                    if choice is chosen[v]:
+                        continue
+                    tried = [*chosen[:v], choice, *chosen[v + 1 :]]
+                    makespan = self.makespan_s(tried)
+                    if makespan < best * (1 - 1e-12):
+                        chosen, best, better = tried, makespan, True
+        return chosen
+
+    def _choose_jointly(self, room_bytes: Sequence[int]) -> list[StageChoice] | None:
+        num = self.pipeline.num_devices
+        chosen: dict[int, StageChoice] = {}
+        for k in range(num):
+            mine = list(range(k, self.pipeline.num_stages, num))
+            found = joint_choice([self.stages[v] for v in mine], room_bytes[k])
+            if found is None:
+                return None
+            chosen.update(zip(mine, found, strict=True))
+        return [chosen[v] for v in range(self.pipeline.num_stages)]
+
+    def least(self) -> list[StageChoice]:
+        """The choices that need the least memory."""
+        return [least_choice(stage) for stage in self.stages]
+
+    def run(self, choices: Sequence[StageChoice]) -> PipelineRun:
+        """`choices`, simulated."""
+        return run_pipeline(self.pipeline, self.order, self.plans(choices))
+
+    def plans(self, choices: Sequence[StageChoice]) -> list[StagePlan | list[StagePlan]]:
+        """The runs behind `choices`."""
+        found: list[StagePlan | list[StagePlan]] = []
+        for v, choice in enumerate(choices):
+            lo, hi = self.pipeline.cuts[v], self.pipeline.cuts[v + 1]
+            plans = [self.fronts.plan(lo, hi, p) for p in choice.points]
+            found.append(plans if len(plans) > 1 else plans[0])
+        return found
+
+    def within(self, budget_bytes: int) -> PipelineRun | None:
+        """The fastest run found whose simulated peaks stay within the budget on all devices.
+
+        What the model of a device leaves out, messages that wait in its memory above all, is what
+        the simulated peak has more than the model; the device is chosen for again with so much
+        less room.
+        """
+        cap, best = self.room(budget_bytes), None
+        extra = [0] * len(cap)
+        tried: set[tuple[tuple[int, ...], ...]] = set()
+        for _ in range(MOST_ROUNDS):
+            room = [size - more for size, more in zip(cap, extra, strict=True)]
+            choices = self.choose(room) or self.least()
+            key = tuple(choice.points for choice in choices)
+            if key in tried:
+                break
+            tried.add(key)
+            run = self.run(choices)
+            fits = run.peak_bytes <= budget_bytes
+            if fits and (best is None or run.makespan_s < best.makespan_s):
+                best = run
+            for k, use in enumerate(run.devices):
+                found = use.peak_bytes - use.static_bytes - self._size(choices, k)
+                over = use.peak_bytes > budget_bytes
+                extra[k] = max(extra[k], found) if over else found
+        return best
+
+    def _size(self, choices: Sequence[StageChoice], device: int) -> int:
+        """What the choices of a device's stages should take, messages that wait aside."""
+        num = self.pipeline.num_devices
+        mine = range(device, self.pipeline.num_stages, num)
+        held = 0
+        work = 0
+        for v in mine:
+            stage, choice = self.stages[v], choices[v]
+            own = max(stage.work_of(p) for p in choice.points)
+            held += choice.size_bytes - own
+            work = max(work, own)
+        return held + work

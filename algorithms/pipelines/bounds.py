@@ -1,0 +1,149 @@
+"""Lower bounds on the step time of a pipeline: fill, one device's work, drain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from schedsim.pipelines import Order, Pipeline
+
+from ._device_choices import mean_bound
+from .stage_frontier import StageFrontiers
+
+ANY_SCHEDULE = "any schedule of this partition"
+PERSISTENT = "persistent recomputation in this order and partition"
+ANY_PARTITION = "persistent recomputation in this order, any partition"
+
+
+def work_bound(pipeline: Pipeline) -> float:
+    """No schedule of this partition is faster, in seconds, whatever its order and its memory.
+
+    Device k begins when a micro-batch has come through the stages before its first, then works for
+    all micro-batches, and what it ends with has those stages to go back through::
+
+        max over k of  sum_{v < k} (F_v + B_v)  +  M * (work of device k)
+
+    With a split backward, gradients of weights may come last and go nowhere: the way back is left
+    out. Messages are counted on both ways. O(stages).
+
+    Examples
+    --------
+    >>> from schedsim.pipelines import make_pipeline
+    >>> from schedsim.workloads.synthetic import uniform
+    >>> round(work_bound(make_pipeline(uniform(8), 4, 8)), 9)  # (8 + 4 - 1) * 6 ms
+    0.066
+    """
+    times = [pipeline.stage_work_s(v) for v in range(pipeline.num_stages)]
+    best = 0.0
+    for k in range(pipeline.num_devices):
+        mine = range(k, pipeline.num_stages, pipeline.num_devices)
+        work = pipeline.num_micro_batches * sum(sum(times[v]) for v in mine)
+        best = max(best, way_s(pipeline, k) + work)
+    return best
+
+
+def way_s(pipeline: Pipeline, stage: int) -> float:
+    """The least time to the begin of `stage` and back from it, in seconds."""
+    total = 0.0
+    sizes = pipeline.chain.activation_bytes().tolist()
+    for v in range(stage):
+        forward_s, backward_s = pipeline.stage_work_s(v)
+        message_s = 0.0
+        if pipeline.device_of(v) != pipeline.device_of(v + 1):
+            message_s = pipeline.message_s(sizes[pipeline.cuts[v + 1]])
+        total += forward_s + message_s
+        if not pipeline.split_backward:
+            total += backward_s + message_s
+    return total
+
+
+def held_at_once(order: Order, stage: int) -> int:
+    """The most micro-batches of `stage` between their forward and their backward."""
+    most = now = 0
+    for actions in order:
+        for action in actions:
+            if action.stage == stage:
+                now += {"F": 1, "B": -1, "W": 0}[action.kind]
+                most = max(most, now)
+    return most
+
+
+def holds_neighbours(order: Order, stage: int) -> bool:
+    """Whether every `held_at_once` micro-batches in a row are held together at some time."""
+    most = held_at_once(order, stage)
+    held: list[int] = []
+    seen = set()
+    total = 0
+    for actions in order:
+        for action in actions:
+            if action.stage != stage or action.kind == "W":
+                continue
+            if action.kind == "F":
+                held.append(action.micro)
+                total = max(total, action.micro + 1)
+                if len(held) == most:
+                    seen.add(tuple(sorted(held)))
+            else:
+                held.remove(action.micro)
+    return all(tuple(range(j, j + most)) in seen for j in range(total - most + 1))
+
+
+def stage_bound(
+    fronts: StageFrontiers,
+    pipeline: Pipeline,
+    lo: int,
+    hi: int,
+    room_bytes: int,
+    num_held: int,
+) -> float:
+    """Least time of layers ``lo..hi-1`` for all micro-batches, in seconds, where memory is short.
+
+    Any `num_held` micro-batches in a row are held together at some time, so on average they hold
+    no more than ``room_bytes / num_held`` each, and take no less than the lower convex envelope of
+    time over held bytes. Those beyond the last whole group take at least their store-all time.
+    """
+    layers = pipeline.chain.stages[lo:hi]
+    plain = math.fsum([y.forward_s for y in layers] + [y.backward_s for y in layers])
+    if hi == pipeline.chain.num_stages:
+        plain += pipeline.chain.loss_s
+    num = pipeline.num_micro_batches
+    front = fronts.front(lo, hi)
+    if not front.complete or num_held < 1:
+        return num * plain
+    input_bytes = pipeline.chain.input_bytes if lo == 0 else layer_output(pipeline, lo - 1)
+    loss = pipeline.chain.loss_s if hi == pipeline.chain.num_stages else 0.0
+    least = loss + mean_bound(front, room_bytes / num_held - input_bytes)
+    groups = num // num_held
+    return groups * num_held * max(least, plain) + (num - groups * num_held) * plain
+
+
+def memory_bound(
+    fronts: StageFrontiers, pipeline: Pipeline, order: Order, budget_bytes: int
+) -> float:
+    """As `work_bound`, with the time that recomputation must cost each stage at least.
+
+    Over persistent recomputation in `order`: what a micro-batch holds between its forward and its
+    backward stays until that layer's backward. For one stage a device; else `work_bound`. Infinite
+    where no recomputation fits at all.
+    """
+    bound = work_bound(pipeline)
+    if pipeline.num_chunks > 1 or pipeline.collectives:
+        return bound
+    for v in range(pipeline.num_stages):
+        if not holds_neighbours(order, v):
+            continue
+        room = budget_bytes - pipeline.device_static_bytes[v]
+        lo, hi = pipeline.cuts[v], pipeline.cuts[v + 1]
+        work = stage_bound(fronts, pipeline, lo, hi, room, held_at_once(order, v))
+        bound = max(bound, way_s(pipeline, v) + work)
+    return bound
+
+
+def layer_output(pipeline: Pipeline, layer: int) -> int:
+    """Bytes that `layer` passes on."""
+    return pipeline.chain.stages[layer].output_bytes
+
+
+def partition_scope(cuts: Sequence[int]) -> str:
+    """The words for a bound over the partitions that have this many stages."""
+    return f"{ANY_PARTITION} into {len(cuts) - 1} stages"

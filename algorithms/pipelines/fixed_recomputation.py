@@ -1,0 +1,99 @@
+"""The same recomputation for every stage, as training frameworks offer it; and saved plans."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from schedsim.errors import SchedsimError
+from schedsim.pipelines import RECOMPUTE, Pipeline, PipelineRun, make_order, run_pipeline
+from schedsim.pipelines.plan_file import SavedPipelinePlan
+from schedsim.plans import OPTIMALITY_TOLERANCE, Status, installed_versions
+
+from .bounds import ANY_SCHEDULE, work_bound
+from .plan_pipeline import PipelinePlan
+
+
+def fixed_recomputation(
+    pipeline: Pipeline, budget_bytes: int | None = None, *, order: str = "1f1b", way: str = "none"
+) -> PipelinePlan:
+    """The step in which every stage recomputes in the same `way`, simulated.
+
+    Parameters
+    ----------
+    budget_bytes
+        Decides the status alone: the run is there even where it does not fit.
+    order
+        Name of the order.
+    way
+        ``"none"``; ``"layers"`` keeps every layer's input; ``"stage"`` keeps the stage's only.
+
+    Examples
+    --------
+    >>> from schedsim.pipelines import make_pipeline
+    >>> from schedsim.workloads.synthetic import uniform
+    >>> plan = fixed_recomputation(make_pipeline(uniform(8), 4, 1), order="gpipe", way="stage")
+    >>> round(plan.makespan_s / plan.pipeline.chain.store_all_s, 4)  # f + b + f / 4 over f + b
+    1.0833
+    """
+    started = time.perf_counter()
+    if way not in RECOMPUTE:
+        raise SchedsimError(
+            f"recomputation {way!r} is unknown", hint=f"one of {', '.join(RECOMPUTE)}"
+        )
+    actions = make_order(
+        order, pipeline.num_devices, pipeline.num_micro_batches, pipeline.num_chunks
+    )
+    stages = range(pipeline.num_stages)
+    plans = [RECOMPUTE[way](len(pipeline.stage_layers(v))) for v in stages]
+    run = run_pipeline(pipeline, actions, plans)
+    return _as_plan(run, budget_bytes, order, {"recompute": way}, started)
+
+
+def replayed(pipeline: Pipeline, saved: SavedPipelinePlan) -> PipelinePlan:
+    """A saved plan, simulated again on `pipeline`, whose cuts are the plan's.
+
+    Raises
+    ------
+    InvalidScheduleError
+        Its stage plans do not go with the pipeline.
+    """
+    started = time.perf_counter()
+    actions = make_order(
+        saved.order_name,
+        pipeline.num_devices,
+        pipeline.num_micro_batches,
+        pipeline.num_chunks,
+        most_owed=saved.most_owed,
+    )
+    run = run_pipeline(pipeline, actions, saved.stage_plans)
+    options = {} if saved.most_owed is None else {"most_owed": saved.most_owed}
+    return _as_plan(run, saved.budget_bytes, saved.order_name, options, started)
+
+
+def _as_plan(
+    run: PipelineRun,
+    budget_bytes: int | None,
+    order: str,
+    options: dict[str, Any],
+    started: float,
+) -> PipelinePlan:
+    bound = min(work_bound(run.pipeline), run.makespan_s)
+    status: Status = "feasible"
+    if budget_bytes is not None and run.peak_bytes > budget_bytes:
+        status = "infeasible"
+    elif run.makespan_s <= bound * (1 + OPTIMALITY_TOLERANCE):
+        status = "optimal"
+    return PipelinePlan(
+        status=status,
+        budget_bytes=budget_bytes,
+        pipeline=run.pipeline,
+        order_name=order,
+        run=run,
+        lower_bound_s=bound,
+        bound_scope=ANY_SCHEDULE,
+        min_feasible_bytes=run.peak_bytes,
+        planning_s=time.perf_counter() - started,
+        options=options,
+        versions=installed_versions(),
+    )

@@ -1,0 +1,183 @@
+"""Where to cut the layers of a chain into stages, one a device, under a memory budget.
+
+Stage v, of layers ``lo..hi-1``, takes ``way(lo) + M t_v(lo, hi)`` at least: the way to it and back,
+and M times its time for a micro-batch, recomputation included, which the memory left for its
+``in flight`` micro-batches decides. The cuts that make the largest of these least follow from a
+dynamic programme over (stage, cut), as does, with bounds in the place of times, a lower bound over
+all partitions.
+
+References
+----------
+Sun, Cao, Yu et al. 2024, "AdaPipe: optimizing pipeline parallelism with adaptive recomputation and
+partitioning", ASPLOS, doi 10.1145/3620666.3651359: recomputation by knapsack within a stage,
+partition by dynamic programme.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from schedsim.pipelines import Order, Pipeline, most_in_flight
+
+from ._device_choices import HeldStage, mixed_choice, uniform_choices
+from .bounds import held_at_once, holds_neighbours, stage_bound
+from .stage_frontier import StageFrontiers
+
+StageCost = Callable[[int, int, int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Cuts, and the largest cost of a stage under them."""
+
+    cuts: tuple[int, ...]
+    cost: float
+
+
+def least_largest(
+    num_layers: int, num_stages: int, cost: StageCost, *, below: float = math.inf
+) -> Cuts | None:
+    """The cuts whose most expensive stage is cheapest; ``None`` where all cost `below` or more.
+
+    Parameters
+    ----------
+    cost
+        Of (stage, first layer, end); infinite where it cannot be.
+
+    Notes
+    -----
+    O(stages * layers^2) costs. Of equal cuts, those that leave the earlier stages shorter.
+
+    Examples
+    --------
+    >>> least_largest(5, 2, lambda stage, lo, hi: (hi - lo) * (2 - stage)).cuts
+    (0, 1, 5)
+    """
+    best = np.full((num_stages + 1, num_layers + 1), math.inf)
+    cut = np.zeros((num_stages + 1, num_layers + 1), dtype=np.int64)
+    best[0, 0] = 0.0
+    for v in range(num_stages):
+        ends = range(v + 1, num_layers - (num_stages - v - 1) + 1)
+        for hi in ends if v < num_stages - 1 else [num_layers]:
+            for lo in range(v, hi):
+                so_far = best[v, lo]
+                if so_far >= min(below, best[v + 1, hi]):
+                    continue
+                now = max(so_far, cost(v, lo, hi))
+                if now < min(below, best[v + 1, hi]):
+                    best[v + 1, hi], cut[v + 1, hi] = now, lo
+    if best[num_stages, num_layers] == math.inf:
+        return None
+    cuts = [num_layers]
+    for v in range(num_stages, 0, -1):
+        cuts.append(int(cut[v, cuts[-1]]))
+    return Cuts(tuple(reversed(cuts)), float(best[num_stages, num_layers]))
+
+
+class Partitions:
+    """Costs and bounds of all stages that a pipeline's layers may be cut into.
+
+    Parameters
+    ----------
+    pipeline
+        One stage a device; its own cuts play no part.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        order: Order,
+        fronts: StageFrontiers,
+        budget_bytes: int,
+        *,
+        mix: bool,
+    ) -> None:
+        self.pipeline, self.fronts, self.budget_bytes = pipeline, fronts, budget_bytes
+        self.mix = mix
+        chain = pipeline.chain
+        self.sizes = chain.activation_bytes().tolist()
+        plain = [layer.forward_s + layer.backward_s for layer in chain.stages]
+        self.plain = np.concatenate([[0.0], np.cumsum(plain)])
+        way = [
+            layer.forward_s + (0.0 if pipeline.split_backward else layer.backward_s)
+            for layer in chain.stages
+        ]
+        self.way = np.concatenate([[0.0], np.cumsum(way)])
+        static = pipeline.layer_static_bytes or (0,) * chain.num_stages
+        self.static = [0]
+        for size in static:
+            self.static.append(self.static[-1] + size)
+        counts = most_in_flight(order)
+        num = pipeline.num_stages
+        self.in_flight = [max(count.get(v, 0) for count in counts[v]) for v in range(num)]
+        self.held = [held_at_once(order, v) for v in range(num)]
+        self.neighbours = all(holds_neighbours(order, v) for v in range(num))
+        self._known: dict[tuple[int, int, int], float] = {}
+
+    def plain_cost(self, v: int, lo: int, hi: int) -> float:
+        """As `cost`, where nothing is recomputed and memory plays no part."""
+        work = float(self.plain[hi] - self.plain[lo])
+        loss = self.pipeline.chain.loss_s if hi == self.pipeline.chain.num_stages else 0.0
+        return float(self.way[lo]) + self.pipeline.num_micro_batches * (work + loss)
+
+    def cost(self, v: int, lo: int, hi: int) -> float:
+        """Way to stage v and back, and M times its fastest time that fits; infinite if none."""
+        key = (v, lo, hi)
+        if key not in self._known:
+            room = self.budget_bytes - (self.static[hi] - self.static[lo])
+            stage = HeldStage(self.fronts.front(lo, hi), self.in_flight[v], self.sizes[lo])
+            found = uniform_choices(stage, room)[:1]
+            mixed = mixed_choice(stage, room) if found and self.mix else None
+            least = min((c.mean_s for c in (*found, mixed) if c is not None), default=math.inf)
+            extra = least - float(self.plain[hi] - self.plain[lo])
+            num = self.pipeline.num_micro_batches
+            self._known[key] = self.plain_cost(v, lo, hi) + num * max(extra, 0.0)
+        return self._known[key]
+
+    def bound(self, v: int, lo: int, hi: int) -> float:
+        """A lower bound on the step time of every partition with this stage v."""
+        room = self.budget_bytes - (self.static[hi] - self.static[lo])
+        if not self.neighbours:
+            return self.plain_cost(v, lo, hi)
+        work = stage_bound(self.fronts, self.pipeline, lo, hi, room, self.held[v])
+        return float(self.way[lo]) + work
+
+    def pruned(self, cost: StageCost, most: float) -> StageCost:
+        """`cost`, but infinite where it is `most` or more without any recomputation."""
+
+        def found(v: int, lo: int, hi: int) -> float:
+            return cost(v, lo, hi) if self.plain_cost(v, lo, hi) < most else math.inf
+
+        return found
+
+    def best_cuts(self, most: float = math.inf) -> Cuts | None:
+        """The partition of least largest cost below `most`."""
+        num = self.pipeline.chain.num_stages, self.pipeline.num_stages
+        return least_largest(*num, self.pruned(self.cost, most), below=most)
+
+    def lower_bound_s(self, most: float) -> float:
+        """No partition's step is shorter, in seconds; given one that takes `most`."""
+        num = self.pipeline.chain.num_stages, self.pipeline.num_stages
+        found = least_largest(*num, self.pruned(self.bound, most), below=most)
+        return most if found is None else found.cost
+
+
+def neighbours(pipeline: Pipeline) -> list[Pipeline]:
+    """The partitions in which a run of neighbouring cuts stands one layer earlier, or later.
+
+    Moving several cuts together hands a layer on from one stage to another further away.
+    """
+    found = []
+    cuts, num = pipeline.cuts, pipeline.num_stages
+    for first in range(1, num):
+        for last in range(first, num):
+            for step in (-1, 1):
+                moved = tuple(cut + step for cut in cuts[first : last + 1])
+                if cuts[first - 1] < moved[0] and moved[-1] < cuts[last + 1]:
+                    new = (*cuts[:first], *moved, *cuts[last + 1 :])
+                    found.append(replace(pipeline, cuts=new))
+    return found

@@ -1,0 +1,329 @@
+"""Plans of pipelines: what each stage recomputes, and, given leave, where the layers are cut."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from schedsim.errors import UnsupportedError
+from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, make_order
+from schedsim.pipelines.plan_file import PIPELINE_PLAN_SCHEMA
+from schedsim.plans import OPTIMALITY_TOLERANCE, Status, installed_versions
+from schedsim.units import format_bytes, format_seconds
+
+from ._selection import OrderFacts, Selection
+from .bounds import ANY_SCHEDULE, PERSISTENT, memory_bound, partition_scope, work_bound
+from .partition import Partitions, neighbours
+from .stage_frontier import MAX_POINTS, StageFrontiers
+
+Partition = Literal["given", "auto"]
+
+MOST_ROWS_A_LAYER, FEW_POINTS = 12, 48
+"""With more distinct runs of layers than that, cuts are searched with that many points a run."""
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """A pipeline's step within a budget for each device, and what is proven about it.
+
+    Attributes
+    ----------
+    status
+        ``optimal``: the step time meets `lower_bound_s`; ``feasible``: every device is within the
+        budget; ``infeasible``: none was found.
+    budget_bytes
+        Of each device; ``None`` for a plan that was made without.
+    pipeline
+        As given, or with the cuts that were chosen.
+    run : PipelineRun or None
+        The plan, simulated; ``None`` where none was found.
+    lower_bound_s, bound_scope
+        No schedule of that class within the budget is faster.
+    min_feasible_bytes
+        The least budget found in which each device fits; an upper bound on the least there is.
+    """
+
+    status: Status
+    budget_bytes: int | None
+    pipeline: Pipeline
+    order_name: str
+    run: PipelineRun | None
+    lower_bound_s: float
+    bound_scope: str
+    min_feasible_bytes: int
+    planning_s: float
+    options: Mapping[str, Any]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every device is within the budget."""
+        return self.status != "infeasible"
+
+    @property
+    def makespan_s(self) -> float | None:
+        """Time of the step, in seconds."""
+        return self.run.makespan_s if self.run else None
+
+    @property
+    def gap(self) -> float | None:
+        """makespan / lower bound - 1."""
+        if self.run is None or not self.lower_bound_s:
+            return None
+        return max(0.0, self.run.makespan_s / self.lower_bound_s - 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as the content of a ``schedsim.pipeline-plan/1`` file."""
+        return {
+            "schema": PIPELINE_PLAN_SCHEMA,
+            "workload": self.pipeline.name,
+            "num_micro_batches": self.pipeline.num_micro_batches,
+            "num_devices": self.pipeline.num_devices,
+            "order": self.order_name,
+            "cuts": list(self.pipeline.cuts),
+            "budget_bytes": self.budget_bytes,
+            "status": self.status,
+            "lower_bound_s": self.lower_bound_s,
+            "bound_scope": self.bound_scope,
+            "gap": self.gap,
+            "min_feasible_bytes": self.min_feasible_bytes,
+            "planning_s": self.planning_s,
+            "options": dict(self.options),
+            "stage_plans": [] if self.run is None else stage_plan_names(self.run),
+            "step": None if self.run is None else self.run.to_dict(),
+            "versions": dict(self.versions),
+        }
+
+    def __str__(self) -> str:
+        budget = "any memory" if self.budget_bytes is None else format_bytes(self.budget_bytes)
+        head = f"{self.pipeline.name}, {budget} a device: {self.status}"
+        if self.run is None:
+            return f"{head}\n  smallest budget found  {format_bytes(self.min_feasible_bytes)}"
+        return "\n".join(
+            [
+                head,
+                *str(self.run).splitlines()[1:],
+                f"  bound      {format_seconds(self.lower_bound_s)} over {self.bound_scope}",
+            ]
+        )
+
+
+def stage_plan_names(run: PipelineRun) -> list[list[str]]:
+    """For each stage the plans that its micro-batches take in turn, as names of runs."""
+    found: list[list[str]] = []
+    for plan in run.plans:
+        several = [plan] if isinstance(plan, StagePlan) else plan
+        found.append([" ".join(one.backward) for one in several])
+    return found
+
+
+def plan_pipeline(
+    pipeline: Pipeline,
+    budget_bytes: int,
+    *,
+    order: str = "1f1b",
+    partition: Partition = "given",
+    mix: bool = True,
+    max_points: int = MAX_POINTS,
+) -> PipelinePlan:
+    """The fastest step found in which every device stays within `budget_bytes`.
+
+    Early stages hold more micro-batches in flight, so they keep less of each: for every stage the
+    points (held, needed, time) of its layers are found, and one is chosen within what the device's
+    memory leaves for the number in flight, so that the step as a whole is short. What comes out is
+    simulated; where a device is over, it is chosen again with less room. Under ``zero-bubble``,
+    where nothing fits, devices owe fewer gradients of weights.
+
+    Parameters
+    ----------
+    order
+        Name of the order; see `schedsim.pipelines.make_order`.
+    partition
+        ``"auto"`` chooses the cuts too, for one stage a device.
+    mix
+        Whether micro-batches of one stage may keep different things, in turn.
+    max_points
+        Points kept for each run of layers.
+
+    Raises
+    ------
+    UnsupportedError
+        ``"auto"`` with several stages a device.
+    SchedsimError
+        The order does not go with the pipeline.
+
+    Notes
+    -----
+    The fronts take O(l P Q log) a run of l layers; a choice O(stages * points) evaluations of the
+    step, of O(actions) each; ``"auto"`` O(stages * layers^2) costs of stages besides.
+
+    Examples
+    --------
+    >>> from schedsim.pipelines import make_pipeline
+    >>> from schedsim.workloads.synthetic import uniform
+    >>> plan = plan_pipeline(make_pipeline(uniform(8), 4, 8), 60_000_000)
+    >>> plan.status, round(plan.makespan_s, 6), [use.peak_bytes for use in plan.run.devices]
+    ('feasible', 0.069, [56000000, 54000000, 37000000, 20000000])
+    """
+    started = time.perf_counter()
+    actions = _order(pipeline, order)
+    if partition == "auto" and pipeline.num_chunks > 1:
+        raise UnsupportedError(
+            f"the partition of {pipeline.num_chunks} stages a device is not searched",
+            hint="one stage a device, or cuts of your own",
+        )
+    fronts = StageFrontiers(
+        pipeline.chain,
+        budget_bytes,
+        frees_outputs=pipeline.free_outputs or bool(pipeline.collectives),
+        max_points=max_points,
+    )
+
+    facts = OrderFacts(pipeline, actions)
+
+    def select(one: Pipeline) -> Selection:
+        return Selection(one, facts, fronts, mix=mix)
+
+    run, bound, scope = None, work_bound(pipeline), ANY_SCHEDULE
+    can_fit = _can_fit(pipeline, fronts)
+    if can_fit:
+        run = select(pipeline).within(budget_bytes)
+    options: dict[str, Any] = {"partition": partition, "mix": mix, "max_points": max_points}
+    owed = pipeline.num_devices - 1
+    while can_fit and run is None and order == "zero-bubble" and owed > 0:
+        owed -= 1
+        options["most_owed"] = owed
+        facts = OrderFacts(pipeline, _order(pipeline, order, owed))
+        run = select(pipeline).within(budget_bytes)
+    if partition == "auto":
+        few = _for_search(fronts)
+        found = _search(pipeline, facts.order, fronts, few, budget_bytes, run, select, mix=mix)
+        if found is not None:
+            run, bound, scope = found
+            pipeline = run.pipeline
+    else:
+        most = memory_bound(fronts, pipeline, facts.order, budget_bytes) if can_fit else bound
+        if most > bound * (1 + OPTIMALITY_TOLERANCE):
+            bound, scope = most, PERSISTENT
+    least = _least_budget(pipeline, facts, mix=mix, fronts=fronts, run=run)
+    status: Status = "infeasible"
+    if run is not None:
+        bound = min(bound, run.makespan_s)
+        met = run.makespan_s <= bound * (1 + OPTIMALITY_TOLERANCE)
+        status = "optimal" if met else "feasible"
+    return PipelinePlan(
+        status=status,
+        budget_bytes=budget_bytes,
+        pipeline=pipeline,
+        order_name=order,
+        run=run,
+        lower_bound_s=bound,
+        bound_scope=scope,
+        min_feasible_bytes=least,
+        planning_s=time.perf_counter() - started,
+        options=options,
+        versions=installed_versions(),
+    )
+
+
+def _order(pipeline: Pipeline, name: str, most_owed: int | None = None) -> Order:
+    return make_order(
+        name,
+        pipeline.num_devices,
+        pipeline.num_micro_batches,
+        pipeline.num_chunks,
+        most_owed=most_owed,
+    )
+
+
+def _can_fit(pipeline: Pipeline, fronts: StageFrontiers) -> bool:
+    """Whether every stage by itself has a point within the fronts' cap."""
+    stages = range(pipeline.num_stages)
+    return all(fronts.front(*pipeline.cuts[v : v + 2]).num_points for v in stages)
+
+
+def _for_search(fronts: StageFrontiers) -> StageFrontiers:
+    """`fronts`, or thinner ones where there are many different runs of layers to look at."""
+    if fronts.problem.num_rows <= MOST_ROWS_A_LAYER * fronts.chain.num_stages:
+        return fronts
+    return StageFrontiers(
+        fronts.chain,
+        fronts.cap_bytes,
+        frees_outputs=fronts.frees_outputs,
+        max_points=min(fronts.max_points, FEW_POINTS),
+    )
+
+
+def _search(
+    pipeline: Pipeline,
+    order: Order,
+    fronts: StageFrontiers,
+    few: StageFrontiers,
+    budget_bytes: int,
+    first: PipelineRun | None,
+    select: Any,
+    *,
+    mix: bool,
+) -> tuple[PipelineRun, float, str] | None:
+    """The best run found over partitions, from that of the given one, with a bound over all."""
+    best = first
+    partitions = Partitions(pipeline, order, few, budget_bytes, mix=mix)
+    most = best.makespan_s if best else float("inf")
+    cuts = partitions.best_cuts(most)
+    if cuts is not None:
+        run = select(replace(pipeline, cuts=cuts.cuts)).within(budget_bytes)
+        if run is not None and (best is None or run.makespan_s < best.makespan_s):
+            best = run
+    if best is None:
+        return None
+    better = True
+    while better:
+        better = False
+        estimates = []
+        for other in neighbours(best.pipeline):
+            if not _can_fit(other, fronts):
+                continue
+            selection = select(other)
+            choices = selection.choose(selection.room(budget_bytes))
+            if choices is not None:
+                estimates.append((selection.makespan_s(choices), other.cuts, selection))
+        for estimate, _, selection in sorted(estimates, key=lambda item: item[:2])[:2]:
+            if estimate >= best.makespan_s * (1 - 1e-12):
+                break
+            run = selection.within(budget_bytes)
+            if run is not None and run.makespan_s < best.makespan_s * (1 - 1e-12):
+                best, better = run, True
+                break
+    bound = partitions.lower_bound_s(best.makespan_s)
+    return best, bound, partition_scope(best.pipeline.cuts)
+
+
+def _least_budget(
+    pipeline: Pipeline,
+    facts: OrderFacts,
+    *,
+    mix: bool,
+    fronts: StageFrontiers,
+    run: PipelineRun | None,
+) -> int:
+    """The largest peak of a device where every stage needs the least memory that it can."""
+    if not _can_fit(pipeline, fronts):
+        # The cap left stages without any point: look again without one.
+        total = 2 * sum(s.saved_bytes + s.output_bytes for s in pipeline.chain.stages)
+        total += pipeline.chain.input_bytes + sum(
+            max(
+                s.forward_workspace_bytes, s.saving_workspace_bytes or 0, s.backward_workspace_bytes
+            )
+            for s in pipeline.chain.stages
+        )
+        fronts = StageFrontiers(
+            pipeline.chain,
+            total,
+            frees_outputs=fronts.frees_outputs,
+            max_points=fronts.max_points,
+        )
+    selection = Selection(pipeline, facts, fronts, mix=mix)
+    least = selection.run(selection.least()).peak_bytes
+    return least if run is None else min(least, run.peak_bytes)

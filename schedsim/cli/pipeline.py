@@ -1,0 +1,125 @@
+"""``schedsim pipeline``: layers over devices, micro-batches, and what each stage recomputes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..units import format_bytes, format_bytes_short, format_seconds
+from .app import NO, YES
+from .inputs import Source, json_option, output_option
+from .pipeline_inputs import (
+    PipelineOptions,
+    explain_infeasible,
+    make_pipeline,
+    pipeline_options,
+    plan_pipeline,
+    replay,
+)
+from .show import percent, print_facts, print_json, print_table, working
+
+if TYPE_CHECKING:
+    from ..algorithms.pipelines.plan_pipeline import PipelinePlan
+    from ..pipelines import PipelineRun
+
+
+@click.command("pipeline", short_help="Layers over devices: order, recomputation, partition.")
+@json_option
+@output_option("Write the plan to FILE, as JSON.")
+@pipeline_options
+def command(
+    source: Source,
+    budget_bytes: int | None,
+    options: PipelineOptions,
+    as_json: bool,
+    output: str | None,
+) -> int:
+    """Simulate a pipeline; with --mem, choose what each stage recomputes so that devices fit.
+
+    Exit code 1 where a device does not fit, or where a replay differs from its plan.
+
+    \b
+    schedsim pipeline --layers 96 --stages 8 --micro-batches 64
+    schedsim pipeline --layers 96 --stages 8 --micro-batches 64 --mem 80GB --partition auto
+    schedsim pipeline --layers 96 --stages 8 --micro-batches 64 --replay plan.json
+    schedsim plot pipeline --layers 8 --stages 4 --micro-batches 8 -o pipeline.svg
+    """
+    with working("planning the pipeline"):
+        problems: list[str] = []
+        if options.replay is not None:
+            found, lines, problems = replay(source, options, budget_bytes)
+        else:
+            pipeline, lines = make_pipeline(source, options)
+            found = plan_pipeline(pipeline, options, budget_bytes)
+    if output is not None:
+        import json
+
+        from ..files import write_atomically
+
+        write_atomically(output, json.dumps(found.to_dict(), indent=1) + "\n")
+    for line in lines:
+        click.echo(line, err=as_json)
+    if as_json:
+        print_json(found.to_dict())
+    elif found.run is not None:
+        click.echo()
+        _show(found, found.run)
+    if problems:
+        click.echo(f"error: {'; '.join(problems)}", err=True)
+        click.echo("hint: is it the plan's workload, and its link?", err=True)
+        return NO
+    return YES if found.feasible else explain_infeasible(found)
+
+
+def _show(found: PipelinePlan, run: PipelineRun) -> None:
+    pipeline = found.pipeline
+    facts = [("plan", f"{found.status}, in {format_seconds(found.planning_s)}")]
+    if found.budget_bytes is not None:
+        facts.append(("budget", f"{format_bytes(found.budget_bytes)} a device"))
+    worst = max(run.devices, key=lambda use: use.peak_bytes)
+    facts += [
+        ("peak", f"{format_bytes(worst.peak_bytes)} on device {worst.device}"),
+        (
+            "step time",
+            f"{format_seconds(run.makespan_s)}, {percent(run.overhead)} over devices that never "
+            f"wait, {format_seconds(pipeline.ideal_s)}",
+        ),
+        ("bubble", f"{run.bubble:.2%}".replace("%", " %")),
+        (
+            "lower bound",
+            f"{format_seconds(found.lower_bound_s)} over {found.bound_scope}, "
+            f"gap {(found.gap or 0):.2%}".replace("%", " %"),
+        ),
+    ]
+    print_facts(facts)
+    click.echo()
+    rows = []
+    for use in run.devices:
+        stages = range(use.device, pipeline.num_stages, pipeline.num_devices)
+        layers = [pipeline.stage_layers(v) for v in stages]
+        rows.append(
+            (
+                str(use.device),
+                " ".join(f"{y.start}..{y.stop - 1}" for y in layers),
+                format_bytes_short(use.peak_bytes),
+                format_bytes_short(use.static_bytes),
+                f"{use.bubble:.1%}".replace("%", " %"),
+                format_seconds(use.recompute_s),
+                f"{_replayed(run, use.device):.3g} of {use.num_layers}",
+            )
+        )
+    headers = ("device", "layers", "peak", "state", "bubble", "recompute", "run again")
+    print_table(headers, rows, left=2)
+
+
+def _replayed(run: PipelineRun, device: int) -> float:
+    """Forwards of single layers run again for a micro-batch, on average."""
+    from ..pipelines import StagePlan
+
+    total = 0.0
+    for v in range(device, run.pipeline.num_stages, run.pipeline.num_devices):
+        several = run.plans[v]
+        plans = [several] if isinstance(several, StagePlan) else several
+        total += sum(one.num_replays for one in plans) / len(plans)
+    return total

@@ -1,0 +1,234 @@
+"""``schedsim sweep``: an experiment file, run over processes, resumed where it was killed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import SchedsimError
+from ..units import format_bytes_short, format_seconds
+from .app import NO, YES
+from .inputs import Source, is_target, json_option, no_options, output_option
+from .show import percent, print_json, print_table
+
+if TYPE_CHECKING:
+    from ..chain import Chain
+    from ..graph import Graph
+    from ..sweeps import Run
+    from ..sweeps.experiment import Experiment, WorkloadSpec
+
+
+@click.command("sweep", short_help="Many runs from one experiment file, resumed where killed.")
+@click.argument("experiment_file", metavar="EXPERIMENT.toml", type=click.Path())
+@output_option("Results, a JSON line a run; those it has are not run again.", required=True)
+@click.option("--jobs", "num_jobs", type=int, default=1, show_default=True, help="-1: every core.")
+@click.option(
+    "--backend",
+    type=click.Choice(["loky", "dask", "ray"]),
+    default="loky",
+    show_default=True,
+    help="Processes here, or a cluster.",
+)
+@click.option("--address", help="Of the cluster's scheduler; one on this machine by default.")
+@click.option("--retry-errors", is_flag=True, help="Run again what ended with an error.")
+@click.option("--dry-run", is_flag=True, help="Show the table of runs; run none.")
+@json_option
+def command(
+    experiment_file: str,
+    output: str,
+    num_jobs: int,
+    backend: str,
+    address: str | None,
+    retry_errors: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Run workloads x budgets x planners x seeds, and keep every result in one file.
+
+    \b
+    The same command goes on where a killed one stopped. Exit code 1 where runs ended with an
+    error; budgets that cannot be met are results. Of an experiment.toml:
+      workloads = ["gpt2", "chain.json", "my_model.py:build", {preset = "gpt2-xl", batch = [4, 8]}]
+      budgets = ["8GB", "50%"]
+      planners = ["auto", {name = "rotor", num_slots = 500}]
+      seeds = [0, 1]
+
+    \b
+    schedsim sweep experiment.toml -o results.jsonl --jobs 4
+    schedsim compare results.jsonl
+    schedsim plot sweep results.jsonl -o results.svg
+    """
+    from ..sweeps import expand, near_limit, read_experiment, run_sweep
+
+    if num_jobs == 0 or num_jobs < -1:
+        raise SchedsimError(f"--jobs {num_jobs} is no number of processes", hint="1 or more, or -1")
+    experiment = read_experiment(experiment_file)
+    if Path(output).resolve() in _inputs(experiment):
+        raise SchedsimError(f"-o {output} would overwrite an input", hint="name another file")
+    workloads = _build(experiment, output, dry_run=dry_run)
+    runs, left_out = expand(experiment, workloads)
+    for line in left_out:
+        click.echo(f"left out: {line}", err=True)
+    if not runs and len(workloads) == len(experiment.workloads):
+        raise SchedsimError(
+            f"{experiment_file}: no planner takes any of the workloads",
+            hint="`schedsim planners` lists what each planner takes",
+        )
+    if dry_run:
+        _show_runs(runs, output, as_json)
+        return YES
+    _warn_of_the_clock(runs)
+
+    def progress(row: dict[str, Any], num_done: int) -> None:
+        words = (row["workload"], row["budget"], row["planner"], _outcome(row))
+        click.echo(f"{num_done}/{len(runs)}  " + "  ".join(words), err=True)
+
+    rows = run_sweep(
+        runs,
+        output,
+        num_jobs=num_jobs,
+        backend=backend,
+        address=address,
+        retry_errors=retry_errors,
+        on_row=progress,
+    )
+    failed = [row for row in rows if row["status"] == "error"]
+    late = near_limit(output, {run.key for run in runs if run.reproducible})
+    if late:
+        click.echo(
+            f"{late} of {len(rows)} runs came near their time limit: another sweep may find "
+            "others; raise time_limit_s, or lower max_moves",
+            err=True,
+        )
+    counts = {
+        status: sum(row["status"] == status for row in rows)
+        for status in ("optimal", "feasible", "infeasible", "error")
+    }
+    if as_json:
+        summary = {"file": output, "num_runs": len(rows), "num_near_limit": late}
+        print_json({"schema": "schedsim.sweep/1", **summary, "statuses": counts})
+    else:
+        says = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        click.echo(f"{len(rows)} runs in {output}: {says}")
+    if failed:
+        first = failed[0]
+        click.echo(
+            f"error: {len(failed)} of {len(rows)} runs ended with an error; the first, "
+            f"{first['planner']} on {first['workload']}: {first['error']['message']}",
+            err=True,
+        )
+        click.echo("hint: --retry-errors runs them again", err=True)
+        return NO
+    return YES
+
+
+def _inputs(experiment: Experiment) -> set[Path]:
+    files = [spec.target.partition(":")[0] for spec in experiment.workloads if spec.target]
+    times = [spec.options["times_path"] for spec in experiment.workloads if _times(spec)]
+    return {Path(name).resolve() for name in (experiment.path, *files, *times)}
+
+
+def _times(spec: WorkloadSpec) -> bool:
+    return spec.options.get("times_path") is not None
+
+
+def _build(experiment: Experiment, output: str, *, dry_run: bool) -> dict[str, Chain | Graph]:
+    """The workloads by label; of a dry run, without models that would have to be measured."""
+    built = {}
+    for spec in experiment.workloads:
+        workload = _workload(spec, output, measure=not dry_run)
+        if workload is None:
+            click.echo(f"{spec.label}: a model, measured when the sweep begins", err=True)
+        else:
+            built[spec.label] = workload
+    return built
+
+
+def _workload(spec: WorkloadSpec, output: str, *, measure: bool) -> Chain | Graph | None:
+    source = Source((spec.target,) if spec.target else (), no_options(spec.options), spec.level)
+    if not (spec.target and is_target(spec.target)):
+        return source.read().workload
+    # Measured once: another measurement has other times, and so would be another workload.
+    from ..files import load, save
+    from ..plans import Plan
+
+    kept = Path(f"{output}.workloads") / f"{_fingerprint(spec)}.json"
+    if kept.exists():
+        found = load(kept)
+        assert not isinstance(found, Plan)
+        return found
+    if not measure:
+        return None
+    click.echo(f"measuring {spec.label}", err=True)
+    workload = source.read().workload
+    kept.parent.mkdir(exist_ok=True)
+    save(workload, kept)
+    return workload
+
+
+def _fingerprint(spec: WorkloadSpec) -> str:
+    """Of a model: its name, how it is taken, and the text of its file."""
+    target = spec.target or ""
+    file = Path(target.partition(":")[0])
+    content = file.read_bytes() if file.suffix == ".py" and file.is_file() else b""
+    device = spec.options.get("device")
+    text = f"{target}\n{spec.level}\n{device}\n".encode() + content
+    return hashlib.sha256(text).hexdigest()[:24]
+
+
+def _warn_of_the_clock(runs: list[Run]) -> None:
+    """Say which planners the clock ends."""
+    clocked = [run for run in runs if not run.reproducible]
+    if clocked:
+        names = ", ".join(dict.fromkeys(run.planner for run in clocked))
+        click.echo(
+            f"{len(clocked)} of {len(runs)} runs are ended by the clock ({names}): another sweep "
+            "may find others; their rows say reproducible: false",
+            err=True,
+        )
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    if row["status"] == "error":
+        return f"error: {row['error']['message']}"
+    if row["overhead"] is None:
+        return str(row["status"])
+    return f"{row['status']} {percent(row['overhead'])}"
+
+
+def _show_runs(runs: list[Run], output: str, as_json: bool) -> None:
+    from ..sweeps import read_rows
+
+    done = {row["key"] for row in read_rows(output)} if Path(output).exists() else set()
+    if as_json:
+        rows = [{**run.head(), "done": run.key in done} for run in runs]
+        print_json({"schema": "schedsim.runs/1", "runs": rows})
+        return
+    print_table(
+        ("workload", "budget", "planner", "options", "seed", "bytes", "done", "key"),
+        [
+            (
+                run.label,
+                run.budget,
+                run.planner,
+                ", ".join(f"{name}={_value(value)}" for name, value in run.options.items()) or "-",
+                "-" if run.seed is None else str(run.seed),
+                format_bytes_short(run.budget_bytes),
+                "yes" if run.key in done else "no",
+                run.key[:8],
+            )
+            for run in runs
+        ],
+        left=4,
+    )
+    num_done = sum(run.key in done for run in runs)
+    limits = [run.options["time_limit_s"] for run in runs if "time_limit_s" in run.options]
+    most = f", each within {format_seconds(max(limits))}" if limits else ""
+    click.echo(f"\n{len(runs)} runs, {num_done} done{most}")
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,89 @@
+"""What a stage recomputes: the runs of its backward, for one micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import InvalidScheduleError
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """The backward of a stage for one micro-batch, replays included.
+
+    Its forward runs every layer once, in order; what it keeps follows from what the backward reads
+    before it is run again.
+
+    Parameters
+    ----------
+    backward
+        Runs by layer, counted from the stage's first: ``F{i}`` is run again, ``B{i}`` backward.
+
+    Examples
+    --------
+    >>> layer_inputs(2)
+    StagePlan(F1 B1 F0 B0)
+    """
+
+    backward: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "backward", tuple(self.backward))
+        done = [run for run in self.backward if run[:1] == "B"]
+        wanted = [f"B{i}" for i in range(self.num_layers - 1, -1, -1)]
+        replays = {f"F{i}" for i in range(self.num_layers)}
+        odd = [run for run in self.backward if run[:1] != "B" and run not in replays]
+        if done != wanted or odd or not done:
+            raise InvalidScheduleError(
+                f"{' '.join(odd or done) or 'nothing'} is no backward of {self.num_layers} layers",
+                rule="stage plan",
+                run_index=None,
+                op_name=(odd or done or [""])[0],
+                hint="each layer's B once, last layer first, with F of layers between them",
+            )
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the stage."""
+        return sum(run[:1] == "B" for run in self.backward)
+
+    @property
+    def num_replays(self) -> int:
+        """Forwards that are run again."""
+        return len(self.backward) - self.num_layers
+
+    @property
+    def replays(self) -> tuple[int, ...]:
+        """The layers that are run again, in run order, counted from the stage's first."""
+        return tuple(int(run[1:]) for run in self.backward if run[0] == "F")
+
+    @property
+    def early_replays(self) -> tuple[int, ...]:
+        """Those that stand before the first backward: they need no gradient to run."""
+        first = self.backward.index(f"B{self.num_layers - 1}")
+        return tuple(int(run[1:]) for run in self.backward[:first])
+
+    def __repr__(self) -> str:
+        return f"StagePlan({' '.join(self.backward)})"
+
+
+def keep_all(num_layers: int) -> StagePlan:
+    """Nothing is run again."""
+    return StagePlan(tuple(f"B{i}" for i in range(num_layers - 1, -1, -1)))
+
+
+def layer_inputs(num_layers: int) -> StagePlan:
+    """Every layer's input is kept, every layer run again: full recomputation layer by layer."""
+    runs = []
+    for i in range(num_layers - 1, -1, -1):
+        runs += [f"F{i}", f"B{i}"]
+    return StagePlan(tuple(runs))
+
+
+def stage_input(num_layers: int) -> StagePlan:
+    """Only the stage's input is kept, the whole stage run again, as in GPipe."""
+    return StagePlan((*(f"F{i}" for i in range(num_layers)), *keep_all(num_layers).backward))
+
+
+RECOMPUTE = {"none": keep_all, "layers": layer_inputs, "stage": stage_input}
+"""Fixed ways by name."""

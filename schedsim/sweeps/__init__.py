@@ -1,0 +1,21 @@
+"""Experiments: workloads x budgets x planners x seeds, run over processes, resumed where killed."""
+
+from __future__ import annotations
+
+from .execute import near_limit, run_sweep
+from .experiment import Experiment, parse_budget, read_experiment
+from .results import ResultFile, read_rows
+from .runs import Run, expand, run_key
+
+__all__ = [
+    "Experiment",
+    "ResultFile",
+    "Run",
+    "expand",
+    "near_limit",
+    "parse_budget",
+    "read_experiment",
+    "read_rows",
+    "run_key",
+    "run_sweep",
+]

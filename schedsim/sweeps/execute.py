@@ -1,0 +1,288 @@
+"""Runs over processes by joblib: each result is in the file as soon as the run has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..api import try_plan
+from ..errors import MissingDependencyError, SchedsimError
+from ..simulator import simulate
+from .results import SCHEMA, ResultFile, encode, in_order, write_whole
+from .runs import CLOCK_SHARE, Run
+
+BACKENDS = ("loky", "dask", "ray")
+
+
+def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The row of `run`, and what was measured on the way, which is never the same twice.
+
+    An exception is a row too: the other runs go on.
+    """
+    started = time.perf_counter()
+    arguments = dict(run.options)
+    if run.seed is not None:
+        arguments["seed"] = run.seed
+    row: dict[str, Any] = {"schema": SCHEMA, **run.head()}
+    try:
+        plan = try_plan(run.workload, run.budget_bytes, run.planner, **arguments)
+    except Exception as error:  # whatever a planner does wrong must not end the sweep
+        message = error.message if isinstance(error, SchedsimError) else str(error)
+        row |= {
+            "status": "error",
+            "error": {"type": type(error).__name__, "message": " ".join(message.split())},
+        }
+    else:
+        replay = None if plan.schedule is None else simulate(run.workload, plan.schedule)
+        row |= {
+            "status": plan.status,
+            "chosen": plan.options.get("chosen", plan.planner),
+            "peak_bytes": plan.peak_bytes,
+            "makespan_s": plan.makespan_s,
+            "store_all_s": plan.store_all_s,
+            "overhead": plan.overhead,
+            "lower_bound_s": plan.lower_bound_s,
+            "bound_scope": plan.bound_scope,
+            "gap": plan.gap,
+            "num_recomputed": None if replay is None else replay.num_recomputed,
+            "min_feasible_bytes": plan.min_feasible_bytes,
+        }
+    took_s = time.perf_counter() - started
+    limit_s = run.options.get("time_limit_s")
+    measured = {
+        "schema": "schedsim.timing/1",
+        "key": run.key,
+        "planning_s": took_s,
+        "near_limit": limit_s is not None and took_s >= CLOCK_SHARE * limit_s,
+        "host": socket.gethostname(),
+        "ended_at_s": time.time(),
+    }
+    return row, measured
+
+
+def run_sweep(
+    runs: Sequence[Run],
+    path: str,
+    *,
+    num_jobs: int = 1,
+    backend: str = "loky",
+    address: str | None = None,
+    retry_errors: bool = False,
+    on_row: Callable[[dict[str, Any], int], None] = lambda row, num_done: None,
+) -> list[dict[str, Any]]:
+    """The rows of `runs`, in their order; those that the file at `path` has are not run again.
+
+    Parameters
+    ----------
+    num_jobs
+        Processes; -1 for one a core. Of a cluster, its own workers are used.
+    backend, address
+        ``loky`` on this machine; ``dask`` or ``ray``, the cluster at `address`, or one on this
+        machine where there is none.
+    retry_errors
+        Whether runs that ended with an error are run again.
+    on_row
+        Called with each new row and the number of runs done.
+
+    Raises
+    ------
+    SchedsimError
+        Another sweep writes the file, or the file is none.
+    MissingDependencyError
+        The backend is not installed.
+
+    Notes
+    -----
+    Only this process writes, and only it holds the lock; a kill loses the runs in flight. A run
+    whose process dies gives a row with an error, where ``loky`` runs several. Planning
+    times are in ``PATH.timings``, a line a run, as they come.
+    """
+    with ResultFile(path) as file:
+        if retry_errors:
+            failed = [key for key, row in file.rows.items() if row.get("status") == "error"]
+            for key in failed:
+                del file.rows[key]
+        todo = [run for run in runs if run.key not in file.rows]
+        num_done = len(runs) - len(todo)
+        timings_path = f"{path}.timings"
+        if todo:
+            timings = os.open(timings_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                size = os.fstat(timings).st_size
+                if size and os.pread(timings, 1, size - 1) != b"\n":
+                    os.write(timings, b"\n")  # the last line was cut off by a kill
+                for row, measured in _results(todo, num_jobs, backend, address):
+                    write_whole(timings, encode(measured))
+                    file.append(row)
+                    num_done += 1
+                    on_row(row, num_done)
+            finally:
+                os.close(timings)
+        heads = {run.key: run.head() for run in runs}
+        rows = in_order([run.key for run in runs], heads, file.rows)
+        file.finish(rows)
+        return rows[: len(runs)]
+
+
+def near_limit(path: str, keys: Collection[str]) -> int:
+    """How many of the runs `keys` came near their time limit, as their timings in `path` say."""
+    late, file = set(), Path(f"{path}.timings")
+    for line in file.read_bytes().splitlines() if file.exists() else ():
+        try:
+            timing = json.loads(line)
+        except ValueError:  # cut off by a kill
+            continue
+        if timing.get("near_limit") and timing.get("key") in keys:
+            late.add(timing["key"])
+    return len(late)
+
+
+def _results(
+    runs: Sequence[Run], num_jobs: int, backend: str, address: str | None
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """What `run_one` gives for each run, in the order in which they end."""
+    if backend != "loky":
+        yield from _by_cluster(runs, num_jobs, backend, address)
+        return
+    if address is not None:
+        raise SchedsimError(
+            f"--address {address} is of a cluster", hint="add --backend dask or ray"
+        )
+    if num_jobs == 1 or len(runs) == 1:
+        yield from map(run_one, runs)
+    else:
+        yield from _by_processes(runs, num_jobs if num_jobs > 0 else os.cpu_count() or 1)
+
+
+def _by_processes(
+    runs: Sequence[Run], num_jobs: int
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """By joblib's own processes, driven by hand: a run whose process dies becomes a row too.
+
+    Where one dies, the runs then in flight are run again, each alone, to tell which it was.
+    """
+    from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
+
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    todo, suspects = deque(runs), deque[Run]()
+    while todo or suspects:
+        alone = bool(suspects)
+        source, room = (suspects, 1) if alone else (todo, num_jobs)
+        pool = ProcessPoolExecutor(room)
+        pending: dict[Any, Run] = {}
+        broken = False
+        try:
+            while pending or (source and not broken):
+                while source and not broken and len(pending) < room:
+                    run = source.popleft()
+                    pending[pool.submit(_run_beside, run, os.getpid())] = run
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    run = pending.pop(future)
+                    try:
+                        result = future.result()
+                    except BrokenExecutor:
+                        broken = True
+                        if alone:
+                            yield _row_of_the_dead(run)
+                        else:
+                            suspects.append(run)
+                    else:
+                        yield result
+        finally:
+            pool.shutdown(wait=False, kill_workers=True)
+
+
+def _row_of_the_dead(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The row of a run whose process ended without a word."""
+    error = {"type": "ProcessDied", "message": "its process died, perhaps for lack of memory"}
+    row = {"schema": SCHEMA, **run.head(), "status": "error", "error": error}
+    return row, {"schema": "schedsim.timing/1", "key": run.key, "ended_at_s": time.time()}
+
+
+def _by_cluster(
+    runs: Sequence[Run], num_jobs: int, backend: str, address: str | None
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """By one of the backends that others have given joblib."""
+    import joblib
+
+    with _cluster(backend, address, num_jobs):
+        width = num_jobs if num_jobs > 1 else -1
+        # A batch of one: results of a larger one would be lost together.
+        if backend == "dask":
+            parallel = joblib.Parallel(n_jobs=width, batch_size=1, return_as="generator_unordered")
+            yield from parallel(joblib.delayed(run_one)(run) for run in runs)
+            return
+        # Ray's backend gives all results at once: a wave has no more runs than are in flight.
+        wave = joblib.effective_n_jobs(width)
+        with joblib.Parallel(n_jobs=width, batch_size=1) as parallel:
+            for first in range(0, len(runs), wave):
+                yield from parallel(
+                    joblib.delayed(run_one)(run) for run in runs[first : first + wave]
+                )
+
+
+@contextmanager
+def _cluster(backend: str, address: str | None, num_jobs: int) -> Iterator[None]:
+    """joblib's `backend`, set up for what is run inside."""
+    import joblib
+
+    if backend == "dask":
+        try:
+            from distributed import Client
+        except ImportError as error:
+            raise MissingDependencyError(
+                "--backend dask needs dask and distributed", hint="pip install 'schedsim[dask]'"
+            ) from error
+        local = {
+            "n_workers": num_jobs if num_jobs > 0 else os.cpu_count(),
+            "threads_per_worker": 1,
+            "dashboard_address": None,
+        }
+        with Client(address) if address else Client(**local), joblib.parallel_config("dask"):
+            yield
+    elif backend == "ray":
+        try:
+            import ray
+            from ray.util.joblib import register_ray
+        except ImportError as error:
+            raise MissingDependencyError(
+                "--backend ray needs ray", hint="pip install 'schedsim[ray]'"
+            ) from error
+        local = {"num_cpus": num_jobs if num_jobs > 0 else None, "include_dashboard": False}
+        ray.init(log_to_driver=False, **({"address": address} if address else local))
+        register_ray()
+        try:
+            with joblib.parallel_config("ray"):
+                yield
+        finally:
+            ray.shutdown()
+    else:
+        raise SchedsimError(f"backend {backend!r} is unknown", hint=f"one of {', '.join(BACKENDS)}")
+
+
+_watched = False
+
+
+def _run_beside(run: Run, parent: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`run_one` in a process that ends when `parent`, which started it, is gone."""
+    global _watched
+    if not _watched and os.getppid() == parent:
+        _watched = True
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    return run_one(run)
+
+
+def _end_with(parent: int) -> None:
+    """A killed parent cannot end its processes: each notices by itself."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

@@ -1,0 +1,193 @@
+"""A file of results that survives being killed: one JSON line a run, appended whole, under a lock.
+
+The lines stand in the order in which runs end while a sweep is on, and in the experiment's order
+once it is complete: the file is then the same whatever happened on the way.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..errors import SchedsimError, UnsupportedError
+
+SCHEMA = "schedsim.result/1"
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The rows of the results file at `path`; a line cut off at its end is left out.
+
+    Raises
+    ------
+    SchedsimError
+        A line that is not the last is no result.
+    OSError
+        The file cannot be read.
+    """
+    return _parse(Path(path).read_bytes(), str(path))[0]
+
+
+def _parse(data: bytes, name: str) -> tuple[list[dict[str, Any]], int]:
+    """The rows in `data`, and the number of its bytes that they take."""
+    rows: list[dict[str, Any]] = []
+    end = 0
+    lines = data.splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        row = _row(line) if line.endswith(b"\n") else None
+        if row is None:
+            # A write that was cut off can only be the last, and then it began like a row.
+            if number == len(lines) and (rows or _could_begin(line)):
+                break
+            raise SchedsimError(
+                f"{name}: line {number} is no result of a sweep",
+                hint="name the file that a sweep wrote, or a new one",
+            )
+        rows.append(row)
+        end += len(line)
+    return rows, end
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    right = isinstance(row, dict) and row.get("schema") == SCHEMA
+    return row if right and isinstance(row.get("key"), str) else None
+
+
+def _could_begin(line: bytes) -> bool:
+    start = encode({"schema": SCHEMA})[:-2]
+    return line.startswith(start) or start.startswith(line)
+
+
+def encode(row: Mapping[str, Any]) -> bytes:
+    """A row as its line."""
+    return json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+class ResultFile:
+    """The file at `path`, held by this process alone until it is closed.
+
+    Opening it drops a line that was cut off; `append` puts a row at its end, on disk when it
+    returns; `finish` puts all rows in their final order, in one step.
+
+    Raises
+    ------
+    SchedsimError
+        Another process holds the file, or it is no results file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "r.jsonl")
+    ...     with ResultFile(path) as file:
+    ...         file.append({"schema": SCHEMA, "key": "b"})
+    ...         file.append({"schema": SCHEMA, "key": "a"})
+    ...         file.finish([{"schema": SCHEMA, "key": "a"}, {"schema": SCHEMA, "key": "b"}])
+    ...     [row["key"] for row in read_rows(path)]
+    ['a', 'b']
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).resolve()
+        self._handle = _locked(self.path)
+        try:
+            data = self.path.read_bytes()
+            rows, end = _parse(data, str(path))
+            self.num_dropped_bytes = len(data) - end
+            if self.num_dropped_bytes:
+                os.ftruncate(self._handle, end)
+                os.fsync(self._handle)
+        except BaseException:
+            os.close(self._handle)
+            raise
+        # Of two rows with one key the last counts: it is of a run that was asked for again.
+        self.rows: dict[str, dict[str, Any]] = {row["key"]: row for row in rows}
+
+    def __enter__(self) -> ResultFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add `row`, by one write; it is on disk when this returns."""
+        write_whole(self._handle, encode(row))
+        self.rows[row["key"]] = dict(row)
+
+    def finish(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Make `rows` the whole content, in their order, through a rename."""
+        content = b"".join(encode(row) for row in rows)
+        if content == self.path.read_bytes():
+            return
+        # One name, not a random one: what a kill leaves behind is overwritten the next time.
+        temporary = self.path.with_name(f".{self.path.name}.new")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            write_whole(handle, content)
+            os.fchmod(handle, os.fstat(self._handle).st_mode & 0o7777)
+        finally:
+            os.close(handle)
+        os.replace(temporary, self.path)
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def write_whole(handle: int, data: bytes) -> None:
+    """Write `data` at the end of the file, and wait until the disk has it."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+    os.fsync(handle)
+
+
+def _locked(path: Path) -> int:
+    """A handle on the file at `path` that no other process has locked."""
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system
+        raise UnsupportedError(
+            "sweep needs a system with file locks of POSIX", hint="run it on Linux or macOS"
+        ) from None
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise SchedsimError(
+                f"another sweep is writing {path.name}", hint="wait for it, or name another file"
+            ) from None
+        # A sweep that has just ended may have put a new file in the place of the one opened.
+        if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
+            return handle
+        os.close(handle)
+
+
+def in_order(
+    keys: Sequence[str], heads: Mapping[str, Mapping[str, Any]], rows: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The rows of `keys` in that order, then those of other experiments by key.
+
+    Names come from `heads`: an experiment may call a workload otherwise than the one that ran it.
+    """
+    ordered = [{**rows[key], **heads[key]} for key in keys if key in rows]
+    return ordered + [rows[key] for key in sorted(rows) if key not in heads]

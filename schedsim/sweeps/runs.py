@@ -1,0 +1,204 @@
+"""The runs of an experiment, each with the key under which its result is found again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..api import comparable, planner_takes
+from ..errors import SchedsimError
+from ..files import workload_hash
+from ..schedule import Schedule
+from ..simulator import simulate
+from .experiment import Experiment, PlannerSpec, parse_budget
+
+if TYPE_CHECKING:
+    from ..chain import Chain
+    from ..graph import Graph
+
+# Raised where planners change what they return for the same input.
+RESULTS_VERSION = 1
+
+# Packages besides schedsim whose version can change what a planner returns.
+_SOLVERS = {"moccasin": ("ortools", "scipy")}
+# These look at the clock, but come to their own end where they are given the time.
+_END_BY_THEMSELVES = ("rotor", "cuts")
+# No clock acts before this share of the time limit is over: the bound of the search on graphs has
+# more of it, and rotor does not begin what would take twice its last round.
+CLOCK_SHARE = 0.3
+
+
+@dataclass(frozen=True)
+class Run:
+    """One planner on one workload within one budget.
+
+    Attributes
+    ----------
+    key
+        SHA-256 over everything that decides the result: the workload's content, the budget, the
+        planner with its options and seed, and versions. No names and no times.
+    label, budget
+        Workload and budget as the experiment writes them.
+    reproducible
+        Whether the planner ends by its own measures, and not by the clock.
+    """
+
+    key: str
+    label: str
+    budget: str
+    workload: Chain | Graph
+    budget_bytes: int
+    store_all_bytes: int
+    planner: str
+    options: Mapping[str, Any]
+    seed: int | None
+    reproducible: bool
+
+    def head(self) -> dict[str, Any]:
+        """What the run's row says of what was asked."""
+        return {
+            "key": self.key,
+            "workload": self.label,
+            "kind": self.workload.kind,
+            "content_hash": workload_hash(self.workload),
+            "budget": self.budget,
+            "budget_bytes": self.budget_bytes,
+            "store_all_bytes": self.store_all_bytes,
+            "planner": self.planner,
+            "options": dict(self.options),
+            "seed": self.seed,
+            "reproducible": self.reproducible,
+        }
+
+
+def expand(
+    experiment: Experiment, workloads: Mapping[str, Chain | Graph]
+) -> tuple[list[Run], list[str]]:
+    """The runs of `experiment` in its order, and what is left out of it, in words.
+
+    Parameters
+    ----------
+    workloads
+        By label; labels without one are left out.
+
+    Notes
+    -----
+    Two runs that decide the same (``"8GB"`` and a share that comes to 8 GB; several seeds for a
+    planner without random choices) are one. A planner that does not take a workload's kind is left
+    out there.
+    """
+    runs: dict[str, Run] = {}
+    left_out: dict[str, None] = {}
+    for spec in experiment.planners:
+        _check_options(spec)
+    for workload_spec in experiment.workloads:
+        workload = workloads.get(workload_spec.label)
+        if workload is None:
+            continue
+        everything = simulate(workload, Schedule.store_all(workload)).peak_bytes
+        planners: Sequence[PlannerSpec] = experiment.planners or [
+            PlannerSpec(name, {}) for name in comparable(workload)
+        ]
+        for text in experiment.budgets:
+            budget_bytes = parse_budget(text, everything)
+            for spec in planners:
+                kinds, takes = planner_takes(spec.name)
+                if workload.kind not in kinds:
+                    why = f"{spec.name} on {workload_spec.label}: it does not take a"
+                    left_out[f"{why} {workload.kind}"] = None
+                    continue
+                for seed in experiment.seeds if "seed" in takes else (None,):
+                    options, reproducible = _settings(spec, takes, workload.kind, experiment)
+                    key = run_key(workload, budget_bytes, spec.name, options, seed)
+                    run = Run(
+                        key,
+                        workload_spec.label,
+                        text,
+                        workload,
+                        budget_bytes,
+                        everything,
+                        spec.name,
+                        options,
+                        seed,
+                        reproducible,
+                    )
+                    runs.setdefault(key, run)
+    return list(runs.values()), list(left_out)
+
+
+def run_key(
+    workload: Chain | Graph,
+    budget_bytes: int,
+    planner: str,
+    options: Mapping[str, Any],
+    seed: int | None,
+) -> str:
+    """The name of a result: equal exactly where everything that decides it is.
+
+    Examples
+    --------
+    >>> from schedsim import Chain
+    >>> chain = Chain.from_arrays("one", 1, forward_s=[1], backward_s=[1], output_bytes=[1],
+    ...                           saved_bytes=[1])
+    >>> run_key(chain, 8, "rotor", {}, None) == run_key(chain, 9, "rotor", {}, None)
+    False
+    """
+    solvers = _SOLVERS.get(planner, ("scipy",) if workload.kind == "graph" else ())
+    document = {
+        "results": RESULTS_VERSION,
+        "versions": {name: _version(name) for name in ("schedsim", *solvers)},
+        "workload": workload_hash(workload),
+        "kind": workload.kind,
+        "budget_bytes": budget_bytes,
+        "planner": planner,
+        "options": dict(options),
+        "seed": seed,
+    }
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _check_options(spec: PlannerSpec) -> None:
+    _, takes = planner_takes(spec.name)  # refuses an unknown name
+    for option in spec.options:
+        if option == "seed":
+            raise SchedsimError(
+                f"planner {spec.name!r} has its own seed", hint="write seeds = [0, 1] instead"
+            )
+        if option not in takes:
+            able = ", ".join(sorted(takes - {"seed"}))
+            raise SchedsimError(
+                f"planner {spec.name!r} does not take {option}",
+                hint=f"it takes {able}" if able else f"leave {option} out",
+            )
+
+
+def _settings(
+    spec: PlannerSpec, takes: frozenset[str], kind: str, experiment: Experiment
+) -> tuple[dict[str, Any], bool]:
+    """The options of a run, limits included, and whether the clock has no part in it."""
+    options = dict(spec.options)
+    if "time_limit_s" not in takes:
+        return options, True
+    timed = "time_limit_s" in options
+    options.setdefault("time_limit_s", experiment.time_limit_s)
+    counted = "max_moves" in takes and not (timed and "max_moves" not in options)
+    if counted and (kind == "graph" or "max_moves" in options):
+        options.setdefault("max_moves", experiment.max_moves)
+        if "num_threads" in takes:
+            options.setdefault("num_threads", 1)
+        # With variants allowed, the search on graphs is one by the clock.
+        return options, options.get("num_threads", 1) == 1 and not options.get("allow")
+    return options, kind == "chain" or spec.name in _END_BY_THEMSELVES

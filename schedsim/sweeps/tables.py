@@ -1,0 +1,128 @@
+"""Rows of results as people compare them: workloads and budgets down, planners across."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..plans import ANY_SCHEDULE
+
+# Limits say when a search ends, and are the same all over an experiment as a rule.
+_LIMITS = ("time_limit_s", "max_moves", "num_threads")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one planner found on one workload within one budget, over all seeds.
+
+    Attributes
+    ----------
+    overheads
+        Ascending, of the seeds that found a schedule.
+    optimal
+        Whether all seeds found a proven optimum.
+    min_feasible_bytes
+        The least budget any seed knows of, where nothing fits.
+    error
+        Of the first seed that ended with one; empty where none did.
+    """
+
+    overheads: tuple[float, ...]
+    num_rows: int
+    optimal: bool
+    min_feasible_bytes: int | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A workload within a budget: its cells by the planner's label."""
+
+    workload: str
+    budget: str
+    budget_bytes: int
+    store_all_bytes: int
+    cells: Mapping[str, Cell]
+    lower_bound: float
+    """The best proven bound over `bound_scope`, as an overhead; 0 where there is none."""
+    bound_scope: str
+
+
+def planner_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Key of a row -> its planner's name, with the options that tell it from its namesakes.
+
+    Examples
+    --------
+    >>> rows = [{"key": "a", "planner": "dtr", "options": {"heuristic": "lru"}},
+    ...         {"key": "b", "planner": "dtr", "options": {}}]
+    >>> planner_labels(rows)
+    {'a': 'dtr heuristic=lru', 'b': 'dtr'}
+    """
+    variants: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        options = dict(row["options"])
+        if options not in variants.setdefault(row["planner"], []):
+            variants[row["planner"]].append(options)
+    labels = {}
+    for row in rows:
+        others = variants[row["planner"]]
+        telling = [
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in row["options"].items()
+            if any(other.get(name) != value for other in others)
+            # A limit that only chains or only graphs have does not make another planner.
+            and (name not in _LIMITS or any(name in o and o[name] != value for o in others))
+        ]
+        labels[row["key"]] = " ".join([row["planner"], *telling])
+    return labels
+
+
+def lines_of(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[Line]]:
+    """The planners' labels in order of appearance, and the lines by workload, then by budget."""
+    labels = planner_labels(rows)
+    groups: dict[tuple[str, str, int], dict[str, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        place = (row["workload"], row["content_hash"], row["budget_bytes"])
+        groups.setdefault(place, {}).setdefault(labels[row["key"]], []).append(row)
+    order = {place[:2]: number for number, place in reversed(list(enumerate(groups)))}
+    lines = []
+    for place in sorted(groups, key=lambda place: (order[place[:2]], place[2])):
+        cells = groups[place]
+        first = next(iter(cells.values()))[0]
+        bound, scope = _bound([row for found in cells.values() for row in found])
+        lines.append(
+            Line(
+                workload=place[0],
+                budget=first["budget"],
+                budget_bytes=place[2],
+                store_all_bytes=first["store_all_bytes"],
+                cells={label: _cell(found) for label, found in cells.items()},
+                lower_bound=bound,
+                bound_scope=scope,
+            )
+        )
+    return list(dict.fromkeys(labels.values())), lines
+
+
+def _cell(rows: Sequence[Mapping[str, Any]]) -> Cell:
+    least = [row["min_feasible_bytes"] for row in rows if row.get("min_feasible_bytes") is not None]
+    errors = [row["error"]["message"] for row in rows if row["status"] == "error"]
+    return Cell(
+        overheads=tuple(sorted(r["overhead"] for r in rows if r.get("overhead") is not None)),
+        num_rows=len(rows),
+        optimal=all(row["status"] == "optimal" for row in rows),
+        min_feasible_bytes=min(least, default=None),
+        error=errors[0] if errors else "",
+    )
+
+
+def _bound(rows: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
+    """The best bound over the one narrower class that the rows speak of, or over any schedule."""
+    known = [row for row in rows if row.get("overhead") is not None and row["store_all_s"]]
+    narrower = {row["bound_scope"] for row in known} - {ANY_SCHEDULE}
+    scope = narrower.pop() if len(narrower) == 1 else ANY_SCHEDULE
+    # What holds for any schedule holds for fewer of them, too.
+    counted = [row for row in known if row["bound_scope"] in (scope, ANY_SCHEDULE)]
+    bounds = (row["lower_bound_s"] / row["store_all_s"] - 1 for row in counted)
+    return max(bounds, default=0.0), scope

@@ -1,0 +1,260 @@
+"""Plans of pipelines against brute force, bounds and budgets."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from chains import random_chain
+from listed_plans import plans
+from schedsim.algorithms.pipelines._makespan import StageTimes
+from schedsim.algorithms.pipelines._selection import OrderFacts, Selection
+from schedsim.algorithms.pipelines.bounds import memory_bound, work_bound
+from schedsim.algorithms.pipelines.fixed_recomputation import fixed_recomputation
+from schedsim.algorithms.pipelines.partition import least_largest
+from schedsim.algorithms.pipelines.plan_pipeline import plan_pipeline
+from schedsim.algorithms.pipelines.stage_frontier import StageFrontiers
+
+import schedsim
+from schedsim import Chain
+from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
+from schedsim.pipelines import Pipeline, StagePlan, make_order, make_pipeline, run_pipeline
+from schedsim.transfers import Link
+from schedsim.workloads.synthetic import uniform
+
+
+def best_of_all(pipeline: Pipeline, order: str, budget_bytes: int) -> float:
+    """Least simulated step time within the budget over every persistent plan of every stage."""
+    actions = make_order(order, pipeline.num_devices, pipeline.num_micro_batches)
+    every = [
+        [StagePlan(runs) for runs in plans(0, len(pipeline.stage_layers(v)))]
+        for v in range(pipeline.num_stages)
+    ]
+    best = float("inf")
+    for chosen in itertools.product(*every):
+        run = run_pipeline(pipeline, actions, list(chosen))
+        if run.peak_bytes <= budget_bytes:
+            best = min(best, run.makespan_s)
+    return best
+
+
+def all_cuts(num_layers: int, num_stages: int):
+    """Every partition."""
+    for inner in itertools.combinations(range(1, num_layers), num_stages - 1):
+        yield (0, *inner, num_layers)
+
+
+def tight_budget(pipeline: Pipeline, order: str, share: float) -> int:
+    """Between the least of one stage plan for all and what keeping all takes."""
+    most = fixed_recomputation(pipeline, order=order).run.peak_bytes
+    least = fixed_recomputation(pipeline, order=order, way="layers").run.peak_bytes
+    return int(min(least, most) + share * abs(most - least))
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("order", ["1f1b", "gpipe"])
+def test_against_brute_force(seed, order):
+    """Two stages of two layers, three micro-batches: never better than the best of all plans.
+
+    And, the same plan for all micro-batches, mostly as good; the bound holds for the best of all.
+    """
+    rng = np.random.default_rng(seed)
+    chain = random_chain(rng, 4)
+    pipeline = make_pipeline(chain, 2, 3)
+    budget = tight_budget(pipeline, order, (seed % 5) / 5)
+    best = best_of_all(pipeline, order, budget)
+    plan = plan_pipeline(pipeline, budget, order=order, mix=False)
+    if plan.run is None:
+        assert best == float("inf")
+        assert plan.min_feasible_bytes > budget
+        return
+    assert plan.run.peak_bytes <= budget
+    assert plan.run.makespan_s >= best * (1 - 1e-12)
+    assert plan.run.makespan_s <= best * 1.06
+    assert plan.lower_bound_s <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_partitions_against_brute_force(seed):
+    """Five layers in two stages, cut anywhere, any plan of each stage."""
+    rng = np.random.default_rng(50 + seed)
+    chain = replace(random_chain(rng, 5), static_bytes=0)
+    pipeline = make_pipeline(chain, 2, 3)
+    budget = tight_budget(pipeline, "1f1b", 0.4)
+    best = min(
+        best_of_all(replace(pipeline, cuts=cuts), "1f1b", budget)
+        for cuts in all_cuts(5, 2)
+        if max(np.diff(cuts)) < 4
+    )
+    plan = plan_pipeline(pipeline, budget, partition="auto", mix=False)
+    assert plan.run is not None
+    assert plan.run.peak_bytes <= budget
+    assert plan.run.makespan_s <= best * 1.06
+    assert plan.lower_bound_s <= min(best, plan.run.makespan_s) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_stage_times_equal_the_engine(seed):
+    """Choices timed by whole stages and by single ops come out the same."""
+    rng = np.random.default_rng(seed)
+    order = ("1f1b", "gpipe", "zero-bubble", "interleaved")[seed % 4]
+    chunks = 2 if order == "interleaved" else 1
+    chain = replace(random_chain(rng, 9), loss_s=0.5)
+    pipeline = make_pipeline(
+        chain,
+        3,
+        6,
+        num_chunks=chunks,
+        split_backward=order == "zero-bubble",
+        link=Link(8.0, 0.25) if seed % 3 else None,
+        waits_for_gradient=bool(seed % 2),
+    )
+    actions = make_order(order, 3, 6, chunks)
+    facts = OrderFacts(pipeline, actions)
+    selection = Selection(pipeline, facts, StageFrontiers(chain, 10**6), mix=True)
+    for _ in range(4):
+        choices = []
+        for stage in selection.stages:
+            num = int(rng.integers(1, 3))
+            choices.append(stage.choice(rng.integers(0, stage.front.num_points, num).tolist()))
+        run = selection.run(choices)
+        assert selection.makespan_s(choices) == pytest.approx(run.makespan_s)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bounds_hold_for_every_plan(seed):
+    """No plan, mixed ones among them, is faster than the bound at its own peak."""
+    rng = np.random.default_rng(200 + seed)
+    chain = random_chain(rng, 6)
+    order = ("1f1b", "gpipe", "zero-bubble")[seed % 3]
+    pipeline = make_pipeline(
+        chain, 3, 5, split_backward=order == "zero-bubble", link=Link(9.0, 0.5)
+    )
+    actions = make_order(order, 3, 5)
+    fronts = StageFrontiers(chain, 10**6)
+    every = [StagePlan(runs) for runs in plans(0, 2)]
+    for _ in range(40):
+        chosen = [
+            [every[i] for i in rng.integers(0, len(every), int(rng.integers(1, 4)))]
+            for _ in range(3)
+        ]
+        run = run_pipeline(pipeline, actions, chosen)
+        assert work_bound(pipeline) <= run.makespan_s * (1 + 1e-9)
+        bound = memory_bound(fronts, pipeline, actions, run.peak_bytes)
+        assert bound <= run.makespan_s * (1 + 1e-9)
+
+
+def test_early_stages_recompute_more():
+    """The first stage holds the most micro-batches, so it keeps the least of each."""
+    pipeline = make_pipeline(uniform(32), 4, 16)
+    plan = plan_pipeline(pipeline, 100_000_000)
+    again = [use.recompute_s for use in plan.run.devices]
+    assert again == sorted(again, reverse=True)
+    assert again[0] > 0 == again[-1]
+    fixed = fixed_recomputation(pipeline, order="1f1b", way="layers")
+    assert plan.run.makespan_s < fixed.run.makespan_s
+
+
+def test_mixing_micro_batches_helps():
+    """Where a stage's points are far apart, some micro-batches take the one, some the other."""
+    chain = Chain.from_arrays(
+        "coarse",
+        1,
+        forward_s=[4.0] * 4,
+        backward_s=[8.0] * 4,
+        output_bytes=[1] * 4,
+        saved_bytes=[100] * 4,
+    )
+    pipeline = make_pipeline(chain, 4, 32)
+    same = plan_pipeline(pipeline, 350, mix=False)
+    mixed = plan_pipeline(pipeline, 350)
+    assert mixed.run.makespan_s < same.run.makespan_s
+    assert mixed.run.peak_bytes <= 350
+    assert any(not isinstance(plan, StagePlan) for plan in mixed.run.plans)
+
+
+def test_all_memory_meets_the_bound():
+    """Equal stages that keep all take exactly the bound, under gpipe and 1f1b."""
+    for order in ("gpipe", "1f1b"):
+        plan = plan_pipeline(make_pipeline(uniform(8), 4, 8), 10**9, order=order)
+        assert plan.status == "optimal"
+        assert plan.run.makespan_s == pytest.approx(0.066)
+
+
+@pytest.mark.parametrize("order", ["interleaved", "zero-bubble"])
+def test_other_orders_fit(order):
+    """Several stages share a device; gradients of weights come late: the budget holds."""
+    chunks = 2 if order == "interleaved" else 1
+    pipeline = make_pipeline(
+        uniform(16), 4, 8, num_chunks=chunks, split_backward=order == "zero-bubble"
+    )
+    keep = fixed_recomputation(pipeline, order=order)
+    for share in (0.5, 0.7, 0.9) if order == "interleaved" else (0.8, 0.9):
+        budget = int(share * keep.run.peak_bytes)
+        plan = plan_pipeline(pipeline, budget, order=order)
+        assert plan.run is not None
+        assert plan.run.peak_bytes <= budget
+        assert keep.run.makespan_s <= plan.run.makespan_s * (1 + 1e-9)
+        assert plan.lower_bound_s <= plan.run.makespan_s
+
+
+def test_a_budget_too_small():
+    """The least that was found does fit."""
+    pipeline = make_pipeline(uniform(8), 4, 8)
+    plan = plan_pipeline(pipeline, 5_000_000)
+    assert plan.status == "infeasible"
+    assert plan.run is None
+    again = plan_pipeline(pipeline, plan.min_feasible_bytes)
+    assert again.feasible
+    assert again.run.peak_bytes <= plan.min_feasible_bytes
+
+
+def test_model_state_counts():
+    """Resident bytes of layers go with the layers, and leave less room."""
+    pipeline = make_pipeline(uniform(8), 4, 8, layer_static_bytes=[5_000_000] * 8)
+    plan = plan_pipeline(pipeline, 60_000_000)
+    assert [use.static_bytes for use in plan.run.devices] == [10_000_000] * 4
+    assert plan.run.peak_bytes <= 60_000_000
+    without = plan_pipeline(make_pipeline(uniform(8), 4, 8), 50_000_000)
+    assert plan.run.makespan_s == without.run.makespan_s
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_least_largest_against_all_cuts(seed):
+    """The programme over cuts finds the least largest cost of all partitions."""
+    rng = np.random.default_rng(seed)
+    cost = rng.random((3, 7, 8)) + (rng.random((3, 7, 8)) < 0.1) * 1e9
+    found = least_largest(7, 3, lambda v, lo, hi: float(cost[v, lo, hi]))
+    best = min(max(cost[v, cuts[v], cuts[v + 1]] for v in range(3)) for cuts in all_cuts(7, 3))
+    assert found.cost == best
+    assert max(cost[v, found.cuts[v], found.cuts[v + 1]] for v in range(3)) == best
+    assert least_largest(7, 3, lambda v, lo, hi: 1.0, below=1.0) is None
+
+
+def test_refusals():
+    """What cannot be searched is said."""
+    pipeline = make_pipeline(uniform(8), 2, 4, num_chunks=2)
+    with pytest.raises(UnsupportedError, match="2 stages a device"):
+        plan_pipeline(pipeline, 10**9, order="interleaved", partition="auto")
+    with pytest.raises(SchedsimError, match="'some' is unknown"):
+        fixed_recomputation(pipeline, order="interleaved", way="some")
+    first, second = make_order("1f1b", 2, 2)
+    forward = [action for action in first if action.kind == "F"]
+    backward = [action for action in first if action.kind == "B"]
+    one_by_one = (forward[0], backward[0], forward[1], backward[1])
+    with pytest.raises(SchedsimError, match="waits for ever"):
+        StageTimes(make_pipeline(uniform(2), 2, 2), (one_by_one, (second[2], *second[:2])))
+
+
+def test_the_one_call():
+    """`schedsim.plan` takes a pipeline by the planner's name, and says what would fit."""
+    pipeline = make_pipeline(uniform(8), 4, 8)
+    plan = schedsim.plan(pipeline, "60MB", "plan_pipeline")
+    assert plan.run.peak_bytes <= 60_000_000
+    with pytest.raises(InfeasibleBudgetError) as error:
+        schedsim.plan(pipeline, "5MB", "plan_pipeline")
+    assert error.value.min_feasible_bytes == plan_pipeline(pipeline, 5_000_000).min_feasible_bytes
+    with pytest.raises(UnsupportedError, match="does not take a pipeline"):
+        schedsim.plan(pipeline, "60MB")

@@ -1,0 +1,258 @@
+"""Micro-batches in one call: a loss whose backward has the gradients of the whole batch."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.distributed as dist  # noqa: E402
+import torch.multiprocessing as mp  # noqa: E402
+from schedsim.validation.models import build_model  # noqa: E402
+from schedsim.validation.ways.microbatch import Splitter  # noqa: E402
+from step_models import TinyGPT, make_step, token_loss  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+LOSS = nn.functional.mse_loss
+LEVELS = ("op", "block")
+
+
+def a_model(num=4):
+    """A line of small blocks."""
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(num)))
+
+
+def some_data(num=64):
+    """Inputs and targets."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(num, 16, generator=generator) for _ in range(2)]
+
+
+def made(model, inputs, level, accumulate, **options):
+    """A module of micro-batches."""
+    options = {"budget": "90%", "time_limit_s": 0.5, "loss": LOSS, **options}
+    return schedsim.rematerialize(
+        model, tuple(inputs), level=level, accumulate=accumulate, **options
+    )
+
+
+def gradients(model):
+    """Of all parameters."""
+    return [p.grad for p in model.parameters()]
+
+
+@pytest.mark.parametrize(("level", "num"), [("block", 2), ("block", 5), ("op", 4)])
+def test_the_loss_and_gradients_are_those_of_the_whole_batch(level, num):
+    """Within rounding; to the bit they are those of a loop over the same micro-batches."""
+    model, (x, target) = a_model(), some_data()
+    module = made(model, (x, target), level, num)
+    loss = module(x, target)
+    assert gradients(model) == [None] * 8  # nothing is handed over before backward
+    loss.backward()
+    found = gradients(model)
+    model.zero_grad()
+    plain = LOSS(model(x), target)
+    plain.backward()
+    torch.testing.assert_close(loss, plain)
+    for one, other in zip(found, gradients(model), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-8)
+    model.zero_grad()
+    for rows in [slice(64 * k // num, 64 * (k + 1) // num) for k in range(num)]:
+        part = LOSS(model(x[rows]), target[rows])
+        part.backward(torch.tensor((rows.stop - rows.start) / 64))
+    assert all(map(torch.equal, found, gradients(model)))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_measured_peak_is_the_predicted_one(level):
+    model, inputs = a_model(), some_data(512)
+    module = made(model, inputs, level, 4, budget="70%")
+    with schedsim.watch(module) as seen:
+        module(*inputs).backward()
+    peak = module.plan.peak_bytes
+    # The op level also plans for what kernels take besides, which this meter does not see.
+    assert (0.97 if level == "block" else 0.8) * peak <= seen.measured_bytes[0] <= peak
+    assert peak <= module.budget_bytes
+    assert module.plan.options["accumulate"] == 4
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_ordinary_loop_stays_as_it_is(level):
+    """zero_grad between loss and backward, a scaled loss, clipping, a last smaller batch."""
+    x, target = some_data(80)
+    weights = []
+    for scheduled in (False, True):
+        model = a_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+        run = lambda a, b, model=model: LOSS(model(a), b)  # noqa: E731
+        if scheduled:
+            run = made(model, (x[:32], target[:32]), level, 4, optimizer=optimizer)
+        for start in (0, 32, 64):
+            loss = run(x[start : start + 32], target[start : start + 32]) / 2
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            optimizer.step()
+        weights.append(list(model.state_dict().values()))
+    for one, other in zip(*weights, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_gradients_add_up_over_calls_and_are_handed_over_once():
+    model, inputs = a_model(), some_data()
+    module = made(model, inputs, "block", 2, keep_gradients=True, budget="150%")
+    loss = module(*inputs)
+    loss.backward(retain_graph=True)
+    once = [g.clone() for g in gradients(model)]
+    with pytest.raises(schedsim.SchedsimError, match="handed over already"):
+        loss.backward()
+    with schedsim.watch(module) as seen:
+        module(*inputs).backward()
+    for one, two in zip(once, gradients(model), strict=True):
+        torch.testing.assert_close(2 * one, two)
+    assert seen.measured_bytes[0] <= module.plan.peak_bytes
+
+
+def test_a_loss_scale_acts_inside_of_the_micro_batches():
+    """The first step is scaled afterwards, the next from the start: the same to the bit."""
+    model, inputs = a_model(), some_data()
+    module = made(model, inputs, "block", 2)
+    found = []
+    for _ in range(2):
+        model.zero_grad()
+        (1024.0 * module(*inputs)).backward()
+        found.append(gradients(model))
+    assert float(module._last.module._seed) == 1024.0
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("loss", [nn.functional.cross_entropy, nn.CrossEntropyLoss()])
+def test_a_mean_over_unequal_numbers_of_targets_is_scaled_right(loss):
+    model, (x, _) = a_model(), some_data(12)
+    target = torch.randint(16, (12,), generator=torch.Generator().manual_seed(2))
+    target[[0, 1, 2, 3, 7, 8]] = -100  # all of the first part, none of the last
+    module = made(model, (x, target), "block", 3, loss=loss, budget="200%")
+    module(x, target).backward()
+    found = gradients(model)
+    model.zero_grad()
+    plain = loss(model(x), target)
+    plain.backward()
+    for one, other in zip(found, gradients(model), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_targets_inside_of_the_loss_are_cut_too(level):
+    torch.manual_seed(0)
+    work = build_model("gpt2", layers=2, hidden=32, heads=2, vocab=99, seq=16, batch=6, dropout=0.0)
+    module = made(work.model, work.inputs, level, 3, loss=work.loss, budget="120%")
+    before = work.loss.target
+    loss = module(*work.inputs)
+    loss.backward()
+    assert work.loss.target is before
+    found = gradients(work.model)
+    work.model.zero_grad()
+    plain = work.loss(work.model(*work.inputs))
+    plain.backward()
+    torch.testing.assert_close(loss, plain)
+    for one, other in zip(found, gradients(work.model), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
+
+
+def test_automatic_is_the_quickest_that_fits():
+    """Among all that were looked at; what does not fit is not chosen."""
+    torch.manual_seed(0)
+    model, ids = TinyGPT(dropout=0.0), torch.randint(0, 61, (8, 16))
+    step = {"loss": token_loss, "level": "block", "time_limit_s": 0.5}
+    least = schedsim.rematerialize(model, (ids, ids), "100%", **step)
+    with pytest.raises(schedsim.InfeasibleBudgetError) as refused:
+        schedsim.rematerialize(model, (ids, ids), 1000, **step)
+    budget = int(0.9 * refused.value.min_feasible_bytes)
+    module = schedsim.rematerialize(model, (ids, ids), budget, accumulate="auto", **step)
+    ways = {way.num_parts: way for way in module.ways}
+    assert set(ways) == {1, 2, 4, 8}
+    assert ways[1].status in ("does not fit", "slower")
+    chosen = next(way for way in module.ways if way.status == "chosen")
+    others = [w.step_s for w in module.ways if w.status in ("fits", "slower")]
+    assert chosen.num_parts > 1
+    assert all(chosen.step_s <= step_s for step_s in others)
+    assert module.plan.peak_bytes <= budget < least.plan.peak_bytes
+    assert f"{chosen.num_parts} micro-batches" in module.report()
+    assert module.to_dict()["ways"][0]["status"] in ("chosen", "fits", "slower", "does not fit")
+
+
+def test_what_cannot_be_split_is_refused_with_the_reason():
+    model, inputs, loss = make_step("resnet")
+    with pytest.raises(schedsim.UnsupportedError, match="normalises over the batch"):
+        made(model, inputs, "op", 2, loss=loss)
+    module = made(model, inputs, "op", "auto", loss=loss, budget="100%")
+    assert [way.status for way in module.ways] == ["chosen", "refused"]
+    other = a_model()
+    module = made(other, some_data(), "block", 2)
+    other[0][0].weight.register_hook(lambda g: g)
+    with pytest.raises(schedsim.UnsupportedError, match="hook on the gradient of 0"):
+        module(*some_data())
+    with pytest.raises(schedsim.SchedsimError, match="accumulate=0"):
+        made(a_model(), some_data(), "op", 0)
+
+
+def test_parts_cover_the_batch_in_order():
+    x, mask = torch.arange(7), torch.ones(3)
+    parts = Splitter(a_model(), LOSS, 3).parts((x, mask), {"y": x, "k": 2})
+    assert [part.inputs[0].tolist() for part in parts] == [[0, 1], [2, 3], [4, 5, 6]]
+    assert all(part.inputs[1] is mask for part in parts)
+    assert sum(part.weight for part in parts) == pytest.approx(1.0)
+
+
+def test_a_language_model_of_transformers():
+    """Its mean is over the labels that count, of which the parts have unequal numbers."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=99,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        use_cache=False,
+    )
+    model = transformers.LlamaForCausalLM(config).train()
+    ids = torch.randint(99, (4, 16))
+    labels = ids.clone()
+    labels[0, :12] = -100
+    step = {"input_ids": ids, "labels": labels}
+    module = schedsim.rematerialize(model, step, "150%", level="block", accumulate=2)
+    out = module(**step)
+    out.loss.backward()
+    found = gradients(model)
+    model.zero_grad()
+    plain = model(**step).loss
+    plain.backward()
+    torch.testing.assert_close(out.loss, plain)
+    for one, other in zip(found, gradients(model), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
+
+
+def _ddp(rank, path):
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    x, target = some_data()
+    half = slice(32 * rank, 32 * (rank + 1))
+    model, plain = a_model(), a_model()
+    module = made(model, (x[half], target[half]), "block", 4, budget="150%")
+    parallel = nn.parallel.DistributedDataParallel(module)
+    for _ in range(2):
+        model.zero_grad()
+        parallel(x[half], target[half]).backward()
+    LOSS(plain(x), target).backward()
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    dist.destroy_process_group()
+
+
+def test_distributed_data_parallel_averages_once_per_step(tmp_path):
+    mp.spawn(_ddp, (tmp_path / "ddp",), nprocs=2)

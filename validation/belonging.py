@@ -1,0 +1,97 @@
+"""Whether a plan is of a step of this model; what the machine alone changes is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from schedsim.errors import InvalidScheduleError, SchedsimError
+from schedsim.files import workload_hash
+from schedsim.plans import Plan
+from schedsim.units import format_bytes
+
+from .step_planning import CapturedStep, Settings, capture_step, offloading_of, simulated
+
+
+def captured_for(
+    plan: Plan,
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    settings: Settings,
+) -> tuple[CapturedStep, Settings]:
+    """The step of `model` that `plan` is of, captured, and the settings by which it was planned.
+
+    Raises
+    ------
+    SchedsimError
+        The plan is of another model or other inputs; the message names what differs.
+    """
+    if plan.schedule is None:
+        raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
+    guess = "block" if {"F0", "B0"} & set(plan.schedule.names) else "op"
+    settings = replace(
+        settings,
+        level=str(plan.options.get("level", guess)),
+        chunk=plan.options.get("chunk"),
+        accumulate=int(plan.options.get("accumulate", 1)),
+        **_links(plan),
+    )
+    captured = capture_step(model, inputs, keywords, settings)
+    # The same optimizer state and the like beside it as were counted when it was planned.
+    captured = captured.with_added(int(plan.options.get("added_bytes", captured.added_bytes)))
+    _check_belongs(plan, captured)
+    return captured, settings
+
+
+def _links(plan: Plan) -> dict[str, Any]:
+    offloading = offloading_of(plan)
+    if offloading is None:
+        return {"offload": None}
+    return {"offload": (offloading.d2h, offloading.h2d), "host_bytes": offloading.host_bytes}
+
+
+def _check_belongs(plan: Plan, captured: CapturedStep) -> None:
+    """Refuse a plan of another step; what the machine alone changes is allowed where it fits."""
+    workload = captured.workload
+    same = plan.workload.content_hash == workload_hash(workload)
+    same = same or plan.options.get("structure") == captured.structure_hash
+    differs = _differences(plan, captured)
+    if not same or differs:
+        what = "; ".join(differs) or "its tensors have other sizes"
+        raise SchedsimError(
+            f"the plan of {plan.workload.name} is not of this step of {workload.name}: {what}",
+            hint="apply it to the model, inputs and loss that it was made for, or plan again",
+        )
+
+
+def _differences(plan: Plan, captured: CapturedStep) -> list[str]:
+    assert plan.schedule is not None
+    workload = captured.workload
+    mine, its = set(workload.op_names), set(plan.schedule.names)
+    copies = ("d2h:", "h2d:") if plan.options.get("link") is not None else ()
+    found = []
+    if extra := [n for n in plan.schedule.names if n not in mine and not n.startswith(copies)]:
+        found.append(f"the plan runs {extra[0]!r}, which the model has not")
+    if missing := [name for name in workload.op_names if name not in its]:
+        found.append(f"the model has {missing[0]!r}, which the plan does not run")
+    if plan.static_bytes != workload.static_bytes:
+        found.append(
+            f"static bytes are {format_bytes(workload.static_bytes)}, "
+            f"in the plan {format_bytes(plan.static_bytes)}"
+        )
+    if found:
+        return found
+    try:
+        peak = simulated(workload, plan).peak_bytes
+    except InvalidScheduleError as error:
+        return [str(error)]
+    if peak > plan.budget_bytes:
+        found.append(
+            f"its schedule takes {format_bytes(peak)} here, over its budget of "
+            f"{format_bytes(plan.budget_bytes)}"
+        )
+    return found

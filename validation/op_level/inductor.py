@@ -1,0 +1,106 @@
+"""A schedule of ops under torch's compiler: its two halves compiled by inductor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from schedsim.errors import UnsupportedError
+
+from ..capture import private_torch as private
+from ..capture.program import Program
+from .emit import Half, Halves, emit
+from .replay import RandomReplay
+
+if TYPE_CHECKING:
+    from .module import ScheduledModule
+
+
+def compile_schedule(module: ScheduledModule) -> ScheduledModule:
+    """Let `module` run its schedule as code that inductor makes of it; the same module.
+
+    What is recomputed stays recomputed, and the step is one forward and one backward function, as
+    before. The compiler fuses ops, which saves time and tensors between them, and orders what is
+    left by itself: **the plan's peak is no bound any more**. Gradients are those of the plan within
+    rounding. Run counts are those of the schedule.
+
+    Raises
+    ------
+    UnsupportedError
+        The schedule repeats random ops, whose numbers only the uncompiled form replays, or the step
+        updates buffers (batch norms) in the middle of it.
+
+    Notes
+    -----
+    Compiling takes seconds to minutes, and a C++ compiler on the CPU.
+    """
+    captured = module._captured
+    program = captured.program
+    halves = emit(program, module._runs, in_place=False)
+    if halves.repeated_random:
+        raise UnsupportedError(
+            "the schedule repeats random ops, whose numbers inductor would draw anew",
+            hint="plan with a larger budget or without dropout, or run it uncompiled",
+        )
+    updates = [call.name for call in program.calls if call.target is torch.ops.aten.copy_.default]
+    if updates:
+        raise UnsupportedError(
+            f"the step changes buffers on its way ({updates[0]}), which a compiled half must not",
+            hint="freeze the statistics, or run the schedule uncompiled",
+        )
+    module._halves = _compiled(program, halves, module)
+    module._observed = None
+    return module
+
+
+def _compiled(program: Program, halves: Halves, module: ScheduledModule) -> Halves:
+    mode = private.fake_mode()
+    counts = [0] * len(module._counts)
+    runs = module._runs
+    random = RandomReplay(0, "cpu")
+    with mode, torch.no_grad():
+        resident = [_fake(program, value) for value in halves.resident]
+        loss, carried = halves.forward.function(list(resident), counts, random, None)
+        gradient = _fake(program, program.tangent)
+    num = len(resident)
+    first = sum(counts[op] for op in set(runs))  # runs of the forward half
+
+    def forward(*flat: torch.Tensor) -> Any:
+        made, kept = halves.forward.function(list(flat), counts, random, None)
+        return (made, *kept)
+
+    def backward(*flat: torch.Tensor) -> Any:
+        kept, given = list(flat[num:-1]), flat[-1]
+        return tuple(halves.backward.function(list(flat[:num]), kept, given, counts, random, None))
+
+    quick_forward = private.inductor_compiled(forward, resident, mode)
+    quick_backward = private.inductor_compiled(backward, [*resident, *carried, gradient], mode)
+    del loss, carried
+
+    def run_forward(resident: Any, counts: list[int], random: Any, hook: Any) -> Any:
+        for run in runs[:first]:
+            counts[run] += 1
+        made, *kept = quick_forward(list(resident))
+        return made, kept
+
+    def run_backward(
+        resident: Any, carried: list[Any], gradient: Any, counts: list[int], random: Any, hook: Any
+    ) -> Any:
+        for run in runs[first:]:
+            counts[run] += 1
+        arguments = [*resident, *carried, gradient]
+        carried.clear()
+        return list(quick_backward(arguments))
+
+    return replace(
+        halves,
+        forward=Half(halves.forward.source, run_forward),
+        backward=Half(halves.backward.source, run_backward),
+    )
+
+
+def _fake(program: Program, value: int) -> torch.Tensor:
+    v = program.values[value]
+    return torch.empty_strided(v.shape, v.stride, dtype=v.dtype, device=v.device)

@@ -1,0 +1,1 @@
+"""Other ways to spend less than recomputation: chunks, micro-batches, host memory."""

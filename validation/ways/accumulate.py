@@ -1,0 +1,116 @@
+"""A step of micro-batches as one call: a loss whose gradients are those of the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from schedsim.errors import SchedsimError
+
+from .microbatch import Part, Splitter, check_hooks, combined
+
+Runner = Callable[[Part], Callable[..., Tensor]]
+
+
+class AccumulatedStep(nn.Module):
+    """``module(*inputs)`` runs forward and backward of all micro-batches, and gives the loss.
+
+    ``backward()`` on that loss hands over the gradients, which lie ready in buffers of the module's
+    own until then; so they may be zeroed, scaled and clipped around it as those of any loss. Each
+    step starts from the gradient that the loss was given in the step before (1 in the first), so
+    that a loss scale (`torch.amp.GradScaler`) acts inside of the micro-batches too.
+
+    Attributes
+    ----------
+    run_counts : dict
+        Op -> runs in the last micro-batch.
+    """
+
+    def __init__(self, model: nn.Module, splitter: Splitter, runner: Runner) -> None:
+        super().__init__()
+        self._splitter, self._runner = splitter, runner
+        self._model = [model]  # in a list: its parameters are not this module's
+        self._seed: Tensor | None = None
+        self._last: Any = None
+
+    @property
+    def run_counts(self) -> dict[str, int]:
+        """Of the last micro-batch."""
+        return dict(self._last.run_counts) if self._last is not None else {}
+
+    def observe(self, hook: Any) -> None:
+        """Have ``hook(run)`` called before each run of every micro-batch."""
+        self._hook = hook
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Tensor:
+        """The loss of the whole batch."""
+        model = self._model[0]
+        check_hooks(model)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        apply: Any = _Handed.apply
+        loss: Tensor = apply(self, inputs, keywords, trained, *trained)
+        return loss
+
+    def run(
+        self, inputs: tuple[Any, ...], keywords: dict[str, Any], trained: list[nn.Parameter]
+    ) -> tuple[Tensor, list[Tensor | None], Tensor]:
+        """(loss, gradients, the gradient of the loss that they are of)."""
+        own = [p.grad for p in trained]
+        losses: list[Tensor] = []
+        seed = self._seed
+        try:
+            for p in trained:
+                p.grad = None
+            parts = self._splitter.parts(inputs, keywords)
+            for part in parts:
+                with torch.enable_grad(), self._splitter.targets_of(part):
+                    self._last = self._runner(part)
+                    loss = self._last(*part.inputs, **part.keywords)
+                if seed is None:
+                    seed = torch.ones_like(loss)
+                loss.backward((seed * part.weight).to(loss.dtype))
+                losses.append(loss.detach().clone())  # some come in the storage of all terms
+                del loss
+            gradients = [p.grad for p in trained]
+        finally:
+            for p, gradient in zip(trained, own, strict=True):
+                p.grad = gradient
+        assert seed is not None
+        return combined(parts, losses), gradients, seed
+
+
+class _Handed(torch.autograd.Function):
+    """The gradients that are there already, as those of the loss."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        step: AccumulatedStep,
+        inputs: tuple[Any, ...],
+        keywords: dict[str, Any],
+        trained: list[nn.Parameter],
+        *_: Tensor,
+    ) -> Tensor:
+        loss, ctx.gradients, ctx.seed = step.run(inputs, keywords, trained)
+        ctx.step = step
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:
+            raise SchedsimError(
+                "the gradients of this loss were handed over already",
+                hint="call the module again, and do not pass retain_graph",
+            )
+        factor = gradient / ctx.seed
+        for kept in gradients:
+            if kept is not None:
+                kept.mul_(factor.to(kept.dtype))  # by 1 in most steps, which changes no bit
+        ctx.step._seed = gradient.detach().clone()
+        return (None, None, None, None, *gradients)

@@ -1,0 +1,336 @@
+"""The ways to spend less that a caller allows, each planned, and the quickest that fits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
+from schedsim.plans import Plan
+from schedsim.units import format_bytes, format_seconds
+
+from .chunk import auto_chunks, read_chunks
+from .microbatch import batch_size, check_splits
+
+if TYPE_CHECKING:
+    from ..step_planning import CapturedStep, Settings
+
+Asked = tuple[dict[str, int], int, bool]
+"""Chunks by piece, micro-batches, copies to the host."""
+
+MARGIN = 0.03
+"""Share of the time by which a way that rounds otherwise must be quicker than one that does not:
+less may be noise of the measured times."""
+
+MAX_COUNTS = 6
+"""Numbers of micro-batches that ``accumulate="auto"`` looks at."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to spend less, with its price.
+
+    Attributes
+    ----------
+    chunks, num_parts, offload
+        What is done: chunks by piece, micro-batches, copies to the host.
+    status
+        ``"chosen"``, ``"fits"``, ``"fits, not allowed"``, ``"does not fit"``, ``"slower"`` (its
+        ops alone take longer than the best plan, so that it was not planned) or ``"refused"``.
+    step_s, peak_bytes, store_all_bytes
+        Predicted for a whole step; ``None`` where there is no plan.
+    same_bits
+        Whether its gradients are those of the plain step to the bit; else within rounding.
+    note
+        Why it is refused, or the least budget.
+    """
+
+    chunks: Mapping[str, int]
+    num_parts: int
+    offload: bool
+    status: str
+    step_s: float | None = None
+    peak_bytes: int | None = None
+    store_all_bytes: int | None = None
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        words = [f"{piece} in {num} chunks" for piece, num in self.chunks.items()]
+        words += [f"{self.num_parts} micro-batches"] if self.num_parts > 1 else []
+        words += ["offload"] if self.offload else []
+        return ", ".join(words) or "recompute alone"
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether nothing is rounded otherwise."""
+        return not any(num > 1 for num in self.chunks.values()) and self.num_parts == 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.name,
+            "chunks": dict(self.chunks),
+            "num_parts": self.num_parts,
+            "offload": self.offload,
+            "status": self.status,
+            "step_s": self.step_s,
+            "peak_bytes": self.peak_bytes,
+            "store_all_bytes": self.store_all_bytes,
+            "same_bits": self.same_bits,
+            "note": self.note,
+        }
+
+
+def table(ways: list[Way]) -> list[str]:
+    """Lines of a table of `ways`."""
+    rows = [("way to spend less", "peak", "step", "bits", "")]
+    for way in ways:
+        peak = format_bytes(way.peak_bytes) if way.peak_bytes is not None else "-"
+        step = format_seconds(way.step_s) if way.step_s is not None else "-"
+        bits = "same" if way.same_bits else "rounded"
+        rows.append(
+            (way.name, peak, step, bits, f"{way.status}{': ' if way.note else ''}{way.note}")
+        )
+    widths = [max(len(row[k]) for row in rows) for k in range(4)]
+    lines = []
+    for name, peak, step, bits, status in rows:
+        name, bits = name.ljust(widths[0]), bits.ljust(widths[3])
+        lines.append(f"{name}  {peak:>{widths[1]}}  {step:>{widths[2]}}  {bits}  {status}".rstrip())
+    return lines
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What came out: the way, its captured step and plan, and all ways that were looked at."""
+
+    way: Way
+    captured: CapturedStep
+    plan: Plan
+    settings: Settings
+    ways: tuple[Way, ...]
+
+
+def wanted(settings: Settings) -> bool:
+    """Whether `settings` allow any other way than recomputation."""
+    return (
+        bool(read_chunks(settings.chunk))
+        or settings.accumulate not in (None, 1)
+        or bool(settings.offload)
+    )
+
+
+def candidates(
+    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], settings: Settings
+) -> tuple[list[Asked], list[Way]]:
+    """What to plan, as (chunks, micro-batches, offload), and the ways that cannot be."""
+    refused: list[Way] = []
+    pieces: list[list[tuple[str, int] | None]] = []
+    for piece, num in read_chunks(settings.chunk).items():
+        if num != "auto":
+            pieces.append([(piece, int(num))])
+            continue
+        try:
+            found = auto_chunks(model, settings.loss, inputs, keywords, piece)
+            pieces.append([None, (piece, found)] if found > 1 else [None])
+        except SchedsimError as error:
+            refused.append(Way({piece: 2}, 1, False, "refused", note=error.message))
+    counts = [1]
+    if settings.accumulate == "auto":
+        try:
+            check_splits(model)
+            size = batch_size(inputs, keywords)
+            divisors = [n for n in range(1, size + 1) if size % n == 0]
+            counts = divisors[:MAX_COUNTS]
+            if len(divisors) > MAX_COUNTS:
+                picks = {
+                    round(k * (len(divisors) - 1) / (MAX_COUNTS - 1)) for k in range(MAX_COUNTS)
+                }
+                counts = [divisors[k] for k in sorted(picks)]
+        except UnsupportedError as error:
+            refused.append(Way({}, 2, False, "refused", note=error.message))
+    elif settings.accumulate not in (None, 1):
+        check_splits(model)
+        counts = [int(settings.accumulate)]
+    copies = [False, True] if settings.offload else [False]
+    if settings.offload and settings.level == "auto":
+        copies = [True]  # of blocks; the others would be op by op
+    found_all = []
+    for picked in itertools.product(*pieces):
+        chunks = dict(item for item in picked if item is not None)
+        if "head" not in chunks and "mlp" in chunks and None in pieces[0] and len(pieces) > 1:
+            continue  # the head's chunks cost nothing to speak of, and save more
+        found_all += [(chunks, num, offload) for num in counts for offload in copies]
+    return found_all, refused
+
+
+def choose(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    settings: Settings,
+    budget_bytes: int,
+    first: CapturedStep | None = None,
+    *,
+    plan_all: bool = False,
+    price_all: bool = False,
+) -> Chosen:
+    """The quickest way within `budget_bytes` among those that `settings` allow, within `MARGIN`.
+
+    Parameters
+    ----------
+    first
+        The plain step, where it is captured already.
+    plan_all
+        Plan also the ways that cannot be quicker than one that fits, for their prices.
+    price_all
+        Price the ways that `settings` do not allow, too.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        None fits; the message has the table.
+    """
+    asked, refused = candidates(model, inputs, keywords, settings)
+    allowed = len(asked)
+    if price_all:
+        others, refused = candidates(model, inputs, keywords, _everything(settings))
+        asked += [way for way in others if way not in asked]
+    steps = _captured(model, inputs, keywords, settings, asked, first, refused)
+    mine = asked[:allowed]
+    best: _Priced | None = None
+    done: list[_Priced] = []
+    for step in sorted(steps, key=lambda step: step.least_s):
+        least_s = step.least_s * (1.0 if step.way("").same_bits else 1.0 + MARGIN)
+        if best is not None and least_s >= best.cost_s and not plan_all:
+            done.append(_Priced(step, None, step.way("slower", step_s=step.least_s)))
+            continue
+        item = _priced(step, budget_bytes, step.asked in mine)
+        done.append(item)
+        if item.way.status == "fits" and (best is None or item.cost_s < best.cost_s):
+            best = item
+    if best is None:
+        plans = [item.plan for item in done if item.plan and item.plan.schedule is None]
+        what = f"no way that is allowed fits {format_bytes(budget_bytes)}"
+        lines = "\n".join([f"{what}:", *table([*(item.way for item in done), *refused])])
+        hint = "give more, or allow other ways: chunk='auto', accumulate='auto'"
+        if not plans:
+            raise UnsupportedError(lines, hint=hint)
+        plan = min(plans, key=lambda plan: plan.min_feasible_bytes or 2 * budget_bytes)
+        raise InfeasibleBudgetError(lines, plan=plan, hint=hint)
+    assert best.plan is not None
+    way = replace(best.way, status="chosen")
+    ways = [way if item is best else item.way for item in done]
+    return Chosen(way, best.step.captured, best.plan, best.step.settings, (*ways, *refused))
+
+
+def price(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    settings: Settings,
+    budget_bytes: int,
+    first: CapturedStep,
+) -> list[Way]:
+    """All ways, planned; none is chosen, and none need fit."""
+    settings = _everything(settings)
+    asked, refused = candidates(model, inputs, keywords, settings)
+    steps = _captured(model, inputs, keywords, settings, asked, first, refused)
+    steps.sort(key=lambda step: step.least_s)
+    return [*(_priced(step, budget_bytes, True).way for step in steps), *refused]
+
+
+def _everything(settings: Settings) -> Settings:
+    """`settings` with what they do not speak of looked for."""
+    return replace(
+        settings,
+        chunk="auto" if settings.chunk is None else settings.chunk,
+        accumulate="auto" if settings.accumulate is None else settings.accumulate,
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A way, captured."""
+
+    asked: Asked
+    captured: CapturedStep
+    settings: Settings
+
+    @property
+    def least_s(self) -> float:
+        """Seconds of a whole step that recomputes nothing."""
+        return self.captured.num_parts * self.captured.store_all_s
+
+    def way(self, status: str, **more: Any) -> Way:
+        """With what is known before planning."""
+        from ..step_planning import store_all_peak
+
+        most = store_all_peak(self.captured)
+        return Way(*self.asked, status, store_all_bytes=most, **more)
+
+
+@dataclass(frozen=True)
+class _Priced:
+    step: _Step
+    plan: Plan | None
+    way: Way
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds of the whole step, with the margin that a way with other bits must win by."""
+        if self.way.step_s is None:
+            return float("inf")
+        return self.way.step_s * (1.0 if self.way.same_bits else 1.0 + MARGIN)
+
+
+def _captured(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    settings: Settings,
+    asked: list[Asked],
+    first: CapturedStep | None,
+    refused: list[Way],
+) -> list[_Step]:
+    """The ways that can be captured; the others go to `refused`, unless one alone was asked for."""
+    from ..step_planning import capture_step
+
+    steps = []
+    for chunks, num, offload in asked:
+        link = settings.offload if offload else None
+        each = replace(settings, chunk=dict(chunks), accumulate=num, offload=link)
+        plain = not chunks and num == 1 and not offload
+        try:
+            captured = first if plain and first is not None else None
+            captured = captured or capture_step(model, inputs, keywords, each)
+        except SchedsimError as error:
+            if len(asked) == 1:
+                raise
+            refused.append(Way(chunks, num, offload, "refused", note=error.message))
+            continue
+        steps.append(_Step((chunks, num, offload), captured, each))
+    if not steps:
+        raise UnsupportedError(
+            "none of the ways that are allowed works: " + "; ".join(way.note for way in refused),
+            hint="leave chunk= and accumulate= out",
+        )
+    return steps
+
+
+def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
+    from ..step_planning import plan_captured
+
+    plan = plan_captured(step.captured, budget_bytes, step.settings)
+    if plan.schedule is None or plan.makespan_s is None:
+        least = plan.min_feasible_bytes
+        note = f"least budget {format_bytes(least)}" if least else ""
+        return _Priced(step, plan, step.way("does not fit", note=note))
+    step_s = step.captured.num_parts * plan.makespan_s
+    status = "fits" if allowed else "fits, not allowed"
+    return _Priced(step, plan, step.way(status, step_s=step_s, peak_bytes=plan.peak_bytes))

@@ -1,0 +1,92 @@
+"""What ``schedsim plan MODEL`` does where chunks, micro-batches or prices are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from schedsim.chain import Chain
+from schedsim.graph import Graph
+from schedsim.plans import Plan
+
+from ..environment import device_name
+from ..step_planning import Settings, capture_step, resolved_budget, with_origin
+from ..targets import load_target
+from .choices import Way, choose, table, wanted
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A plan of the quickest way allowed, its workload, and the prices of all.
+
+    Attributes
+    ----------
+    lines
+        What was captured and chosen, for people.
+    num_parts
+        Micro-batches of a step: the workload is one of them.
+    """
+
+    workload: Chain | Graph
+    plan: Plan
+    lines: tuple[str, ...]
+    ways: tuple[Way, ...]
+    num_parts: int
+
+
+def plan_target(
+    text: str,
+    budget: int | str,
+    *,
+    level: str | None = None,
+    device: str | None = None,
+    planner: str = "auto",
+    options: Mapping[str, Any] | None = None,
+    chunk: Any = None,
+    accumulate: int | str | None = None,
+    offload: bool | str | None = None,
+    price_all: bool = False,
+) -> Outcome:
+    """The model that `text` names, planned within `budget` by the quickest way that is allowed.
+
+    Parameters
+    ----------
+    price_all
+        Price the other ways too, without choosing them.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        No way that is allowed fits.
+    """
+    target = load_target(text, device)
+    settings = Settings(
+        budget=budget,
+        loss=target.loss,
+        level=level or "block",
+        planner=planner,
+        options=options or {},
+        chunk=chunk,
+        accumulate=accumulate,
+        offload=offload,
+    )
+    model, inputs, keywords = target.model, target.inputs, dict(target.keywords)
+    first = None
+    if price_all or not wanted(settings):
+        plain = Settings(budget, loss=target.loss, level=settings.level)
+        first = capture_step(model, inputs, keywords, plain)
+    budget_bytes, _ = resolved_budget(settings, first, model, (inputs, keywords))
+    chosen = choose(
+        model, inputs, keywords, settings, budget_bytes, first, plan_all=True, price_all=price_all
+    )
+    captured = chosen.captured
+    lines = [
+        f"{text} by {captured.level}: {len(captured.workload.op_names)} ops, "
+        f"on {device_name(target.device)}"
+    ]
+    if captured.num_parts > 1:
+        lines.append(f"one of {captured.num_parts} micro-batches of a step, the largest")
+    lines += [*captured.notes, *table(list(chosen.ways))]
+    plan = with_origin(chosen.plan, captured, chosen.settings)
+    return Outcome(captured.workload, plan, tuple(lines), chosen.ways, captured.num_parts)

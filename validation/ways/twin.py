@@ -1,0 +1,45 @@
+"""A second model of the same parameters and buffers, whose modules may be changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+
+def twin(model: nn.Module) -> nn.Module:
+    """`model` with modules of its own, and the same tensors.
+
+    Parameters and buffers stay in the very same tables, so that whatever replaces one (``.to``,
+    loading) does so in both. Other attributes are taken over as they are now. O(modules).
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    >>> other = twin(model)
+    >>> other[0] is model[0], other[0].weight is model[0].weight
+    (False, True)
+    """
+    return _twin(model, {})
+
+
+def _twin(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
+    if id(module) in known:
+        return known[id(module)]
+    made: nn.Module = object.__new__(type(module))
+    known[id(module)] = made
+    fields: dict[str, Any] = dict(module.__dict__)
+    fields["_modules"] = {
+        name: None if child is None else _twin(child, known)
+        for name, child in module._modules.items()
+    }
+    made.__dict__.update(fields)
+    return made
+
+
+def become(module: nn.Module, mixin: type, **fields: Any) -> None:
+    """Let `module`, of a twin, be of a class that puts `mixin` before its own."""
+    own = type(module)
+    module.__class__ = type(f"{mixin.__name__.strip('_')}{own.__name__}", (mixin, own), {})
+    for name, value in fields.items():
+        object.__setattr__(module, name, value)
