@@ -135,6 +135,11 @@ def command(
 
         return show_maximum(source, budget_bytes, planner, options, maximize, as_json, output)
     if accumulate is not None or chunk is not None or price_all:
+        if link:
+            raise SchedsimError(
+                "--link is given with --accumulate, --chunk or --ways",
+                hint="real models do not offload: leave --link out",
+            )
         given = read_accumulate(accumulate), read_chunk(chunk), price_all
         return _plan_ways(source, budget_bytes, planner, options, given, as_json, output)
     loaded = source.read()
