@@ -188,8 +188,11 @@ def check_distinct(variants: Sequence[Variant], path: str) -> None:
 
 
 def check_allowed(allow: Iterable[str]) -> tuple[str, ...]:
-    """The kinds in `allow`, each once; `SchedsimError` for one that there is not."""
-    kinds = tuple(dict.fromkeys(allow))
+    """The kinds in `allow`, each once; `SchedsimError` for one that there is not.
+
+    Text is taken as on the command line: kinds with commas between them.
+    """
+    kinds = tuple(dict.fromkeys(allow.split(",") if isinstance(allow, str) else allow))
     for kind in kinds:
         if kind not in VARIANT_KINDS:
             raise SchedsimError(

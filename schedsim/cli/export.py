@@ -32,6 +32,13 @@ def command(
     schedsim plan --preset gpt2-xl --batch 8 --mem 12GB -o plan.json
     schedsim export --preset gpt2-xl --batch 8 plan.json --to transformers -o checkpointing.py
     """
+    if listing and as_json:
+        targets = [
+            {"name": t.name, "takes": list(t.kinds), "expresses": t.expresses}
+            for t in TARGETS.values()
+        ]
+        print_json({"schema": "schedsim.targets/1", "targets": targets})
+        return YES
     if listing:
         rows = [(t.name, ", ".join(t.kinds), t.expresses) for t in TARGETS.values()]
         print_table(("target", "takes", "expresses"), rows, left=3)

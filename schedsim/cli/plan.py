@@ -122,7 +122,7 @@ def command(
     schedsim plan model:gpt2,batch=8 --mem 6GB --accumulate auto --chunk head=auto
     schedsim plan --preset gpt2-xl --mem 24GB --maximize batch
     """
-    more["allow"] = check_allowed(allow.split(",")) if allow is not None else None
+    more["allow"] = check_allowed(allow) if allow is not None else None
     source = replace(source, allow=more["allow"] or ())
     link, texts = take_link(more), {"memory_levels": more.pop("memory_levels")}
     options = _planner_options(planner, more, link)
@@ -268,7 +268,9 @@ def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -
             )
         least = 1 if name == "num_slots" else 0
         if name not in ("order", "allow") and not value >= least:  # so that nan is refused too
-            raise SchedsimError(f"{_FLAGS[name]} {value} is not at least {least}")
+            raise SchedsimError(
+                f"{_FLAGS[name]} {value} is not at least {least}", hint="give a number that is"
+            )
     if "search_seed" in given:  # --seed is that of a synthetic workload
         given["seed"] = given.pop("search_seed")
     return {**given, **link}

@@ -105,6 +105,7 @@ def command(
         _show(loaded, simulation, budget, capacities or {}, found)
     if problems:
         click.echo(f"error: {'; '.join(problems)}", err=True)
+        click.echo(f"hint: {_remedy(loaded, simulation, allocator, wrong)}", err=True)
     return NO if problems else YES
 
 
@@ -122,6 +123,15 @@ def _problems(loaded: Loaded, simulation: Simulation, budget: int | None) -> lis
         over = format_bytes(simulation.peak_bytes - budget)
         found.append(f"the peak is {over} over the budget of {format_bytes(budget)}")
     return found
+
+
+def _remedy(loaded: Loaded, simulation: Simulation, allocator: str | None, wrong: list[str]) -> str:
+    """What to do about the problems, the first of them if they differ."""
+    if loaded.plan is not None and _mismatches(loaded.plan, simulation):
+        return "plan again: the file was edited, or made by another version"
+    if wrong and allocator is not None:
+        return f"schedsim plan --allocator {allocator} makes the budget bound what it reserves"
+    return "give a larger --mem, or plan for this one"
 
 
 def _mismatches(plan: Plan, simulation: Simulation) -> list[str]:

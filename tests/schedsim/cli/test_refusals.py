@@ -170,3 +170,25 @@ def test_a_closed_pipe_is_not_a_no(arguments):
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("--mem", "50"), "a larger --mem"),
+        (("--allocator", "cuda-caching"), "schedsim plan --allocator cuda-caching"),
+    ],
+)
+def test_a_replay_that_fails_says_what_to_do(call, arguments, remedy):
+    """An error line, then a hint of what helps here."""
+    code, _, err = call("simulate", "chain.json", "plan.json", *arguments)
+    assert code == 1
+    assert re.search(r"error: .+\nhint: .+\n$", err)
+    assert remedy in err
+
+
+@pytest.mark.parametrize("option", ["--gap nan", "--time-limit -1"])
+def test_a_number_out_of_range_has_a_hint(call, option):
+    """As every error has."""
+    _, _, err = call("plan", "chain.json", "--mem", "60", *option.split())
+    assert re.fullmatch(r"error: .+\nhint: .+\n", err)
