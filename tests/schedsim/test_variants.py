@@ -181,7 +181,11 @@ def test_graphs_with_a_variant_are_plain_graphs():
 
 
 def test_variants_that_exclude_each_other_are_refused():
-    """Two encodings of one tensor; an op that is not there; a tensor that is not read."""
+    """Two of one stage or tensor; an op that is not there; a tensor that is not read."""
+    int8 = StageVariant("int8", "quantize", 8)
+    chain = Chain("one", 4, (schedsim.Stage("s", 1, 2, 4, 20, variants=(int8,)),))
+    with pytest.raises(SchedsimError, match="given two variants"):
+        resolve(chain, [ChosenVariant(int8, "s")] * 2)
     other = GraphVariant("int4 x", "quantize", INT8.adds[:1], INT8.instead)
     graph = Graph("g", OPS, variants=(INT8,))
     with pytest.raises(SchedsimError, match="change the same tensor"):

@@ -71,13 +71,13 @@ def call(capsys):
     ],
 )
 def test_refusals(call, line, code, says):
-    """One error line, at most one hint, nothing on stdout and no picture."""
+    """One error line, one hint, nothing on stdout and no picture."""
     Path("noise").write_bytes(bytes(range(128, 256)))
     before = Path("chain.json").read_bytes()
     got, out, err = call(*line.split())
     assert (got, out) == (code, "")
     assert says in err
-    assert re.fullmatch(r"error: .+\n(hint: .+\n)?", err)
+    assert re.fullmatch(r"error: .+\nhint: .+\n", err)
     assert not Path("x.svg").exists()
     assert Path("chain.json").read_bytes() == before
 
