@@ -192,3 +192,13 @@ def test_a_number_out_of_range_has_a_hint(call, option):
     """As every error has."""
     _, _, err = call("plan", "chain.json", "--mem", "60", *option.split())
     assert re.fullmatch(r"error: .+\nhint: .+\n", err)
+
+
+def test_a_report_repeats_no_claim_that_the_replay_refutes(call):
+    """An edited plan gives no page."""
+    document = json.loads(Path("plan.json").read_text())
+    Path("edited.json").write_text(json.dumps(document | {"peak_bytes": 59}))
+    code, out, err = call("report", "chain.json", "edited.json", "-o", "page.html")
+    assert (code, out) == (1, "")
+    assert re.fullmatch(r"error: the plan says peak 59, .+\nhint: .+\n", err)
+    assert not Path("page.html").exists()
