@@ -28,8 +28,7 @@ def variant_search(
 
     The variants are ranked by the bytes that they save for a second; of those that exclude each
     other the best stays. Prefixes of that ranking are searched, closing in on the best one, and
-    none of them at all is always tried: with variants allowed, a plan is never slower for it than
-    the same search without.
+    none of them at all is always tried. Each prefix is searched for an equal part of the time.
 
     Parameters
     ----------
@@ -55,8 +54,11 @@ def variant_search(
     tried: dict[int, Plan] = {}
     num_searches = 8
 
+    def interrupted() -> bool:
+        return any(plan.options.get("interrupted") for plan in tried.values())
+
     def search(count: int) -> None:
-        if count in tried:
+        if count in tried or interrupted():
             return
         left = max(0.2, started + time_limit_s - time.perf_counter())
         limit = max(0.5, min(left, time_limit_s / num_searches))
@@ -85,7 +87,7 @@ def variant_search(
 
     for share in _FIRST_SHARES:
         search(round(share * len(ranked)))
-    while len(tried) < num_searches:
+    while len(tried) < num_searches and not interrupted():
         best = min(tried, key=lambda count: _rank(tried[count], count))
         counts = sorted(tried)
         at = counts.index(best)
