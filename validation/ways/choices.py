@@ -126,7 +126,12 @@ def wanted(settings: Settings) -> bool:
 
 
 def candidates(
-    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], settings: Settings
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    settings: Settings,
+    *,
+    price_all: bool = False,
 ) -> tuple[list[Asked], list[Way]]:
     """What to plan, as (chunks, micro-batches, offload), and the ways that cannot be."""
     refused: list[Way] = []
@@ -158,7 +163,7 @@ def candidates(
         check_splits(model)
         counts = [int(settings.accumulate)]
     copies = [False, True] if settings.offload else [False]
-    if settings.offload and settings.level == "auto":
+    if settings.offload and settings.level == "auto" and not price_all:
         copies = [True]  # of blocks; the others would be op by op
     found_all = []
     for picked in itertools.product(*pieces):
@@ -199,7 +204,7 @@ def choose(
     asked, refused = candidates(model, inputs, keywords, settings)
     allowed = len(asked)
     if price_all:
-        others, refused = candidates(model, inputs, keywords, _everything(settings))
+        others, refused = candidates(model, inputs, keywords, _everything(settings), price_all=True)
         asked += [way for way in others if way not in asked]
     steps = _captured(model, inputs, keywords, settings, asked, first, refused)
     mine = asked[:allowed]
@@ -239,7 +244,7 @@ def price(
 ) -> list[Way]:
     """All ways, planned; none is chosen, and none need fit."""
     settings = _everything(settings)
-    asked, refused = candidates(model, inputs, keywords, settings)
+    asked, refused = candidates(model, inputs, keywords, settings, price_all=True)
     steps = _captured(model, inputs, keywords, settings, asked, first, refused)
     steps.sort(key=lambda step: step.least_s)
     return [*(_priced(step, budget_bytes, True).way for step in steps), *refused]
