@@ -146,7 +146,7 @@ def _show(report: Report) -> None:
         rows.append(("  at", predicted["peak_op"], measured["peak_op"]))
     if "host_peak_bytes" in measured:
         sizes = (predicted["host_peak_bytes"], measured["host_peak_bytes"])
-        rows.append(("host peak", *map(_bytes, sizes)))
+        rows.append(("host peak", _bytes(sizes[0]), _bytes(sizes[1])))
     if "overhead" in measured:
         rows.append(("overhead", percent(predicted["overhead"]), percent(measured["overhead"])))
     print_table(("", "predicted", "measured"), rows)
