@@ -11,7 +11,8 @@ from torch import nn
 
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.plans import Plan
-from schedsim.units import format_bytes, format_seconds
+from schedsim.queues import HOST
+from schedsim.units import format_bytes, format_bytes_short, format_seconds
 
 from .chunk import auto_chunks, read_chunks
 from .microbatch import batch_size, check_splits
@@ -46,7 +47,7 @@ class Way:
     same_bits
         Whether its gradients are those of the plain step to the bit; else within rounding.
     note
-        Why it is refused, or the least budget.
+        Why it is refused, or the least budget; of copies, the host memory that they take.
     """
 
     chunks: Mapping[str, int]
@@ -329,7 +330,7 @@ def _captured(
 
 
 def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
-    from ..step_planning import plan_captured
+    from ..step_planning import plan_captured, simulated
 
     plan = plan_captured(step.captured, budget_bytes, step.settings)
     if plan.schedule is None or plan.makespan_s is None:
@@ -337,5 +338,9 @@ def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
         note = f"least budget {format_bytes(least)}" if least else ""
         return _Priced(step, plan, step.way("does not fit", note=note))
     step_s = step.captured.num_parts * plan.makespan_s
-    status = "fits" if allowed else "fits, not allowed"
-    return _Priced(step, plan, step.way(status, step_s=step_s, peak_bytes=plan.peak_bytes))
+    status, note = "fits" if allowed else "fits, not allowed", ""
+    if step.asked[2]:
+        host_bytes = simulated(step.captured.workload, plan).peak_by_pool.get(HOST, 0)
+        note = f"{format_bytes_short(host_bytes)} on the host" if host_bytes else "copies nothing"
+    way = step.way(status, step_s=step_s, peak_bytes=plan.peak_bytes, note=note)
+    return _Priced(step, plan, way)

@@ -147,6 +147,7 @@ def test_ways_price_copies_where_there_is_a_link(line, capsys):
     assert copies["status"] == "chosen"
     assert (copies["peak_bytes"], copies["step_s"]) == (found["peak_bytes"], found["makespan_s"])
     assert copies["same_bits"]
+    assert copies["note"].endswith("on the host")
     alone = ways["recompute alone"]
     assert alone["status"] == "does not fit" or alone["step_s"] >= copies["step_s"]
     target = load_target(line, "cpu")
