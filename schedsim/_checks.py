@@ -71,4 +71,6 @@ def check_name(value: object, path: str) -> None:
     if not value:
         raise InvalidWorkloadError("the name is empty", path=path)
     if not value.isprintable():
-        raise InvalidWorkloadError(f"{shown(value)} has control characters", path=path)
+        raise InvalidWorkloadError(
+            f"{shown(value)} has control characters", path=path, hint="names are one line of text"
+        )

@@ -141,7 +141,9 @@ class Reader:
             )
         if isinstance(value, str) and not value.isprintable():
             raise InvalidWorkloadError(
-                f"{shown(value)} has control characters", path=self._at(name)
+                f"{shown(value)} has control characters",
+                path=self._at(name),
+                hint="names are one line of text",
             )
         return value
 
@@ -234,7 +236,9 @@ class Reader:
                 )
             if not item.isprintable():
                 raise InvalidWorkloadError(
-                    f"{shown(item)} has control characters", path=f"{self._at(name)}[{i}]"
+                    f"{shown(item)} has control characters",
+                    path=f"{self._at(name)}[{i}]",
+                    hint="names are one line of text",
                 )
         return tuple(value)
 

@@ -60,8 +60,9 @@ class InvalidScheduleError(SchedsimError, ValueError):
     Parameters
     ----------
     rule
-        The rule broken: ``"unknown op"``, ``"missing input"``, ``"once"``, ``"required op"`` or,
-        within capacities, ``"memory"``.
+        The rule broken: ``"unknown op"``, ``"missing input"``, ``"once"``, ``"required op"``;
+        within capacities ``"memory"``; of a plan ``"workload"`` where it was made for another, and
+        ``"claims"`` where its replay refutes its numbers.
     run_index
         The offending run, 0-based; ``None`` where the fault is an absence.
     op_name

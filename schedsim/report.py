@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .chain import Chain
-from .errors import MissingDependencyError, SchedsimError
+from .claims import mismatches
+from .errors import InvalidScheduleError, MissingDependencyError, SchedsimError
 from .explanation import Change, Explanation, explain
 from .offloading import refuse_copies
 from .plans import Plan
@@ -57,6 +58,8 @@ def report(workload: Chain | Graph, plan: Plan, assumptions: Sequence[str] = ())
         The extra ``report`` is not installed.
     SchedsimError
         The plan is infeasible.
+    InvalidScheduleError
+        The plan says another peak or step time than the replay of its schedule gives.
 
     Notes
     -----
@@ -80,6 +83,14 @@ def report(workload: Chain | Graph, plan: Plan, assumptions: Sequence[str] = ())
     refuse_copies(plan, "a report")
     run = resolve(workload, plan.variants)
     simulation = simulate(run, plan.schedule)
+    if wrong := mismatches(plan, simulation):
+        raise InvalidScheduleError(
+            "; ".join(wrong),
+            rule="claims",
+            run_index=None,
+            op_name="",
+            hint="plan again: the file was edited, or made by another version",
+        )
     everything = simulate(workload, Schedule.store_all(workload))
     explanation = explain(run, plan.schedule)
     script, (timeline, grid) = components(draw(run.graph, simulation, plan.budget_bytes))

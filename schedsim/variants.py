@@ -188,8 +188,11 @@ def check_distinct(variants: Sequence[Variant], path: str) -> None:
 
 
 def check_allowed(allow: Iterable[str]) -> tuple[str, ...]:
-    """The kinds in `allow`, each once; `SchedsimError` for one that there is not."""
-    kinds = tuple(dict.fromkeys(allow))
+    """The kinds in `allow`, each once; `SchedsimError` for one that there is not.
+
+    Text is taken as on the command line: kinds with commas between them.
+    """
+    kinds = tuple(dict.fromkeys(allow.split(",") if isinstance(allow, str) else allow))
     for kind in kinds:
         if kind not in VARIANT_KINDS:
             raise SchedsimError(
@@ -238,8 +241,15 @@ def resolve(workload: Chain | Graph, chosen: Sequence[ChosenVariant]) -> Chain |
 
 def _resolved_chain(chain: Chain, chosen: Sequence[ChosenVariant]) -> Chain:
     stages = {stage.name: stage for stage in chain.stages}
+    varied: set[str] = set()
     for choice in chosen:
         variant = choice.variant
+        if choice.stage in varied:
+            raise SchedsimError(
+                f"stage {choice.stage!r} of {chain.name!r} is given two variants",
+                hint="choose one of the two",
+            )
+        varied.add(choice.stage)
         if choice.stage not in stages or not isinstance(variant, StageVariant):
             raise SchedsimError(
                 f"variant {variant.name!r} is of {choice.stage!r}, which {chain.name!r} lacks",

@@ -429,7 +429,9 @@ def _states_bytes(captured: CapturedStep, plan: Plan) -> int:
 def _most_states_bytes(captured: CapturedGraph) -> int:
     if captured.backend != "cpu":
         return 0
-    return sum(call.random for call in captured.program.calls) * torch.get_rng_state().numel()
+    num_random = sum(call.random for call in captured.program.calls)
+    # One more is put aside while a repeat runs.
+    return (num_random + 1) * torch.get_rng_state().numel() if num_random else 0
 
 
 def _plan_copies(

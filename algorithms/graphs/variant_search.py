@@ -70,7 +70,12 @@ def variant_search(
             plan.schedule,
             planner="local_search",
             started=started,
-            options={**plan.options, "variants": count},
+            # What it says of bounds is of the graph with these variants, no bound here.
+            options={
+                **{name: v for name, v in plan.options.items() if name != "bound"},
+                "time_limit_s": time_limit_s,
+                "variants": count,
+            },
             bound_scope=ANY_SCHEDULE,
             min_feasible_bytes=plan.min_feasible_bytes,
             binding_op=plan.binding_op,
@@ -119,16 +124,23 @@ def _ranked(graph: Graph, allow: Collection[str]) -> list[GraphVariant]:
         worth = float(freed - made)
         return (-worth / seconds if seconds else -worth * 1e30), variant.name
 
-    touched: set[tuple[str, str]] = set()
+    touched: set[tuple[str, ...]] = set()
     found = []
     for variant in sorted(graph_options(graph, allow), key=price):
         if price(variant)[0] >= 0 and variant.adds:
             continue
-        mine = {(op, tensor) for op, table in variant.instead.items() for tensor in table}
+        mine = _touches(variant)
         if mine.isdisjoint(touched):
             touched |= mine
             found.append(variant)
     return found
+
+
+def _touches(variant: GraphVariant) -> set[tuple[str, ...]]:
+    """What no other chosen variant may touch: `GraphVariant.excludes`, for many at once."""
+    reads = {("read", op, tensor) for op, table in variant.instead.items() for tensor in table}
+    writes = {("write", op, tensor) for op, sizes in variant.writes.items() for tensor in sizes}
+    return reads | writes | {("op", op.name) for op in variant.adds}
 
 
 def _size(graph: Graph, tensor: str) -> int:

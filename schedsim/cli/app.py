@@ -100,9 +100,9 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else YES
     except (InvalidScheduleError, InfeasibleBudgetError) as error:
-        return _fail(error.message, error.hint, NO)
+        return _fail(error.message, error.hint or _see_command(arguments), NO)
     except SchedsimError as error:
-        return _fail(error.message, error.hint, USAGE)
+        return _fail(error.message, error.hint or _see_command(arguments), USAGE)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.NoSuchOption as error:
@@ -110,7 +110,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.UsageError as error:
         return _fail(_from_click(error), _see_help(error), USAGE)
     except click.ClickException as error:
-        return _fail(_from_click(error), "", USAGE)
+        return _fail(_from_click(error), _see_command(arguments), USAGE)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", "", INTERRUPTED)
     except (BrokenPipeError, SystemExit):
@@ -134,6 +134,12 @@ def _nearest_option(error: click.NoSuchOption) -> str:
     known = [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
     near = difflib.get_close_matches(error.option_name, known, n=1)
     return f"did you mean {near[0]}?" if near else _see_help(error)
+
+
+def _see_command(arguments: Sequence[str]) -> str:
+    """For errors that say by themselves what is wrong: where it is described."""
+    known = arguments and arguments[0] in COMMANDS
+    return f"see schedsim {arguments[0]} --help" if known else "see schedsim --help"
 
 
 def _see_help(error: click.UsageError) -> str:

@@ -7,6 +7,7 @@ import click
 from ..errors import SchedsimError
 from ..export import TARGETS, Exported, export
 from ..files import write_atomically
+from ..offloading import refuse_copies
 from ..units import format_bytes, format_seconds
 from .app import NO, YES
 from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
@@ -31,6 +32,13 @@ def command(
     schedsim plan --preset gpt2-xl --batch 8 --mem 12GB -o plan.json
     schedsim export --preset gpt2-xl --batch 8 plan.json --to transformers -o checkpointing.py
     """
+    if listing and as_json:
+        targets = [
+            {"name": t.name, "takes": list(t.kinds), "expresses": t.expresses}
+            for t in TARGETS.values()
+        ]
+        print_json({"schema": "schedsim.targets/1", "targets": targets})
+        return YES
     if listing:
         rows = [(t.name, ", ".join(t.kinds), t.expresses) for t in TARGETS.values()]
         print_table(("target", "takes", "expresses"), rows, left=3)
@@ -41,6 +49,7 @@ def command(
     if loaded.plan is None:
         raise SchedsimError("no plan is given", hint="schedsim plan ... -o plan.json makes one")
     schedule_of(loaded.plan)
+    refuse_copies(loaded.plan, "export")
     with working(f"looking for the nearest that {target} can express"):
         exported = export(loaded.given, loaded.plan, target)
     if output is not None:

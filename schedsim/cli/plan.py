@@ -122,7 +122,7 @@ def command(
     schedsim plan model:gpt2,batch=8 --mem 6GB --accumulate auto --chunk head=auto
     schedsim plan --preset gpt2-xl --mem 24GB --maximize batch
     """
-    more["allow"] = check_allowed(allow.split(",")) if allow is not None else None
+    more["allow"] = check_allowed(allow) if allow is not None else None
     source = replace(source, allow=more["allow"] or ())
     link, texts = take_link(more), {"memory_levels": more.pop("memory_levels")}
     options = _planner_options(planner, more, link)
@@ -135,6 +135,11 @@ def command(
 
         return show_maximum(source, budget_bytes, planner, options, maximize, as_json, output)
     if accumulate is not None or chunk is not None or price_all:
+        if link:
+            raise SchedsimError(
+                "--link is given with --accumulate, --chunk or --ways",
+                hint="real models do not offload: leave --link out",
+            )
         given = read_accumulate(accumulate), read_chunk(chunk), price_all
         own = {name: value for name, value in options.items() if name not in link}
         return _plan_ways(source, budget_bytes, planner, own, link, given, as_json, output)
@@ -271,7 +276,9 @@ def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -
             )
         least = 1 if name == "num_slots" else 0
         if name not in ("order", "allow") and not value >= least:  # so that nan is refused too
-            raise SchedsimError(f"{_FLAGS[name]} {value} is not at least {least}")
+            raise SchedsimError(
+                f"{_FLAGS[name]} {value} is not at least {least}", hint="give a number that is"
+            )
     if "search_seed" in given:  # --seed is that of a synthetic workload
         given["seed"] = given.pop("search_seed")
     return {**given, **link}

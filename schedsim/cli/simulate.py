@@ -8,9 +8,9 @@ import click
 import numpy as np
 
 from ..allocators import Allocation
+from ..claims import mismatches
 from ..files import write_atomically
 from ..offloading import setting_of
-from ..plans import Plan
 from ..schedule import Schedule
 from ..simulator import Simulation, simulate
 from ..trace import is_trace_name, write_trace
@@ -105,6 +105,7 @@ def command(
         _show(loaded, simulation, budget, capacities or {}, found)
     if problems:
         click.echo(f"error: {'; '.join(problems)}", err=True)
+        click.echo(f"hint: {_remedy(loaded, simulation, allocator, wrong)}", err=True)
     return NO if problems else YES
 
 
@@ -117,21 +118,20 @@ def _schedule(loaded: Loaded, schedule_file: str | None) -> Schedule:
 
 
 def _problems(loaded: Loaded, simulation: Simulation, budget: int | None) -> list[str]:
-    found = _mismatches(loaded.plan, simulation) if loaded.plan is not None else []
+    found = mismatches(loaded.plan, simulation) if loaded.plan is not None else []
     if budget is not None and simulation.peak_bytes > budget:
         over = format_bytes(simulation.peak_bytes - budget)
         found.append(f"the peak is {over} over the budget of {format_bytes(budget)}")
     return found
 
 
-def _mismatches(plan: Plan, simulation: Simulation) -> list[str]:
-    found = []
-    if plan.peak_bytes != simulation.peak_bytes:
-        found.append(f"the plan says peak {plan.peak_bytes}, the replay {simulation.peak_bytes}")
-    said = plan.makespan_s or 0.0
-    if abs(said - simulation.makespan_s) > 1e-9 * simulation.makespan_s:
-        found.append(f"the plan says step time {said} s, the replay {simulation.makespan_s} s")
-    return found
+def _remedy(loaded: Loaded, simulation: Simulation, allocator: str | None, wrong: list[str]) -> str:
+    """What to do about the problems, the first of them if they differ."""
+    if loaded.plan is not None and mismatches(loaded.plan, simulation):
+        return "plan again: the file was edited, or made by another version"
+    if wrong and allocator is not None:
+        return f"schedsim plan --allocator {allocator} makes the budget bound what it reserves"
+    return "give a larger --mem, or plan for this one"
 
 
 def _document(

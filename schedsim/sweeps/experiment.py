@@ -191,7 +191,10 @@ def _items(document: dict[str, Any], field: str, default: list[Any] | None = Non
     if value is None:
         raise SchedsimError(f"{field}: missing", hint=f'add {field} = ["{_EXAMPLES[field]}"]')
     if not isinstance(value, list) or not value:
-        raise SchedsimError(f"{field}: {shown(value)} is not a list with something in it")
+        raise SchedsimError(
+            f"{field}: {shown(value)} is not a list with something in it",
+            hint=f"as in {field.rpartition(': ')[2]} = [...]",
+        )
     return value
 
 

@@ -3,7 +3,8 @@
 A state is what lies where, what has run, and what runs with the seconds left. From it any op or
 copy may start whose queue is free, whose inputs are there and whose memory can be made to fit by
 letting tensors go; or time passes to the next end, runs held back at will included. Dijkstra's
-algorithm finds the least time. No order of a schedule, no rule of who starts first.
+algorithm finds the least time. There is no order of a schedule and no rule of who starts first; but
+first runs come in the graph's order.
 """
 
 from __future__ import annotations
@@ -14,6 +15,15 @@ from itertools import combinations
 
 from schedsim import Graph
 from schedsim.offloading import Offloading
+
+
+def subsets(items: frozenset[int]) -> list[frozenset[int]]:
+    """All of them, the empty one first."""
+    return [
+        frozenset(chosen)
+        for count in range(len(items) + 1)
+        for chosen in combinations(sorted(items), count)
+    ]
 
 
 def least_time_s(
@@ -109,12 +119,14 @@ def least_time_s(
             for i, op in enumerate(graph.ops):
                 if not reads[i] <= here or (op.once and done >> i & 1):
                     continue
+                if not done >> i & 1 and (done + 1) & ((1 << i) - 1):
+                    continue  # first runs keep the graph's order
                 writes = solid[i] | optional[i]
                 if done >> i & 1 and not (writes & wanted(done)) - here:
                     continue
                 if running[2] and running[2][0] in writes:
                     continue
-                for saved in {frozenset(), optional[i]}:
+                for saved in subsets(optional[i]):
                     makes = solid[i] | saved
                     if (using | reads[i]) & makes:
                         continue

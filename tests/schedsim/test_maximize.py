@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -212,3 +214,18 @@ def test_of_a_real_model(capsys):
     assert document["beyond"]["size"] == size + 1
     assert document["checked_to"] == size + 1
     assert not document["fastest_proven"]
+
+
+def test_an_interrupt_ends_the_search(monkeypatch):
+    """An anytime planner answers it with its best; no other size is begun after that."""
+    module, calls = sys.modules["schedsim.maximize"], []
+
+    def interrupted(*arguments, **options):
+        calls.append(1)
+        plan = schedsim.api.try_plan(*arguments, **options)
+        return dataclasses.replace(plan, options={**plan.options, "interrupted": True})
+
+    monkeypatch.setattr(module, "try_plan", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        schedsim.maximize(scaled, 300)
+    assert len(calls) == 1

@@ -181,7 +181,11 @@ def test_graphs_with_a_variant_are_plain_graphs():
 
 
 def test_variants_that_exclude_each_other_are_refused():
-    """Two encodings of one tensor; an op that is not there; a tensor that is not read."""
+    """Two of one stage or tensor; an op that is not there; a tensor that is not read."""
+    int8 = StageVariant("int8", "quantize", 8)
+    chain = Chain("one", 4, (schedsim.Stage("s", 1, 2, 4, 20, variants=(int8,)),))
+    with pytest.raises(SchedsimError, match="given two variants"):
+        resolve(chain, [ChosenVariant(int8, "s")] * 2)
     other = GraphVariant("int4 x", "quantize", INT8.adds[:1], INT8.instead)
     graph = Graph("g", OPS, variants=(INT8,))
     with pytest.raises(SchedsimError, match="change the same tensor"):
@@ -234,3 +238,41 @@ def test_op_graphs_save_what_the_papers_count():
     stats = 4 * 16 * 2048
     assert kept(graph, "layer1.") - stats == 34 * unit
     assert kept(resolve(graph, chosen), "layer1.") - stats == 23 * unit
+
+
+def test_kinds_are_text_as_on_the_command_line():
+    """``allow="quantize"`` is not the letters q, u, a, ..."""
+    stage = schedsim.Stage("s", 1, 2, 4, 20, variants=(StageVariant("int8", "quantize", 8),))
+    plan = schedsim.plan(Chain("one", 4, (stage,)), 20, allow="quantize,approx")
+    assert [c.label for c in plan.variants] == ["s: int8"]
+
+
+def test_the_search_takes_one_of_those_that_exclude_each_other():
+    """Two variants of different reads whose added ops have one name: never both, no error."""
+
+    def encoded(tensor: str, reader: str) -> GraphVariant:
+        small, again = f"{tensor}.8", f"{tensor}.again"
+        adds = (
+            Op("enc", time_s=0.1, reads=(tensor,), writes={small: 10}),
+            Op("dec", "backward", time_s=0.1, reads=(small,), writes={again: 100}),
+        )
+        return GraphVariant(f"int8 {tensor}", "quantize", adds, {reader: {tensor: again}})
+
+    graph = Graph(
+        "g",
+        (
+            Op("f", time_s=5, writes={"x": 100}),
+            Op("g", time_s=5, reads=("x",), writes={"y": 100}),
+            Op("h", time_s=1, reads=("y",), writes={"z": 10}, workspace_bytes=100),
+            Op("loss", "loss", reads=("z",), writes={"d.z": 10}),
+            Op("g'", "backward", time_s=1, reads=("d.z", "y"), writes={"d.y": 10}),
+            Op("f'", "backward", time_s=1, reads=("d.y", "x"), writes={"d.x": 10}),
+        ),
+        variants=(encoded("x", "f'"), encoded("y", "g'")),
+    )
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    plan = schedsim.plan(graph, peak - 60, allow="quantize", time_limit_s=1.0)
+    assert [c.label for c in plan.variants] == ["int8 x"]
+    assert plan.makespan_s == pytest.approx(13.2)
+    assert "bound" not in plan.options
+    assert plan.options["time_limit_s"] == 1.0

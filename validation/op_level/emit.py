@@ -251,8 +251,9 @@ class _Emitter:
             if index not in self.drawn:
                 how = "first"
                 self.drawn[index] = None
+            # A first run adds a state; a repeat puts the generator's own aside while it runs.
+            self.most_states = max(self.most_states, self.num_states + 1)
             self.num_states += {"first": 1, "again": 0, "last": -1}[how]
-            self.most_states = max(self.most_states, self.num_states)
             head = f"random.{how}({self.slot[index]}, "
             expression = head + expression.replace("(", ", ", 1)
         for s in {program.values[v].storage: None for v in call.outputs if v >= 0}:

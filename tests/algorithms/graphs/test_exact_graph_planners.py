@@ -24,6 +24,7 @@ from schedsim.algorithms.graphs.moccasin import moccasin
 
 import schedsim
 from schedsim import Graph, Op, Schedule, load, simulate
+from schedsim.api import try_plan
 from schedsim.errors import MissingDependencyError, SchedsimError, UnsupportedError
 from schedsim.plans import ANY_SCHEDULE
 
@@ -283,9 +284,9 @@ def test_refusals():
     with pytest.raises(SchedsimError, match="num_intervals 0"):
         moccasin(graph, 10, num_intervals=0)
     copied = Graph("copied", (Op("copy", queue="d2h"),))
-    for planner in (checkmate, moccasin):
-        with pytest.raises(UnsupportedError):
-            planner(copied, 10)
+    for planner in ("checkmate", "moccasin"):
+        with pytest.raises(UnsupportedError, match="several queues"):
+            try_plan(copied, 10, planner)
 
 
 def test_a_missing_solver_is_said_with_the_remedy(monkeypatch):

@@ -121,8 +121,9 @@ def test_what_cannot_take_copies_says_so(run, chain_file, tmp_path):
         "plan", chain_file, "--mem", "13", *LINK, "--time-limit", "1", "-o", plan_file
     )
     assert "schedsim explain" not in out
-    code, _, err = run("explain", chain_file, plan_file)
-    assert code == 2
-    assert "offloads" in err
+    for command in (["explain"], ["export", "--to", "torch"]):
+        code, _, err = run(*command, chain_file, plan_file)
+        assert code == 2
+        assert "offloads" in err
     code, _, err = run("plot", "gantt", chain_file, plan_file, "-o", figure)
     assert code == 0, err

@@ -71,13 +71,13 @@ def call(capsys):
     ],
 )
 def test_refusals(call, line, code, says):
-    """One error line, at most one hint, nothing on stdout and no picture."""
+    """One error line, one hint, nothing on stdout and no picture."""
     Path("noise").write_bytes(bytes(range(128, 256)))
     before = Path("chain.json").read_bytes()
     got, out, err = call(*line.split())
     assert (got, out) == (code, "")
     assert says in err
-    assert re.fullmatch(r"error: .+\n(hint: .+\n)?", err)
+    assert re.fullmatch(r"error: .+\nhint: .+\n", err)
     assert not Path("x.svg").exists()
     assert Path("chain.json").read_bytes() == before
 
@@ -170,3 +170,35 @@ def test_a_closed_pipe_is_not_a_no(arguments):
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("--mem", "50"), "a larger --mem"),
+        (("--allocator", "cuda-caching"), "schedsim plan --allocator cuda-caching"),
+    ],
+)
+def test_a_replay_that_fails_says_what_to_do(call, arguments, remedy):
+    """An error line, then a hint of what helps here."""
+    code, _, err = call("simulate", "chain.json", "plan.json", *arguments)
+    assert code == 1
+    assert re.search(r"error: .+\nhint: .+\n$", err)
+    assert remedy in err
+
+
+@pytest.mark.parametrize("option", ["--gap nan", "--time-limit -1"])
+def test_a_number_out_of_range_has_a_hint(call, option):
+    """As every error has."""
+    _, _, err = call("plan", "chain.json", "--mem", "60", *option.split())
+    assert re.fullmatch(r"error: .+\nhint: .+\n", err)
+
+
+def test_a_report_repeats_no_claim_that_the_replay_refutes(call):
+    """An edited plan gives no page."""
+    document = json.loads(Path("plan.json").read_text())
+    Path("edited.json").write_text(json.dumps(document | {"peak_bytes": 59}))
+    code, out, err = call("report", "chain.json", "edited.json", "-o", "page.html")
+    assert (code, out) == (1, "")
+    assert re.fullmatch(r"error: the plan says peak 59, .+\nhint: .+\n", err)
+    assert not Path("page.html").exists()

@@ -180,3 +180,12 @@ def test_infeasible_plans_have_nothing_to_export():
     plan = schedsim.api.try_plan(GPT2, 10)
     with pytest.raises(SchedsimError, match="no schedule"):
         export(GPT2, plan, "torch")
+
+
+def test_the_list_of_targets_is_a_document_too(capsys):
+    """With --json, one document and no table."""
+    assert run(["export", "--list", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {row["name"]: tuple(row["takes"]) for row in document["targets"]} == {
+        target.name: target.kinds for target in TARGETS.values()
+    }
