@@ -135,11 +135,6 @@ def command(
 
         return show_maximum(source, budget_bytes, planner, options, maximize, as_json, output)
     if accumulate is not None or chunk is not None or price_all:
-        if link:
-            raise SchedsimError(
-                "--link is given with --accumulate, --chunk or --ways",
-                hint="real models do not offload: leave --link out",
-            )
         given = read_accumulate(accumulate), read_chunk(chunk), price_all
         own = {name: value for name, value in options.items() if name not in link}
         return _plan_ways(source, budget_bytes, planner, own, link, given, as_json, output)
