@@ -174,6 +174,23 @@ def _has_op(workload: Chain | Graph, name: str) -> bool:
     return True
 
 
+def refuse_levels(plan: Plan, what: str) -> None:
+    """Refuse a plan that writes to memory levels, for `what`, which copies over a link alone.
+
+    Raises
+    ------
+    UnsupportedError
+        The schedule of `plan` has such ops.
+    """
+    if MemoryLevels.from_options(plan.options) is None or plan.schedule is None:
+        return
+    if any(_COPY.match(name) for name in plan.schedule.names):
+        raise UnsupportedError(
+            f"{what} takes no plan over memory levels",
+            hint="schedsim simulate and plot do; or plan again with --link instead",
+        )
+
+
 def refuse_copies(plan: Plan | None, what: str) -> None:
     """Refuse a plan that copies, for `what`, which cannot take one.
 

@@ -234,7 +234,11 @@ def _overhead(workload: Chain | Graph, simulation: Simulation | None) -> float |
     """Against the store-all of `workload` itself, whatever variants were run."""
     if simulation is None:
         return None
-    return simulation.makespan_s / workload.store_all_s - 1.0 if workload.store_all_s else 0.0
+    if not workload.store_all_s:
+        return 0.0
+    overhead = simulation.makespan_s / workload.store_all_s - 1.0
+    # The engine adds the same times in another order: a rounding below zero is none.
+    return 0.0 if -1e-9 < overhead < 0.0 else overhead
 
 
 def _gap(simulation: Simulation | None, lower_bound_s: float) -> float | None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from schedsim.errors import InvalidScheduleError, SchedsimError
 from schedsim.files import workload_hash
+from schedsim.offloading import Offloading
 from schedsim.plans import Plan
 from schedsim.units import format_bytes
 
@@ -33,12 +34,13 @@ def captured_for(
     if plan.schedule is None:
         raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
     guess = "block" if {"F0", "B0"} & set(plan.schedule.names) else "op"
+    level = str(plan.options.get("level", guess))
     settings = replace(
         settings,
-        level=str(plan.options.get("level", guess)),
+        level=level,
         chunk=plan.options.get("chunk"),
         accumulate=int(plan.options.get("accumulate", 1)),
-        **_links(plan),
+        **_links(plan, level),
     )
     captured = capture_step(model, inputs, keywords, settings)
     # The same optimizer state and the like beside it as were counted when it was planned.
@@ -47,8 +49,11 @@ def captured_for(
     return captured, settings
 
 
-def _links(plan: Plan) -> dict[str, Any]:
+def _links(plan: Plan, level: str) -> dict[str, Any]:
+    # Blocks planned with a link count their input as static, whether anything is copied or not.
     offloading = offloading_of(plan)
+    if level == "block":
+        offloading = Offloading.from_options(plan.options)
     if offloading is None:
         return {"offload": None}
     return {"offload": (offloading.d2h, offloading.h2d), "host_bytes": offloading.host_bytes}

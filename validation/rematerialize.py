@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.files import load
-from schedsim.offloading import refuse_copies
+from schedsim.offloading import refuse_levels
 from schedsim.plans import Plan
 
 from .belonging import captured_for
@@ -167,7 +168,7 @@ def apply(
         raise SchedsimError(
             f"{plan} holds a {found.kind}, not a plan", hint="schedsim plan -o FILE"
         )
-    refuse_copies(found, "a real model")
+    refuse_levels(found, "a real model")
     arguments, keywords = _unpacked(model, inputs, device)
     settings = Settings(budget=found.budget_bytes, loss=loss)
     captured, settings = captured_for(found, model, arguments, keywords, settings)
@@ -187,15 +188,22 @@ def ways(
     planner: str = "auto",
     time_limit_s: float = 10.0,
     extra_bytes: int = 0,
+    offload: Any = None,
+    host_bytes: int | str | None = None,
 ) -> list[Way]:
-    """The ways to make a step fit, recomputation, chunks and micro-batches, with their prices.
+    """The ways to make a step fit, with their prices.
 
-    Nothing is switched on: `rematerialize` does what its `chunk` and `accumulate` allow.
+    Recomputation, chunks, micro-batches, and copies to host memory where a link is given.
+
+    Nothing is switched on: `rematerialize` does what its `chunk`, `accumulate` and `offload`
+    allow.
 
     Parameters
     ----------
     model, inputs, budget, loss, optimizer, level, planner, time_limit_s, extra_bytes
         As of `rematerialize`.
+    offload, host_bytes
+        The link and the host memory, as of `rematerialize`; such ways are of the block level.
 
     Returns
     -------
@@ -225,9 +233,11 @@ def ways(
         planner=planner,
         time_limit_s=time_limit_s,
         extra_bytes=extra_bytes,
+        offload=offload,
+        host_bytes=host_bytes,
     )
     arguments, keywords = _unpacked(model, inputs, None)
-    first = capture_step(model, arguments, keywords, settings)
+    first = capture_step(model, arguments, keywords, replace(settings, offload=None))
     budget_bytes, _ = resolved_budget(settings, first, model, (arguments, keywords))
     return price(model, arguments, keywords, settings, budget_bytes, first)
 

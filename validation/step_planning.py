@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from schedsim.algorithms import get_planner
 from torch import Tensor, nn
 
 from schedsim.api import try_plan
@@ -351,16 +352,13 @@ def _by_block(
     finally:
         handle.remove()
     times.keep(captured.workload)
+    if settings.offload:
+        captured = captured.with_input_held
     static = captured.workload.static_bytes
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     if settings.keep_gradients and several:
         added += state.gradients_bytes  # the caller's, besides those of the micro-batches
     workload = replace(captured.workload, static_bytes=static + added)
-    if settings.offload and isinstance(workload, Chain):
-        # The caller holds the input: a copy of it would free nothing.
-        held = workload.input_bytes
-        workload = replace(workload, input_bytes=0, static_bytes=workload.static_bytes + held)
-        static += held
     # The inputs of the capture are not needed to run another step.
     slim = replace(captured, workload=workload, inputs=(), keywords={})
     output_class = own.output_class if settings.loss is None else None
@@ -381,10 +379,12 @@ def plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings)
     options = dict(settings.options)
     if settings.offload:
         return _plan_copies(captured, budget_bytes, settings, options)
-    if settings.planner in ("auto", "local_search"):
+    # A way without copies, priced beside one with them.
+    planner = "auto" if get_planner(settings.planner).needs_link else settings.planner
+    if planner in ("auto", "local_search"):
         options.setdefault("time_limit_s", settings.time_limit_s)
-    plan = try_plan(captured.workload, budget_bytes, settings.planner, **options)
-    return _beside_states(captured, plan, budget_bytes, settings.planner, options)
+    plan = try_plan(captured.workload, budget_bytes, planner, **options)
+    return _beside_states(captured, plan, budget_bytes, planner, options)
 
 
 def _beside_states(

@@ -228,6 +228,8 @@ class _Watch:
         if run.kind == "F":
             self.tracker.add(step.values[run.index + 1], "activations")
             self.tracker.label_fresh("bundles")
+        elif run.moves is not None:
+            self.tracker.label_fresh("activations" if run.moves[0] == "a" else "bundles")
         else:
             self.tracker.add(list(step.gradients.values()), "gradients")
             self.tracker.label_fresh("static")  # the scalar loss, and what it is given

@@ -91,11 +91,13 @@ def capture_target(
     meter: str | None = None,
     remeasure: bool = False,
     rounds: int = 7,
+    movable: bool = False,
 ) -> CapturedChain | CapturedGraph:
     """`target` as a chain of blocks or a graph of ops, with times and workspaces measured.
 
     Times are taken from earlier measurements on this machine where there are any; `remeasure`
-    measures them again.
+    measures them again. `movable`: for plans that copy blocks to the host, which the input, held by
+    the caller, is no part of.
     """
     if level == "op":
         from .costs import measured_costs
@@ -114,10 +116,11 @@ def capture_target(
         meter=meter,
         rounds=rounds,
         known_times=times.find,
+        movable=movable,
     )
     if rounds:
         times.keep(found.workload)
-    return found
+    return found.with_input_held if movable else found
 
 
 def _graph_of(target: Target, kernels: str = "native") -> CapturedGraph:
@@ -171,18 +174,21 @@ def read_target(
     meter: str | None = None,
     remeasure: bool = False,
     rounds: int = 7,
+    movable: bool = False,
 ) -> Read:
     """The target that `text` names, captured at `level` for `device`.
 
     ``cpu`` and ``cuda`` are measured. At the op level, any device of
     `schedsim.workloads.devices` may be named: the model is then never allocated, and times are
-    rooflines.
+    rooflines. `movable` is as of `capture_target`.
     """
     level = level or "block"
     if device is not None and device.partition(":")[0] not in ("cpu", "cuda"):
         return _for_a_device_elsewhere(text, level, device)
     target = load_target(text, device)
-    captured = capture_target(target, level, meter=meter, remeasure=remeasure, rounds=rounds)
+    captured = capture_target(
+        target, level, meter=meter, remeasure=remeasure, rounds=rounds, movable=movable
+    )
     workload = workload_of(captured)
     size = f"{workload.num_stages} stages" if isinstance(workload, Chain) else _ops(workload)
     lines = [f"{text} by {level}: {size}, on {device_name(target.device)}"]

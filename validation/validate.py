@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from schedsim.offloading import Offloading
+from schedsim.queues import HOST
 from schedsim.schedule import Schedule
 from schedsim.simulator import Simulation, simulate
 
@@ -22,6 +24,7 @@ from .steps import PLAIN, Steps
 from .targets import Target, workload_of
 
 SCHEMA = "schedsim.validation/1"
+UNLIMITED_BYTES = 2**53 - 1
 STORE_ALL, SCHEDULE = "store-all", "schedule"
 
 PEAK_TOLERANCE = {"storage": (1e-3, 2**16), "allocator": (5e-3, 2**16), "cuda": (1e-2, 2**20)}
@@ -98,6 +101,8 @@ def validate(
     budget_bytes: int | None = None,
     rounds: int = 7,
     seed: int = 0,
+    offloading: Offloading | None = None,
+    planned_bytes: int | None = None,
 ) -> Report:
     """Run `schedule` on the model of `target` and compare with the simulation.
 
@@ -113,6 +118,9 @@ def validate(
         Must not be passed by the measured peak.
     rounds
         Of timing; 0 leaves the times out.
+    offloading, planned_bytes
+        Of a schedule with copies: its link, and the device memory within which it was planned, by
+        default `budget_bytes`. The host's memory is compared too.
 
     Returns
     -------
@@ -136,9 +144,17 @@ def validate(
     True
     """
     workload = workload_of(captured)
-    simulation = simulate(workload, schedule)
     everything = Schedule.store_all(workload)
-    steps = Steps(target, captured, {STORE_ALL: everything, SCHEDULE: schedule}, seed=seed)
+    steps = Steps(target, captured, {STORE_ALL: everything}, seed=seed)
+    if offloading is None or not isinstance(captured, CapturedChain):
+        simulation = simulate(workload, schedule)
+        steps.modules[SCHEDULE] = captured.module(schedule)
+    else:
+        within = planned_bytes if planned_bytes is not None else budget_bytes
+        within = UNLIMITED_BYTES if within is None else within
+        simulation = offloading.simulate(workload, schedule, within)
+        graph = offloading.graph(workload, schedule)
+        steps.modules[SCHEDULE] = captured.module(schedule, graph, offloading.capacities(within))
     report = Report(
         name=target.name,
         level="block" if isinstance(captured, CapturedChain) else "op",
@@ -221,6 +237,10 @@ def meter_of(captured: CapturedChain | CapturedGraph, device: torch.device) -> s
 
 def _compare_memory(steps: Steps, simulation: Simulation, report: Report) -> None:
     measured = report.measured
+    module = steps.modules[SCHEDULE]
+    # With copies, runs are queued in the order of their starts, not in that of the schedule.
+    by_starts = bool(getattr(module, "mover", None))
+    run_names = module.run_names if by_starts else simulation.schedule.names
     report.predicted["peak_bytes"] = simulation.peak_bytes
     report.predicted["peak_op"] = simulation.peak_op
     report.predicted["by_kind"] = predicted_kinds(simulation)
@@ -233,7 +253,7 @@ def _compare_memory(steps: Steps, simulation: Simulation, report: Report) -> Non
     peak = steps.peak(SCHEDULE)
     total = peak.total_bytes
     if peak.at_run is not None:
-        measured["peak_op"] = simulation.schedule.names[peak.at_run]
+        measured["peak_op"] = run_names[peak.at_run]
     if peak.by_kind:
         measured["by_kind"] = peak.by_kind
     for name in ("allocated_bytes", "reserved_bytes"):
@@ -246,11 +266,16 @@ def _compare_memory(steps: Steps, simulation: Simulation, report: Report) -> Non
         total = measured[f"{meter}_peak_bytes"]
     measured["peak_bytes"] = total
     report.timeline = {
-        "op": simulation.schedule.names,
-        "predicted_bytes": [int(size) for size in simulation.memory_bytes],
+        "op": run_names,
+        "predicted_bytes": _in_order(simulation, run_names),
         "measured_bytes": peak.run_bytes,
     }
     report.checks.append(check_peak(total, simulation.peak_bytes, meter))
+    if by_starts:
+        check = check_host(module.mover.pool.peak_bytes, simulation.peak_by_pool.get(HOST, 0))
+        report.predicted["host_peak_bytes"] = simulation.peak_by_pool.get(HOST, 0)
+        measured["host_peak_bytes"] = module.mover.pool.peak_bytes
+        report.checks.append(check)
     if report.budget_bytes is not None:
         says = f"measured {total:,} bytes of {report.budget_bytes:,}"
         report.checks.append(Check("budget", total <= report.budget_bytes, says))
@@ -267,12 +292,29 @@ def check_peak(measured_bytes: int, predicted_bytes: int, meter: str) -> Check:
     return Check("peak", abs(gap) <= share * predicted_bytes + absolute, says)
 
 
+def check_host(measured_bytes: int, predicted_bytes: int) -> Check:
+    """Whether as much host memory was in use as predicted: buffers have the sizes of storages."""
+    says = f"measured {measured_bytes:,} bytes, predicted {predicted_bytes:,}"
+    return Check("host peak", measured_bytes == predicted_bytes, says)
+
+
+def _in_order(simulation: Simulation, run_names: list[str]) -> list[int]:
+    """Predicted bytes of each run, in the order of `run_names`; those of an op keep theirs."""
+    found: dict[str, list[int]] = {}
+    for name, size in zip(simulation.schedule.names, simulation.memory_bytes.tolist(), strict=True):
+        found.setdefault(name, []).append(int(size))
+    queues = {name: iter(sizes) for name, sizes in found.items()}
+    return [next(queues[name]) for name in run_names]
+
+
 def predicted_kinds(simulation: Simulation) -> dict[str, int]:
     """Bytes at the peak by what they are: of blocks, activations, bundles and gradients."""
     kinds = simulation.by_category()
     names = {"a": "activations", "r": "bundles", "d": "gradients"}
     found = {"static": kinds["static"]}
     for tensor in simulation.live_tensors():
+        if tensor.name.endswith("@host"):
+            continue  # in another memory
         kind = names.get(tensor.name[:1], "tensors") if tensor.name[1:2].isdigit() else "tensors"
         kind = "static" if tensor.name == "a0" else kind  # the inputs are the caller's
         found[kind] = found.get(kind, 0) + tensor.size_bytes
@@ -292,6 +334,9 @@ def _compare_times(steps: Steps, simulation: Simulation, report: Report, rounds:
     report.predicted["makespan_s"] = simulation.makespan_s
     if STORE_ALL not in times:
         report.notes.append("store-all runs out of memory: overhead not measured")
+        return
+    if getattr(steps.modules[SCHEDULE], "mover", None) and steps.device.type == "cpu":
+        report.notes.append("on the CPU, copies run between the ops: overhead not compared")
         return
     found = ratio(times[SCHEDULE], times[STORE_ALL])
     measured["overhead"] = found.median_s - 1.0

@@ -79,8 +79,8 @@ def command(
     if budget_bytes is None:
         raise click.UsageError("Missing option '--mem'.", click.get_current_context())
     limit_s = 10.0 if time_limit_s is None else time_limit_s
-    loaded = source.read()
     link = take_link(more)
+    loaded = source.read(movable=bool(link))
     names = comparable(loaded.workload, link=bool(link))
     if planners:
         names = [n.strip() for n in planners.split(",")]

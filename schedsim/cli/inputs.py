@@ -180,8 +180,11 @@ class Source:
             words += [flags[field]] if value is True else [flags[field], text]
         return shlex.join(words)
 
-    def read(self, *, plan: bool = False) -> Loaded:
-        """The workload, its assumptions, and the plan among the files where one is allowed."""
+    def read(self, *, plan: bool = False, movable: bool = False) -> Loaded:
+        """The workload, its assumptions, and the plan among the files where one is allowed.
+
+        `movable`: for a plan with a link, as of a plan among the files that has one.
+        """
         from ..plans import Plan
         from ..variants import resolve
 
@@ -193,15 +196,19 @@ class Source:
             raise SchedsimError(
                 f"--level {self.level} is of a model", hint="a formula takes --granularity"
             )
+        # Plans first: a model is captured as they count it.
+        items = {name: _load(name) for name in self.files if self.is_model and not is_target(name)}
+        movable |= any(isinstance(item, Plan) and has_link(item) for item in items.values())
         for name in self.files:
             if is_target(name) and workload is None:
                 need_torch()
                 from ..validation.targets import read_target
 
-                built = read_target(name, level=self.level, device=self.options["device"])
+                where = self.options["device"]
+                built = read_target(name, level=self.level, device=where, movable=movable)
                 workload, lines, origin = built.workload, built.lines, built.origin
                 continue
-            item = _load(name)
+            item = items[name] if name in items else _load(name)
             if isinstance(item, Plan):
                 if not plan:
                     raise SchedsimError(
@@ -289,6 +296,11 @@ def need_torch() -> None:
         raise MissingDependencyError(
             "models need torch, which is not installed", hint="pip install 'schedsim[torch]'"
         )
+
+
+def has_link(plan: Plan) -> bool:
+    """Whether `plan` was made with a link to host memory."""
+    return plan.options.get("link") is not None
 
 
 def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -> None:

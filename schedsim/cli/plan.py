@@ -135,14 +135,10 @@ def command(
 
         return show_maximum(source, budget_bytes, planner, options, maximize, as_json, output)
     if accumulate is not None or chunk is not None or price_all:
-        if link:
-            raise SchedsimError(
-                "--link is given with --accumulate, --chunk or --ways",
-                hint="real models do not offload: leave --link out",
-            )
         given = read_accumulate(accumulate), read_chunk(chunk), price_all
-        return _plan_ways(source, budget_bytes, planner, options, given, as_json, output)
-    loaded = source.read()
+        own = {name: value for name, value in options.items() if name not in link}
+        return _plan_ways(source, budget_bytes, planner, own, link, given, as_json, output)
+    loaded = source.read(movable=bool(link))
     levels = take_levels(texts, planner, loaded.workload)
     options |= levels
     with working(f"planning with {planner}"):
@@ -201,6 +197,7 @@ def _plan_ways(
     budget_bytes: int,
     planner: str,
     options: dict[str, Any],
+    link: dict[str, Any],
     given: tuple[int | str | None, Any, bool],
     as_json: bool,
     output: str | None,
@@ -216,6 +213,10 @@ def _plan_ways(
     need_torch()
     from ..validation.ways.commands import plan_target
 
+    offload = None
+    if link:
+        over = Offloading.over(link["link"], latency_s=link.get("host_latency_s"))
+        offload = (over.d2h, over.h2d)
     with working("capturing and planning each way"):
         outcome = plan_target(
             source.files[0],
@@ -226,6 +227,8 @@ def _plan_ways(
             options=options,
             chunk=chunk,
             accumulate=accumulate,
+            offload=offload,
+            host_bytes=link.get("host_bytes"),
             price_all=price_all,
         )
     if output is not None:

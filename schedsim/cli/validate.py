@@ -10,7 +10,7 @@ import click
 from ..api import try_plan
 from ..errors import SchedsimError
 from ..files import load, write_atomically
-from ..offloading import refuse_copies
+from ..offloading import Offloading, refuse_copies, refuse_levels
 from ..plans import Plan
 from ..schedule import Schedule
 from ..units import format_bytes, format_bytes_short, format_seconds
@@ -18,6 +18,7 @@ from .app import NO, YES
 from .inputs import (
     budget_option,
     check_plan,
+    has_link,
     is_target,
     json_option,
     need_torch,
@@ -87,9 +88,14 @@ def command(
 
     check_device(device)
     with working("capturing the model"):
-        read = read_target(target, level=level, device=device, meter=meter)
+        movable = plan is not None and has_link(plan)
+        read = read_target(target, level=level, device=device, meter=meter, movable=movable)
+    offloading = None
     if plan is not None:
-        refuse_copies(plan, "a real model")
+        refuse_levels(plan, "a real model")
+        offloading = Offloading.from_options(plan.options)
+        if level != "block":
+            refuse_copies(plan, "the op level")
         check_plan(plan, read.workload, measured=True)
     elif budget_bytes is not None:
         planner = "auto" if read.workload.kind == "chain" else "store_all"
@@ -98,7 +104,14 @@ def command(
     budget = budget_bytes if budget_bytes is not None or plan is None else plan.budget_bytes
     with working("running it"):
         report = validate(
-            read.target, read.captured, schedule, budget_bytes=budget, rounds=rounds, seed=seed
+            read.target,
+            read.captured,
+            schedule,
+            budget_bytes=budget,
+            rounds=rounds,
+            seed=seed,
+            offloading=offloading,
+            planned_bytes=plan.budget_bytes if plan is not None else None,
         )
     if output is not None:
         write_atomically(output, json.dumps(report.to_dict(), indent=1) + "\n")
@@ -131,6 +144,9 @@ def _show(report: Report) -> None:
         rows.append((f"  {kind}", format_bytes_short(pair[0]), format_bytes_short(pair[1])))
     if "peak_op" in measured:
         rows.append(("  at", predicted["peak_op"], measured["peak_op"]))
+    if "host_peak_bytes" in measured:
+        sizes = (predicted["host_peak_bytes"], measured["host_peak_bytes"])
+        rows.append(("host peak", _bytes(sizes[0]), _bytes(sizes[1])))
     if "overhead" in measured:
         rows.append(("overhead", percent(predicted["overhead"]), percent(measured["overhead"])))
     print_table(("", "predicted", "measured"), rows)

@@ -97,6 +97,21 @@ class CapturedChain:
         return ScheduledModule(self.model, self.layout, program)
 
     @property
+    def with_input_held(self) -> CapturedChain:
+        """The same with the input counted as static: the caller holds it, so that a copy of it
+        to the host would free nothing."""
+        workload = self.workload
+        static_bytes = workload.static_bytes
+        if isinstance(workload, Chain):
+            static_bytes += workload.input_bytes
+            held: Chain | Graph = replace(workload, input_bytes=0, static_bytes=static_bytes)
+        else:
+            static_bytes += sum(workload.inputs.values())
+            nothing = dict.fromkeys(workload.inputs, 0)
+            held = replace(workload, inputs=nothing, static_bytes=static_bytes)
+        return replace(self, workload=held)
+
+    @property
     def static_tensors(self) -> list[Tensor]:
         """Parameters, buffers and the loss's own tensors."""
         return static_tensors(self.model, self.layout.loss)

@@ -11,7 +11,8 @@ from torch import nn
 
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.plans import Plan
-from schedsim.units import format_bytes, format_seconds
+from schedsim.queues import HOST
+from schedsim.units import format_bytes, format_bytes_short, format_seconds
 
 from .chunk import auto_chunks, read_chunks
 from .microbatch import batch_size, check_splits
@@ -46,7 +47,7 @@ class Way:
     same_bits
         Whether its gradients are those of the plain step to the bit; else within rounding.
     note
-        Why it is refused, or the least budget.
+        Why it is refused, or the least budget; of copies, the host memory that they take.
     """
 
     chunks: Mapping[str, int]
@@ -126,7 +127,12 @@ def wanted(settings: Settings) -> bool:
 
 
 def candidates(
-    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], settings: Settings
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    settings: Settings,
+    *,
+    price_all: bool = False,
 ) -> tuple[list[Asked], list[Way]]:
     """What to plan, as (chunks, micro-batches, offload), and the ways that cannot be."""
     refused: list[Way] = []
@@ -158,7 +164,7 @@ def candidates(
         check_splits(model)
         counts = [int(settings.accumulate)]
     copies = [False, True] if settings.offload else [False]
-    if settings.offload and settings.level == "auto":
+    if settings.offload and settings.level == "auto" and not price_all:
         copies = [True]  # of blocks; the others would be op by op
     found_all = []
     for picked in itertools.product(*pieces):
@@ -199,7 +205,7 @@ def choose(
     asked, refused = candidates(model, inputs, keywords, settings)
     allowed = len(asked)
     if price_all:
-        others, refused = candidates(model, inputs, keywords, _everything(settings))
+        others, refused = candidates(model, inputs, keywords, _everything(settings), price_all=True)
         asked += [way for way in others if way not in asked]
     steps = _captured(model, inputs, keywords, settings, asked, first, refused)
     mine = asked[:allowed]
@@ -239,7 +245,7 @@ def price(
 ) -> list[Way]:
     """All ways, planned; none is chosen, and none need fit."""
     settings = _everything(settings)
-    asked, refused = candidates(model, inputs, keywords, settings)
+    asked, refused = candidates(model, inputs, keywords, settings, price_all=True)
     steps = _captured(model, inputs, keywords, settings, asked, first, refused)
     steps.sort(key=lambda step: step.least_s)
     return [*(_priced(step, budget_bytes, True).way for step in steps), *refused]
@@ -324,7 +330,7 @@ def _captured(
 
 
 def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
-    from ..step_planning import plan_captured
+    from ..step_planning import plan_captured, simulated
 
     plan = plan_captured(step.captured, budget_bytes, step.settings)
     if plan.schedule is None or plan.makespan_s is None:
@@ -332,5 +338,9 @@ def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
         note = f"least budget {format_bytes(least)}" if least else ""
         return _Priced(step, plan, step.way("does not fit", note=note))
     step_s = step.captured.num_parts * plan.makespan_s
-    status = "fits" if allowed else "fits, not allowed"
-    return _Priced(step, plan, step.way(status, step_s=step_s, peak_bytes=plan.peak_bytes))
+    status, note = "fits" if allowed else "fits, not allowed", ""
+    if step.asked[2]:
+        host_bytes = simulated(step.captured.workload, plan).peak_by_pool.get(HOST, 0)
+        note = f"{format_bytes_short(host_bytes)} on the host" if host_bytes else "copies nothing"
+    way = step.way(status, step_s=step_s, peak_bytes=plan.peak_bytes, note=note)
+    return _Priced(step, plan, way)

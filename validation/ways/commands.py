@@ -45,7 +45,8 @@ def plan_target(
     options: Mapping[str, Any] | None = None,
     chunk: Any = None,
     accumulate: int | str | None = None,
-    offload: bool | str | None = None,
+    offload: Any = None,
+    host_bytes: int | None = None,
     price_all: bool = False,
 ) -> Outcome:
     """The model that `text` names, planned within `budget` by the quickest way that is allowed.
@@ -70,6 +71,7 @@ def plan_target(
         chunk=chunk,
         accumulate=accumulate,
         offload=offload,
+        host_bytes=host_bytes,
     )
     model, inputs, keywords = target.model, target.inputs, dict(target.keywords)
     first = None

@@ -1,0 +1,160 @@
+"""Plans made with a link on the command line: applied in Python, validated, priced."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from schedsim.validation.steps import Steps  # noqa: E402
+from schedsim.validation.targets import capture_target, load_target  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+from schedsim.cli.app import run as main  # noqa: E402
+
+FILE = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(0)
+    blocks = (nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+              for _ in range(6))
+    return nn.Sequential(*blocks), (torch.randn(512, 64), torch.randn(512, 64)), LOSS
+
+LOSS = nn.functional.mse_loss
+"""
+GPT = "model:gpt2,layers=3,hidden=32,heads=2,vocab=97,seq=32,batch=8,dropout=0.1"
+UNET = "model:unet,levels=2,width=4,image=64,batch=2"
+QUICK = ["--link", "10TB/s", "--time-limit", "1"]
+
+
+@pytest.fixture
+def line(tmp_path, monkeypatch):
+    """The target's text: a line of blocks in a file."""
+    (tmp_path / "a_line.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    yield "a_line.py:build"
+    sys.modules.pop("a_line", None)
+
+
+def printed(capsys, *call):
+    """The JSON that a call prints."""
+    assert main([*call, "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def gradients(model, step):
+    """Loss and gradients of a step from a fixed start."""
+    model.zero_grad(set_to_none=False)
+    torch.manual_seed(3)
+    loss = step()
+    loss.backward()
+    return [loss.detach(), *(p.grad.clone() for p in model.parameters())]
+
+
+def planned(capsys, text, share, *more):
+    """A plan of `text` within `share` of its store-all peak, in plan.json."""
+    most = printed(capsys, "plan", text, "--mem", "1GB", *more)["peak_bytes"]
+    call = ("plan", text, "--mem", str(int(share * most)), *QUICK, *more)
+    return printed(capsys, *call, "-o", "plan.json")
+
+
+@pytest.mark.parametrize("share", [0.55, 0.7])
+@pytest.mark.parametrize("which", ["line", "gpt"])
+def test_a_plan_with_a_link_trains_and_its_memory_is_as_predicted(line, which, share, capsys):
+    text = line if which == "line" else GPT
+    plan = planned(capsys, text, share)
+    assert any(name.startswith("h2d:") for name in plan["schedule"])
+    assert not any(name.endswith(":a0") for name in plan["schedule"])  # the caller holds it
+    target = load_target(text, "cpu")
+    model, inputs, loss = target.model, target.inputs, target.loss
+    plain = Steps(target, capture_target(target, rounds=0), {})
+    expected = gradients(model, lambda: plain.modules["plain"](*inputs, **target.keywords))
+    module = schedsim.apply(model, "plan.json", inputs or dict(target.keywords), loss)
+    assert all(
+        map(torch.equal, expected, gradients(model, lambda: module(*inputs, **target.keywords)))
+    )
+    assert module.run_counts == {
+        name: plan["schedule"].count(name) for name in set(plan["schedule"])
+    }
+    report = printed(capsys, "validate", text, "plan.json", "--rounds", "0")
+    assert report["holds"]
+    mine, its = report["predicted"], report["measured"]
+    assert mine["peak_bytes"] == plan["peak_bytes"]
+    assert abs(its["peak_bytes"] - mine["peak_bytes"]) <= 5056 * 4  # random states of dropout
+    assert its["peak_bytes"] <= plan["budget_bytes"] + 5056 * 4
+    assert its["host_peak_bytes"] == mine["host_peak_bytes"] > 0
+    assert module._last.module.mover.pool.peak_bytes == mine["host_peak_bytes"]
+    # Two steps of an optimizer, then the same again.
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        module(*inputs, **target.keywords).backward()
+        optimizer.step()
+    assert module._last.module.mover.pool.used_bytes == 0
+
+
+def test_blocks_that_are_no_line_copy_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plan = planned(capsys, UNET, 0.8)
+    assert any(name.startswith("h2d:") for name in plan["schedule"])
+    target = load_target(UNET, "cpu")
+    schedsim.apply(target.model, "plan.json", target.inputs, target.loss)
+    report = printed(capsys, "validate", UNET, "plan.json", "--rounds", "0")
+    assert report["holds"]
+    assert report["measured"]["host_peak_bytes"] == report["predicted"]["host_peak_bytes"] > 0
+
+
+def test_a_plan_with_a_link_that_copies_nothing_is_applied(line, capsys):
+    plan = planned(capsys, line, 1.0)
+    assert not any(":" in name for name in plan["schedule"])
+    target = load_target(line, "cpu")
+    module = schedsim.apply(target.model, "plan.json", target.inputs, target.loss)
+    module(*target.inputs).backward()
+    assert printed(capsys, "validate", line, "plan.json", "--rounds", "0")["holds"]
+
+
+def test_a_plan_with_a_link_is_replayed_on_the_model(line, capsys):
+    plan = planned(capsys, line, 0.6)
+    assert main(["simulate", line, "plan.json"]) == 0
+    assert f"{len(plan['schedule'])}, " in capsys.readouterr().out
+
+
+def test_ops_are_refused_by_their_level(line, capsys):
+    plan = planned(capsys, line, 0.7, "--level", "op")
+    assert any(name.startswith("h2d:") for name in plan["schedule"])
+    target = load_target(line, "cpu")
+    with pytest.raises(schedsim.UnsupportedError, match="of the block level"):
+        schedsim.apply(target.model, "plan.json", target.inputs, target.loss)
+    assert main(["validate", line, "plan.json", "--level", "op", "--rounds", "0"]) == 2
+    assert "the op level takes no plan that offloads" in capsys.readouterr().err
+
+
+def test_ways_price_copies_where_there_is_a_link(line, capsys):
+    most = printed(capsys, "plan", line, "--mem", "1GB")["peak_bytes"]
+    call = ("plan", line, "--mem", str(int(0.6 * most)), "--ways", "--accumulate", "2")
+    assert not any(way["offload"] for way in printed(capsys, *call)["ways"])
+    call = ("plan", line, "--mem", str(int(0.6 * most)), "--ways", *QUICK)
+    found = printed(capsys, *call, "-o", "plan.json")
+    ways = {way["name"]: way for way in found["ways"]}
+    assert {"recompute alone", "offload", "4 micro-batches", "4 micro-batches, offload"} <= {*ways}
+    copies = ways["offload"]
+    assert copies["status"] == "chosen"
+    assert (copies["peak_bytes"], copies["step_s"]) == (found["peak_bytes"], found["makespan_s"])
+    assert copies["same_bits"]
+    assert copies["note"].endswith("on the host")
+    alone = ways["recompute alone"]
+    assert alone["status"] == "does not fit" or alone["step_s"] >= copies["step_s"]
+    target = load_target(line, "cpu")
+    model, inputs = target.model, target.inputs
+    schedsim.apply(model, "plan.json", inputs, target.loss)(*inputs).backward()
+    few = schedsim.ways(
+        model, inputs, int(0.6 * most), nn.functional.mse_loss, offload="10TB/s", time_limit_s=0.5
+    )
+    assert {way.offload for way in few} == {True, False}
+    assert all(way.peak_bytes for way in few if way.offload and way.status == "fits")
