@@ -24,7 +24,10 @@ from ._forward_part import forward_part
 Ints = NDArray[np.int64]
 
 MOST_CROSSING = 4
-"""Tensors that may cross a cut."""
+"""Tensors that may cross a cut of a line."""
+
+MOST_CARRIED = 16
+"""Tensors that may where that leaves blocks too large: skips that the line carries along."""
 
 MOST_BLOCKS = 200
 """Blocks are made larger until about so few are left: the programme over them is cubic."""
@@ -104,7 +107,7 @@ class BlockLine:
 def find_blocks(graph: Graph) -> BlockLine:
     """The line of blocks of `graph`; O(ops + tensors + reads).
 
-    Of the limits on crossing tensors up to `MOST_CROSSING` the least is taken under which no block
+    Of the limits on crossing tensors up to `MOST_CARRIED` the least is taken under which no block
     holds more than a quarter of the forward ops.
 
     Raises
@@ -133,11 +136,13 @@ def find_blocks(graph: Graph) -> BlockLine:
     weight = _covering(starts, ends, arrays.tensor_bytes[made], num_forward)
     least_ops = max(4, num_forward // MOST_BLOCKS)
     found: list[tuple[int, Ints]] = []
-    for most in range(1, MOST_CROSSING + 1):
+    for most in range(1, MOST_CARRIED + 1):
         fit = np.flatnonzero((count[:num_forward] <= most) & (lows <= highs)[:num_forward])
         cuts = _thinned(fit[fit > 0], weight, least_ops, num_forward)
         largest = int(np.diff(np.concatenate([[0], cuts, [num_forward]])).max())
-        found.append((largest, cuts))
+        # What is carried far costs everywhere: only where it parts the graph well.
+        if most <= MOST_CROSSING or largest <= num_forward // 2:
+            found.append((largest, cuts))
         if cuts.size >= 2 and largest <= max(24, num_forward // 4):
             break
     cuts = min(found, key=lambda pair: pair[0])[1]
@@ -178,7 +183,7 @@ def _period_cuts(kinds: Ints) -> Ints:
 
 def _no_line(graph: Graph, num_blocks: int) -> UnsupportedError:
     return UnsupportedError(
-        f"{graph.name!r} is no line of blocks: cuts that at most {MOST_CROSSING} tensors cross"
+        f"{graph.name!r} is no line of blocks: cuts that at most {MOST_CARRIED} tensors cross"
         f" leave {num_blocks} of them",
         hint="--planner local_search takes any graph",
     )

@@ -140,3 +140,43 @@ def check_against_oracle(
             assert plan.makespan_s <= best.makespan_s * (1 + 1e-9)
     if not best.feasible and best.min_feasible_bytes and plan.min_feasible_bytes:
         assert best.min_feasible_bytes <= plan.min_feasible_bytes
+
+
+def deep_unet(levels: int, width: int) -> Graph:
+    """A training step of a U-Net: `width` ops a level down and up, a skip from each to its mirror.
+
+    Sizes halve with every level; a backward op reads the gradients of its op's output, its output
+    and what the op read.
+    """
+    size = 1 << (levels + 6)
+    forward: list[tuple[str, tuple[str, ...], int, float]] = []
+    source, skips = "in", []
+
+    def add(name: str, reads: tuple[str, ...], size_bytes: int, time_s: float) -> str:
+        forward.append((name, reads, size_bytes, time_s))
+        return name
+
+    for level in range(levels):
+        for k in range(width):
+            source = add(f"d{level}.{k}", (source,), size >> level, 1.0 + (7 * k + level) % 5)
+        skips.append(source)
+    for k in range(width):
+        source = add(f"m.{k}", (source,), size >> levels, 1.0)
+    for level in reversed(range(levels)):
+        source = add(f"u{level}.0", (source, skips[level]), size >> level, 2.0)
+        for k in range(1, width):
+            source = add(f"u{level}.{k}", (source,), size >> level, 1.0 + (3 * k + level) % 4)
+    sizes = {name: size_bytes for name, _, size_bytes, _ in forward}
+    ops = [Op(name, "forward", t, 0, reads, {name: s}) for name, reads, s, t in forward]
+    ops.append(Op("loss", "loss", reads=(source,), writes={f"g.{source}.0": sizes[source]}))
+    gradients = {source: [f"g.{source}.0"]}
+    for name, reads, _, time_s in reversed(forward):
+        written = {}
+        for tensor in reads:
+            if tensor != "in":
+                known = gradients.setdefault(tensor, [])
+                known.append(f"g.{tensor}.{len(known)}")
+                written[known[-1]] = sizes[tensor]
+        needed = tuple(dict.fromkeys([*gradients[name], *reads, name]))
+        ops.append(Op(f"b.{name}", "backward", 2 * time_s, 0, needed, written))
+    return Graph("unet", tuple(ops), {"in": size})

@@ -17,10 +17,15 @@ from schedsim.algorithms.graphs._block_recurrence import (
     solve_rows,
     trace_rows,
 )
-from schedsim.algorithms.graphs._blocks import REST, find_blocks
+from schedsim.algorithms.graphs._blocks import MOST_CROSSING, REST, find_blocks
 from schedsim.algorithms.graphs.chen_articulation import chen_articulation
 from schedsim.algorithms.graphs.hierarchical import hierarchical, plan_budgets, solved_line
-from training_graphs import check_graph_plan, random_training_graph, unit_training_chain
+from training_graphs import (
+    check_graph_plan,
+    deep_unet,
+    random_training_graph,
+    unit_training_chain,
+)
 
 import schedsim
 from schedsim import Graph, Op, Schedule, UnsupportedError, simulate
@@ -105,12 +110,27 @@ def test_a_graph_that_is_no_line_is_refused():
     wide = [Op("f0", writes={"x0": 1})]
     wide += [
         Op(f"f{i}", reads=tuple(f"x{j}" for j in range(i)), writes={f"x{i}": 1})
-        for i in range(1, 20)
+        for i in range(1, 40)
     ]
-    graph = Graph("wide", (*wide, Op("b", "backward", reads=("x19",), time_s=1)))
+    graph = Graph("wide", (*wide, Op("b", "backward", reads=("x39",), time_s=1)))
     with pytest.raises(UnsupportedError, match="no line of blocks") as error:
         hierarchical(graph, 5)
     assert "local_search" in error.value.hint
+
+
+def test_skips_are_carried_along_the_line():
+    """A U-Net of eight levels: more tensors cross its middle than a line has, and it is one."""
+    graph = deep_unet(8, 6)
+    line = find_blocks(graph)
+    assert max(block.inputs.size for block in line.blocks) > MOST_CROSSING
+    assert max(block.ops.size for block in line.blocks) < graph.num_ops // 3
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    for share in (0.7, 0.5, 0.35):
+        plan = hierarchical(graph, int(share * peak), time_limit_s=1.0)
+        assert plan.schedule is not None
+        replay = simulate(graph, plan.schedule)
+        assert replay.peak_bytes == plan.peak_bytes <= share * peak
+        assert plan.lower_bound_s <= replay.makespan_s < 1.2 * graph.store_all_s
 
 
 def test_the_schedule_of_a_block_runs_alone():
