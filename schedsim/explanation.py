@@ -10,6 +10,7 @@ import numpy as np
 
 from .edits import ScheduleEditor
 from .findings import Finding, find
+from .footprint import least_own_bytes
 from .graph import Graph, Op
 from .schedule import Schedule
 from .simulator import Simulation, simulate
@@ -186,7 +187,7 @@ def explain(workload: Chain | Graph, schedule: Schedule | None = None) -> Explan
     graph = workload.graph
     everything = simulate(workload, Schedule.store_all(workload))
     simulation = everything if schedule is None else simulate(workload, schedule)
-    own = [_own_bytes(graph, i) for i in range(graph.num_ops)]
+    own = least_own_bytes(graph).tolist()
     floor = max(range(graph.num_ops), key=own.__getitem__)
     peak = simulation.peak_bytes
     editor = ScheduleEditor(graph, simulation.schedule)
@@ -206,24 +207,6 @@ def explain(workload: Chain | Graph, schedule: Schedule | None = None) -> Explan
         keep=keep,
         findings=find(graph, simulation, everything, own, recompute, keep),
     )
-
-
-def _own_bytes(graph: Graph, index: int) -> int:
-    """Bytes that any run of an op takes: inputs, outputs that must be, workspace."""
-    op = graph.ops[index]
-    read = sum(_size(graph, name) for name in op.reads)
-    written = sum(size for name, size in op.writes.items() if name not in op.optional)
-    shared = sum(
-        min(op.writes[output], _size(graph, source))
-        for output, source in op.in_place.items()
-        if output not in op.optional
-    )
-    return read + written - shared + op.workspace_bytes
-
-
-def _size(graph: Graph, tensor: str) -> int:
-    producer = graph.producer(tensor)
-    return graph.inputs[tensor] if producer is None else graph.ops[producer].writes[tensor]
 
 
 def _alive(graph: Graph, simulation: Simulation, editor: ScheduleEditor) -> tuple[Alive, ...]:

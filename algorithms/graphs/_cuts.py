@@ -12,12 +12,14 @@ are the ancestors and the descendants of t, whose first runs lie on their sides 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from schedsim.footprint import least_own_bytes, own_bytes
 from schedsim.graph import Graph
 
 Bools = NDArray[np.bool_]
@@ -104,16 +106,10 @@ class CutTable:
                 room += shared
         return Cut(op, before, after, room, charged, given)
 
-    def least_own_bytes(self, op: int) -> int:
-        """Own bytes of any run of `op`, with all storage taken over that may be."""
-        arrays = self.graph.arrays
-        own = int(self.own_bytes[op])
-        for tensor in range(int(arrays.write_start[op]), int(arrays.write_start[op + 1])):
-            output = arrays.write_tensor[tensor]
-            source = arrays.tensor_takes_over[output]
-            if source >= 0 and not arrays.tensor_optional[output]:
-                own -= int(min(arrays.tensor_bytes[output], arrays.tensor_bytes[source]))
-        return own
+    @cached_property
+    def least_own_bytes(self) -> Ints:
+        """Own bytes of any run of each op, with all storage taken over that may be."""
+        return least_own_bytes(self.graph)
 
     def needed(self, after: Bools) -> Bools:
         """Tensors that an op in `after` reads, or that are results; shape ``(num_tensors,)``."""
@@ -121,24 +117,6 @@ class CutTable:
         needed = arrays.tensor_result.copy()
         needed[arrays.read_tensor[after[self.readers]]] = True
         return needed
-
-
-def own_bytes(graph: Graph) -> Ints:
-    """Inputs, outputs and workspace of a run, at the least, shape ``(num_ops,)``.
-
-    Optional outputs are not counted. Storage that is taken over is counted twice: whether it can be
-    depends on what is read later.
-    """
-    arrays = graph.arrays
-    readers = np.repeat(np.arange(graph.num_ops), np.diff(arrays.read_start))
-    own = np.minimum(arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
-    has_optional = np.zeros(graph.num_ops, dtype=np.bool_)
-    has_optional[arrays.tensor_producer[arrays.tensor_optional]] = True
-    own = np.where(has_optional, own, arrays.op_workspace_bytes)
-    np.add.at(own, readers, arrays.tensor_bytes[arrays.read_tensor])
-    solid = (arrays.tensor_producer >= 0) & ~arrays.tensor_optional
-    np.add.at(own, arrays.tensor_producer[solid], arrays.tensor_bytes[solid])
-    return own
 
 
 @njit(cache=True)

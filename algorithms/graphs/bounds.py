@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from schedsim.errors import SchedsimError
+from schedsim.footprint import own_bytes
 from schedsim.graph import Graph
 from schedsim.plans import ANY_SCHEDULE
 from schedsim.schedule import Schedule
 
 from ._cut_search import CutSearch
-from ._cuts import ORDERS, Order, own_bytes
+from ._cuts import ORDERS, Order
 
 FIXED_ORDER = "fixed order of first runs"
 """The schedules whose first runs come in the graph's order; repeated runs stand anywhere."""

@@ -106,7 +106,7 @@ def _cut_bound_s(
     num_tensors, producer = arrays.tensor_bytes.size, arrays.tensor_producer
     turns = np.arange(graph.num_ops)
     after = turns > op
-    room = table.budget_bytes - graph.static_bytes - table.least_own_bytes(op)
+    room = table.budget_bytes - graph.static_bytes - int(table.least_own_bytes[op])
     if room < 0:
         return math.inf
     own = np.zeros(num_tensors, dtype=np.bool_)

@@ -164,6 +164,17 @@ def test_the_floor_holds_for_every_schedule():
     assert explanation.floor_bytes <= least
 
 
+def test_the_floor_takes_the_smaller_of_two_workspaces():
+    """A forward that keeps its bundle may need less than one that keeps nothing."""
+    ops = (
+        Op("f", writes={"x": 4}, optional=("x",), workspace_bytes=50, saving_workspace_bytes=0),
+        Op("b", "backward", reads=("x",)),
+    )
+    explanation = explain(Graph("g", ops))
+    assert explanation.simulation.peak_bytes == 4
+    assert explanation.floor_bytes <= 4
+
+
 def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     """Text for people, one document with --json, the same document in a file."""
     monkeypatch.chdir(tmp_path)
