@@ -228,6 +228,16 @@ class Graph:
         """Index of the op that writes `tensor`, copies aside; ``None`` for a graph input."""
         return self._producers.get(tensor)
 
+    def stage_label(self, op_name: str) -> str:
+        """The name itself: the ops of a graph belong to no stage."""
+        return op_name
+
+    def size_of(self, tensor: str) -> int:
+        """Bytes of `tensor`; ``KeyError`` where there is none of that name."""
+        if tensor in self.inputs:
+            return self.inputs[tensor]
+        return self.ops[self._producers[tensor]].writes[tensor]
+
     def pool_of(self, tensor: str) -> str:
         """The memory pool where `tensor` lives; ``KeyError`` where there is none of that name."""
         if tensor in self.inputs:

@@ -104,8 +104,7 @@ class MemoryLevels:
             for tensor in _copied(schedule.op_names, (out, back), given):
                 if graph.pool_of(tensor) != DEVICE:
                     raise SchedsimError(f"{tensor} does not live on the device")
-                index = graph.producer(tensor)
-                size = graph.inputs[tensor] if index is None else graph.ops[index].writes[tensor]
+                size = graph.size_of(tensor)
                 there = f"{tensor}@{pool}"
                 copies += [
                     Op(

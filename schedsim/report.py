@@ -15,7 +15,13 @@ from .offloading import refuse_copies
 from .plans import Plan
 from .schedule import Schedule
 from .simulator import Simulation, simulate
-from .units import format_bytes, format_bytes_short, format_seconds
+from .units import (
+    format_bytes,
+    format_bytes_change,
+    format_bytes_short,
+    format_seconds,
+    format_seconds_change,
+)
 from .variants import VARIANT_KINDS, resolve
 
 if TYPE_CHECKING:
@@ -101,7 +107,7 @@ def report(workload: Chain | Graph, plan: Plan, assumptions: Sequence[str] = ())
     return template.render(
         title=f"{workload.name}: {format_bytes(plan.budget_bytes)}",
         assumptions=assumptions,
-        cards=_cards(plan, simulation, everything, _label(run, simulation.peak_op)),
+        cards=_cards(plan, simulation, everything, run.stage_label(simulation.peak_op)),
         variants=_variants(plan),
         findings=explanation.findings,
         tables=[_planners(plan), *_explained(run, explanation)],
@@ -120,10 +126,6 @@ def _scripts(resources: Any) -> str:
 
     folder = Path(bokeh.__file__).parent / "server" / "static" / "js"
     return f'<script type="text/javascript">{(folder / "bokeh.min.js").read_text()}</script>'
-
-
-def _label(workload: Chain | Graph, op_name: str) -> str:
-    return workload.stage_label(op_name) if isinstance(workload, Chain) else op_name
 
 
 def _percent(value: float) -> str:
@@ -165,9 +167,7 @@ def _planners(plan: Plan) -> _Table:
                 size(row.peak_bytes),
                 "" if row.overhead is None else _percent(row.overhead),
                 format_seconds(row.lower_bound_s),
-                ""
-                if row.min_feasible_bytes is None
-                else format_bytes_short(row.min_feasible_bytes),
+                size(row.min_feasible_bytes),
                 format_seconds(row.planning_s),
             )
         )
@@ -180,8 +180,8 @@ def _explained(workload: Chain | Graph, explanation: Explanation) -> list[_Table
         (
             tensor.name,
             tensor.category,
-            _label(workload, tensor.written_op),
-            "the end" if tensor.next_op is None else _label(workload, tensor.next_op),
+            workload.stage_label(tensor.written_op),
+            "the end" if tensor.next_op is None else workload.stage_label(tensor.next_op),
             format_bytes_short(tensor.size_bytes),
         )
         for tensor in explanation.alive[:ROWS]
@@ -203,11 +203,10 @@ def _explained(workload: Chain | Graph, explanation: Explanation) -> list[_Table
 
 
 def _change(workload: Chain | Graph, change: Change) -> tuple[str, ...]:
-    size, spent = change.peak_change_bytes, change.time_change_s
     return (
-        _label(workload, change.op_name),
+        workload.stage_label(change.op_name),
         ", ".join(change.tensors[:3]),
-        f"{'-' if size < 0 else '+'}{format_bytes_short(abs(size))}",
-        f"{'-' if spent < 0 else '+'}{format_seconds(abs(spent))}",
+        format_bytes_change(change.peak_change_bytes),
+        format_seconds_change(change.time_change_s),
         f"{change.num_runs_change:+d}",
     )

@@ -74,6 +74,11 @@ def format_bytes_short(size: int) -> str:
     return f"{size} B" if abs(size) < 1000 else _scaled(size, _DECIMAL)
 
 
+def format_bytes_change(size: int) -> str:
+    """A difference of bytes, signed: ``"-1.47 GB"``."""
+    return f"{'-' if size < 0 else '+'}{format_bytes_short(abs(size))}"
+
+
 def _scaled(size: int, units: dict[str, int]) -> str:
     best, value = "B", float(size)
     for name, factor in units.items():
@@ -98,3 +103,8 @@ def format_seconds(seconds: float) -> str:
             value = seconds / factor
             return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:,.0f} {unit}"
     raise AssertionError("unreachable")
+
+
+def format_seconds_change(seconds: float) -> str:
+    """A difference of seconds, signed: ``"+20 ms"``."""
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"

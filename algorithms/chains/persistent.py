@@ -39,13 +39,16 @@ from schedsim.schedule import Schedule
 from schedsim.simulator import simulate
 from schedsim.variants import ChosenVariant, resolve, stage_options, with_variant
 
-from ._recurrence import find_classes, least_memory
+from ._recurrence import find_classes
+from ._recurrence import least_memory as _least_memory
 from ._recurrence_exact import DONE, TOO_MANY_POINTS
 from ._recurrence_exact import solve_exact as _solve_exact
-from ._recurrence_runs import list_runs
+from ._recurrence_runs import list_runs as _list_runs
 from ._recurrence_slots import solve_dense as _solve_dense
 
 # numba's stubs take no unpacked arguments.
+least_memory: Any = _least_memory
+list_runs: Any = _list_runs
 solve_exact: Any = _solve_exact
 solve_dense: Any = _solve_dense
 
@@ -152,13 +155,7 @@ class Problem:
     @cached_property
     def _least(self) -> NDArray[np.int64]:
         least: NDArray[np.int64] = least_memory(
-            self.x,
-            self.ways,
-            self.saved,
-            self.forward_ws,
-            self.saving_ws,
-            self.backward_ws,
-            self.loss_ws,
+            *self._sizes,
             self.row_of,
             self.row_stage,
             self.row_length,
@@ -239,11 +236,8 @@ class Problem:
         return Table(False, 1, 0, self.x, self.saved, start, start, count, memory, values)
 
     @property
-    def _sizes_and_times(self) -> tuple[Any, ...]:
+    def _sizes(self) -> tuple[Any, ...]:
         return (
-            self.forward_s,
-            self.own_s,
-            self.loss_s,
             self.x,
             self.ways,
             self.saved,
@@ -251,6 +245,15 @@ class Problem:
             self.saving_ws,
             self.backward_ws,
             self.loss_ws,
+        )
+
+    @property
+    def _sizes_and_times(self) -> tuple[Any, ...]:
+        return (
+            self.forward_s,
+            self.own_s,
+            self.loss_s,
+            *self._sizes,
             self.row_of,
             self.row_stage,
             self.row_length,
@@ -300,13 +303,7 @@ class Problem:
         runs, way_of = list_runs(
             self.forward_s,
             self.own_s,
-            self.x,
-            self.ways,
-            self.saved,
-            self.forward_ws,
-            self.saving_ws,
-            self.backward_ws,
-            self.loss_ws,
+            *self._sizes,
             self.row_of,
             table.take_x,
             table.take_saved,

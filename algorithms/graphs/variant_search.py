@@ -119,7 +119,7 @@ def _ranked(graph: Graph, allow: Collection[str]) -> list[GraphVariant]:
             for tensor in table:
                 let_go[tensor] = let_go.get(tensor, 0) + 1
         # A tensor that another backward op still reads stays.
-        freed = sum(_size(graph, t) for t, count in let_go.items() if count == readers.get(t))
+        freed = sum(graph.size_of(t) for t, count in let_go.items() if count == readers.get(t))
         made = sum(size for sizes in variant.writes.values() for size in sizes.values())
         made += sum(sum(op.writes.values()) for op in variant.adds if op.phase == "forward")
         seconds = sum(op.time_s for op in variant.adds)
@@ -143,8 +143,3 @@ def _touches(variant: GraphVariant) -> set[tuple[str, ...]]:
     reads = {("read", op, tensor) for op, table in variant.instead.items() for tensor in table}
     writes = {("write", op, tensor) for op, sizes in variant.writes.items() for tensor in sizes}
     return reads | writes | {("op", op.name) for op in variant.adds}
-
-
-def _size(graph: Graph, tensor: str) -> int:
-    producer = graph.producer(tensor)
-    return graph.inputs[tensor] if producer is None else graph.ops[producer].writes[tensor]

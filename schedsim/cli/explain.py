@@ -9,7 +9,13 @@ import click
 from ..explanation import Change, Explanation, explain
 from ..files import write_atomically
 from ..offloading import refuse_copies
-from ..units import format_bytes, format_bytes_short, format_seconds
+from ..units import (
+    format_bytes,
+    format_bytes_change,
+    format_bytes_short,
+    format_seconds,
+    format_seconds_change,
+)
 from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
 from .show import percent, print_facts, print_json, print_table, working
 
@@ -121,8 +127,8 @@ def _show_changes(loaded: Loaded, changes: tuple[Change, ...], title: str, top: 
     alike: dict[tuple[str, str, str], list[Change]] = {}
     for change in changes:
         price = (
-            _signed(change.peak_change_bytes),
-            _signed_seconds(change.time_change_s),
+            format_bytes_change(change.peak_change_bytes),
+            format_seconds_change(change.time_change_s),
             f"{change.num_runs_change:+d}",
         )
         alike.setdefault(price, []).append(change)
@@ -136,11 +142,3 @@ def _show_changes(loaded: Loaded, changes: tuple[Change, ...], title: str, top: 
 def _listed(names: tuple[str, ...]) -> str:
     shown = ", ".join(names[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
-
-
-def _signed(size: int) -> str:
-    return f"{'-' if size < 0 else '+'}{format_bytes_short(abs(size))}"
-
-
-def _signed_seconds(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"

@@ -263,9 +263,7 @@ class Loaded:
 
     def label(self, op_name: str) -> str:
         """An op's name, with that of its stage where it has one."""
-        from ..chain import Chain
-
-        return self.workload.stage_label(op_name) if isinstance(self.workload, Chain) else op_name
+        return self.workload.stage_label(op_name)
 
 
 def schedule_of(plan: Plan) -> Schedule:

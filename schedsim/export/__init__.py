@@ -107,7 +107,7 @@ def export(workload: Chain | Graph, plan: Plan, to: str) -> Exported:
     choice, simulation = module.choose(workload, plan)
     return Exported(
         target=to,
-        text=module.render(workload, plan, choice),
+        text=module.render(workload, plan, choice, simulation.peak_bytes),
         suffix=module.SUFFIX,
         says=choice.says,
         budget_bytes=plan.budget_bytes,

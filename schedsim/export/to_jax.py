@@ -31,7 +31,7 @@ def choose(workload: Chain | Graph, plan: Plan) -> tuple[Choice, Simulation]:
     )
 
 
-def render(workload: Chain | Graph, plan: Plan, choice: Choice) -> str:
+def render(workload: Chain | Graph, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A JSON document; ``policy`` holds the arguments of ``save_and_offload_only_these_names``."""
     if isinstance(workload, Chain):
         document: dict[str, object] = {

@@ -52,7 +52,7 @@ def _choices(graph: Graph, layers: Layers) -> Iterator[Choice]:
             yield as_choice(graph, layers, saved, total)
 
 
-def render(workload: Chain | Graph, plan: Plan, choice: Choice) -> str:
+def render(workload: Chain | Graph, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """Lines for the configuration file."""
     if isinstance(workload, Chain):
         policy = "full" if choice.data["segments"] else "none"

@@ -25,7 +25,7 @@ def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
     return nearest(chain, plan, choices)
 
 
-def render(chain: Chain, plan: Plan, choice: Choice) -> str:
+def render(chain: Chain, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """Arguments for the command line, a line each."""
     if not choice.data["method"]:
         return "# nothing to recompute: leave the --recompute arguments out\n"

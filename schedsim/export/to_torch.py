@@ -49,14 +49,12 @@ def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
     )
 
 
-def render(chain: Chain, plan: Plan, choice: Choice) -> str:
+def render(chain: Chain, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with a function for the line of blocks."""
-    from ..simulator import simulate
-
     return _CODE.format(
         name=chain.name,
         budget=plan.budget_bytes,
-        peak=simulate(chain, choice.schedule).peak_bytes,
+        peak=peak_bytes,
         segments=[tuple(segment) for segment in choice.data["segments"]],
         num=chain.num_stages,
     )

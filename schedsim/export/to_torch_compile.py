@@ -80,7 +80,7 @@ def _choices(graph: Graph, plan: Plan) -> list[Choice]:
     ]
 
 
-def render(graph: Graph, plan: Plan, choice: Choice) -> str:
+def render(graph: Graph, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with the solver."""
     save: dict[str, list[bool]] = {}
     for i, op in enumerate(graph.ops):

@@ -86,10 +86,8 @@ def aten_name(kind: str) -> str:
     return ATEN.get(last, last)
 
 
-def render(graph: Graph, plan: Plan, choice: Choice) -> str:
+def render(graph: Graph, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with a function that runs a layer."""
-    from ..simulator import simulate
-
     layers = find_layers(graph, "torch-sac")
     save: dict[str, list[bool]] = {}
     for kind in layers.forward[layers.names[0]]:
@@ -97,7 +95,7 @@ def render(graph: Graph, plan: Plan, choice: Choice) -> str:
     return _CODE.format(
         name=graph.name,
         budget=plan.budget_bytes,
-        peak=simulate(graph, choice.schedule).peak_bytes,
+        peak=peak_bytes,
         num=choice.data["num"],
         total=len(layers.names),
         save=save,

@@ -22,7 +22,7 @@ def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
     return nearest(chain, plan, choices)
 
 
-def render(chain: Chain, plan: Plan, choice: Choice) -> str:
+def render(chain: Chain, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """The table ``activation_checkpoint``."""
     lines = ["[activation_checkpoint]", f'mode = "{choice.data["mode"]}"']
     if "every" in choice.data:

@@ -56,7 +56,7 @@ def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
     return nearest(chain, plan, choices, lambda choice: flips(chain, choice, layers))
 
 
-def render(chain: Chain, plan: Plan, choice: Choice) -> str:
+def render(chain: Chain, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with a function for the model."""
     layers = layer_range(chain)
     chosen = {start - layers.start for start, _ in choice.data["segments"]}
