@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._checkout import find_beside
 from ._pareto import pareto
 from .allocators import Allocation, allocate
 from .api import compare, plan
@@ -74,6 +75,8 @@ __all__ = [
     "watch",
     "ways",
 ]
+
+find_beside()
 
 _NEED_TORCH = {
     "apply": "rematerialize",
