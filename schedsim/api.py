@@ -147,6 +147,11 @@ def simulate(
         check_belongs(schedule, workload)
         return schedule.simulate(workload, capacities)
     if isinstance(schedule, Schedule):
+        if schedule.runs_with:
+            raise SchedsimError(
+                f"the schedule is of a plan with {schedule.runs_with}, which the workload lacks",
+                hint="simulate(workload, plan), or plan.simulate(workload)",
+            )
         return run_schedule(workload, schedule, capacities)
     raise SchedsimError(
         f"{type(schedule).__name__} is neither a schedule nor a plan",

@@ -144,6 +144,7 @@ def command(
         # Before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
         plan = try_plan(loaded.workload, budget_bytes, planner, **memory, **options)
+    plan = replace(plan, workload=replace(plan.workload, source=source.origin))
     if loaded.origin:
         plan = replace(plan, setting=replace(plan.setting, step=loaded.origin))
     if output is not None:
@@ -366,12 +367,12 @@ def _next_steps(
         words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
     steps += [
-        (f"schedsim simulate {arguments} {file}", "replay it"),
-        (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
+        (f"schedsim simulate {file}", "replay it"),
+        (f"schedsim plot timeline {file} -o timeline.svg", "see its memory"),
         *(
             []
             if link_words(options) or level_words(options)
-            else [(f"schedsim explain {arguments} {file}", "why its peak is there")]
+            else [(f"schedsim explain {file}", "why its peak is there")]
         ),
         (
             " ".join(["schedsim compare", arguments, "--mem", budget, *link_words(options)]),

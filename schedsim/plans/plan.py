@@ -114,6 +114,14 @@ class Plan:
     setting: Setting = PLAIN
     search: SearchRecord = NO_SEARCH
 
+    def __post_init__(self) -> None:
+        # A schedule of changed ops is legal on the plain workload too, and costs something else
+        # there; so it says that it is not to be simulated without its plan.
+        needs = self.setting.words(self.schedule)
+        if self.schedule is not None and self.schedule.runs_with != needs:
+            marked = Schedule(self.schedule.op_names, self.schedule.runs, needs)
+            object.__setattr__(self, "schedule", marked)
+
     @property
     def found_by(self) -> str:
         """The planner whose schedule this is, of those that were tried."""
