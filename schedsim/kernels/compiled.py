@@ -21,6 +21,7 @@ from numba.extending import (
     unbox,
 )
 
+from .joined import JoinedCompiler, set_environments
 from .notice import CompilingNotice
 from .record import Layout, Record, layout_of, layout_of_record
 
@@ -115,26 +116,47 @@ def _lower_field(context: Any, builder: Any, kind: RecordType, value: Any, name:
     return array._getvalue()
 
 
-class _Kernel(CPUDispatcher):  # type: ignore[misc]
+class _OneVariant(CPUDispatcher):  # type: ignore[misc]
     """A kernel that is compiled for the types of its annotations, and no others.
 
     Each variant of a kernel costs up to seconds; numba would make one for each mixture of argument
     types that it meets.
     """
 
+    declared: tuple[Any, ...] = ()
+
     def compile(self, given: Any) -> Any:
         """Compile, or load, the one variant; arguments of other types are converted to it."""
-        kinds = _argument_types(self.py_func)
+        kinds = self.declared or _argument_types(self.py_func)
         if self._can_compile:
             super().compile(kinds)
             self.disable_compile()
-        entry = self.overloads[kinds].entry_point
         if len(given) != len(kinds) or any(
             self.typingctx.can_convert(one, other) is None
             for one, other in zip(given, kinds, strict=True)
         ):
             raise TypeError(f"{self.py_func.__name__} takes {kinds}, not {tuple(given)}")
-        return entry
+        return self.overloads[kinds].entry_point
+
+
+class _Kernel(_OneVariant):
+    """As Python calls it; kernels that call it get its twin, which has no machine code."""
+
+    twin: _OneVariant
+
+    def add_overload(self, compiled: Any) -> None:
+        """Called when machine code is there."""
+        set_environments(compiled.library)
+        super().add_overload(compiled)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """What numba asks while it compiles a caller."""
+        self.twin.declared = self.declared
+        return self.twin.get_call_template(args, kws)
+
+    def get_overload(self, sig: Any) -> Any:
+        """What the caller links."""
+        return self.twin.get_overload(sig)
 
 
 def _argument_types(function: Callable[..., Any]) -> tuple[Any, ...]:
@@ -149,6 +171,19 @@ def _argument_types(function: Callable[..., Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def kernel_for(*hints: Any) -> Callable[[Function], Function]:
+    """Like `kernel`, for the types of `hints` instead of the annotations."""
+    kinds = tuple(_type_of(cast("Layout | type[Record]", layout_of(hint))) for hint in hints)
+
+    def compile_later(function: Function) -> Function:
+        compiled = kernel(function)
+        if isinstance(compiled, _Kernel):
+            compiled.declared = kinds
+        return compiled
+
+    return compile_later
+
+
 def kernel(function: Function) -> Function:
     """Compile `function` on its first call, for the types of its annotations; cached beside it.
 
@@ -160,6 +195,10 @@ def kernel(function: Function) -> Function:
     options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True}
     compiled = _Kernel(function, locals={}, targetoptions=options)
     compiled.enable_caching()
+    inside = {**options, "no_cpython_wrapper": True}
+    compiled.twin = _OneVariant(
+        function, locals={}, targetoptions=inside, pipeline_class=JoinedCompiler
+    )
     return cast("Function", compiled)
 
 
