@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar, cast, get_type_hints
 
 from llvmlite import ir
@@ -39,7 +39,7 @@ class RecordType(types.Type):  # type: ignore[misc]
         super().__init__(name=f"{record.__module__}.{record.__qualname__}({described})")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _type_of(layout: Layout | type[Record]) -> Any:
     if isinstance(layout, type):
         return RecordType(layout)

@@ -10,7 +10,7 @@ a record.
 from __future__ import annotations
 
 from dataclasses import fields
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -106,7 +106,7 @@ def _check(record: Record, name: str, value: Any, layout: Layout) -> None:
         )
 
 
-@lru_cache(maxsize=None)
+@cache
 def layout_of_record(record: type[Record]) -> tuple[tuple[str, Layout | type[Record]], ...]:
     """The fields of a record that kernels read, in order."""
     hints = get_type_hints(record, include_extras=True)
