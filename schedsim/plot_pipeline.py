@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .plot import KINDS
+from .plot import KINDS, plain
 from .queues import device_of, is_compute
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def draw_pipeline(run: PipelineRun, *, axes: Axes | None = None) -> Figure:
         yticklabels=[f"device {k}" for k in range(num)],
     )
     axes.set_title(
-        f"{pipeline.name}: {pipeline.num_micro_batches} micro-batches over {num} devices, "
+        f"{plain(pipeline.name)}: {pipeline.num_micro_batches} micro-batches over {num} devices, "
         f"bubble {run.bubble:.1%}",
         fontsize=11,
     )
