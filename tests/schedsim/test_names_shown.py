@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import schedsim
 from schedsim import Chain, Graph, Op, Schedule, simulate
 from schedsim.cli.show import print_table
-from schedsim.gantt import draw_gantt
-from schedsim.plot import draw_pareto, draw_schedule, draw_timeline
-from schedsim.trace import trace_document
+from schedsim.figures.gantt import draw_gantt
+from schedsim.figures.plot import draw_pareto, draw_schedule, draw_timeline
+from schedsim.simulation.trace import trace_document
 
 ATTACK = "</title><script>alert(1)</script>$\\frac{$ [bold]x[/red] :smile: & \"'"
 hostile = st.lists(
@@ -100,7 +100,7 @@ class Tags(html.parser.HTMLParser):
 def test_a_report_runs_no_name():
     """A name with tags adds no script to the page, and its title shows the name."""
     pytest.importorskip("bokeh", reason="the extra report is not installed")
-    from schedsim.report import report
+    from schedsim.figures.report import report
 
     pages = []
     for name in ("harmless", ATTACK):
