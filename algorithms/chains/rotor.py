@@ -109,7 +109,7 @@ def rotor(
         options={"num_slots": used, "gap": gap, **({"interrupted": True} if interrupted else {})},
         lower_bound_s=bound_s,
         bound_scope=problem.scope,
-        min_feasible_bytes=problem.min_feasible_bytes,
+        least=problem.least_budget,
         variants=chosen,
     )
 

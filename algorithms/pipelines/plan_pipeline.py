@@ -11,10 +11,11 @@ from schedsim.errors import UnsupportedError
 from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, make_order
 from schedsim.pipelines.plan_file import PIPELINE_PLAN_SCHEMA
 from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions
+from schedsim.plans.scope import PERSISTENT_IN_PARTITION, THIS_PARTITION, Scope
 from schedsim.units import format_bytes, format_seconds
 
 from ._selection import OrderFacts, Selection
-from .bounds import ANY_SCHEDULE, PERSISTENT, memory_bound, partition_scope, work_bound
+from .bounds import memory_bound, partition_scope, work_bound
 from .partition import Partitions, neighbours
 from .stage_frontier import MAX_POINTS, StageFrontiers
 
@@ -51,7 +52,7 @@ class PipelinePlan:
     order_name: str
     run: PipelineRun | None
     lower_bound_s: float
-    bound_scope: str
+    bound_scope: Scope
     min_feasible_bytes: int
     planning_s: float
     options: Mapping[str, Any]
@@ -86,7 +87,7 @@ class PipelinePlan:
             "budget_bytes": self.budget_bytes,
             "status": self.status,
             "lower_bound_s": self.lower_bound_s,
-            "bound_scope": self.bound_scope,
+            "bound_scope": str(self.bound_scope),
             "gap": self.gap,
             "min_feasible_bytes": self.min_feasible_bytes,
             "planning_s": self.planning_s,
@@ -186,7 +187,7 @@ def plan_pipeline(
     def select(one: Pipeline) -> Selection:
         return Selection(one, facts, fronts, mix=mix)
 
-    run, bound, scope = None, work_bound(pipeline), ANY_SCHEDULE
+    run, bound, scope = None, work_bound(pipeline), THIS_PARTITION
     can_fit = _can_fit(pipeline, fronts)
     if can_fit:
         run = select(pipeline).within(budget_bytes)
@@ -206,7 +207,7 @@ def plan_pipeline(
     else:
         most = memory_bound(fronts, pipeline, facts.order, budget_bytes) if can_fit else bound
         if most > bound * (1 + OPTIMALITY_TOLERANCE):
-            bound, scope = most, PERSISTENT
+            bound, scope = most, PERSISTENT_IN_PARTITION
     least = _least_budget(pipeline, facts, mix=mix, fronts=fronts, run=run)
     status: Status = "infeasible"
     if run is not None:
@@ -266,7 +267,7 @@ def _search(
     select: Any,
     *,
     mix: bool,
-) -> tuple[PipelineRun, float, str] | None:
+) -> tuple[PipelineRun, float, Scope] | None:
     """The best run found over partitions, from that of the given one, with a bound over all."""
     best = first
     partitions = Partitions(pipeline, order, few, budget_bytes, mix=mix)

@@ -28,6 +28,7 @@ from .parts import (
 from .reader import Reader, parse_json
 
 if TYPE_CHECKING:
+    from ..plans.least_budget import LeastBudget
     from ..plans.plan import Plan
 
 CHAIN_SCHEMA = "schedsim.chain/1"
@@ -260,6 +261,8 @@ def _read_graph(reader: Reader) -> Graph:
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """The content of a ``schedsim.plan/1`` file."""
+    from ..plans.scope import Scope
+
     reference = plan.workload
     document: dict[str, Any] = {
         "schema": PLAN_SCHEMA,
@@ -278,13 +281,17 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "store_all_s": plan.store_all_s,
         "overhead": plan.overhead,
         "lower_bound_s": plan.lower_bound_s,
-        "bound_scope": plan.bound_scope,
+        "bound_scope": str(plan.bound_scope),
         "gap": plan.gap,
         "planning_s": plan.planning_s,
-        "min_feasible_bytes": plan.min_feasible_bytes,
-        "binding_op": plan.binding_op,
+        **plan.least.to_dict(),
         "candidates": [
-            {name: getattr(row, name) for name in row.__slots__} for row in plan.candidates
+            {
+                name: str(value) if isinstance(value, Scope) else value
+                for name in row.__slots__
+                for value in (getattr(row, name),)
+            }
+            for row in plan.candidates
         ],
         "schedule": plan.schedule.names if plan.schedule is not None else None,
         "versions": dict(plan.versions),
@@ -295,8 +302,27 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     return document
 
 
+def _read_least(reader: Reader) -> LeastBudget:
+    from ..plans.least_budget import LeastBudget
+    from ..plans.scope import Scope
+
+    found = reader.take_optional_bytes("min_feasible_bytes")
+    op = reader.take("binding_op", str, None)
+    # Absent where nothing is proven, and from files of earlier versions.
+    proven = reader.take("proven_least", dict, None)
+    if proven is None:
+        return LeastBudget(found, op)
+    item = Reader(proven, "proven_least")
+    floor, scope = item.take_bytes("floor_bytes"), Scope.parse(item.take("scope", str))
+    item.finish()
+    least = LeastBudget(found, op, floor, scope)
+    least.check()
+    return least
+
+
 def _read_plan(reader: Reader) -> Plan:
     from ..plans.plan import STATUSES, Candidate, Plan, WorkloadRef
+    from ..plans.scope import Scope
 
     item = reader.take_object("workload")
     reference = WorkloadRef(
@@ -315,7 +341,7 @@ def _read_plan(reader: Reader) -> Plan:
                 makespan_s=row.take_optional_total_seconds("makespan_s"),
                 overhead=row.take_optional_ratio("overhead"),
                 lower_bound_s=row.take_total_seconds("lower_bound_s"),
-                bound_scope=row.take("bound_scope", str),
+                bound_scope=Scope.parse(row.take("bound_scope", str)),
                 min_feasible_bytes=row.take_optional_bytes("min_feasible_bytes"),
                 planning_s=row.take_seconds("planning_s"),
             )
@@ -334,11 +360,10 @@ def _read_plan(reader: Reader) -> Plan:
         store_all_s=reader.take_total_seconds("store_all_s"),
         overhead=reader.take_optional_ratio("overhead"),
         lower_bound_s=reader.take_total_seconds("lower_bound_s"),
-        bound_scope=reader.take("bound_scope", str),
+        bound_scope=Scope.parse(reader.take("bound_scope", str)),
         gap=reader.take_optional_ratio("gap"),
         planning_s=reader.take_seconds("planning_s"),
-        min_feasible_bytes=reader.take_optional_bytes("min_feasible_bytes"),
-        binding_op=reader.take("binding_op", str, None),
+        least=_read_least(reader),
         schedule=Schedule.from_names(names) if names is not None else None,
         candidates=tuple(rows),
         versions=reader.take_texts("versions", {}),
