@@ -90,7 +90,7 @@ def _least_hint(plan: Plan) -> str:
     """The least budget, to the byte, so that it can be given as it stands."""
     if plan.min_feasible_bytes is None:
         return ""
-    return f"{plan.least.sentence(plan.binding_op or '')}: budget_bytes={plan.min_feasible_bytes}"
+    return f"{plan.least.sentence(plan.least.op or '')}: budget_bytes={plan.min_feasible_bytes}"
 
 
 def try_plan(
