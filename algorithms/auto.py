@@ -211,7 +211,7 @@ def _best(name: str, tried: list[Plan], started: float) -> Plan:
     chosen = replace(
         best,
         planner=name,
-        options={**best.options, "chosen": best.planner},
+        search=replace(best.search, chosen=best.planner),
         least=least_of([plan.least for plan in tried], peak_bytes=best.peak_bytes),
     )
     return with_candidates(chosen, tried, planning_s=time.perf_counter() - started)

@@ -38,6 +38,7 @@ from schedsim.errors import PlannerLimitError
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan
 from schedsim.plans.scope import PERSISTENT, PERSISTENT_VARIANTS, Scope
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -342,7 +343,7 @@ def exact_plan(
         lower_bound_s=problem.time_s(table, budget_bytes),
         bound_scope=problem.scope,
         least=problem.least_budget,
-        variants=chosen,
+        setting=Setting(variants=chosen),
     )
 
 

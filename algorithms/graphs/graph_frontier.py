@@ -289,7 +289,7 @@ class _Curve:
             self.add(simulate(self.graph, plan.schedule))
         else:
             self.least_bytes = max(self.least_bytes, plan.least.floor_bytes)
-        if plan.options.get("interrupted"):
+        if plan.search.interrupted:
             raise _Interrupted
         return seen[0] if seen else None
 

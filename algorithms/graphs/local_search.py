@@ -20,6 +20,7 @@ from schedsim.errors import SchedsimError
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan
 from schedsim.plans.scope import ANY_SCHEDULE
+from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
@@ -147,11 +148,10 @@ def local_search(
     options: dict[str, Any] = {
         "order": order,
         "time_limit_s": time_limit_s,
-        "moves": search.moves,
-        "bound": search.bound_how,
     }
-    if interrupted:
-        options["interrupted"] = True
+    record = SearchRecord(
+        num_moves=search.moves, interrupted=interrupted, bound_by=search.bound_how
+    )
     if best is None:
         if on_least is not None:
             on_least(search.least())
@@ -168,6 +168,7 @@ def local_search(
         bound_scope=scope,
         least=least,
         seed=seed,
+        search=record,
     )
 
 

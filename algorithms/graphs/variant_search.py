@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from schedsim.dataflow.graph import Graph
@@ -11,6 +12,7 @@ from schedsim.dataflow.variants import ChosenVariant, GraphVariant, graph_option
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan
 from schedsim.plans.scope import ANY_SCHEDULE
+from schedsim.plans.setting import Setting
 
 from .local_search import local_search
 
@@ -57,7 +59,7 @@ def variant_search(
     num_searches = 8
 
     def interrupted() -> bool:
-        return any(plan.options.get("interrupted") for plan in tried.values())
+        return any(plan.search.interrupted for plan in tried.values())
 
     def search(count: int, first: bool = False) -> None:
         if count in tried or interrupted():
@@ -75,16 +77,13 @@ def variant_search(
             planner="local_search",
             started=started,
             # What it says of bounds is of the graph with these variants, no bound here.
-            options={
-                **{name: v for name, v in plan.options.items() if name != "bound"},
-                "time_limit_s": time_limit_s,
-                "variants": count,
-            },
+            options={**plan.options, "time_limit_s": time_limit_s, "variants": count},
             bound_scope=ANY_SCHEDULE,
             # Only of the searches that every budget begins with: it is found again there.
             least=LeastBudget(plan.min_feasible_bytes, plan.binding_op) if first else LeastBudget(),
             seed=plan.seed,
-            variants=chosen,
+            setting=Setting(variants=chosen),
+            search=replace(plan.search, bound_by=""),
         )
 
     for share in _FIRST_SHARES:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,8 @@ from schedsim.plans.least_budget import LeastBudget, least_of
 from schedsim.plans.offloading import LinkLike, Offloading
 from schedsim.plans.plan import Plan, make_plan, with_candidates
 from schedsim.plans.scope import ANY_SCHEDULE, COPIES, COPIES_IN_ORDER, Scope
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -123,7 +124,8 @@ def offload(
         return replace(
             everything,
             planner="offload",
-            options={**offloading.to_options(), "chosen": "store_all"},
+            setting=Setting(copies=offloading),
+            search=SearchRecord(chosen="store_all"),
         )
     until = started + time_limit_s
     step = make_step(graph, budget_bytes, offloading)
@@ -144,10 +146,11 @@ def offload(
         search.start(starts, max(until, time.perf_counter() + 0.1 * time_limit_s))
         interrupted = search.run(until, max_moves)
     made = _finish(workload, budget_bytes, search, bound, offloading, plans, started, seed)
-    options = {**made.options, "moves": search.moves, "time_limit_s": time_limit_s}
-    if interrupted:
-        options["interrupted"] = True
-    made = replace(made, options=options)
+    made = replace(
+        made,
+        options={**made.options, "time_limit_s": time_limit_s},
+        search=replace(made.search, num_moves=search.moves, interrupted=interrupted),
+    )
     return with_candidates(made, [*plans, made], planning_s=time.perf_counter() - started)
 
 
@@ -186,9 +189,6 @@ def _finish(
     if least.scope != copies_scope(workload):
         # A floor without copies is none with them.
         least = LeastBudget(least.found_bytes, least.op)
-    options: dict[str, Any] = {"chosen": chosen}
-    if bound.op:
-        options["bound_at"] = bound.op
     bound_s = bound.bound_s if np.isfinite(bound.bound_s) else workload.graph.store_all_s
     if not np.isfinite(bound.bound_s):
         least = replace(least, floor_bytes=budget_bytes + 1, scope=copies_scope(workload))
@@ -198,10 +198,10 @@ def _finish(
         best,
         planner="offload",
         started=started,
-        options=options,
         lower_bound_s=bound_s,
         bound_scope=copies_scope(workload) if bound.op else ANY_SCHEDULE,
         least=least,
         seed=seed,
-        offloading=offloading,
+        setting=Setting(copies=offloading),
+        search=SearchRecord(chosen=chosen, bound_op=bound.op or ""),
     )

@@ -15,6 +15,8 @@ from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.offloading import LinkLike, Offloading
 from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan
 from schedsim.plans.scope import ANY_SCHEDULE, COPIES_IN_ORDER
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 
 from ..graphs._scaling import byte_units
@@ -104,7 +106,7 @@ def poet(
         )
     everything = store_all(graph, budget_bytes)
     if everything.feasible:
-        return replace(everything, planner="poet", options=offloading.to_options())
+        return replace(everything, planner="poet", options={}, setting=Setting(copies=offloading))
     if num_variables(graph, 1) > MAX_VARIABLES:
         raise PlannerLimitError(
             f"{graph.name!r}: {graph.num_ops} ops need more than {MAX_VARIABLES:,} variables",
@@ -113,6 +115,7 @@ def poet(
     step = make_step(graph, budget_bytes, offloading)
     bound = copy_bound(graph, step, budget_bytes, time_limit_s=_BOUND_SHARE * time_limit_s)
     options: dict[str, Any] = {"time_limit_s": time_limit_s, "start": start, "polish": polish}
+    figures: dict[str, float | None] = {}
     best: Schedule | None = None
     best_s, least = math.inf, LeastBudget()
     if math.isinf(bound.bound_s):
@@ -127,7 +130,7 @@ def poet(
             seed=seed,
         )
         best, best_s = first.schedule, first.makespan_s or math.inf
-        options["start_s"] = first.makespan_s
+        figures["start_s"] = first.makespan_s
         least = first.least
     if not math.isinf(bound.bound_s) and best_s > bound.bound_s * (1 + OPTIMALITY_TOLERANCE):
         found, told = _solve(
@@ -148,7 +151,8 @@ def poet(
         bound_scope=COPIES_IN_ORDER if bound.op else ANY_SCHEDULE,
         least=least,
         seed=seed,
-        offloading=offloading,
+        setting=Setting(copies=offloading),
+        search=SearchRecord(figures=figures),
     )
 
 

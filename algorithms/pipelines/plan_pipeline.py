@@ -10,8 +10,8 @@ from typing import Any, Literal
 from schedsim.errors import UnsupportedError
 from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, make_order
 from schedsim.pipelines.plan_file import PIPELINE_PLAN_SCHEMA
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions
 from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions
 from schedsim.plans.scope import PERSISTENT_IN_PARTITION, THIS_PARTITION, Scope
 from schedsim.units import format_bytes, format_seconds
 
@@ -211,9 +211,9 @@ def plan_pipeline(
             if run is not None and pipeline.num_devices > MOST_DEBTS:
                 break
             other = OrderFacts(pipeline, _order(pipeline, order, owed))
-            found = Selection(pipeline, other, fronts, mix=mix).best(budget_bytes)
-            if found is not None and (run is None or found.makespan_s < run.makespan_s):
-                run, facts, options["most_owed"] = found, other, owed
+            smaller = Selection(pipeline, other, fronts, mix=mix).best(budget_bytes)
+            if smaller is not None and (run is None or smaller.makespan_s < run.makespan_s):
+                run, facts, options["most_owed"] = smaller, other, owed
     if partition == "auto":
         few = _for_search(fronts)
         found = _search(pipeline, facts.order, fronts, few, budget_bytes, run, select, mix=mix)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from ..errors import InvalidWorkloadError
 from ..units import format_bytes
 from .scope import ANY_SCHEDULE, Scope
 
@@ -63,27 +61,6 @@ class LeastBudget:
     def refutes(self, budget_bytes: int) -> bool:
         """Whether it is proven that no schedule of `scope` fits in `budget_bytes`."""
         return budget_bytes < self.floor_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields of a plan file."""
-        document: dict[str, Any] = {
-            "min_feasible_bytes": self.found_bytes,
-            "binding_op": self.op,
-        }
-        if self.floor_bytes:
-            document["proven_least"] = {
-                "floor_bytes": self.floor_bytes,
-                "scope": str(self.scope),
-            }
-        return document
-
-    def check(self) -> None:
-        """Raise where the two numbers contradict each other."""
-        if self.found_bytes is not None and self.found_bytes < self.floor_bytes:
-            raise InvalidWorkloadError(
-                f"{self.floor_bytes} is more than min_feasible_bytes {self.found_bytes}",
-                path="proven_least.floor_bytes",
-            )
 
 
 def least_of(leasts: list[LeastBudget], *, peak_bytes: int | None = None) -> LeastBudget:

@@ -183,7 +183,7 @@ class _Search:
             self.tried[number] = None
             if workload is not None:
                 plan = try_plan(workload, self.budget_bytes, self.planner, **self.options)
-                if plan.options.get("interrupted"):  # its planner gave its best: the search ends
+                if plan.search.interrupted:  # its planner gave its best: the search ends
                     raise KeyboardInterrupt
                 self.tried[number] = Sized(size, self.work(size), plan)
         return self.tried[number]
