@@ -82,13 +82,19 @@ def plan(
         **options,
     )
     if not result.feasible:
-        least = result.min_feasible_bytes
         raise InfeasibleBudgetError(
             f"{workload.name} does not fit {format_bytes(result.budget_bytes)} with {planner}",
             plan=result,
-            hint=f"the smallest feasible budget is {format_bytes(least)}" if least else "",
+            hint=_least_hint(result),
         )
     return result
+
+
+def _least_hint(plan: Plan) -> str:
+    """The least budget, to the byte, so that it can be given as it stands."""
+    if plan.min_feasible_bytes is None:
+        return ""
+    return f"{plan.least.sentence(plan.least.op or '')}: budget_bytes={plan.min_feasible_bytes}"
 
 
 def simulate(

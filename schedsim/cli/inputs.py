@@ -296,7 +296,7 @@ def schedule_of(plan: Plan) -> Schedule:
         raise InfeasibleBudgetError(
             f"the plan has no schedule: nothing fits {format_bytes(plan.budget_bytes)}",
             plan=plan,
-            hint=f"the smallest feasible budget is {format_bytes(least)}: --mem {size_text(least)}"
+            hint=f"{plan.least.sentence(plan.binding_op or '')}: --mem {size_text(least)}"
             if least is not None
             else "plan again with a larger budget",
         )

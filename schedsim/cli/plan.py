@@ -393,11 +393,9 @@ def _explain_infeasible(
         by = f"{planner} and the {more['allocator']} allocator"
     click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
     if plan.min_feasible_bytes is not None:
-        where = f", set by {loaded.label(plan.binding_op)}" if plan.binding_op else ""
-        least = format_bytes(plan.min_feasible_bytes)
+        least = plan.least.sentence(loaded.label(plan.binding_op) if plan.binding_op else "")
         # The exact number, as three digits may be less than what is needed.
-        exact = f": --mem {size_text(plan.min_feasible_bytes)}"
-        click.echo(f"hint: the smallest feasible budget is {least}{where}{exact}", err=True)
+        click.echo(f"hint: {least}: --mem {size_text(plan.min_feasible_bytes)}", err=True)
     options = source.formula()
     if options is None:
         return
@@ -416,7 +414,7 @@ def _explain_infeasible(
             if other.peak_bytes is not None and other.overhead is not None:
                 rows.append((label, "fits", f"{percent(other.overhead)} over its store-all"))
             elif least_bytes is not None and least_bytes < (plan.min_feasible_bytes or 0):
-                rows.append((label, "", f"smallest {format_bytes(least_bytes)}"))
+                rows.append((label, "", f"needs {format_bytes(least_bytes)}"))
     if rows:
         click.echo("\nwhat would lower it", err=True)
         width = max(len(label) for label, _, _ in rows)
