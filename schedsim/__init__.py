@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._checkout import find_beside
-from ._pareto import pareto
 from .allocators import Allocation, allocate
 from .analysis.explanation import Explanation, explain
 from .api import compare, plan
@@ -32,6 +31,7 @@ from .errors import (
 )
 from .files.document import load, save
 from .plans.maximize import maximize
+from .plans.pareto import pareto
 from .plans.plan import Plan
 from .simulation.schedule import Schedule
 from .simulation.simulator import Simulation, simulate

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..api import get_planner
 from ..errors import SchedsimError, UnsupportedError
 from ..units import format_bytes
 from .app import NO
@@ -210,7 +211,6 @@ def plan_pipeline(
 ) -> PipelinePlan:
     """The plan that the options ask for."""
     from ..algorithms.pipelines import fixed_recomputation as fixed
-    from ..algorithms.pipelines import plan_pipeline as planned
 
     way = options.recompute or ("auto" if budget_bytes is not None else "none")
     if way not in WAYS:
@@ -219,9 +219,11 @@ def plan_pipeline(
         if budget_bytes is None:
             raise SchedsimError("--recompute auto needs --mem", hint="add --mem 80GB")
         partition: Any = "auto" if options.partition == "auto" else "given"
-        return planned.plan_pipeline(
+        planner = get_planner(kind="pipeline").load()
+        found: PipelinePlan = planner(
             pipeline, budget_bytes, order=options.order, partition=partition
         )
+        return found
     if options.partition == "auto":
         raise SchedsimError(
             f"--partition auto does not go with --recompute {way}", hint="use --recompute auto"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..allocators import EXACT
-from ..api import try_plan
+from ..api import get_planner, try_plan
 from ..dataflow.variants import VARIANT_KINDS, check_allowed, resolve
 from ..errors import PlannerLimitError, SchedsimError
 from ..files.document import save
@@ -42,6 +42,7 @@ from .levels import level_facts, level_option, level_words, take_levels
 from .offloading import copy_facts, link_option, link_words, take_link
 from .show import percent, print_facts, print_json, working
 
+DEFAULT_PLANNER = get_planner().name
 _FLAGS = {
     "time_limit_s": "--time-limit",
     "num_slots": "--slots",
@@ -56,7 +57,7 @@ _FLAGS = {
 @budget_option(required=True)
 @click.option(
     "--planner",
-    default="auto",
+    default=DEFAULT_PLANNER,
     show_default=True,
     shell_complete=complete.planner,
     help="See `schedsim planners`.",
@@ -249,8 +250,6 @@ def _plan_ways(
 
 
 def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -> dict[str, Any]:
-    from ..algorithms import get_planner
-
     given = {name: value for name, value in more.items() if value is not None}
     taken = set(get_planner(planner).options())
     if link and "link" not in taken:
@@ -357,7 +356,7 @@ def _next_steps(
     file = shlex.quote(output or "plan.json")
     steps = []
     if output is None:
-        same = [] if planner == "auto" else ["--planner", planner]
+        same = [] if planner == DEFAULT_PLANNER else ["--planner", planner]
         for name, value in options.items():
             if name not in _FLAGS and name != "seed":
                 continue  # of the link, or the levels

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import click
 
-from .._pareto import pareto
 from ..api import try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
 from ..errors import SchedsimError, UnsupportedError
 from ..plans.offloading import replay, setting_of
+from ..plans.pareto import pareto
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
 from . import complete

@@ -98,8 +98,7 @@ def command(
             refuse_copies(plan, "the op level")
         check_plan(plan, read.workload, measured=True)
     elif budget_bytes is not None:
-        planner = "auto" if read.workload.kind == "chain" else "store_all"
-        plan = try_plan(read.workload, budget_bytes, planner)
+        plan = try_plan(read.workload, budget_bytes)
     schedule = schedule_of(plan) if plan is not None else Schedule.store_all(read.workload)
     budget = budget_bytes if budget_bytes is not None or plan is None else plan.budget_bytes
     with working("running it"):

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..api import _budget, try_plan
+from ..api import PlannerLike, get_planner, infeasible_scope, try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import COMPUTE, Graph
 from ..errors import InfeasibleBudgetError, SchedsimError
-from .plan import ANY_SCHEDULE, PERSISTENT, Plan
+from .budgets import sized_budget
+from .plan import Plan
 
-# Planners whose "infeasible" is a proof, and over which schedules.
-_EXACT = {"frontier": PERSISTENT, "exhaustive": ANY_SCHEDULE}
 MAX_SIZE = 2**20
 MAX_PLANS = 64
 # Sizes that are built, to be compared with what does not fit, or for their store-all time.
@@ -84,7 +83,7 @@ class Maximum:
 def maximize(
     family: Callable[[int], Chain | Graph],
     budget_bytes: int | str,
-    planner: str = "auto",
+    planner: PlannerLike | None = None,
     *,
     work: Callable[[int], float] = float,
     unit: str = "samples",
@@ -141,7 +140,7 @@ def maximize(
     >>> found.largest.size, found.beyond.plan.min_feasible_bytes, found.proof
     (3, 104, 'proven')
     """
-    search = _Search(family, _budget(budget_bytes), planner, options, work, step, max_size)
+    search = _Search(family, sized_budget(budget_bytes), planner, options, work, step, max_size)
     return search.run(unit, max_plans, compare)
 
 
@@ -150,7 +149,7 @@ class _Search:
         self,
         family: Callable[[int], Chain | Graph],
         budget_bytes: int,
-        planner: str,
+        planner: PlannerLike | None,
         options: dict[str, Any],
         work: Callable[[int], float],
         step: int,
@@ -218,7 +217,7 @@ class _Search:
             fastest=fastest,
             beyond=beyond,
             proof="limit" if best == self.most else "proven" if proven else "found",
-            scope=_EXACT[_who(beyond.plan)] if proven and beyond is not None else "",
+            scope=_proven_scope(beyond.plan) if beyond is not None else "",
             checked_to=checked * self.step,
             fastest_proven=fastest_proven,
             tried=tuple(one for _, one in sorted(self.tried.items()) if one is not None),
@@ -230,10 +229,10 @@ class _Search:
         return sized
 
     def _refuse(self) -> None:
-        plan = self._planned(1).plan
+        plan, by = self._planned(1).plan, get_planner(self.planner).name
         least = plan.min_feasible_bytes
         raise InfeasibleBudgetError(
-            f"not even {self.step} fits in {self.budget_bytes} bytes with {self.planner}",
+            f"not even {self.step} fits in {self.budget_bytes} bytes with {by}",
             plan=plan,
             hint=f"the smallest feasible budget there is {least} bytes" if least else "",
         )
@@ -286,12 +285,13 @@ def _spread(last: int, count: int) -> list[int]:
 
 def _is_proof(plan: Plan) -> bool:
     """Whether an infeasible plan says that no schedule of its class fits."""
-    return not plan.feasible and _who(plan) in _EXACT
+    return bool(_proven_scope(plan))
 
 
-def _who(plan: Plan) -> str:
-    """The planner that made it, of those that `auto` chooses from."""
-    return str(plan.options.get("chosen", plan.planner))
+def _proven_scope(plan: Plan) -> str:
+    """The schedules of which none fits, proven; empty for a plan that fits or proves nothing."""
+    chosen = str(plan.options.get("chosen", plan.planner))
+    return "" if plan.feasible else infeasible_scope(chosen)
 
 
 def contains(larger: Chain | Graph, smaller: Chain | Graph) -> bool:
