@@ -195,8 +195,8 @@ def compare(
 
     By default every planner that takes the workload, but for the one that chooses among them, for
     the oracle of tiny workloads, and for those that offload where no `link` is given (with
-    `host_bytes` and `host_latency_s`, as of `plan`). A planner for which the workload is too large, or whose extra is not installed, is left
-    out, with a `PlannerSkippedWarning`.
+    `host_bytes` and `host_latency_s`, as of `plan`). A planner for which the workload is too large,
+    or whose extra is not installed, is left out, with a `PlannerSkippedWarning`.
 
     Examples
     --------

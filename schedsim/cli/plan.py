@@ -13,6 +13,7 @@ from ..api import get_planner, try_plan
 from ..dataflow.variants import VARIANT_KINDS, check_allowed, resolve
 from ..errors import PlannerLimitError, SchedsimError
 from ..files.document import save
+from ..plans.budgets import sized_budget
 from ..plans.offloading import Offloading, replay
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
@@ -29,6 +30,7 @@ from .allocators import (
 )
 from .app import INTERRUPTED, NO, YES
 from .inputs import (
+    GapType,
     Loaded,
     Source,
     budget_option,
@@ -62,7 +64,7 @@ _FLAGS = {
     shell_complete=complete.planner,
     help="See `schedsim planners`.",
 )
-@click.option("--gap", type=float, help="Gap to the proven bound to stop at: 0.01 is 1 %.")
+@click.option("--gap", type=GapType(), help="Gap to the proven bound to stop at: 0.01, or 1%.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
 @click.option(
@@ -100,7 +102,7 @@ _FLAGS = {
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int,
+    budget: int | str,
     planner: str,
     accumulate: str | None,
     chunk: str | None,
@@ -134,14 +136,17 @@ def command(
     if maximize is not None:
         from .maximize import show_maximum
 
-        return show_maximum(source, budget_bytes, planner, options, maximize, as_json, output)
+        return show_maximum(
+            source, sized_budget(budget), planner, options, maximize, as_json, output
+        )
     if accumulate is not None or chunk is not None or price_all:
         given = read_accumulate(accumulate), read_chunk(chunk), price_all
         own = {name: value for name, value in options.items() if name not in link}
-        return _plan_ways(source, budget_bytes, planner, own, link, given, as_json, output)
+        return _plan_ways(source, budget, planner, own, link, given, as_json, output)
     loaded = source.read(movable=bool(link))
     levels = take_levels(texts, planner, loaded.workload)
     options |= levels
+    budget_bytes = loaded.budget_bytes(budget)
     with working(f"planning with {planner}"):
         # Before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
@@ -195,7 +200,7 @@ def read_chunk(text: str | None) -> dict[str, int | str] | str | None:
 
 def _plan_ways(
     source: Source,
-    budget_bytes: int,
+    budget: int | str,
     planner: str,
     options: dict[str, Any],
     link: dict[str, Any],
@@ -221,7 +226,7 @@ def _plan_ways(
     with working("capturing and planning each way"):
         outcome = plan_target(
             source.files[0],
-            budget_bytes,
+            budget,
             level=source.level,
             device=source.options["device"],
             planner=planner,

@@ -10,6 +10,7 @@ import click
 from ..api import try_plan
 from ..errors import SchedsimError
 from ..files.document import load, write_atomically
+from ..plans.budgets import read_budget
 from ..plans.offloading import Offloading, refuse_copies, refuse_levels
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
@@ -57,7 +58,7 @@ def command(
     device: str | None,
     level: str,
     meter: str | None,
-    budget_bytes: int | None,
+    budget: int | str | None,
     rounds: int,
     seed: int,
     as_json: bool,
@@ -97,16 +98,18 @@ def command(
         if level != "block":
             refuse_copies(plan, "the op level")
         check_plan(plan, read.workload, measured=True)
-    elif budget_bytes is not None:
-        plan = try_plan(read.workload, budget_bytes)
+    elif budget is not None:
+        plan = try_plan(read.workload, budget)
     schedule = schedule_of(plan) if plan is not None else Schedule.store_all(read.workload)
-    budget = budget_bytes if budget_bytes is not None or plan is None else plan.budget_bytes
+    limit_bytes = None if budget is None else read_budget(budget, read.workload)
+    if limit_bytes is None and plan is not None:
+        limit_bytes = plan.budget_bytes
     with working("running it"):
         report = validate(
             read.target,
             read.captured,
             schedule,
-            budget_bytes=budget,
+            budget_bytes=limit_bytes,
             rounds=rounds,
             seed=seed,
             offloading=offloading,

@@ -218,7 +218,7 @@ def test_of_a_real_model(capsys):
 
 def test_an_interrupt_ends_the_search(monkeypatch):
     """An anytime planner answers it with its best; no other size is begun after that."""
-    module, calls = sys.modules["schedsim.maximize"], []
+    module, calls = sys.modules["schedsim.plans.maximize"], []
 
     def interrupted(*arguments, **options):
         calls.append(1)
