@@ -214,7 +214,7 @@ def _best(name: str, tried: list[Plan], started: float) -> Plan:
     chosen = replace(
         best,
         planner=name,
-        options={**best.options, "chosen": best.planner},
+        search=replace(best.search, chosen=best.planner),
         min_feasible_bytes=least.min_feasible_bytes,
         binding_op=least.binding_op,
     )

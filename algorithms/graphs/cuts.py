@@ -7,6 +7,7 @@ import time
 
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -74,7 +75,8 @@ def cuts(
         best,
         planner="cuts",
         started=started,
-        options={"order": order, "time_limit_s": time_limit_s, "bound": how, **more},
+        options={"order": order, "time_limit_s": time_limit_s, **more},
+        search=SearchRecord(bound_by=how),
         lower_bound_s=bound_s,
         bound_scope=scope,
         seed=seed,

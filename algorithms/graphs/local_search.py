@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.graph import Graph, Op
 from schedsim.errors import SchedsimError
 from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
@@ -141,14 +142,17 @@ def local_search(
     options: dict[str, Any] = {
         "order": order,
         "time_limit_s": time_limit_s,
-        "moves": search.moves,
-        "bound": search.bound_how,
-        "least_memory_bytes": search.least_bytes,
-        "least_memory_op": search.least_op,
         **proven,
     }
-    if interrupted:
-        options["interrupted"] = True
+    record = SearchRecord(
+        num_moves=search.moves,
+        interrupted=interrupted,
+        bound_by=search.bound_how,
+        figures={
+            "least_memory_bytes": search.least_bytes,
+            "least_memory_op": search.least_op,
+        },
+    )
     least = search.least() if best is None else None
     if least is not None and on_least is not None:
         on_least(least)
@@ -164,6 +168,7 @@ def local_search(
         min_feasible_bytes=least.peak_bytes if least else None,
         binding_op=least.peak_op if least else None,
         seed=seed,
+        search=record,
     )
 
 

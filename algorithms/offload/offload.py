@@ -14,6 +14,8 @@ from schedsim.dataflow.graph import Graph
 from schedsim.errors import DeadlockError, SchedsimError
 from schedsim.plans.offloading import LinkLike, Offloading
 from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan, with_candidates
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -125,7 +127,8 @@ def offload(
         return replace(
             everything,
             planner="offload",
-            options={**offloading.to_options(), "chosen": "store_all"},
+            setting=Setting(copies=offloading),
+            search=SearchRecord(chosen="store_all"),
         )
     until = started + time_limit_s
     step = make_step(graph, budget_bytes, offloading)
@@ -146,10 +149,11 @@ def offload(
         search.start(starts, max(until, time.perf_counter() + 0.1 * time_limit_s))
         interrupted = search.run(until, max_moves)
     made = _finish(workload, budget_bytes, search, bound, offloading, plans, started, seed)
-    options = {**made.options, "moves": search.moves, "time_limit_s": time_limit_s}
-    if interrupted:
-        options["interrupted"] = True
-    made = replace(made, options=options)
+    made = replace(
+        made,
+        options={**made.options, "time_limit_s": time_limit_s},
+        search=replace(made.search, num_moves=search.moves, interrupted=interrupted),
+    )
     return with_candidates(made, [*plans, made], planning_s=time.perf_counter() - started)
 
 
@@ -192,9 +196,7 @@ def _finish(
         over = min((row[1] for row in search.found if row[1]), default=None)
         if over is not None and (least is None or budget_bytes + over < least):
             least, binding = _least(workload, search, offloading, budget_bytes, least, binding)
-    options: dict[str, Any] = {"chosen": chosen}
-    if bound.op:
-        options["bound_at"] = bound.op
+    options: dict[str, Any] = {}
     bound_s = bound.bound_s if np.isfinite(bound.bound_s) else workload.graph.store_all_s
     if not np.isfinite(bound.bound_s):
         options["infeasible"] = f"proven over {copies_scope(workload)}"
@@ -210,7 +212,8 @@ def _finish(
         min_feasible_bytes=least,
         binding_op=binding,
         seed=seed,
-        offloading=offloading,
+        setting=Setting(copies=offloading),
+        search=SearchRecord(chosen=chosen, bound_op=bound.op or ""),
     )
 
 

@@ -13,6 +13,8 @@ from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError
 from schedsim.plans.offloading import LinkLike, Offloading
 from schedsim.plans.plan import ANY_SCHEDULE, OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 
 from ..graphs._scaling import byte_units
@@ -102,7 +104,7 @@ def poet(
         )
     everything = store_all(graph, budget_bytes)
     if everything.feasible:
-        return replace(everything, planner="poet", options=offloading.to_options())
+        return replace(everything, planner="poet", options={}, setting=Setting(copies=offloading))
     if num_variables(graph, 1) > MAX_VARIABLES:
         raise PlannerLimitError(
             f"{graph.name!r}: {graph.num_ops} ops need more than {MAX_VARIABLES:,} variables",
@@ -111,6 +113,7 @@ def poet(
     step = make_step(graph, budget_bytes, offloading)
     bound = copy_bound(graph, step, budget_bytes, time_limit_s=_BOUND_SHARE * time_limit_s)
     options: dict[str, Any] = {"time_limit_s": time_limit_s, "start": start, "polish": polish}
+    figures: dict[str, float | None] = {}
     best: Schedule | None = None
     best_s, excess_bytes = math.inf, None
     if math.isinf(bound.bound_s):
@@ -125,7 +128,7 @@ def poet(
             seed=seed,
         )
         best, best_s = first.schedule, first.makespan_s or math.inf
-        options["start_s"] = first.makespan_s
+        figures["start_s"] = first.makespan_s
     if not math.isinf(bound.bound_s) and best_s > bound.bound_s * (1 + OPTIMALITY_TOLERANCE):
         found, excess_bytes, told = _solve(
             graph, budget_bytes, offloading, started + time_limit_s, seed, polish, best_s
@@ -145,7 +148,8 @@ def poet(
         bound_scope=COPIES_IN_ORDER if bound.op else ANY_SCHEDULE,
         min_feasible_bytes=budget_bytes + excess_bytes if best is None and excess_bytes else None,
         seed=seed,
-        offloading=offloading,
+        setting=Setting(copies=offloading),
+        search=SearchRecord(figures=figures),
     )
 
 

@@ -11,7 +11,6 @@ from ..api import try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
 from ..errors import SchedsimError, UnsupportedError
-from ..plans.offloading import replay, setting_of
 from ..plans.pareto import pareto
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
@@ -214,7 +213,7 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
     if Path(output).suffix == ".json":
         import json
 
-        from ..files.document import write_atomically
+        from ..files.atomic import write_atomically
 
         text = json.dumps(curves[0].to_dict(), indent=1, allow_nan=False)
         write_atomically(output, f"{text}\n".encode())
@@ -323,10 +322,9 @@ def _simulated(
         with working("planning"):
             plan = try_plan(loaded.workload, limit_bytes)
     if plan is not None:
-        chosen = schedule_of(plan)
+        schedule_of(plan)
         limit_bytes = plan.budget_bytes if limit_bytes is None else limit_bytes
-        if setting_of(plan) is not None:
-            return loaded, replay(loaded.workload, plan, chosen), limit_bytes
+        return loaded, plan.simulate(loaded.given, capacities), limit_bytes
     return loaded, simulate(loaded.workload, chosen, capacities), limit_bytes
 
 
@@ -335,7 +333,7 @@ def _write(figure: Any, output: str) -> None:
 
     import matplotlib
 
-    from ..files.document import write_atomically
+    from ..files.atomic import write_atomically
 
     buffer, kind = io.BytesIO(), Path(output).suffix[1:]
     # No dates and no random ids: the same command writes the same file.

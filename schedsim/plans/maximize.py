@@ -181,7 +181,7 @@ class _Search:
             self.tried[number] = None
             if workload is not None:
                 plan = try_plan(workload, self.budget_bytes, self.planner, **self.options)
-                if plan.options.get("interrupted"):  # its planner gave its best: the search ends
+                if plan.search.interrupted:  # its planner gave its best: the search ends
                     raise KeyboardInterrupt
                 self.tried[number] = Sized(size, self.work(size), plan)
         return self.tried[number]
@@ -290,8 +290,7 @@ def _is_proof(plan: Plan) -> bool:
 
 def _proven_scope(plan: Plan) -> str:
     """The schedules of which none fits, proven; empty for a plan that fits or proves nothing."""
-    chosen = str(plan.options.get("chosen", plan.planner))
-    return "" if plan.feasible else infeasible_scope(chosen)
+    return "" if plan.feasible else infeasible_scope(plan.found_by)
 
 
 def contains(larger: Chain | Graph, smaller: Chain | Graph) -> bool:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SchedsimError
-from ..files.document import workload_hash
+from ..files.workload_files import workload_hash
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
 from .claims import mismatches
-from .offloading import replay
 from .plan import OPTIMALITY_TOLERANCE, Plan, make_plan
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def _checked(plan: Plan, workload: Chain | Graph, budget_bytes: int, planner: st
     if plan.budget_bytes != budget_bytes:
         problems.append(f"the plan is for {plan.budget_bytes} bytes, asked were {budget_bytes}")
     if plan.schedule is not None:
-        simulation = replay(workload, plan)
+        simulation = plan.simulate(workload)
         _check_peak(simulation.peak_bytes, budget_bytes, planner)
         problems += mismatches(plan, simulation)
         if plan.lower_bound_s > simulation.makespan_s * (1 + OPTIMALITY_TOLERANCE):

@@ -16,6 +16,7 @@ import schedsim
 from schedsim.cli.app import run
 from schedsim.errors import InfeasibleBudgetError, SchedsimError
 from schedsim.plans.maximize import contains
+from schedsim.plans.search import SearchRecord
 from schedsim.workloads import WorkloadOptions, build_workload
 
 
@@ -223,7 +224,7 @@ def test_an_interrupt_ends_the_search(monkeypatch):
     def interrupted(*arguments, **options):
         calls.append(1)
         plan = schedsim.api.try_plan(*arguments, **options)
-        return dataclasses.replace(plan, options={**plan.options, "interrupted": True})
+        return dataclasses.replace(plan, search=SearchRecord(interrupted=True))
 
     monkeypatch.setattr(module, "try_plan", interrupted)
     with pytest.raises(KeyboardInterrupt):
