@@ -22,6 +22,7 @@ from .plans.budgets import read_budget
 from .plans.claims import check_belongs
 from .plans.outside import checked_plan
 from .plans.plan import Plan
+from .plans.progress import searching
 from .simulation.result import Simulation
 from .simulation.schedule import Schedule
 from .simulation.simulator import simulate as run_schedule
@@ -109,7 +110,7 @@ def plan(
 
 
 def simulate(
-    workload: Chain | Graph,
+    workload: WorkloadLike,
     schedule: Schedule | Plan,
     capacities: Mapping[str, int] | None = None,
 ) -> Simulation:
@@ -123,7 +124,7 @@ def simulate(
     Parameters
     ----------
     workload
-        A chain (lowered to its graph) or a graph; of a plan, the workload that it was planned for.
+        As of `plan`; a chain is lowered to its graph. Of a plan, the one that it was planned for.
     schedule
         Op runs in order, each stream runs its own in that order; or a plan, whose schedule runs on
         the workload with the plan's variants and copies.
@@ -160,6 +161,7 @@ def simulate(
     >>> schedsim.simulate(chain, plan).makespan_s == plan.makespan_s
     True
     """
+    workload = read_workload(workload)
     if isinstance(schedule, Plan):
         check_belongs(schedule, workload)
         return schedule.simulate(workload, capacities)
@@ -218,7 +220,8 @@ def _run(
 ) -> Plan:
     function = info.load()
     started = time.perf_counter()
-    found = function(workload, budget_bytes, **options)
+    with searching(f"{workload.name} within {format_bytes(budget_bytes)} by {info.name}"):
+        found = function(workload, budget_bytes, **options)
     if info.function is None:  # schedsim's own planners end with a replay
         own: Plan = found
         return own

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.graph import Graph, Op
 from schedsim.errors import SchedsimError
 from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.progress import current
 from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
@@ -329,6 +330,7 @@ class _Search:
         self.stopped = threading.Event()
         self.cuts: CutSearch | None = None
         self.bound_s, self.bound_how = graph.store_all_s, "store-all time"
+        self.progress = current()
         self.enough_s = self.bound_s * (1 + 1e-12)
         self.failure: BaseException | None = None
 
@@ -403,6 +405,7 @@ class _Search:
         return any(self._stop(walker.best[0]) for walker in self.walkers)
 
     def _stop(self, best_s: float) -> bool:
+        self.progress.report(best_s, self.bound_s)
         if best_s <= self.enough_s:
             self.stopped.set()
         return self.stopped.is_set()

@@ -12,6 +12,7 @@ from ..dataflow.graph import Graph
 from ..errors import SchedsimError
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
+from ..workloads.given import WorkloadLike, read_workload
 from .budgets import read_budget
 from .curves import ParetoCurve, ParetoPoint
 from .plan import ANY_SCHEDULE
@@ -21,7 +22,7 @@ _NUM_SAMPLES = 32
 
 
 def pareto(
-    workload: Chain | Graph,
+    workload: WorkloadLike,
     planner: PlannerLike | None = None,
     *,
     order: Literal["fixed", "free"] | None = None,
@@ -69,6 +70,7 @@ def pareto(
     >>> [(point.budget_bytes, point.makespan_s) for point in schedsim.pareto(chain).points]
     [(26, 7.0), (32, 6.0)]
     """
+    workload = read_workload(workload)
     given: dict[str, Any] = {
         "order": order,
         "time_limit_s": time_limit_s,
