@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -32,10 +33,8 @@ def test_the_version_is_that_of_the_project():
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert schedsim.__version__ == project["version"]
-    try:
+    with contextlib.suppress(PackageNotFoundError):
         assert schedsim.__version__ == version("schedsim")
-    except PackageNotFoundError:
-        pass
 
 
 def test_a_path_is_a_workload(tmp_path):
