@@ -15,6 +15,7 @@ from ..errors import (
     UnsupportedError,
 )
 from ..files.atomic import write_atomically
+from ..files.plan_files import candidate_to_dict
 from ..files.workload_files import workload_hash
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
@@ -169,6 +170,6 @@ def _document(
             "content_hash": workload_hash(workload),
         },
         "budget_bytes": budget_bytes,
-        "rows": [{name: getattr(p.row, name) for name in p.row.__slots__} for p in plans],
+        "rows": [candidate_to_dict(plan.row) for plan in plans],
         "refused": refused,
     }
