@@ -15,7 +15,7 @@ from typing import Any
 
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.plans.curves import ParetoCurve
-from schedsim.plans.plan import ANY_SCHEDULE, PERSISTENT, Plan
+from schedsim.plans.plan import Plan
 from schedsim.plugins import load_plugin, load_plugins, plugin_names
 
 GROUP = "schedsim.planners"
@@ -46,9 +46,6 @@ class PlannerInfo:
         It offloads: it must be given a ``link``.
     compared
         Whether a comparison of all planners includes it.
-    infeasible_scope
-        The schedules of which its answer "infeasible" is a proof: none of them fits. Empty where
-        it is none.
     curves
         Workload kind -> ``"module:function"``, for one that finds a whole memory/time curve.
     packages
@@ -67,7 +64,6 @@ class PlannerInfo:
     function: Callable[..., Any] | None = field(default=None, repr=False)
     needs_link: bool = False
     compared: bool = True
-    infeasible_scope: str = ""
     curves: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     ends_by_itself: bool = False
@@ -217,7 +213,6 @@ PLANNERS: dict[str, PlannerInfo] = {
             "O(L^3 P), P break points",
             "persistent schedules",
             module="chains.frontier",
-            infeasible_scope=PERSISTENT,
             curves={
                 "chain": "chains.frontier:frontier_curve",
                 "graph": "graphs.graph_frontier:graph_frontier",
@@ -231,7 +226,6 @@ PLANNERS: dict[str, PlannerInfo] = {
             "exponential",
             "any schedule",
             compared=False,
-            infeasible_scope=ANY_SCHEDULE,
         ),
         PlannerInfo(
             "local_search",

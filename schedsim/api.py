@@ -99,14 +99,20 @@ def plan(
         **options,
     )
     if not result.feasible:
-        least = result.min_feasible_bytes
         name, by = result.workload.name, get_planner(planner).name
         raise InfeasibleBudgetError(
             f"{name} does not fit {format_bytes(result.budget_bytes)} with {by}",
             plan=result,
-            hint=f"the smallest feasible budget is {format_bytes(least)}" if least else "",
+            hint=_least_hint(result),
         )
     return result
+
+
+def _least_hint(plan: Plan) -> str:
+    """The least budget, to the byte, so that it can be given as it stands."""
+    if plan.min_feasible_bytes is None:
+        return ""
+    return f"{plan.least.sentence(plan.least.op or '')}: budget_bytes={plan.min_feasible_bytes}"
 
 
 def simulate(
@@ -166,6 +172,11 @@ def simulate(
         check_belongs(schedule, workload)
         return schedule.simulate(workload, capacities)
     if isinstance(schedule, Schedule):
+        if schedule.runs_with:
+            raise SchedsimError(
+                f"the schedule is of a plan with {schedule.runs_with}, which the workload lacks",
+                hint="simulate(workload, plan), or plan.simulate(workload)",
+            )
         return run_schedule(workload, schedule, capacities)
     raise SchedsimError(
         f"{type(schedule).__name__} is neither a schedule nor a plan",
@@ -312,13 +323,6 @@ def curve_planner(kind: str) -> PlannerInfo:
     from .algorithms import registry
 
     return registry.curve_planner(kind)
-
-
-def infeasible_scope(planner: str) -> str:
-    """The schedules of which "infeasible" is a proof where `planner` says it; empty for none."""
-    from .algorithms import PLANNERS
-
-    return PLANNERS[planner].infeasible_scope if planner in PLANNERS else ""
 
 
 def planner_takes(name: str) -> tuple[tuple[str, ...], frozenset[str]]:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.variants import check_allowed
 from schedsim.plans.curves import ParetoCurve, ParetoPoint
-from schedsim.plans.plan import PERSISTENT, Plan
+from schedsim.plans.plan import Plan
+from schedsim.plans.scope import PERSISTENT, Scope
 
 from .persistent import Problem, exact_plan, infeasible_plan
 
@@ -33,12 +34,12 @@ class ExactFrontier:
         Ascending; static bytes included. The first is the least feasible budget.
     makespan_s : (num_points,) float64
         Descending; at ``budget_bytes[i]`` this is the least time, one byte less costs more.
-    scope : str
+    scope : Scope
     """
 
     budget_bytes: NDArray[np.int64]
     makespan_s: NDArray[np.float64]
-    scope: str = PERSISTENT
+    scope: Scope = PERSISTENT
 
 
 def exact_frontier(
@@ -146,7 +147,7 @@ def frontier_curve(chain: Chain) -> ParetoCurve:
     return ParetoCurve(
         workload_name=chain.name,
         planner="frontier",
-        scope=curve.scope,
+        scope=str(curve.scope),
         exact=True,
         points=points,
         planning_s=time.perf_counter() - started,

@@ -114,7 +114,7 @@ def rotor(
         search=SearchRecord(interrupted=interrupted),
         lower_bound_s=bound_s,
         bound_scope=problem.scope,
-        min_feasible_bytes=problem.min_feasible_bytes,
+        least=problem.least_budget,
         setting=Setting(variants=chosen),
     )
 

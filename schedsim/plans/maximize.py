@@ -10,13 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..api import PlannerLike, get_planner, infeasible_scope, try_plan
+from ..api import PlannerLike, get_planner, try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import COMPUTE, Graph
 from ..errors import InfeasibleBudgetError, SchedsimError
 from .budgets import sized_budget
 from .plan import Plan
+from .scope import ANY_SCHEDULE, PERSISTENT
 
+# Classes of schedules in which what does not fit a smaller workload fits no larger one.
+_CLASSES = (PERSISTENT, ANY_SCHEDULE)
 MAX_SIZE = 2**20
 MAX_PLANS = 64
 # Sizes that are built, to be compared with what does not fit, or for their store-all time.
@@ -217,7 +220,7 @@ class _Search:
             fastest=fastest,
             beyond=beyond,
             proof="limit" if best == self.most else "proven" if proven else "found",
-            scope=_proven_scope(beyond.plan) if beyond is not None else "",
+            scope=str(beyond.plan.least.scope) if proven and beyond is not None else "",
             checked_to=checked * self.step,
             fastest_proven=fastest_proven,
             tried=tuple(one for _, one in sorted(self.tried.items()) if one is not None),
@@ -234,7 +237,7 @@ class _Search:
         raise InfeasibleBudgetError(
             f"not even {self.step} fits in {self.budget_bytes} bytes with {by}",
             plan=plan,
-            hint=f"the smallest feasible budget there is {least} bytes" if least else "",
+            hint=f"{plan.least.sentence()} there: {least} bytes" if least else "",
         )
 
     def _beyond_gaps(self, best: int, top: int) -> tuple[int, int]:
@@ -285,12 +288,7 @@ def _spread(last: int, count: int) -> list[int]:
 
 def _is_proof(plan: Plan) -> bool:
     """Whether an infeasible plan says that no schedule of its class fits."""
-    return bool(_proven_scope(plan))
-
-
-def _proven_scope(plan: Plan) -> str:
-    """The schedules of which none fits, proven; empty for a plan that fits or proves nothing."""
-    return "" if plan.feasible else infeasible_scope(plan.found_by)
+    return plan.proven_infeasible and plan.least.scope in _CLASSES
 
 
 def contains(larger: Chain | Graph, smaller: Chain | Graph) -> bool:

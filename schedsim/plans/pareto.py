@@ -15,7 +15,7 @@ from ..simulation.simulator import simulate
 from ..workloads.given import WorkloadLike, read_workload
 from .budgets import read_budget
 from .curves import ParetoCurve, ParetoPoint
-from .plan import ANY_SCHEDULE
+from .scope import ANY_SCHEDULE
 
 _NO_LIMIT = 2**53 - 1
 _NUM_SAMPLES = 32
@@ -120,7 +120,7 @@ def _sampled(
             plan.schedule,
         )
     # A bound over any schedule is one over fewer, too.
-    scope = ", ".join(sorted(scopes - {ANY_SCHEDULE})) or ANY_SCHEDULE
+    scope = ", ".join(sorted(map(str, scopes - {ANY_SCHEDULE}))) or str(ANY_SCHEDULE)
     return ParetoCurve(
         workload_name=workload.name,
         planner=name,
