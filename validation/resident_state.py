@@ -80,6 +80,7 @@ def counted_line(model: nn.Module, level: str) -> str:
     held = (
         f"parameters and buffers {format_bytes_short(state.parameters_bytes + state.buffers_bytes)}"
     )
+    optimizer = format_bytes_short(state.optimizer_bytes)
     gradients = f"gradients {format_bytes_short(state.gradients_bytes)}"
     if level == "block":
         counted = f"{held} and {gradients} are counted"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -12,7 +10,7 @@ from schedsim.validation.targets import load_target, read_target  # noqa: E402
 
 from schedsim import SchedsimError  # noqa: E402
 from schedsim.files.workload_files import workload_hash  # noqa: E402
-from schedsim.units import format_bytes_short, parse_bytes  # noqa: E402
+from schedsim.units import format_bytes_short  # noqa: E402
 
 MODEL = """
 import torch
@@ -119,16 +117,12 @@ def test_models_of_transformers_come_from_their_configuration():
 def test_a_model_says_which_state_is_counted(level, capsys):
     """Parameters and gradients are, the optimizer is not; its size for AdamW is said.
 
-    mlp of 2 layers of width 8: 2 x (8 x 8 + 8) = 144 parameters or more, in fp32, and AdamW's two
-    moments are twice their bytes, with a step count of 4 bytes for each tensor.
+    A gradient is as large as its parameter, and AdamW has two moments of that size.
     """
     read = read_target("model:mlp,layers=2,hidden=8,batch=2", level=level, rounds=0)
     parameters = [p for p in read.target.model.parameters() if p.requires_grad]
     size = 4 * sum(p.numel() for p in parameters)
-    moments = 2 * size
     [line] = [line for line in read.lines if line.startswith("model state: ")]
     assert f"parameters and buffers {format_bytes_short(size)}" in line
     assert f"gradients {format_bytes_short(size)}" in line
-    counted = re.search(r"NOT counted: optimizer state, ([\d.]+ k?B) for AdamW", line)
-    assert counted is not None
-    assert moments <= parse_bytes(counted[1]) <= moments * 1.02 + 4 * len(parameters) + 10
+    assert f"NOT counted: optimizer state, {format_bytes_short(2 * size)} for AdamW" in line
