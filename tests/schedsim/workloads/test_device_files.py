@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from schedsim.cli.app import run
 from schedsim.errors import InvalidWorkloadError, SchedsimError
 from schedsim.workloads import WorkloadOptions, build_workload
