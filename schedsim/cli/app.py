@@ -12,6 +12,7 @@ from importlib import import_module
 import click
 
 from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError
+from .help import GroupedCommand
 
 COMMANDS = (
     "plan",
@@ -35,6 +36,8 @@ YES, NO, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 
 class SuggestingGroup(click.Group):
     """A group that answers an unknown command with its nearest neighbour."""
+
+    command_class = GroupedCommand
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -23,6 +23,7 @@ from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from . import complete
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import (
     Source,
     budget_option,
@@ -36,7 +37,11 @@ from .results import compare_results, is_results, only_results
 from .show import percent, print_json, print_table, working
 
 
-@click.command("compare", short_help="Several planners on one workload and budget, a row each.")
+@click.command(
+    "compare",
+    cls=GroupedCommand,
+    short_help="Several planners on one workload and budget, a row each.",
+)
 @budget_option(required=False)
 @click.option(
     "--planners",
