@@ -96,12 +96,23 @@ def _rank(rank, num_ranks, folder, timeout_s, function, arguments):
     try:
         found = function(rank, *arguments)
         Path(folder, f"result{rank}").write_bytes(pickle.dumps(found))
-        dist.barrier()
+        _wait_for_others(folder, num_ranks)
     except BaseException:
         Path(folder, f"error{rank}").write_text(traceback.format_exc())
         sys.stderr.flush()
         os._exit(1)  # peers see at once that it is gone
     end_process_group()
+
+
+def _wait_for_others(folder, num_ranks):
+    """Let no rank leave while another still works with it; by files, as the group may be broken."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        names = os.listdir(folder)
+        done = [rank for rank in range(num_ranks) if {f"result{rank}", f"error{rank}"} & set(names)]
+        if len(done) == num_ranks:
+            return
+        time.sleep(0.02)
 
 
 def end_process_group():

@@ -223,6 +223,12 @@ class _Channel:
         return self._exchanged(what, "done", value, None)
 
     def _exchanged(self, what: str, state: str, value: Any, until_s: float | None) -> list[Any]:
+        if self.broken:
+            message = (
+                f"ranks {self.members} cannot plan together any more, as {self.broken}: end the "
+                "processes, or destroy_process_group and start again"
+            )
+            raise agree_on(RankError(message))
         own = value if isinstance(value, BaseException) else None
         content = told(own) if own is not None else pickle.dumps(value)
         try:
@@ -241,6 +247,8 @@ class _Channel:
                 assert own is not None
                 raise agree_on(own)
             _, their_what, text = rows[first]
+            if own is not None and text == content:
+                raise agree_on(own)  # the same on all: no need to say whose it is
             raise agree_on(heard(text, self.members[first], their_what)) from own
         if len({row[1] for row in rows}) > 1:
             self.broken = "they do different things"
@@ -260,11 +268,6 @@ class _Channel:
         return f"another rank was lost while ranks {self.members} {what}: {error}"
 
     def _gathered(self, row: bytes, until_s: float | None = None) -> list[Any]:
-        if self.broken:
-            raise RuntimeError(
-                f"ranks {self.members} cannot plan together any more, as {self.broken}: end the "
-                "processes, or destroy_process_group and start again"
-            )
         num = len(self.members)
         deadline = None if until_s is None else time.monotonic() + until_s
         mine = torch.frombuffer(bytearray(row), dtype=torch.uint8)
@@ -304,13 +307,13 @@ class _Channel:
 
     def awaited(self, what: str) -> None:
         """Wait for all, and name those who do not come."""
-        turn = self.turn
+        turn, came_to_late = self.turn, bool(self.broken)
         self.store.set(f"come/{turn}/{self.rank}", what)
         try:
             self._exchanged(what, "done", None, ARRIVAL_S)
         except RankError as error:
             late = [rank for rank in self.members if not self._has_come(turn, rank)]
-            if not late or self.turn != turn:
+            if not late or self.turn != turn or came_to_late:
                 raise
             self.broken = f"ranks {late} did not come to {what}"
             message = f"{self.broken} within {ARRIVAL_S:g} s; all ranks must call it"
