@@ -12,6 +12,8 @@ import numpy as np
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.variants import ChosenVariant, check_allowed
 from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 
 from .persistent import Problem, exact_plan, infeasible_plan
@@ -106,11 +108,12 @@ def rotor(
         best,
         planner="rotor",
         started=started,
-        options={"num_slots": used, "gap": gap, **({"interrupted": True} if interrupted else {})},
+        options={"num_slots": used, "gap": gap},
+        search=SearchRecord(interrupted=interrupted),
         lower_bound_s=bound_s,
         bound_scope=problem.scope,
-        min_feasible_bytes=problem.min_feasible_bytes,
-        variants=chosen,
+        least=problem.least_budget,
+        setting=Setting(variants=chosen),
     )
 
 
