@@ -9,7 +9,8 @@ from collections.abc import Callable
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError
-from schedsim.files.document import to_dict, workload_hash
+from schedsim.files.document import to_dict
+from schedsim.files.workload_files import workload_hash
 from schedsim.plans.plan import Plan
 
 from .ranks import Ranks
