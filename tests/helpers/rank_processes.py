@@ -16,6 +16,9 @@ TIMEOUT_S = 180.0
 """Seconds after which a test's processes are killed: many times what any of them takes."""
 
 
+PRELOADED = ["torch.distributed.fsdp", "schedsim", "schedsim.validation.rematerialize"]
+
+
 class RankProcessError(AssertionError):
     """A rank failed, died or hung; the message has what it left."""
 
@@ -27,7 +30,9 @@ def run_ranks(function, num_ranks, *arguments, timeout_s=TIMEOUT_S, allow_exit=F
     With `allow_exit`, the exit status takes the place of the result of a rank that ends its
     process.
     """
-    context = multiprocessing.get_context("spawn")
+    # Ranks are forked from a process that has imported much and started no thread.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
         rows = [
             (rank, num_ranks, folder, timeout_s, function, arguments) for rank in range(num_ranks)

@@ -35,6 +35,7 @@ from .replay import (
     untouched,
 )
 from .runtime import Layout
+from .sharded import Sharding
 from .sizes import Sizes, static_tensors, storage_keys, tensors_in
 from .split import find_blocks
 from .timing import measure_times
@@ -203,11 +204,18 @@ def capture_chain(
         with torch.no_grad(), untouched(model):
             whole = model(*step.arguments, **step.keywords)
             whole = loss_of(whole) if loss is None else whole
+        sharding = Sharding.of(model, parts)
         parts, values, state = _settled(model, parts, step, notes)
+        if sharding is not None:
+            sharding = Sharding.of(model, parts)
         _check_whole(whole, values[-1])
         del whole
         sizes = Sizes.of(parts, values, step, model, loss)
-        layout = Layout(parts, loss, num_extra, sizes.needs_gradient, state, generators(model))
+        layout = Layout(
+            parts, loss, num_extra, sizes.needs_gradient, state, generators(model), sharding
+        )
+        if sharding is not None and meter is None and device.type == "cpu":
+            meter = "allocator"  # storages that are emptied and filled again
         chosen = get_meter(meter, device)
         bench = Bench(layout, step, sizes, chosen, device)
         rows = bench.measure_bytes(values)
