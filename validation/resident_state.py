@@ -13,6 +13,7 @@ from schedsim.units import format_bytes_short
 
 from .capture.state import optimizer_bytes
 from .measure import storage_bytes
+from .measure.storage import local
 
 Optimizer = torch.optim.Optimizer | str | int | None
 
@@ -63,7 +64,7 @@ def resident_state(model: nn.Module, optimizer: Optimizer, extra_bytes: int = 0)
         parameters_bytes=storage_bytes(list(model.parameters())),
         buffers_bytes=storage_bytes(list(model.buffers())),
         gradients_bytes=sum(
-            p.numel() * p.element_size() for p in model.parameters() if p.requires_grad
+            local(p).numel() * p.element_size() for p in model.parameters() if p.requires_grad
         ),
         optimizer_bytes=state_bytes,
         optimizer_source=source,
@@ -111,7 +112,7 @@ def _foreseen(optimizer: torch.optim.Optimizer) -> int:
         parameters = []
         for parameter in group["params"]:
             bare = nn.Parameter(
-                torch.empty(parameter.shape, dtype=parameter.dtype, device="meta"),
+                torch.empty(local(parameter).shape, dtype=parameter.dtype, device="meta"),
                 requires_grad=parameter.requires_grad,
             )
             if parameter.requires_grad:
