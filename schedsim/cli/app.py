@@ -18,6 +18,7 @@ COMMANDS = (
     "plan",
     "simulate",
     "compare",
+    "estimate",
     "sweep",
     "explain",
     "pipeline",
