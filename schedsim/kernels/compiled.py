@@ -190,16 +190,25 @@ def kernel(function: Function) -> Function:
     It runs without Python's lock. Kernels that call kernels compile fast where the arguments are
     records (`schedsim.kernels.record`), arrays with one of that module's aliases, and numbers.
     """
-    if config.DISABLE_JIT:
-        return function
-    options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True}
-    compiled = _Kernel(function, locals={}, targetoptions=options)
-    compiled.enable_caching()
+    return kernel_with()(function)
+
+
+def kernel_with(**flags: Any) -> Callable[[Function], Function]:
+    """Like `kernel`, with flags of numba's own."""
+    options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, **flags}
     inside = {**options, "no_cpython_wrapper": True}
-    compiled.twin = _OneVariant(
-        function, locals={}, targetoptions=inside, pipeline_class=JoinedCompiler
-    )
-    return cast("Function", compiled)
+
+    def compile_later(function: Function) -> Function:
+        if config.DISABLE_JIT:
+            return function
+        compiled = _Kernel(function, locals={}, targetoptions=options)
+        compiled.enable_caching()
+        compiled.twin = _OneVariant(
+            function, locals={}, targetoptions=inside, pipeline_class=JoinedCompiler
+        )
+        return cast("Function", compiled)
+
+    return compile_later
 
 
 event.register("numba:compile", CompilingNotice())
