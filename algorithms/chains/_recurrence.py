@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.kernels.compiled import kernel
+from schedsim.kernels.compiled import kernel, run
 from schedsim.kernels.record import Ints, ShortTable
 
 from ._line import Line
@@ -34,7 +34,7 @@ def find_classes(
     common = np.zeros((num + 1, num + 1), np.int32)
     row_of = np.full((num, num + 1), -1, np.int32)
     rows = np.empty((2, num * (num + 1) // 2), np.int32)
-    count = _number_classes(stage_kind, input_key, common, row_of, rows)
+    count = run(_number_classes, num * num, stage_kind, input_key, common, row_of, rows)
     return row_of, rows[0, :count].copy(), rows[1, :count].copy()
 
 

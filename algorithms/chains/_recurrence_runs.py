@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.kernels.compiled import kernel
+from schedsim.kernels.compiled import kernel, run
 from schedsim.kernels.record import Table as IntTable
 
 from ._line import Line, RunList, Table
@@ -27,7 +27,8 @@ def list_runs(
             way_of=np.zeros(num, np.int32),
             stack=np.empty((4 * num + 16, 3), np.int64),
         )
-        made = trace_runs(line, table, found, top, begin, end)
+        steps = 8 * (end - begin) ** 2  # more for chains cut often, fewer for others
+        made = run(trace_runs, steps, line, table, found, top, begin, end)
         if made >= 0:
             return found.runs[:made].copy(), found.way_of
         size *= 4

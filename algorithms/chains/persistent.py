@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.chain import Chain, Stage
 from schedsim.dataflow.variants import ChosenVariant, resolve, stage_options, with_variant
 from schedsim.errors import PlannerLimitError
+from schedsim.kernels.compiled import run
 from schedsim.plans.plan import PERSISTENT, Plan, make_plan
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
@@ -145,7 +146,7 @@ class Problem:
     @cached_property
     def _least(self) -> NDArray[np.int64]:
         least = np.empty(self.num_rows, dtype=np.int64)
-        least_memory(self.line, least)
+        run(least_memory, 2 * self.num_splits, self.line, least)
         return least
 
     @cached_property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
+from types import FunctionType
 from typing import Any, TypeVar, cast, get_type_hints
 
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils, event
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import (
@@ -26,6 +28,11 @@ from .notice import CompilingNotice
 from .record import Layout, Record, layout_of, layout_of_record
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+Result = TypeVar("Result")
+
+MOST_PLAIN_STEPS = 40_000
+"""Steps that Python makes of one kernel before it is compiled: some tenths of a second."""
 
 _WORD = ir.IntType(64)
 
@@ -143,6 +150,28 @@ class _Kernel(_OneVariant):
     """As Python calls it; kernels that call it get its twin, which has no machine code."""
 
     twin: _OneVariant
+    looked = False
+    num_plain_steps = 0
+
+    def at_hand(self) -> bool:
+        """Whether machine code is there, or in the cache."""
+        if not self.overloads and not self.looked:
+            with global_compiler_lock:
+                self.looked = True
+                kinds = self.declared or _argument_types(self.py_func)
+                if self._cache.load_overload(kinds, self.targetctx) is not None:
+                    self.compile(kinds)
+        return bool(self.overloads)
+
+    @cached_property
+    def in_python(self) -> Callable[..., Any]:
+        """The same code, run by Python, with the kernels that it calls."""
+        function = self.py_func
+        names = {**function.__globals__}
+        for name in function.__code__.co_names:
+            if isinstance(names.get(name), _Kernel):
+                names[name] = names[name].in_python
+        return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
 
     def add_overload(self, compiled: Any) -> None:
         """Called when machine code is there."""
@@ -209,6 +238,20 @@ def kernel_with(**flags: Any) -> Callable[[Function], Function]:
         return cast("Function", compiled)
 
     return compile_later
+
+
+def run(function: Callable[..., Result], num_steps: int, *arguments: Any) -> Result:
+    """Call a kernel: in Python where that is sooner done than compiling it.
+
+    To compile takes a second, a step in Python some microseconds. So as long as a process has made
+    few steps, by its own count, and there is no machine code yet, Python makes them: the same
+    source on the same numbers. Who plans a small chain once never waits for the compiler.
+    """
+    if isinstance(function, _Kernel) and not function.at_hand():
+        function.num_plain_steps += num_steps
+        if function.num_plain_steps <= MOST_PLAIN_STEPS:
+            return cast("Result", function.in_python(*arguments))
+    return function(*arguments)
 
 
 event.register("numba:compile", CompilingNotice())
