@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.kernels.compiled import kernel
+from schedsim.kernels.compiled import at_hand, in_python, kernel
 
 from ._line import Line, Room, Table
 from ._recurrence import INFINITE, needs_most, num_at_most
 
 DONE, TOO_MANY_POINTS, TOO_MUCH_WORK, SMALL_ROOM, SMALL_TABLE = range(5)
+
+PLAIN_WORK = 20_000
+"""Points that Python merges before the kernel is compiled."""
 
 # Entries of `Room.state`.
 THERE, ROWS, FILLED, WORK, CODE = range(5)
@@ -51,10 +54,16 @@ def solve_exact(line: Line, cap: int, max_points: int, max_work: int) -> tuple[i
         max_points=max_points + 1,
         max_work=max_work,
     )
+    solve = solve_rows
+    if not at_hand(solve_rows):
+        # In Python first: what takes no longer than compiling is then done.
+        solve, room = in_python(solve_rows), replace(room, max_work=min(max_work, PLAIN_WORK))
     while True:
-        solve_rows(line, table, room)
+        solve(line, table, room)
         code = room.state[CODE]
-        if code == SMALL_ROOM:
+        if code == TOO_MUCH_WORK and room.max_work < max_work:
+            solve, room = solve_rows, replace(room, max_work=max_work)
+        elif code == SMALL_ROOM:
             shape = (2, 2 * room.memory.shape[1])
             memory, values = np.zeros(shape, np.int64), np.zeros(shape)
             room = replace(room, memory=memory, values=values)

@@ -27,7 +27,7 @@ def list_runs(
             way_of=np.zeros(num, np.int32),
             stack=np.empty((4 * num + 16, 3), np.int64),
         )
-        steps = 8 * (end - begin) ** 2  # more for chains cut often, fewer for others
+        steps = (end - begin) ** 2
         made = run(trace_runs, steps, line, table, found, top, begin, end)
         if made >= 0:
             return found.runs[:made].copy(), found.way_of

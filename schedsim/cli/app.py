@@ -10,6 +10,7 @@ from importlib import import_module
 
 import click
 
+from .. import kernels
 from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError
 
 COMMANDS = (
@@ -95,6 +96,7 @@ def help_without_command(ctx: click.Context) -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; the exit code. Errors go to stderr, a line each."""
+    kernels.on_command_line = True
     try:
         result = cli.main(args=list(arguments), prog_name="schedsim", standalone_mode=False)
         sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, cached_property
 from types import FunctionType
 from typing import Any, TypeVar, cast, get_type_hints
@@ -231,13 +232,24 @@ def kernel_with(**flags: Any) -> Callable[[Function], Function]:
         if config.DISABLE_JIT:
             return function
         compiled = _Kernel(function, locals={}, targetoptions=options)
-        compiled.enable_caching()
+        with suppress(RuntimeError):  # there is no place for a cache: compiled for this process
+            compiled.enable_caching()
         compiled.twin = _OneVariant(
             function, locals={}, targetoptions=inside, pipeline_class=JoinedCompiler
         )
         return cast("Function", compiled)
 
     return compile_later
+
+
+def at_hand(function: Callable[..., Any]) -> bool:
+    """Whether a call of this kernel would not wait for the compiler."""
+    return not isinstance(function, _Kernel) or function.at_hand()
+
+
+def in_python(function: Function) -> Function:
+    """The kernel's own source, run by Python."""
+    return cast("Function", function.in_python) if isinstance(function, _Kernel) else function
 
 
 def run(function: Callable[..., Result], num_steps: int, *arguments: Any) -> Result:
