@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -34,7 +35,10 @@ from schedsim.dataflow.chain import Chain, Stage
 from schedsim.dataflow.variants import ChosenVariant, resolve, stage_options, with_variant
 from schedsim.errors import PlannerLimitError
 from schedsim.kernels.compiled import run
-from schedsim.plans.plan import PERSISTENT, Plan, make_plan
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.scope import PERSISTENT, PERSISTENT_VARIANTS, Scope
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -43,8 +47,6 @@ from ._recurrence import find_classes, least_memory
 from ._recurrence_exact import DONE, TOO_MANY_POINTS, solve_exact
 from ._recurrence_runs import list_runs
 from ._recurrence_slots import solve_dense
-
-PERSISTENT_VARIANTS = "persistent schedules with the variants allowed"
 
 MAX_STAGES = 4000
 """Beyond this the O(L^2) tables alone take gigabytes."""
@@ -154,6 +156,11 @@ class Problem:
         """The least budget at which any persistent schedule fits, exactly."""
         return int(self._least[-1]) + self.outside_bytes
 
+    @property
+    def least_budget(self) -> LeastBudget:
+        """The same, proven over the persistent schedules."""
+        return LeastBudget(self.min_feasible_bytes, None, self.min_feasible_bytes, self.scope)
+
     def least_memory_schedule(self) -> tuple[Schedule, tuple[ChosenVariant, ...]]:
         """A persistent schedule whose peak is `min_feasible_bytes`, and its variants."""
         rows = np.arange(self.num_rows, dtype=np.int64)
@@ -174,7 +181,7 @@ class Problem:
         return schedule, chosen
 
     @property
-    def scope(self) -> str:
+    def scope(self) -> Scope:
         """The class of schedules that is searched."""
         return PERSISTENT_VARIANTS if self.saved.size > self.chain.num_stages else PERSISTENT
 
@@ -279,8 +286,8 @@ def exact_plan(
         started=started,
         lower_bound_s=problem.time_s(table, budget_bytes),
         bound_scope=problem.scope,
-        min_feasible_bytes=problem.min_feasible_bytes,
-        variants=chosen,
+        least=problem.least_budget,
+        setting=Setting(variants=chosen),
     )
 
 
@@ -296,8 +303,7 @@ def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str, starte
         planner=planner,
         started=started,
         bound_scope=problem.scope,
-        min_feasible_bytes=least.peak_bytes,
-        binding_op=least.peak_op,
+        least=replace(problem.least_budget, op=least.peak_op),
     )
 
 

@@ -8,9 +8,8 @@ import click
 import numpy as np
 
 from ..allocators import Allocation
-from ..files.document import write_atomically
+from ..files.atomic import write_atomically
 from ..plans.claims import mismatches
-from ..plans.offloading import setting_of
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
 from ..simulation.trace import is_trace_name, write_trace
@@ -54,7 +53,7 @@ _WAITS = {
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     schedule_file: str | None,
     allocator: str | None,
     alloc_conf: str | None,
@@ -73,23 +72,22 @@ def command(
     schedsim simulate --layers 96 plan.json --allocator cuda-caching
     schedsim simulate copies.json --schedule runs.txt --capacity host=64GiB
     """
-    loaded = source.read(plan=True)
+    loaded = source.read(plan=True, check=False)
     schedule = _schedule(loaded, schedule_file)
-    offloading = setting_of(loaded.plan) if loaded.plan is not None else None
-    workload = loaded.workload
-    if loaded.plan is not None and offloading is not None:
-        # The plan's own copies, on its link and within its memory.
-        workload = offloading.graph(workload, schedule)
-        limits = {**offloading.capacities(loaded.plan.budget_bytes), **(capacities or {})}
-        capacities = {} if workload.one_queue else limits
-    simulation = simulate(workload, schedule, capacities or None)
-    budget = budget_bytes
-    if budget is None and loaded.plan is not None:
-        budget = loaded.plan.budget_bytes
-    problems = _problems(loaded, simulation, budget)
-    found, wrong = check_allocator(simulation, loaded.plan, budget, allocator, alloc_conf)
+    if loaded.plan is not None:
+        plan = loaded.plan
+        simulation = plan.simulate(loaded.given, capacities)
+        run = plan.setting.workload(loaded.given, schedule)
+        capacities = plan.setting.limits(run, plan.budget_bytes, capacities)
+    else:
+        simulation = simulate(loaded.workload, schedule, capacities)
+    budget_bytes = None if budget is None else loaded.budget_bytes(budget)
+    if budget_bytes is None and loaded.plan is not None:
+        budget_bytes = loaded.plan.budget_bytes
+    problems = _problems(loaded, simulation, budget_bytes)
+    found, wrong = check_allocator(simulation, loaded.plan, budget_bytes, allocator, alloc_conf)
     problems += wrong
-    document = _document(simulation, budget, capacities or {}, problems)
+    document = _document(simulation, budget_bytes, capacities or {}, problems)
     if found:
         document["allocations"] = {pool: allocation_document(one) for pool, one in found.items()}
     if output is not None and is_trace_name(output):
@@ -102,7 +100,7 @@ def command(
     if as_json:
         print_json(document)
     else:
-        _show(loaded, simulation, budget, capacities or {}, found)
+        _show(loaded, simulation, budget_bytes, capacities or {}, found)
     if problems:
         click.echo(f"error: {'; '.join(problems)}", err=True)
         click.echo(f"hint: {_remedy(loaded, simulation, allocator, wrong)}", err=True)

@@ -69,10 +69,13 @@ class _RecordModel(models.PrimitiveModel):  # type: ignore[misc]
 @unbox(RecordType)  # type: ignore[untyped-decorator]
 def _unbox_record(_kind: RecordType, value: Any, c: Any) -> Any:
     address = c.pyapi.object_getattr_string(value, "address")
-    number = c.pyapi.long_as_voidptr(address)
-    c.pyapi.decref(address)
-    pointer = c.builder.bitcast(number, _WORD.as_pointer())
-    return NativeValue(pointer, is_error=c.pyapi.c_api_error())
+    found = cgutils.alloca_once_value(c.builder, cgutils.get_null_value(_WORD.as_pointer()))
+    with c.builder.if_then(cgutils.is_not_null(c.builder, address)):  # else a field does not fit
+        number = c.pyapi.long_as_voidptr(address)
+        c.pyapi.decref(address)
+        c.builder.store(c.builder.bitcast(number, _WORD.as_pointer()), found)
+    is_error = cgutils.is_null(c.builder, address)
+    return NativeValue(c.builder.load(found), is_error=is_error)
 
 
 @infer_getattr

@@ -6,9 +6,9 @@ Queues run their entries in the order of the schedule, one at a time. A run star
 - the runs that write its inputs have ended; which instance of a tensor a run reads is decided by
   the order of the schedule, never by times,
 - it is a copy's turn: a copy, an op that need not run, starts no earlier than the compute run
-  before it in the schedule, on the device whose memory it touches. So the place of ``h2d:x`` in the
-  schedule says when the prefetch may begin, and take its bytes. Without this rule it would begin
-  as soon as ``d2h:x`` has ended,
+  before it in the schedule, on the device whose memory it touches. So the place of a prefetch in
+  the schedule says when it may begin, and take its bytes. Without this rule it would begin as soon
+  as the copy to the host has ended,
 - its outputs and its workspace fit, in every pool that has a capacity.
 
 What happens at the same time happens in this order: first runs end, then runs start, by their

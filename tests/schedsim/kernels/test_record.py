@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from numba.core.caching import NullCache
 
 from schedsim.kernels.compiled import at_hand, in_python, kernel, run
 from schedsim.kernels.record import Ints, Reals, Record, Table
@@ -71,6 +72,7 @@ def test_small_work_does_not_wait_for_the_compiler():
     def doubled(values: Ints) -> int:
         return int(values[0]) * 2
 
+    doubled._cache = NullCache()  # type: ignore[attr-defined]
     values = np.array([4])
     assert run(doubled, 10, values) == 8
     assert not doubled.overloads  # type: ignore[attr-defined]
