@@ -11,6 +11,7 @@ from importlib import import_module
 
 import click
 
+from .. import kernels
 from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError
 from .help import GroupedCommand
 
@@ -100,6 +101,7 @@ def help_without_command(ctx: click.Context) -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; the exit code. Errors go to stderr, a line each."""
+    kernels.on_command_line = True
     _log_to_stderr()
     try:
         result = cli.main(args=list(arguments), prog_name="schedsim", standalone_mode=False)
