@@ -168,6 +168,6 @@ def _document(
             "content_hash": workload_hash(workload),
         },
         "budget_bytes": budget_bytes,
-        "rows": [{name: getattr(p.row, name) for name in p.row.__slots__} for p in plans],
+        "rows": [plan.row.to_dict() for plan in plans],
         "refused": refused,
     }
