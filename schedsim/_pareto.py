@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from .api import try_plan
+from .api import check_limits, try_plan
 from .dataflow.chain import Chain
 from .dataflow.graph import Graph
 from .errors import SchedsimError
@@ -71,6 +71,7 @@ def pareto(
         "seed": seed,
     }
     options = {name: value for name, value in given.items() if value is not None}
+    check_limits(options)
     adaptive = planner == "frontier"
     if adaptive and budgets is not None:
         raise SchedsimError("the frontier chooses its budgets", hint="leave budgets= out")

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ._checks import MAX_BYTES, MAX_SECONDS, shown
 from .dataflow.chain import Chain
 from .dataflow.graph import Graph
 from .errors import (
@@ -172,6 +173,7 @@ def try_plan(
     """Like `plan`, but an infeasible budget gives a plan with status ``infeasible``."""
     from .algorithms import get_planner
 
+    check_limits(options)
     info = get_planner(planner)
     if info.needs_link and options.get("link") is None:
         raise UnsupportedError(
@@ -256,7 +258,30 @@ def _budget(value: int | str) -> int:
             f"budget {value!r} is not a number of bytes",
             hint="give an int of bytes, or a text like '8GB'",
         )
+    if value > MAX_BYTES:
+        raise SchedsimError(
+            f"budget {shown(value)} is more than 9 PB", hint="budgets are in bytes: check the unit"
+        )
     return value
+
+
+def check_limits(options: Mapping[str, Any]) -> None:
+    """Refuse limits of a search that are no numbers to stop at.
+
+    Raises
+    ------
+    SchedsimError
+        ``time_limit_s`` or ``gap`` is not finite, or negative.
+    """
+    for name, flag in (("time_limit_s", "seconds"), ("gap", "a share: 0.01 is 1 %")):
+        value = options.get(name)
+        if value is None:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 <= value <= MAX_SECONDS:
+            raise SchedsimError(
+                f"{name} {shown(value)} is not a finite number, zero or more", hint=f"give {flag}"
+            )
 
 
 def planner_takes(name: str) -> tuple[tuple[str, ...], frozenset[str]]:

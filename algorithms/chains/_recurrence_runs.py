@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from schedsim._compiled import njit
 
 from ._recurrence import INFINITE, needs, num_at_most, to_units
 from ._recurrence_exact import grown

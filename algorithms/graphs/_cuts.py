@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from schedsim._compiled import njit
 from schedsim.dataflow.footprint import least_own_bytes, own_bytes
 from schedsim.dataflow.graph import Graph
 

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from schedsim._compiled import njit
 from schedsim.dataflow.arrays import GraphArrays
 
 

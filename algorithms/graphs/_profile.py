@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
+from schedsim._compiled import njit
 from schedsim.dataflow.arrays import GraphArrays
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from schedsim._compiled import njit
 from schedsim.errors import InvalidScheduleError
 from schedsim.pipelines import Order, Pipeline
 

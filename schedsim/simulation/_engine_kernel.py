@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from .._compiled import njit
 from ._replay import CHECKPOINT, SAVED, TRANSIENT
 
 # What a run waited for last, in the order of `engine.CAUSES`.
