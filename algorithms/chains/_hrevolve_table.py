@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim._compiled import njit
+from schedsim.kernels.cached import njit
 
 
 @njit(cache=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from schedsim._compiled import njit
+from schedsim.kernels.cached import njit
 
 INFINITE = np.inf
 

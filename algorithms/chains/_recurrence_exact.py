@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from schedsim._compiled import njit
+from schedsim.kernels.cached import njit
 
 from ._recurrence import INFINITE, needs, num_at_most
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from schedsim._compiled import njit
+from schedsim.kernels.cached import njit
 
 from ._recurrence import INFINITE, needs, num_at_most, to_units
 from ._recurrence_exact import grown

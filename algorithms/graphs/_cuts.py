@@ -18,9 +18,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim._compiled import njit
 from schedsim.dataflow.footprint import least_own_bytes, own_bytes
 from schedsim.dataflow.graph import Graph
+from schedsim.kernels.cached import njit
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

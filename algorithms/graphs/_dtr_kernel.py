@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from schedsim._compiled import njit
+from schedsim.kernels.cached import njit
 
 from ._dtr_memory import (
     EVICTED,

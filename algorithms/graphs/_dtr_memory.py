@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from schedsim._compiled import njit
+from schedsim.kernels.cached import njit
 
 # Heuristics, by code.
 H_DTR, H_DTR_EQ, H_LOCAL, H_LRU, H_SIZE, H_MSPS, H_NEIGHBOURHOOD = range(7)

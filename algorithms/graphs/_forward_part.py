@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim._compiled import njit
 from schedsim.dataflow.arrays import GraphArrays
+from schedsim.kernels.cached import njit
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from schedsim._compiled import njit
+from schedsim.kernels.cached import njit
 
 NO_BYTES = 2**62
 """In place of the bytes of a state that cannot be reached."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim._compiled import njit
+from schedsim.kernels.cached import njit
 
 from ._edits import SPARE, add_copy, gap_before, repair, tidy
 from ._timeline import Step, Trace, evaluate

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim._compiled import njit
+from schedsim.kernels.cached import njit
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim._compiled import njit
 from schedsim.errors import InvalidScheduleError
+from schedsim.kernels.cached import njit
 from schedsim.pipelines import Order, Pipeline
 
 FORWARD, BACKWARD, WEIGHTS = range(3)

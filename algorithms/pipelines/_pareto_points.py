@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from schedsim._compiled import njit
+from schedsim.kernels.cached import njit
 
 
 @njit(cache=True)

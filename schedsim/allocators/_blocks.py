@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._compiled import njit
+from ..kernels.cached import njit
 
 # Columns of the table. `PAGE` is the page size of a growing segment, 0 in any other.
 ADDRESS, SIZE, PREVIOUS, NEXT, STATE, POOL, PAGE = range(7)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._compiled import njit
+from ..kernels.cached import njit
 from ._blocks import (
     ADDRESS,
     ALLOCATED,

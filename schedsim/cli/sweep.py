@@ -10,8 +10,9 @@ import click
 
 from ..errors import SchedsimError
 from ..units import format_bytes_short, format_seconds
+from ..workloads.given import is_target
 from .app import NO, YES
-from .inputs import Source, is_target, json_option, no_options, output_option
+from .inputs import Source, json_option, no_options, output_option
 from .show import percent, print_json, print_table
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..dataflow.notebook import ShownInNotebooks
 from ..dataflow.variants import ChosenVariant
 from ..errors import SchedsimError
 from ..files.workload_files import workload_hash
@@ -67,7 +68,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ShownInNotebooks):
     """A schedule for a workload and a budget, and what is proven about it.
 
     Attributes
@@ -116,6 +117,14 @@ class Plan:
     seed: int | None = None
     setting: Setting = PLAIN
     search: SearchRecord = NO_SEARCH
+
+    def __post_init__(self) -> None:
+        # A schedule of changed ops is legal on the plain workload too, and costs something else
+        # there; so it says that it is not to be simulated without its plan.
+        needs = self.setting.words(self.schedule)
+        if self.schedule is not None and self.schedule.runs_with != needs:
+            marked = Schedule(self.schedule.op_names, self.schedule.runs, needs)
+            object.__setattr__(self, "schedule", marked)
 
     @property
     def found_by(self) -> str:

@@ -9,7 +9,7 @@ CODE = """
 import numba.core.caching as caching
 caching.CacheImpl._locator_classes = []  # as where neither package nor home can be written
 import schedsim
-from schedsim._compiled import njit
+from schedsim.kernels.cached import njit
 
 @njit(cache=True)
 def double(x):
