@@ -104,7 +104,7 @@ def test_only_what_lowers_it_is_offered(call):
     err = call("plan", "--layers", "4", "--mem", "1GB")[2]
     _, table = err.split("what would lower it\n")
     stated = float(re.search(r"budget is ([\d.]+) GB", err).group(1))
-    offered = [float(text) for text in re.findall(r"needs ([\d.]+) GB", table)]
+    offered = [float(text) for text in re.findall(r"least ([\d.]+) GB", table)]
     assert offered
     assert all(size < stated for size in offered)
 
