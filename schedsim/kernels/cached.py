@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numba
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NO_PLACE = "cannot cache function"
 
@@ -21,16 +24,16 @@ def cache_where_possible(dispatcher: Any) -> None:
             raise
 
 
-def njit(*arguments: Any, cache: bool = False, **options: Any) -> Any:
+def njit(*signatures: str, cache: bool = False, **options: Any) -> Callable[[Function], Function]:
     """`numba.njit`, cached where possible."""
 
-    def decorate(function: Any) -> Any:
-        given = () if function in arguments else arguments
+    def decorate(function: Function) -> Function:
         try:
-            return numba.njit(*given, cache=cache, **options)(function)
+            compiled = numba.njit(*signatures, cache=cache, **options)(function)
         except RuntimeError as error:
             if not cache or _NO_PLACE not in str(error):
                 raise
-            return numba.njit(*given, **options)(function)
+            compiled = numba.njit(*signatures, **options)(function)
+        return cast("Function", compiled)
 
-    return decorate(arguments[0]) if arguments and callable(arguments[0]) else decorate
+    return decorate
