@@ -21,7 +21,9 @@ from .validate import target_options
 @click.command("profile", short_help="Capture a real model, with measured sizes and times.")
 @target_options
 @click.option("--rounds", default=7, show_default=True, help="Timed runs of each block.")
-@click.option("--again", is_flag=True, help="Measure again what was measured before.")
+@click.option(
+    "--remeasure", "--again", "again", is_flag=True, help="Measure again what was measured before."
+)
 @json_option
 @output_option("Write the workload to FILE.")
 def command(
