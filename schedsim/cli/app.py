@@ -11,7 +11,9 @@ from importlib import import_module
 
 import click
 
+from .. import kernels
 from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError
+from .help import GroupedCommand
 
 COMMANDS = (
     "plan",
@@ -35,6 +37,8 @@ YES, NO, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 
 class SuggestingGroup(click.Group):
     """A group that answers an unknown command with its nearest neighbour."""
+
+    command_class = GroupedCommand
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -97,6 +101,7 @@ def help_without_command(ctx: click.Context) -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; the exit code. Errors go to stderr, a line each."""
+    kernels.on_command_line = True
     _log_to_stderr()
     try:
         result = cli.main(args=list(arguments), prog_name="schedsim", standalone_mode=False)

@@ -15,6 +15,7 @@ from ..errors import (
     UnsupportedError,
 )
 from ..files.atomic import write_atomically
+from ..files.plan_files import candidate_to_dict
 from ..files.workload_files import workload_hash
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
@@ -22,6 +23,7 @@ from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from . import complete
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import (
     Source,
     budget_option,
@@ -35,7 +37,11 @@ from .results import compare_results, is_results, only_results
 from .show import percent, print_json, print_table, working
 
 
-@click.command("compare", short_help="Several planners on one workload and budget, a row each.")
+@click.command(
+    "compare",
+    cls=GroupedCommand,
+    short_help="Several planners on one workload and budget, a row each.",
+)
 @budget_option(required=False)
 @click.option(
     "--planners",
@@ -169,6 +175,6 @@ def _document(
             "content_hash": workload_hash(workload),
         },
         "budget_bytes": budget_bytes,
-        "rows": [plan.row.to_dict() for plan in plans],
+        "rows": [candidate_to_dict(plan.row) for plan in plans],
         "refused": refused,
     }

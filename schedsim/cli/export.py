@@ -10,11 +10,14 @@ from ..files.atomic import write_atomically
 from ..plans.setting import refuse_copies
 from ..units import format_bytes, format_seconds
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
 from .show import percent, print_facts, print_json, print_table, working
 
 
-@click.command("export", short_help="A plan as code or configuration of a framework.")
+@click.command(
+    "export", cls=GroupedCommand, short_help="A plan as code or configuration of a framework."
+)
 @click.option("--to", "target", metavar="TARGET", help=f"One of {', '.join(TARGETS)}.")
 @click.option("--list", "listing", is_flag=True, help="What each target can express.")
 @json_option

@@ -8,6 +8,7 @@ import click
 
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import Source, json_option, output_option
 from .pipeline_inputs import (
     PipelineOptions,
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
     from ..pipelines import PipelineRun
 
 
-@click.command("pipeline", short_help="Layers over devices: order, recomputation, partition.")
+@click.command(
+    "pipeline",
+    cls=GroupedCommand,
+    short_help="Layers over devices: order, recomputation, partition.",
+)
 @json_option
 @output_option("Write the plan to FILE, as JSON.")
 @pipeline_options

@@ -29,6 +29,7 @@ from .allocators import (
     read_options,
 )
 from .app import INTERRUPTED, NO, YES
+from .help import GroupedCommand
 from .inputs import (
     GapType,
     Loaded,
@@ -55,7 +56,11 @@ _FLAGS = {
 }
 
 
-@click.command("plan", short_help="A schedule within a memory budget, and what is proven of it.")
+@click.command(
+    "plan",
+    cls=GroupedCommand,
+    short_help="A schedule within a memory budget, and what is proven of it.",
+)
 @budget_option(required=True)
 @click.option(
     "--planner",

@@ -18,6 +18,7 @@ from ..units import format_bytes, format_bytes_short, format_seconds
 from .allocators import allocator_options, check_allocator, describe
 from .allocators import document as allocation_document
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import (
     Loaded,
     Source,
@@ -43,7 +44,9 @@ _WAITS = {
 }
 
 
-@click.command("simulate", short_help="Replay a plan or a list of op names, and check it.")
+@click.command(
+    "simulate", cls=GroupedCommand, short_help="Replay a plan or a list of op names, and check it."
+)
 @budget_option(required=False)
 @schedule_option
 @allocator_options

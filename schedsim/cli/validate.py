@@ -18,6 +18,7 @@ from ..simulation.schedule import Schedule
 from ..units import format_bytes, format_bytes_short, format_seconds
 from ..workloads.given import is_target
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import (
     budget_option,
     check_plan,
@@ -45,7 +46,11 @@ def target_options(function: Any) -> Any:
     return function
 
 
-@click.command("validate", short_help="Run a plan on the real model: predicted against measured.")
+@click.command(
+    "validate",
+    cls=GroupedCommand,
+    short_help="Run a plan on the real model: predicted against measured.",
+)
 @target_options
 @click.argument("plan_file", metavar="[PLAN.json]", required=False)
 @budget_option(required=False)

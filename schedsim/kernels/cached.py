@@ -9,20 +9,11 @@ import numba
 _NO_PLACE = "cannot cache function"
 
 
-def cache_where_possible(dispatcher: Any) -> None:
-    """Cache what `dispatcher` compiles, but where neither the package nor the home can be written.
+def njit(*arguments: Any, cache: bool = False, **options: Any) -> Any:
+    """`numba.njit`, cached unless neither the package nor the home can be written.
 
     numba refuses such a kernel altogether; without a cache it is compiled once a process.
     """
-    try:
-        dispatcher.enable_caching()
-    except RuntimeError as error:
-        if _NO_PLACE not in str(error):
-            raise
-
-
-def njit(*arguments: Any, cache: bool = False, **options: Any) -> Any:
-    """`numba.njit`, cached where possible."""
 
     def decorate(function: Any) -> Any:
         given = () if function in arguments else arguments

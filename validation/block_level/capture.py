@@ -21,6 +21,7 @@ from ..block_times import MOST_SPREAD
 from ..capture.skeleton import count_extra_inputs
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
+from ..ranks import ALONE, Ranks, ranks_of
 from .bench import Bench
 from .lowering import lowered
 from .module import ScheduledModule, loss_of, split_inputs
@@ -36,6 +37,7 @@ from .replay import (
     untouched,
 )
 from .runtime import Layout
+from .sharded import Sharding
 from .sizes import Sizes, static_tensors, storage_keys, tensors_in
 from .split import find_blocks
 from .timing import IMPLAUSIBLE, measure_times, spread_of, step_seconds
@@ -135,6 +137,7 @@ def capture_chain(
     rounds: int = 7,
     known_times: Callable[[Chain | Graph], tuple[Chain | Graph, str] | None] | None = None,
     movable: bool = False,
+    ranks: Ranks | None = None,
 ) -> CapturedChain:
     """`model` as a chain of its blocks, with the sizes and times measured on its device.
 
@@ -161,6 +164,9 @@ def capture_chain(
         Given the workload without times, the same with times, or ``None`` to measure them.
     movable
         Refuse blocks that keep bytes which no copy to the host finds.
+    ranks
+        Those that measure together, as `model` communicates; by default all that it is sharded
+        over. They run the same steps in the same order.
 
     Returns
     -------
@@ -188,6 +194,9 @@ def capture_chain(
     >>> captured.chain.num_stages, captured.chain.stages[0].output_bytes
     (3, 128)
     """
+    if ranks is None:
+        found = ranks_of(model)
+        ranks = found if found.bound else ALONE
     arguments, keywords = _arguments(inputs, kwargs)
     num_extra = count_extra_inputs(model, loss, len(arguments))
     step = split_inputs(arguments, keywords, num_extra)
@@ -201,11 +210,18 @@ def capture_chain(
         with torch.no_grad(), untouched(model):
             whole = model(*step.arguments, **step.keywords)
             whole = loss_of(whole) if loss is None else whole
+        sharding = Sharding.of(model, parts)
         parts, values, state = _settled(model, parts, step, notes)
+        if sharding is not None:
+            sharding = Sharding.of(model, parts)
         _check_whole(whole, values[-1])
         del whole
         sizes = Sizes.of(parts, values, step, model, loss)
-        layout = Layout(parts, loss, num_extra, sizes.needs_gradient, state, generators(model))
+        layout = Layout(
+            parts, loss, num_extra, sizes.needs_gradient, state, generators(model), sharding
+        )
+        if sharding is not None and meter is None and device.type == "cpu":
+            meter = "allocator"  # storages that are emptied and filled again
         chosen = get_meter(meter, device)
         bench = Bench(layout, step, sizes, chosen, device)
         rows = bench.measure_bytes(values)
@@ -215,21 +231,24 @@ def capture_chain(
         workload = lowered(name or type(model).__name__, parts, sizes, rows, library)
         timed = known_times(workload) if known_times is not None else None
         spread: float | None = None
-        if timed is not None and rounds:
+        # Where one rank measures, all do: each of its steps is a collective of all.
+        known = ranks.all(timed is not None, "look up times")
+        if known and timed is not None and rounds:
             # One step now: kept times may be of a machine that was busy at that time.
-            kept_s, now_s = timed[0].store_all_s, step_seconds(layout, step, workload, device)
-            if kept_s > IMPLAUSIBLE * now_s:
+            kept_s = timed[0].store_all_s
+            now_s = step_seconds(layout, step, workload, device)
+            known = ranks.all(kept_s <= IMPLAUSIBLE * now_s, "check times")
+            if not known:
                 notes.append(
                     f"times: those kept say {format_seconds(kept_s)} for a step that now took "
                     f"{format_seconds(now_s)}: measured again"
                 )
-                timed = None
-        if timed is not None:
+        if known and timed is not None:
             workload, note = timed
             notes.append(note)
         elif rounds:
             del values
-            how = measure_times(layout, step, workload, rows, device, rounds)
+            how = measure_times(layout, step, workload, rows, device, rounds, ranks)
             spread = spread_of(rows)
             notes.append(
                 f"times: medians over {rounds} rounds of {how}, spread {spread:.0%}"

@@ -15,6 +15,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ..environment import device_memory_bytes
+from ..ranks import ALONE, Ranks
 from .bench import Measured
 from .parts import StepInputs
 from .program import Run, make_program
@@ -31,14 +32,16 @@ def measure_times(
     rows: Sequence[Measured],
     device: torch.device,
     rounds: int,
+    ranks: Ranks = ALONE,
 ) -> str:
     """Add `rounds` times of each op to `rows`, one per part, the loss last; how it was done.
 
-    Two kinds of steps are timed, those that replay every block, and store-all where that fits.
+    Two kinds of steps are timed, those that replay every block, and store-all where that fits; on
+    `ranks` where it fits all.
     """
     replay, everything = _replaying(workload), Schedule.store_all(workload)
     room = SHARE_OF_MEMORY[device.type] * device_memory_bytes(device)
-    fits = simulate(workload, everything).peak_bytes <= room
+    fits = ranks.all(simulate(workload, everything).peak_bytes <= room, "choose steps to time")
     for round_ in range(rounds + 1):
         for schedule in (replay, everything) if fits else (replay,):
             step = _timed_step(layout, inputs, workload, schedule, device)
