@@ -62,7 +62,7 @@ def measure_times(
     return "store-all and replaying steps" if fits else "replaying steps"
 
 
-IMPLAUSIBLE = 5.0
+IMPLAUSIBLE = 20.0
 """Kept times so many times as long as a step now were measured on a busy machine."""
 
 
