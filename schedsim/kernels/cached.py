@@ -1,27 +1,30 @@
-"""The cache of compiled kernels on disk, where there is a place for one."""
+"""`numba.njit` for kernels without records, cached on disk where there is a place for it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numba
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NO_PLACE = "cannot cache function"
 
 
-def njit(*arguments: Any, cache: bool = False, **options: Any) -> Any:
+def njit(*, cache: bool = False, **options: Any) -> Callable[[Function], Function]:
     """`numba.njit`, cached unless neither the package nor the home can be written.
 
     numba refuses such a kernel altogether; without a cache it is compiled once a process.
     """
+    compile_with = cast("Callable[..., Any]", numba.njit)
 
-    def decorate(function: Any) -> Any:
-        given = () if function in arguments else arguments
+    def decorate(function: Function) -> Function:
         try:
-            return numba.njit(*given, cache=cache, **options)(function)
+            return cast("Function", compile_with(cache=cache, **options)(function))
         except RuntimeError as error:
             if not cache or _NO_PLACE not in str(error):
                 raise
-            return numba.njit(*given, **options)(function)
+            return cast("Function", compile_with(**options)(function))
 
-    return decorate(arguments[0]) if arguments and callable(arguments[0]) else decorate
+    return decorate
