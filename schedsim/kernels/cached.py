@@ -12,6 +12,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _NO_PLACE = "cannot cache function"
 
 
+def cache_where_possible(dispatcher: Any) -> None:
+    """Cache what `dispatcher` compiles, unless neither the package nor the home can be written."""
+    try:
+        dispatcher.enable_caching()
+    except RuntimeError as error:
+        if _NO_PLACE not in str(error):
+            raise
+
+
 def njit(*, cache: bool = False, **options: Any) -> Callable[[Function], Function]:
     """`numba.njit`, cached unless neither the package nor the home can be written.
 
