@@ -11,10 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.chain import Chain
+from schedsim.errors import PlannerLimitError
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
+
+MOST_RUNS = 4_000_000
+"""Forwards of a schedule; fewer slots, which need more, are not tried on long chains."""
 
 
 def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) -> Plan:
@@ -49,6 +53,11 @@ def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) ->
     num = chain.num_stages
     if num_slots is not None and num_slots < 1:
         raise ValueError(f"num_slots is {num_slots}, but the chain's input takes one")
+    if num_slots is not None and not _is_short(num, num_slots):
+        raise PlannerLimitError(
+            f"{num} stages in {num_slots} slots take more than {MOST_RUNS:,} forwards",
+            hint="give more slots",
+        )
 
     @cache
     def replay(slots: int) -> Simulation:
@@ -171,7 +180,12 @@ def _few_slots(num: int, num_slots: int | None) -> list[int]:
     if num_slots is not None:
         return [num_slots]
     some = {1, 2, 3, 4, 6, 8, *(num.bit_length() * k // 2 for k in range(1, 5))}
-    return sorted(slots for slots in some if 1 <= slots <= num)
+    return sorted(slots for slots in some if slots <= num and _is_short(num, slots))
+
+
+def _is_short(num: int, slots: int) -> bool:
+    """Whether the schedule has room in memory: one slot alone makes L^2 / 2 runs."""
+    return num_forwards(num, slots) + num <= MOST_RUNS
 
 
 def _most_that_fit(fits: Callable[[int], bool], num: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels on disk, where there is a place for one."""
+"""`numba.njit` for kernels without records, cached on disk where there is a place for it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ _NO_PLACE = "cannot cache function"
 
 
 def cache_where_possible(dispatcher: Any) -> None:
-    """Cache what `dispatcher` compiles, but where neither the package nor the home can be written.
-
-    numba refuses such a kernel altogether; without a cache it is compiled once a process.
-    """
+    """Cache what `dispatcher` compiles, unless neither the package nor the home can be written."""
     try:
         dispatcher.enable_caching()
     except RuntimeError as error:
@@ -24,16 +21,19 @@ def cache_where_possible(dispatcher: Any) -> None:
             raise
 
 
-def njit(*signatures: str, cache: bool = False, **options: Any) -> Callable[[Function], Function]:
-    """`numba.njit`, cached where possible."""
+def njit(*, cache: bool = False, **options: Any) -> Callable[[Function], Function]:
+    """`numba.njit`, cached unless neither the package nor the home can be written.
+
+    numba refuses such a kernel altogether; without a cache it is compiled once a process.
+    """
+    compile_with = cast("Callable[..., Any]", numba.njit)
 
     def decorate(function: Function) -> Function:
         try:
-            compiled = numba.njit(*signatures, cache=cache, **options)(function)
+            return cast("Function", compile_with(cache=cache, **options)(function))
         except RuntimeError as error:
             if not cache or _NO_PLACE not in str(error):
                 raise
-            compiled = numba.njit(*signatures, **options)(function)
-        return cast("Function", compiled)
+            return cast("Function", compile_with(**options)(function))
 
     return decorate
