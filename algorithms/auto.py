@@ -12,7 +12,7 @@ from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.variants import check_allowed, graph_options
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.plans.offloading import LinkLike
-from schedsim.plans.plan import Plan, with_candidates
+from schedsim.plans.plan import Plan, timed, with_candidates
 
 from .chains.bisection import bisection
 from .chains.chen import chen_greedy
@@ -32,6 +32,7 @@ from .store_all import store_all
 _CHAIN_GAP, _GRAPH_GAP = 0.01, 0.001
 
 
+@timed()
 def auto(
     workload: Chain | Graph,
     budget_bytes: int,
@@ -114,7 +115,6 @@ def auto(
         )
     chain, allow = workload, check_allowed(allow)
     gap = _CHAIN_GAP if gap is None else gap
-    started = time.perf_counter()
     tried = [store_all(chain, budget_bytes)]
     if not tried[0].feasible:
         if chain.num_stages > MAX_STAGES:
@@ -142,7 +142,6 @@ def _of_graph(
     max_moves: int | None,
     allow: tuple[str, ...],
 ) -> Plan:
-    started = time.perf_counter()
     tried = [store_all(graph, budget_bytes)]
     if not tried[0].feasible:
         options: dict[str, Any] = {
@@ -185,7 +184,6 @@ def _with_copies(
     host_bytes: int | str | None,
     host_latency_s: float | None,
 ) -> Plan:
-    started = time.perf_counter()
     if order is not None and (order == "free" or isinstance(workload, Chain)):
         raise SchedsimError(
             f"order {order!r} is asked for, with a link", hint="offloading keeps the order given"

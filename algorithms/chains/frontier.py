@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.variants import check_allowed
-from schedsim.plans.plan import PERSISTENT, Plan
+from schedsim.plans.plan import PERSISTENT, Plan, timed
 
 from .persistent import Problem, exact_plan, infeasible_plan
 
@@ -80,6 +79,7 @@ def exact_frontier(
     return ExactFrontier(memory, table.values[points].copy(), problem.scope)
 
 
+@timed()
 def frontier(
     chain: Chain,
     budget_bytes: int,
@@ -110,9 +110,8 @@ def frontier(
     >>> frontier(chain, 6).makespan_s
     10.0
     """
-    started = time.perf_counter()
     problem = Problem(chain, check_allowed(allow))
     if budget_bytes < problem.min_feasible_bytes:
-        return infeasible_plan(problem, budget_bytes, planner="frontier", started=started)
+        return infeasible_plan(problem, budget_bytes, planner="frontier")
     table = problem.solve_exact(budget_bytes, max_points=max_points, max_work=max_work)
-    return exact_plan(problem, table, budget_bytes, planner="frontier", started=started)
+    return exact_plan(problem, table, budget_bytes, planner="frontier")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.chain import Chain
 from schedsim.errors import DeadlockError, PlannerLimitError, SchedsimError
 from schedsim.plans.levels import MemoryLevel, MemoryLevels, as_levels
-from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
 
 from .revolve import _few_slots, _most_that_fit
@@ -170,6 +169,7 @@ class HRevolve:
         return int(np.argmin(times)) + 1
 
 
+@timed()
 def hrevolve(
     chain: Chain,
     budget_bytes: int,
@@ -217,7 +217,6 @@ def hrevolve(
     >>> hrevolve(chain, 100, num_slots=2, levels=[(4, 0.5, 0.5)]).options["synchronous_s"]
     36.0
     """
-    started = time.perf_counter()
     below = as_levels(levels)
     if num_slots is not None and num_slots < 1:
         raise SchedsimError(f"num_slots {num_slots} is not at least 1", hint="the input takes one")
@@ -248,7 +247,6 @@ def hrevolve(
             budget_bytes,
             solved(chosen)[1],
             planner="hrevolve",
-            started=started,
             options=options,
             offloading=below,
         )
@@ -258,7 +256,6 @@ def hrevolve(
         budget_bytes,
         None,
         planner="hrevolve",
-        started=started,
         min_feasible_bytes=min(_least_budget(chain, below, solved(s)[1]) for s in few),
         offloading=below,
     )

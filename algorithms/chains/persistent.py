@@ -323,7 +323,7 @@ class Problem:
 
 
 def exact_plan(
-    problem: Problem, table: Table, budget_bytes: int, *, planner: str, started: float
+    problem: Problem, table: Table, budget_bytes: int, *, planner: str
 ) -> Plan:
     """The plan at `budget_bytes` from a table that is exact there."""
     schedule, chosen = problem.schedule(table, budget_bytes)
@@ -332,7 +332,6 @@ def exact_plan(
         budget_bytes,
         schedule,
         planner=planner,
-        started=started,
         lower_bound_s=problem.time_s(table, budget_bytes),
         bound_scope=problem.scope,
         min_feasible_bytes=problem.min_feasible_bytes,
@@ -340,7 +339,7 @@ def exact_plan(
     )
 
 
-def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str, started: float) -> Plan:
+def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str) -> Plan:
     """The plan that says which budget would do, and which op sets it."""
     schedule, chosen = problem.least_memory_schedule()
     least = simulate(resolve(problem.chain, chosen), schedule)
@@ -350,7 +349,6 @@ def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str, starte
         budget_bytes,
         None,
         planner=planner,
-        started=started,
         bound_scope=problem.scope,
         min_feasible_bytes=least.peak_bytes,
         binding_op=least.peak_op,

@@ -11,7 +11,7 @@ import numpy as np
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.variants import ChosenVariant, check_allowed
-from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
 
 from .persistent import Problem, exact_plan, infeasible_plan
@@ -22,6 +22,7 @@ MAX_TABLE_BYTES = 4 * 2**30
 """The table of rows x slots is not made larger than this."""
 
 
+@timed()
 def rotor(
     chain: Chain,
     budget_bytes: int,
@@ -66,17 +67,16 @@ def rotor(
     >>> rotor(chain, 5).makespan_s, rotor(chain, 5).status
     (13.0, 'optimal')
     """
-    started = time.perf_counter()
     if num_slots < 1:
         raise ValueError(f"num_slots is {num_slots}, but at least 1 slot is needed")
     problem = Problem(chain, check_allowed(allow))
     if budget_bytes < problem.min_feasible_bytes:
-        return infeasible_plan(problem, budget_bytes, planner="rotor", started=started)
+        return infeasible_plan(problem, budget_bytes, planner="rotor")
     unit = exact_unit(problem)
     inside = budget_bytes - problem.outside_bytes
     if inside // unit <= min(max(num_slots, 4096), _most_slots(problem)):
         table = problem.solve_slots(budget_bytes, unit, round_up=True)
-        return exact_plan(problem, table, budget_bytes, planner="rotor", started=started)
+        return exact_plan(problem, table, budget_bytes, planner="rotor")
 
     best_s, (best, chosen) = math.inf, problem.least_memory_schedule()
     bound_s = chain.store_all_s
@@ -105,7 +105,6 @@ def rotor(
         budget_bytes,
         best,
         planner="rotor",
-        started=started,
         options={"num_slots": used, "gap": gap, **({"interrupted": True} if interrupted else {})},
         lower_bound_s=bound_s,
         bound_scope=problem.scope,

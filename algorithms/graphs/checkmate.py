@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError, UnsupportedError
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -34,6 +34,7 @@ def staged_scope(passes: int) -> str:
     return f"{FIXED_ORDER}, {rounds} of repeats in that order before each"
 
 
+@timed()
 def checkmate(
     graph: Graph,
     budget_bytes: int,
@@ -99,7 +100,6 @@ def checkmate(
     >>> plan.makespan_s, plan.status
     (11.0, 'optimal')
     """
-    started = time.perf_counter()
     scope_of(order)  # type: ignore[arg-type]
     if order != "fixed":
         raise UnsupportedError(
@@ -127,7 +127,6 @@ def checkmate(
         budget_bytes,
         search.best,
         planner="checkmate",
-        started=started,
         options={"order": order, "time_limit_s": time_limit_s, "passes": passes, **more},
         lower_bound_s=bound_s,
         bound_scope=scope,

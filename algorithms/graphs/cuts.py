@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 
 from schedsim.dataflow.graph import Graph
-from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.effort import Effort
+from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -14,13 +14,17 @@ from ._cut_search import CutSearch
 from ._cuts import Order
 from .bounds import as_finite, least_memory_bytes, scope_of
 
+_WORK = 10.0
 
+
+@timed()
 def cuts(
     graph: Graph,
     budget_bytes: int,
     *,
     order: Order = "fixed",
-    time_limit_s: float = 10.0,
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
     seed: int = 0,
 ) -> Plan:
     """The schedule that pays just what the bound of `time_bound_s` asks for, where that fits.
@@ -37,8 +41,8 @@ def cuts(
     ----------
     order
         What the bound speaks of; first runs keep the graph's order in any case.
-    time_limit_s
-        Of the solver, in all.
+    time_limit_s, effort
+        Of the solver, in all, as of `local_search`; 10 units of work by default.
     seed
         Recorded; nothing is random.
 
@@ -55,8 +59,8 @@ def cuts(
     >>> plan.makespan_s, plan.status, plan.bound_scope
     (9.0, 'optimal', 'any schedule')
     """
-    started = time.perf_counter()
     scope = scope_of(order)
+    effort = Effort.of(effort, time_limit_s, default=_WORK)
     best: Schedule | None = Schedule.store_all(graph)
     bound_s, how = graph.store_all_s, "store-all time"
     if simulate(graph, Schedule.store_all(graph)).peak_bytes > budget_bytes:
@@ -64,7 +68,7 @@ def cuts(
         if budget_bytes < least_memory_bytes(graph)[0]:
             bound_s, how = math.inf, "one op alone needs more"
         else:
-            search = CutSearch(graph, budget_bytes, order, started + time_limit_s)
+            search = CutSearch(graph, budget_bytes, order, effort)
             search.run()
             best, bound_s, how = search.best, search.bound_s, search.how
     bound_s, scope, more = as_finite(graph, bound_s, scope, best is not None)
@@ -73,9 +77,9 @@ def cuts(
         budget_bytes,
         best,
         planner="cuts",
-        started=started,
-        options={"order": order, "time_limit_s": time_limit_s, "bound": how, **more},
+        options={"order": order, **effort.to_options(), "bound": how, **more},
         lower_bound_s=bound_s,
         bound_scope=scope,
         seed=seed,
+        ended_by=effort.ended_by,
     )

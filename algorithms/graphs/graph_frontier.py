@@ -10,7 +10,7 @@ from itertools import pairwise
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.plans.curves import BoundPoint, ParetoCurve, ParetoPoint
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, timed
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
@@ -31,6 +31,7 @@ _SEARCH_SHARE = 0.6
 _RESOLUTION = 500
 
 
+@timed()
 def graph_frontier(
     graph: Graph,
     *,
@@ -96,7 +97,6 @@ def graph_frontier(
     >>> curve.exact
     True
     """
-    started = time.perf_counter()
     scope = scope_of(order)
     if not time_limit_s >= 0:
         raise SchedsimError(f"time_limit_s {time_limit_s} is not at least 0", hint="give seconds")

@@ -8,7 +8,7 @@ import time
 
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -32,6 +32,7 @@ def retention_scope(order: Order, num_intervals: int) -> str:
     return f"{FIXED_ORDER}, {repeats}, one round of repeats in that order before each"
 
 
+@timed()
 def moccasin(
     graph: Graph,
     budget_bytes: int,
@@ -93,7 +94,6 @@ def moccasin(
     >>> plan.makespan_s, plan.status
     (11.0, 'optimal')
     """
-    started = time.perf_counter()
     scope = scope_of(order)
     if num_intervals < 1:
         raise SchedsimError(
@@ -145,7 +145,6 @@ def moccasin(
         budget_bytes,
         best,
         planner="moccasin",
-        started=started,
         options={**options, **more},
         lower_bound_s=bound_s,
         bound_scope=scope,

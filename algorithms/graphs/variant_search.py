@@ -49,7 +49,6 @@ def variant_search(
     -----
     About ten searches; O(variants * log variants + conflicts) beside them.
     """
-    started = time.perf_counter()
     ranked = _ranked(graph, allow)
     tried: dict[int, Plan] = {}
     num_searches = 8
@@ -71,7 +70,6 @@ def variant_search(
             budget_bytes,
             plan.schedule,
             planner="local_search",
-            started=started,
             # What it says of bounds is of the graph with these variants, no bound here.
             options={
                 **{name: v for name, v in plan.options.items() if name != "bound"},

@@ -13,7 +13,7 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import DeadlockError, SchedsimError
 from schedsim.plans.offloading import LinkLike, Offloading
-from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan, with_candidates
+from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan, timed, with_candidates
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -38,6 +38,7 @@ def copies_scope(workload: Chain | Graph) -> str:
     return COPIES if isinstance(workload, Chain) else COPIES_IN_ORDER
 
 
+@timed()
 def offload(
     workload: Chain | Graph,
     budget_bytes: int,
@@ -113,7 +114,6 @@ def offload(
     """
     offloading = Offloading.over(link, host_bytes=host_bytes, latency_s=host_latency_s)
     load_kernels()
-    started = time.perf_counter()
     graph = workload.graph
     if not graph.one_queue:
         raise SchedsimError(
@@ -203,7 +203,6 @@ def _finish(
         budget_bytes,
         best,
         planner="offload",
-        started=started,
         options=options,
         lower_bound_s=bound_s,
         bound_scope=copies_scope(workload) if bound.op else ANY_SCHEDULE,

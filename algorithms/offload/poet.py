@@ -12,7 +12,7 @@ import numpy as np
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError
 from schedsim.plans.offloading import LinkLike, Offloading
-from schedsim.plans.plan import ANY_SCHEDULE, OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.plans.plan import ANY_SCHEDULE, OPTIMALITY_TOLERANCE, Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
 
 from ..graphs._scaling import byte_units
@@ -32,6 +32,7 @@ _POLISH_S = 0.2
 _UNITS = 1e4
 
 
+@timed()
 def poet(
     graph: Graph,
     budget_bytes: int,
@@ -94,7 +95,6 @@ def poet(
     """
     offloading = Offloading.over(link, host_bytes=host_bytes, latency_s=host_latency_s)
     load_kernels()
-    started = time.perf_counter()
     if not graph.one_queue:
         raise SchedsimError(
             f"{graph.name} uses several queues or pools already",
@@ -139,7 +139,6 @@ def poet(
         budget_bytes,
         best,
         planner="poet",
-        started=started,
         options=options,
         lower_bound_s=bound.bound_s if np.isfinite(bound.bound_s) else graph.store_all_s,
         bound_scope=COPIES_IN_ORDER if bound.op else ANY_SCHEDULE,

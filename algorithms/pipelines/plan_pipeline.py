@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -10,7 +9,7 @@ from typing import Any, Literal
 from schedsim.errors import UnsupportedError
 from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, make_order
 from schedsim.pipelines.plan_file import PIPELINE_PLAN_SCHEMA
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions, timed
 from schedsim.units import format_bytes, format_seconds
 
 from ._selection import OrderFacts, Selection
@@ -119,6 +118,7 @@ def stage_plan_names(run: PipelineRun) -> list[list[str]]:
     return found
 
 
+@timed()
 def plan_pipeline(
     pipeline: Pipeline,
     budget_bytes: int,
@@ -167,7 +167,6 @@ def plan_pipeline(
     >>> plan.status, round(plan.makespan_s, 6), [use.peak_bytes for use in plan.run.devices]
     ('feasible', 0.069, [56000000, 54000000, 37000000, 20000000])
     """
-    started = time.perf_counter()
     actions = _order(pipeline, order)
     if partition == "auto" and pipeline.num_chunks > 1:
         raise UnsupportedError(
@@ -222,7 +221,7 @@ def plan_pipeline(
         lower_bound_s=bound,
         bound_scope=scope,
         min_feasible_bytes=least,
-        planning_s=time.perf_counter() - started,
+        planning_s=0.0,
         options=options,
         versions=installed_versions(),
     )

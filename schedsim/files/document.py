@@ -290,12 +290,15 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "versions": dict(plan.versions),
         "seed": plan.seed,
     }
+    if plan.ended_by != "itself":
+        document["ended_by"] = plan.ended_by
     if plan.variants:
         document["variants"] = chosen_to_list(plan.variants)
     return document
 
 
 def _read_plan(reader: Reader) -> Plan:
+    from ..plans.effort import ENDED_BY
     from ..plans.plan import STATUSES, Candidate, Plan, WorkloadRef
 
     item = reader.take_object("workload")
@@ -344,6 +347,7 @@ def _read_plan(reader: Reader) -> Plan:
         versions=reader.take_texts("versions", {}),
         seed=reader.take("seed", int, None),
         variants=read_chosen(reader),
+        ended_by=reader.take_choice("ended_by", ENDED_BY, "itself"),
     )
     reader.finish()
     if (plan.schedule is None) != (plan.status == "infeasible"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from ..dataflow.variants import ChosenVariant, resolve
 from ..files.document import workload_hash
@@ -17,8 +17,12 @@ from ..units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
     from ..dataflow.graph import Graph
+    from .effort import EndedBy
     from .levels import MemoryLevels
     from .offloading import Offloading
+
+Asked = ParamSpec("Asked")
+Answer = TypeVar("Answer")
 
 Status = Literal["optimal", "feasible", "infeasible"]
 STATUSES: tuple[Status, ...] = ("optimal", "feasible", "infeasible")
@@ -79,6 +83,9 @@ class Plan:
         One row per planner tried, where several were.
     variants
         Those that the schedule runs with: it is a schedule of ``resolve(workload, variants)``.
+    ended_by
+        What ended the search: itself, its ``work`` spent, its ``stop`` criterion, the ``clock``, or
+        an ``interrupt``. See `reproducible`.
     """
 
     workload: WorkloadRef
@@ -102,6 +109,20 @@ class Plan:
     versions: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
     variants: tuple[ChosenVariant, ...] = ()
+    ended_by: EndedBy = "itself"
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the same planner with the same options gives the same schedule every time.
+
+        Not where the clock, a stop criterion or the user ended the search.
+        """
+        return self.ended_by in ("itself", "work")
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user ended the search: the plan is the best until then."""
+        return self.ended_by == "interrupt"
 
     @property
     def feasible(self) -> bool:
@@ -153,7 +174,6 @@ def make_plan(
     schedule: Schedule | None,
     *,
     planner: str,
-    started: float,
     options: Mapping[str, Any] | None = None,
     lower_bound_s: float = 0.0,
     bound_scope: str = ANY_SCHEDULE,
@@ -162,6 +182,7 @@ def make_plan(
     seed: int | None = None,
     variants: Sequence[ChosenVariant] = (),
     offloading: Offloading | MemoryLevels | None = None,
+    ended_by: EndedBy = "itself",
 ) -> Plan:
     """The plan for `schedule`, after replaying it; how every planner ends.
 
@@ -169,8 +190,6 @@ def make_plan(
     ----------
     schedule
         ``None`` where the planner found none within the budget.
-    started
-        `time.perf_counter` when planning began.
     lower_bound_s
         A proven bound over `bound_scope`; the time that every schedule needs, of a chain that of
         store-all and of a graph that of its busiest queue, is a bound anyhow.
@@ -219,7 +238,7 @@ def make_plan(
         lower_bound_s=lower_bound_s,
         bound_scope=bound_scope,
         gap=_gap(simulation, lower_bound_s),
-        planning_s=time.perf_counter() - started,
+        planning_s=0.0,  # `timed` knows
         min_feasible_bytes=min_feasible_bytes,
         binding_op=binding_op,
         schedule=schedule,
@@ -227,6 +246,7 @@ def make_plan(
         versions=installed_versions(),
         seed=seed,
         variants=tuple(variants) if schedule is not None else (),
+        ended_by=ended_by,
     )
 
 
@@ -253,7 +273,6 @@ def best_of(
     schedules: Iterable[tuple[Mapping[str, Any], Schedule]],
     *,
     planner: str,
-    started: float,
     seed: int | None = None,
 ) -> Plan:
     """The plan of the fastest of `schedules` that fits; how heuristics with a family end.
@@ -274,7 +293,6 @@ def best_of(
         budget_bytes,
         best[3] if best else None,
         planner=planner,
-        started=started,
         options=best[2] if best else None,
         min_feasible_bytes=least.peak_bytes if least else None,
         binding_op=least.peak_op if least else None,
@@ -282,9 +300,44 @@ def best_of(
     )
 
 
-def with_candidates(plan: Plan, tried: Iterable[Plan], *, planning_s: float) -> Plan:
-    """`plan` with one row per plan in `tried`, and the time that all of them took."""
-    return replace(plan, candidates=tuple(other.row for other in tried), planning_s=planning_s)
+def with_candidates(plan: Plan, tried: Iterable[Plan]) -> Plan:
+    """`plan` with one row per plan in `tried`."""
+    return replace(plan, candidates=tuple(other.row for other in tried))
+
+
+def timed(
+    warm_up: Callable[[], object] | None = None,
+) -> Callable[[Callable[Asked, Answer]], Callable[Asked, Answer]]:
+    """A planner whose answers say how long it took (``planning_s``); planners read no clock.
+
+    Parameters
+    ----------
+    warm_up
+        Called first and not counted: it compiles the planner's kernels, or loads them.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Answer:
+    ...     planning_s: float = 0.0
+    >>> timed()(Answer)().planning_s > 0.0
+    True
+    """
+
+    def decorate(planner: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
+        @wraps(planner)
+        def planned(*args: Asked.args, **kwargs: Asked.kwargs) -> Answer:
+            if warm_up is not None:
+                warm_up()
+            started = time.perf_counter()
+            answer: Any = planner(*args, **kwargs)
+            timed_answer: Answer = replace(answer, planning_s=time.perf_counter() - started)
+            return timed_answer
+
+        return planned
+
+    return decorate
 
 
 def installed_versions() -> dict[str, str]:
