@@ -1,7 +1,7 @@
 """One pool for all annealings: walkers in rounds, the worse half dropped after each.
 
-What comes out depends on the work alone, however many threads there are and however fast they run:
-every walker has an amount of its own, they meet at the ends of rounds, and ties go by their numbers.
+What comes out depends on the work alone, however many threads there are and however fast they are:
+every walker has an amount of its own, they meet at the ends of rounds, and ties go by number.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.plan import Plan, best_of, timed

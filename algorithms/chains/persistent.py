@@ -322,9 +322,7 @@ class Problem:
         return runs, way_of
 
 
-def exact_plan(
-    problem: Problem, table: Table, budget_bytes: int, *, planner: str
-) -> Plan:
+def exact_plan(problem: Problem, table: Table, budget_bytes: int, *, planner: str) -> Plan:
     """The plan at `budget_bytes` from a table that is exact there."""
     schedule, chosen = problem.schedule(table, budget_bytes)
     return make_plan(

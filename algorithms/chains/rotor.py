@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.variants import ChosenVariant, check_allowed
+from schedsim.plans.effort import Effort
 from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
 
 from .persistent import Problem, exact_plan, infeasible_plan
 
 DEFAULT_SLOTS = 500
+
+_WORK = 10.0
+_MERGES_PER_UNIT = 1e9
+"""Sums that one core takes in about a second, in one of the two roundings."""
 
 MAX_TABLE_BYTES = 4 * 2**30
 """The table of rows x slots is not made larger than this."""
@@ -29,7 +34,8 @@ def rotor(
     *,
     num_slots: int = DEFAULT_SLOTS,
     gap: float = 0.01,
-    time_limit_s: float = 10.0,
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
     allow: Collection[str] = (),
 ) -> Plan:
     """The optimal persistent schedule within `budget_bytes`, or one with a proven gap.
@@ -44,8 +50,9 @@ def rotor(
         Slots to start with, and the most that an exact unit may need, at the least 4096.
     gap
         Relative distance between the makespan and its bound to stop at.
-    time_limit_s
-        No doubling is begun that would pass it; the first solution is always finished.
+    time_limit_s, effort
+        Seconds, or work; 10 units of work where neither is given. No doubling is begun that would
+        pass it; the first solution is always finished.
     allow
         Kinds of variants that may be chosen, of `schedsim.dataflow.variants.VARIANT_KINDS`.
 
@@ -80,36 +87,40 @@ def rotor(
 
     best_s, (best, chosen) = math.inf, problem.least_memory_schedule()
     bound_s = chain.store_all_s
-    slots, used, round_s = min(num_slots, _most_slots(problem)), 0, 0.0
-    interrupted = False
+    slots, used = min(num_slots, _most_slots(problem)), 0
+    effort = Effort.of(effort, time_limit_s, default=_WORK)
     while True:
-        round_started = time.perf_counter()
+        before = effort.left
         used = slots
         try:
             makespan_s, schedule, variants, below_s = _both_roundings(problem, budget_bytes, slots)
         except KeyboardInterrupt:
-            interrupted = True  # the best so far is still a plan
+            effort.cancel()  # the best so far is still a plan
             break
+        effort.spend(2.0 * problem.num_splits * slots / _MERGES_PER_UNIT)
         if schedule is not None and makespan_s < best_s:
             best_s, best, chosen = makespan_s, schedule, variants
         bound_s = max(bound_s, below_s)
         if best_s <= bound_s * (1 + gap):
             break
-        now = time.perf_counter()
-        round_s = now - round_started
+        took = before - effort.left
         slots *= 2
-        if slots > _most_slots(problem) or now - started + 2 * round_s > time_limit_s:
+        if slots > _most_slots(problem) or not effort.allows(2 * took):
             break
+    options: dict[str, Any] = {"num_slots": used, "gap": gap}
+    if effort.ended_by == "interrupt":
+        options["interrupted"] = True
     return make_plan(
         chain,
         budget_bytes,
         best,
         planner="rotor",
-        options={"num_slots": used, "gap": gap, **({"interrupted": True} if interrupted else {})},
+        options=options,
         lower_bound_s=bound_s,
         bound_scope=problem.scope,
         min_feasible_bytes=problem.min_feasible_bytes,
         variants=chosen,
+        ended_by=effort.ended_by,
     )
 
 

@@ -99,9 +99,7 @@ def block_classes(line: BlockLine, *, effort: Effort, seed: int) -> dict[int, Bl
     return found
 
 
-def _class_of(
-    line: BlockLine, index: int, num_kept: int, effort: Effort, seed: int
-) -> BlockClass:
+def _class_of(line: BlockLine, index: int, num_kept: int, effort: Effort, seed: int) -> BlockClass:
     graph, block = line.subgraph(index), line.blocks[index]
     num_forward = _num_forward(graph, block)
     forward_only = replace(

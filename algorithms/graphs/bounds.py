@@ -163,8 +163,8 @@ def time_bound_s(
     Every op runs once; the question is how much must run again. Cuts at the first runs of ops
     answer it (see ``_cuts.py``): first all of them by a fractional knapsack, then the best of them
     as a programme that knows what recomputation reads, then several together, chosen where the
-    schedule that the programme suggests does not fit. Each step only starts while there is effort left;
-    the first always runs.
+    schedule that the programme suggests does not fit. Each step only starts while there is effort
+    left; the first always runs.
 
     Parameters
     ----------

@@ -158,7 +158,9 @@ def dtr_work(
     """What `dtr_runs` gives, and about the work it took: every run may look at every tensor."""
     flow = dataflow(arrays)
     runs, num_runs = _replayed(flow, room_bytes, heuristic, True)
-    return runs, (num_runs + arrays.op_time_s.size) * (flow.tensor_bytes.size + 100) / _LOOKS_PER_UNIT
+    return runs, (num_runs + arrays.op_time_s.size) * (
+        flow.tensor_bytes.size + 100
+    ) / _LOOKS_PER_UNIT
 
 
 def resident_after(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from schedsim.dataflow.graph import Graph
+from schedsim.errors import UnsupportedError
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
@@ -104,7 +105,9 @@ def hierarchical(
         with effort.part(1.0) as part:
             solved = solved_line(graph, effort=part, seed=seed)
     starts = line_starts(solved, budget_bytes)
+    effort.spend(solved.work)
     with effort.part(1.0) as part:
+        part.moves = effort.moves
         plan = local_search(
             graph, budget_bytes, order=order, effort=part, seed=seed, gap=gap, starts=starts
         )
@@ -173,6 +176,18 @@ def solved_line(graph: Graph, *, effort: Effort, seed: int) -> SolvedLine:
     """
     with effort.take(min(_MOST_OPTIONS, _OPTIONS_SHARE * effort.left)) as part:
         return SolvedLine.of(find_blocks(graph), effort=part, seed=seed)
+
+
+def blocks_repeat(graph: Graph) -> bool:
+    """Whether the graph is a line of blocks, at most half as many kinds as there are blocks.
+
+    Otherwise the options of blocks cost what the search over the whole graph needs.
+    """
+    try:
+        line = find_blocks(graph)
+    except UnsupportedError:
+        return False
+    return 2 * len(line.first_of_kind) <= len(line.blocks)
 
 
 def line_starts(solved: SolvedLine, budget_bytes: int) -> tuple[Schedule, ...]:

@@ -56,8 +56,8 @@ def local_search(
         watchdog beside an effort. The search stops earlier where the bound is met; interrupting
         gives the best plan so far.
     effort
-        Work, of which a core does one unit in about a second; 20 where neither this nor a time limit
-        is given. With the same seed and the same effort the plan is the same every time.
+        Work, of which a core does one unit in about a second; 20 where neither this nor a time
+        limit is given. With the same seed and the same effort the plan is the same every time.
     seed
         Of all random choices.
     num_threads

@@ -1,9 +1,9 @@
 """Effort: what a search may spend, counted in work; the clock is a watchdog beside it.
 
 Planners look at an `Effort` and never at a clock. Work is counted by what was done (moves of an
-annealing, merges of a recurrence, nodes of a solver), so that the same seed and the same effort give
-the same schedule on any machine, under any load and with any number of threads. Seconds are read
-here alone: as a watchdog, or where a search is given nothing but a time limit.
+annealing, merges of a recurrence, nodes of a solver), so that the same seed and the same effort
+give the same schedule on any machine, under any load and with any number of threads. Seconds are
+read here alone: as a watchdog, or where a search is given nothing but a time limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_WORK = 20.0
 """What a search spends unless told otherwise: about ten seconds of two cores."""
 
 _PATIENCE = 6.0
-"""The watchdog of the default effort: times the seconds that one core takes for the work, halved."""
+"""The watchdog of the default effort, times the seconds that two cores take for it."""
 
 
 class _Facts:
@@ -54,7 +54,7 @@ class Effort:
     time_limit_s
         With `work`: a watchdog, which ends the search wherever it is. Without: what there is.
     stop
-        Called with the best step time so far, in seconds (infinite: none); ``True`` ends the search.
+        Called with the best step time so far, in seconds (infinite: none); ``True`` ends it.
 
     Raises
     ------
@@ -117,7 +117,9 @@ class Effort:
         if isinstance(effort, Effort):
             return effort
         if effort is None and time_limit_s is None:
-            return cls(default, moves=moves, time_limit_s=None if moves else _PATIENCE * default / 2)
+            return cls(
+                default, moves=moves, time_limit_s=None if moves else _PATIENCE * default / 2
+            )
         if effort is None and moves is not None:
             effort = time_limit_s
         return cls(effort, moves=moves, time_limit_s=time_limit_s)
