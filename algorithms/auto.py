@@ -179,10 +179,13 @@ def _best(name: str, tried: list[Plan]) -> Plan:
     chosen = replace(
         best,
         planner=name,
-        options={**best.options, "chosen": best.planner},
+        search=replace(
+            best.search,
+            chosen=best.planner,
+            ended_by=max((plan.search.ended_by for plan in tried), key=ENDED_BY.index),
+        ),
         min_feasible_bytes=least.min_feasible_bytes,
         binding_op=least.binding_op,
-        ended_by=max((plan.ended_by for plan in tried), key=ENDED_BY.index),
     )
     return with_candidates(chosen, tried)
 

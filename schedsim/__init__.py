@@ -17,7 +17,7 @@ from ._checkout import find_beside
 from ._pareto import pareto
 from .allocators import Allocation, allocate
 from .analysis.explanation import Explanation, explain
-from .api import compare, plan
+from .api import compare, plan, simulate
 from .dataflow.chain import Chain, Stage
 from .dataflow.graph import Graph, Op
 from .errors import (
@@ -33,8 +33,8 @@ from .errors import (
 from .files.document import load, save
 from .plans.maximize import maximize
 from .plans.plan import Plan
+from .simulation.result import Simulation
 from .simulation.schedule import Schedule
-from .simulation.simulator import Simulation, simulate
 
 if TYPE_CHECKING:
     # mypy checks each package from its own place; these come from one that needs torch.

@@ -8,7 +8,7 @@ import torch
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
-from schedsim.files.document import workload_hash
+from schedsim.files.workload_files import workload_hash
 
 from .costs.cache import ProfileCache
 from .environment import environment

@@ -27,7 +27,6 @@ from .step_planning import (
     plan_step,
     planned_step,
     resolved_budget,
-    simulated,
     store_all_peak,
 )
 from .ways.choices import Way, choose, table, wanted
@@ -250,7 +249,7 @@ class Rematerialized(nn.Module):
         state, plan = planned.captured.state, planned.plan
         assert plan.schedule is not None
         workload = planned.captured.workload
-        simulation = simulated(workload, plan)
+        simulation = plan.simulate(workload)
         kinds = simulation.by_category()
         if planned.captured.level == "op":
             graph = workload.graph

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,9 +15,10 @@ from schedsim.api import try_plan
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
-from schedsim.files.document import workload_hash
+from schedsim.files.workload_files import workload_hash
+from schedsim.plans.offloading import Offloading
 from schedsim.plans.plan import Plan
-from schedsim.simulation.result import Simulation
+from schedsim.plans.setting import StepChanges
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 from schedsim.units import format_bytes
@@ -402,13 +402,14 @@ def _beside_states(
         plan = try_plan(captured.workload, budget_bytes - spare_bytes, planner, **options)
     if plan.schedule is not None:
         states_bytes = _states_bytes(captured, plan)
-        counted = {"generator_states_bytes": states_bytes} if states_bytes else {}
-        return replace(plan, options={**plan.options, **counted})
-    if int(plan.options.get("least_memory_bytes", 0)) > budget_bytes:
+        if not states_bytes:
+            return plan
+        step = StepChanges(captured.level, generator_states_bytes=states_bytes)
+        return replace(plan, setting=replace(plan.setting, step=step))
+    least_memory_bytes = int(plan.search.figures.get("least_memory_bytes") or 0)
+    if least_memory_bytes > budget_bytes:
         # One op alone needs more, so that nothing was searched for: do it for the message.
-        near = try_plan(
-            captured.workload, int(plan.options["least_memory_bytes"]), planner, **options
-        )
+        near = try_plan(captured.workload, least_memory_bytes, planner, **options)
         if near.min_feasible_bytes is not None:
             plan = replace(
                 plan, min_feasible_bytes=near.min_feasible_bytes, binding_op=near.binding_op
@@ -452,23 +453,9 @@ def _plan_copies(
     )
 
 
-def offloading_of(plan: Plan) -> Any:
+def offloading_of(plan: Plan) -> Offloading | None:
     """The links that `plan` copies over; ``None`` where it copies nothing."""
-    if plan.schedule is None or not any(":" in name for name in plan.schedule.op_names):
-        return None
-    if plan.options.get("link") is None:
-        return None
-    return import_module("schedsim.plans.offloading").Offloading.from_options(plan.options)
-
-
-def simulated(workload: Chain | Graph, plan: Plan) -> Simulation:
-    """What the schedule of `plan` costs on `workload`, with its copies."""
-    assert plan.schedule is not None
-    offloading = offloading_of(plan)
-    if offloading is None:
-        return simulate(workload, plan.schedule)
-    found: Simulation = offloading.simulate(workload, plan.schedule, plan.budget_bytes)
-    return found
+    return plan.setting.link if plan.setting.copies_anything(plan.schedule) else None
 
 
 def plan_step(
@@ -532,16 +519,16 @@ def _module(captured: CapturedStep, plan: Plan) -> nn.Module:
 
 def with_origin(plan: Plan, captured: CapturedStep, settings: Settings) -> Plan:
     """`plan` with what `schedsim.apply` needs to know of the step that it is of."""
-    origin: dict[str, Any] = {
-        "level": captured.level,
-        "structure": captured.structure_hash,
-        "added_bytes": captured.added_bytes,
-    }
-    if settings.chunk:
-        origin["chunk"] = dict(settings.chunk)
-    if captured.num_parts > 1:
-        origin["accumulate"] = captured.num_parts
-    return replace(plan, options={**plan.options, **origin})
+    known = plan.setting.step
+    step = StepChanges(
+        captured.level,
+        captured.structure_hash,
+        captured.added_bytes,
+        chunk=dict(settings.chunk or {}),
+        accumulate=captured.num_parts,
+        generator_states_bytes=known.generator_states_bytes if known is not None else 0,
+    )
+    return replace(plan, setting=replace(plan.setting, step=step))
 
 
 def store_all_peak(captured: CapturedStep) -> int:

@@ -36,6 +36,7 @@ from schedsim.dataflow.chain import Chain, Stage
 from schedsim.dataflow.variants import ChosenVariant, resolve, stage_options, with_variant
 from schedsim.errors import PlannerLimitError
 from schedsim.plans.plan import PERSISTENT, Plan, make_plan
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -333,7 +334,7 @@ def exact_plan(problem: Problem, table: Table, budget_bytes: int, *, planner: st
         lower_bound_s=problem.time_s(table, budget_bytes),
         bound_scope=problem.scope,
         min_feasible_bytes=problem.min_feasible_bytes,
-        variants=chosen,
+        setting=Setting(variants=chosen),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,8 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.variants import ChosenVariant, check_allowed
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import Plan, make_plan, timed
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 
 from .persistent import Problem, exact_plan, infeasible_plan
@@ -107,20 +108,17 @@ def rotor(
         slots *= 2
         if slots > _most_slots(problem) or not effort.allows(2 * took):
             break
-    options: dict[str, Any] = {"num_slots": used, "gap": gap}
-    if effort.ended_by == "interrupt":
-        options["interrupted"] = True
     return make_plan(
         chain,
         budget_bytes,
         best,
         planner="rotor",
-        options=options,
+        options={"num_slots": used, "gap": gap},
+        search=SearchRecord(ended_by=effort.ended_by),
         lower_bound_s=bound_s,
         bound_scope=problem.scope,
         min_feasible_bytes=problem.min_feasible_bytes,
-        variants=chosen,
-        ended_by=effort.ended_by,
+        setting=Setting(variants=chosen),
     )
 
 

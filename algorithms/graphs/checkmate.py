@@ -13,6 +13,7 @@ from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError, UnsupportedError
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan, timed
+from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -138,7 +139,7 @@ def checkmate(
         lower_bound_s=bound_s,
         bound_scope=scope,
         seed=seed,
-        ended_by=effort.ended_by,
+        search=SearchRecord(ended_by=effort.ended_by),
     )
 
 

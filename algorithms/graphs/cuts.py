@@ -7,6 +7,7 @@ import math
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import Plan, make_plan, timed
+from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -61,6 +62,7 @@ def cuts(
     """
     scope = scope_of(order)
     effort = Effort.of(effort, time_limit_s, default=_WORK)
+    given = effort.to_options()
     best: Schedule | None = Schedule.store_all(graph)
     bound_s, how = graph.store_all_s, "store-all time"
     if simulate(graph, Schedule.store_all(graph)).peak_bytes > budget_bytes:
@@ -77,9 +79,9 @@ def cuts(
         budget_bytes,
         best,
         planner="cuts",
-        options={"order": order, **effort.to_options(), "bound": how, **more},
+        options={"order": order, **given, **more},
+        search=SearchRecord(bound_by=how, ended_by=effort.ended_by),
         lower_bound_s=bound_s,
         bound_scope=scope,
         seed=seed,
-        ended_by=effort.ended_by,
     )

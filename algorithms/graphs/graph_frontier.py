@@ -296,7 +296,7 @@ class _Curve:
             self.add(simulate(self.graph, plan.schedule))
         elif str(plan.options.get("infeasible")).startswith("proven"):
             self.least_bytes = max(self.least_bytes, budget_bytes + 1)
-        if plan.interrupted:
+        if plan.search.interrupted:
             raise _Interrupted
         return seen[0] if seen else None
 

@@ -66,7 +66,7 @@ def hierarchical(
     Returns
     -------
     Plan
-        With the bound of `local_search`; `options` says how many blocks of how many kinds there
+        With the bound of `local_search`; `search` says how many blocks of how many kinds there
         are, and the time of the schedule before the search (``line_s``).
 
     Raises
@@ -112,15 +112,19 @@ def hierarchical(
             graph, budget_bytes, order=order, effort=part, seed=seed, gap=gap, starts=starts
         )
     line_plan = simulate(graph, starts[0]) if starts else None
-    options: dict[str, Any] = {
-        **plan.options,
-        **given,
+    figures: dict[str, Any] = {
+        **plan.search.figures,
         "blocks": len(solved.line.blocks),
         "kinds": len(solved.classes),
     }
     if line_plan is not None and line_plan.peak_bytes <= budget_bytes:
-        options["line_s"] = line_plan.makespan_s
-    return replace(plan, planner="hierarchical", options=options)
+        figures["line_s"] = line_plan.makespan_s
+    return replace(
+        plan,
+        planner="hierarchical",
+        options={**plan.options, **given},
+        search=replace(plan.search, figures=figures),
+    )
 
 
 def plan_budgets(

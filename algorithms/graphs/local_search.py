@@ -9,6 +9,7 @@ from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import Plan, make_plan, timed
+from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
@@ -113,6 +114,7 @@ def local_search(
         check_order(graph, start, order)
     scope = scope_of(order)
     effort = Effort.of(effort, time_limit_s, moves=max_moves)
+    given = effort.to_options()
     search = GraphSearch(
         graph, budget_bytes, order, effort, seed=seed, num_threads=num_threads, gap=gap
     )
@@ -121,15 +123,18 @@ def local_search(
     lower_bound_s, scope, proven = as_finite(graph, search.bound_s, scope, best is not None)
     options: dict[str, Any] = {
         "order": order,
-        **effort.to_options(),
-        "moves": search.moves,
-        "bound": search.bound_how,
-        "least_memory_bytes": search.least_bytes,
-        "least_memory_op": search.least_op,
+        **given,
         **proven,
     }
-    if effort.ended_by == "interrupt":
-        options["interrupted"] = True
+    record = SearchRecord(
+        num_moves=search.moves,
+        ended_by=effort.ended_by,
+        bound_by=search.bound_how,
+        figures={
+            "least_memory_bytes": search.least_bytes,
+            "least_memory_op": search.least_op,
+        },
+    )
     least = search.least() if best is None else None
     if least is not None and on_least is not None:
         on_least(least)
@@ -144,7 +149,7 @@ def local_search(
         min_feasible_bytes=least.peak_bytes if least else None,
         binding_op=least.peak_op if least else None,
         seed=seed,
-        ended_by=effort.ended_by,
+        search=record,
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.variants import ChosenVariant, GraphVariant, graph_options, resolve
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan
+from schedsim.plans.setting import Setting
 
 from .local_search import local_search
 
@@ -73,17 +75,13 @@ def variant_search(
             plan.schedule,
             planner="local_search",
             # What it says of bounds is of the graph with these variants, no bound here.
-            options={
-                **{name: v for name, v in plan.options.items() if name != "bound"},
-                **given,
-                "variants": count,
-            },
+            options={**plan.options, **given, "variants": count},
             bound_scope=ANY_SCHEDULE,
             min_feasible_bytes=plan.min_feasible_bytes,
             binding_op=plan.binding_op,
             seed=plan.seed,
-            variants=chosen,
-            ended_by=plan.ended_by,
+            setting=Setting(variants=chosen),
+            search=replace(plan.search, bound_by=""),
         )
 
     for share in _FIRST_SHARES:

@@ -14,6 +14,8 @@ from schedsim.errors import DeadlockError, SchedsimError
 from schedsim.plans.effort import Effort
 from schedsim.plans.offloading import LinkLike, Offloading
 from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan, timed, with_candidates
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -127,7 +129,8 @@ def offload(
         return replace(
             everything,
             planner="offload",
-            options={**offloading.to_options(), "chosen": "store_all"},
+            setting=Setting(copies=offloading),
+            search=SearchRecord(chosen="store_all"),
         )
     effort = Effort.of(effort, time_limit_s, moves=max_moves, default=_WORK)
     given = effort.to_options()
@@ -153,10 +156,12 @@ def offload(
     except KeyboardInterrupt:
         effort.cancel()
     made = _finish(workload, budget_bytes, search, bound, offloading, plans, effort, seed)
-    options = {**made.options, "moves": search.moves, **given}
-    if effort.ended_by == "interrupt":
-        options["interrupted"] = True
-    return with_candidates(replace(made, options=options), [*plans, made])
+    made = replace(
+        made,
+        options={**made.options, **given},
+        search=replace(made.search, num_moves=search.moves),
+    )
+    return with_candidates(made, [*plans, made])
 
 
 def _finish(
@@ -198,9 +203,7 @@ def _finish(
         over = min((row[1] for row in search.found if row[1]), default=None)
         if over is not None and (least is None or budget_bytes + over < least):
             least, binding = _least(workload, search, offloading, budget_bytes, least, binding)
-    options: dict[str, Any] = {"chosen": chosen}
-    if bound.op:
-        options["bound_at"] = bound.op
+    options: dict[str, Any] = {}
     bound_s = bound.bound_s if np.isfinite(bound.bound_s) else workload.graph.store_all_s
     if not np.isfinite(bound.bound_s):
         options["infeasible"] = f"proven over {copies_scope(workload)}"
@@ -215,8 +218,8 @@ def _finish(
         min_feasible_bytes=least,
         binding_op=binding,
         seed=seed,
-        offloading=offloading,
-        ended_by=effort.ended_by,
+        setting=Setting(copies=offloading),
+        search=SearchRecord(chosen=chosen, bound_op=bound.op or "", ended_by=effort.ended_by),
     )
 
 

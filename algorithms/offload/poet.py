@@ -13,6 +13,8 @@ from schedsim.errors import PlannerLimitError, SchedsimError
 from schedsim.plans.effort import Effort
 from schedsim.plans.offloading import LinkLike, Offloading
 from schedsim.plans.plan import ANY_SCHEDULE, OPTIMALITY_TOLERANCE, Plan, make_plan, timed
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 
 from ..graphs._scaling import byte_units
@@ -103,7 +105,7 @@ def poet(
         )
     everything = store_all(graph, budget_bytes)
     if everything.feasible:
-        return replace(everything, planner="poet", options=offloading.to_options())
+        return replace(everything, planner="poet", options={}, setting=Setting(copies=offloading))
     if num_variables(graph, 1) > MAX_VARIABLES:
         raise PlannerLimitError(
             f"{graph.name!r}: {graph.num_ops} ops need more than {MAX_VARIABLES:,} variables",
@@ -112,6 +114,7 @@ def poet(
     step = make_step(graph, budget_bytes, offloading)
     effort = Effort.of(effort, time_limit_s, default=_WORK)
     options: dict[str, Any] = {**effort.to_options(), "start": start, "polish": polish}
+    figures: dict[str, float | None] = {}
     with effort.part(_BOUND_SHARE) as part:
         bound = copy_bound(graph, step, budget_bytes, effort=part)
     best: Schedule | None = None
@@ -129,7 +132,7 @@ def poet(
                 seed=seed,
             )
         best, best_s = first.schedule, first.makespan_s or math.inf
-        options["start_s"] = first.makespan_s
+        figures["start_s"] = first.makespan_s
     if not math.isinf(bound.bound_s) and best_s > bound.bound_s * (1 + OPTIMALITY_TOLERANCE):
         found, excess_bytes, told = _solve(
             graph, budget_bytes, offloading, effort, seed, polish, best_s
@@ -148,8 +151,8 @@ def poet(
         bound_scope=COPIES_IN_ORDER if bound.op else ANY_SCHEDULE,
         min_feasible_bytes=budget_bytes + excess_bytes if best is None and excess_bytes else None,
         seed=seed,
-        offloading=offloading,
-        ended_by=effort.ended_by,
+        setting=Setting(copies=offloading),
+        search=SearchRecord(figures=figures, ended_by=effort.ended_by),
     )
 
 

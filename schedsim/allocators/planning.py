@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..dataflow.variants import resolve
-from ..plans.offloading import replay
 from ..plans.plan import OPTIMALITY_TOLERANCE, Plan
+from ..plans.setting import AllocatorChoice
 from . import allocate, check_allocator
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def plan_reserved(
     Returns
     -------
     Plan
-        Its options hold the allocator, `reserved_bytes`, `inner_budget_bytes` and `num_emptied`.
+        Its setting holds the allocator, with the bytes reserved and the inner budget.
         The lower bound is that of the budget itself: what needs more live bytes reserves more too.
 
     Notes
@@ -107,7 +106,7 @@ def plan_reserved(
         return replace(
             first,
             status="infeasible",
-            options={**first.options, **_words(allocator, options)},
+            setting=replace(first.setting, allocator=AllocatorChoice(allocator, dict(options))),
             peak_bytes=None,
             makespan_s=None,
             overhead=None,
@@ -148,7 +147,7 @@ def _measure(
 ) -> _Measured:
     # Runs that wait for memory wait for that of the whole budget, as when the plan is replayed.
     plan = replace(plan, budget_bytes=budget_bytes)
-    simulation = replay(resolve(workload, plan.variants), plan)
+    simulation = plan.simulate(workload)
     plan = replace(
         plan,
         peak_bytes=simulation.peak_bytes,
@@ -182,13 +181,16 @@ def _finished(
     met = chosen.makespan_s <= bound * (1 + OPTIMALITY_TOLERANCE)
     return replace(
         chosen.plan,
-        options={
-            **chosen.plan.options,
-            **_words(allocator, options),
-            "reserved_bytes": chosen.within_bytes,
-            "inner_budget_bytes": chosen.inner,
-            "num_emptied": chosen.num_emptied,
-        },
+        setting=replace(
+            chosen.plan.setting,
+            allocator=AllocatorChoice(
+                allocator,
+                dict(options),
+                inner_budget_bytes=chosen.inner,
+                reserved_bytes=chosen.within_bytes,
+                num_emptied=chosen.num_emptied,
+            ),
+        ),
         status="optimal" if met else "feasible",
         lower_bound_s=bound,
         bound_scope=first.bound_scope,
@@ -197,7 +199,3 @@ def _finished(
         binding_op=None,
         planning_s=time.perf_counter() - started,
     )
-
-
-def _words(allocator: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"allocator": allocator, **({"allocator_options": dict(options)} if options else {})}

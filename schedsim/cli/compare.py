@@ -14,7 +14,8 @@ from ..errors import (
     SchedsimError,
     UnsupportedError,
 )
-from ..files.document import workload_hash, write_atomically
+from ..files.atomic import write_atomically
+from ..files.workload_files import workload_hash
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate

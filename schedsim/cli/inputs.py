@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import shlex
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from ..dataflow.chain import Chain
     from ..dataflow.graph import Graph
     from ..plans.plan import Plan
+    from ..plans.setting import StepChanges
     from ..simulation.schedule import Schedule
     from ..workloads import WorkloadOptions
 
@@ -180,18 +180,19 @@ class Source:
             words += [flags[field]] if value is True else [flags[field], text]
         return shlex.join(words)
 
-    def read(self, *, plan: bool = False, movable: bool = False) -> Loaded:
+    def read(self, *, plan: bool = False, movable: bool = False, check: bool = True) -> Loaded:
         """The workload, its assumptions, and the plan among the files where one is allowed.
 
-        `movable`: for a plan with a link, as of a plan among the files that has one.
+        `movable`: for a plan with a link, as of a plan among the files that has one. `check`:
+        refuse a plan that says another peak or time than its schedule gives.
         """
-        from ..dataflow.variants import resolve
+        from ..plans.claims import check_claims
         from ..plans.plan import Plan
 
         workload: Chain | Graph | None = None
         found: Plan | None = None
         lines: tuple[str, ...] = ()
-        origin: dict[str, Any] = {}
+        origin: StepChanges | None = None
         if self.level and not self.is_model:
             raise SchedsimError(
                 f"--level {self.level} is of a model", hint="a formula takes --granularity"
@@ -239,7 +240,10 @@ class Source:
             )
         if found is not None:
             check_plan(found, workload, measured=self.is_model)
-            return Loaded(resolve(workload, found.variants), lines, found, workload, origin)
+            if check and found.schedule is not None:
+                check_claims(found, found.simulate(workload), times=not self.is_model)
+            run = found.setting.resolve(workload)
+            return Loaded(run, lines, found, workload, origin)
         return Loaded(workload, lines, found, workload, origin)
 
 
@@ -259,7 +263,7 @@ class Loaded:
     assumptions: tuple[str, ...]
     plan: Plan | None
     given: Chain | Graph
-    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    origin: StepChanges | None = None
 
     def label(self, op_name: str) -> str:
         """An op's name, with that of its stage where it has one."""
@@ -298,7 +302,7 @@ def need_torch() -> None:
 
 def has_link(plan: Plan) -> bool:
     """Whether `plan` was made with a link to host memory."""
-    return plan.options.get("link") is not None
+    return plan.setting.link is not None
 
 
 def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -> None:
@@ -307,8 +311,8 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
     Of a `measured` workload the sizes alone must be the same, as times never are: the plan's
     schedule must have the plan's peak.
     """
-    from ..files.document import workload_hash
-    from ..plans.offloading import replay
+    from ..files.workload_files import workload_hash
+    from ..plans.claims import check_belongs
 
     if plan.workload.content_hash == workload_hash(workload):
         return
@@ -320,18 +324,11 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
         and plan.static_bytes == workload.static_bytes
     ):
         try:
-            same = replay(workload, plan).peak_bytes == plan.peak_bytes
+            same = plan.simulate(workload).peak_bytes == plan.peak_bytes
         except InvalidScheduleError:
             same = False
     if not same:
-        raise InvalidScheduleError(
-            f"the plan is for another workload: its {plan.workload.name!r} had other stages, "
-            "sizes or times",
-            rule="workload",
-            run_index=None,
-            op_name="",
-            hint="give the workload it was made for, or plan again",
-        )
+        check_belongs(plan, workload)
 
 
 def _load(name: str) -> Chain | Graph | Plan:

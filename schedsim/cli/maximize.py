@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InfeasibleBudgetError, SchedsimError
-from ..files.document import save
+from ..files.document import save, to_dict
 from ..plans.maximize import MAX_SIZE, Maximum, Sized, maximize
 from ..units import format_bytes, format_seconds
 from .app import NO, YES
@@ -222,5 +222,5 @@ def _document(found: Maximum, field: str, budget_bytes: int) -> dict[str, Any]:
         "checked_to": found.checked_to,
         "fastest_proven": found.fastest_proven,
         "tried": [row(one) for one in found.tried],
-        "plan": found.largest.plan.to_dict(),
+        "plan": to_dict(found.largest.plan),
     }

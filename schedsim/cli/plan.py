@@ -10,10 +10,10 @@ import click
 
 from ..allocators import EXACT
 from ..api import try_plan
-from ..dataflow.variants import VARIANT_KINDS, check_allowed, resolve
+from ..dataflow.variants import VARIANT_KINDS, check_allowed
 from ..errors import PlannerLimitError, SchedsimError
-from ..files.document import save
-from ..plans.offloading import Offloading, replay
+from ..files.document import save, to_dict
+from ..plans.offloading import Offloading
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
@@ -24,7 +24,6 @@ from .allocators import (
     allocator_options,
     allocator_words,
     describe,
-    of_plan,
     read_options,
 )
 from .app import INTERRUPTED, NO, YES
@@ -146,13 +145,13 @@ def command(
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
         plan = try_plan(loaded.workload, budget_bytes, planner, **memory, **options)
     if loaded.origin:
-        plan = replace(plan, options={**plan.options, **loaded.origin})
+        plan = replace(plan, setting=replace(plan.setting, step=loaded.origin))
     if output is not None:
         save(plan, output)
     if as_json:
         for line in loaded.assumptions:
             click.echo(line, err=True)
-        print_json(plan.to_dict())
+        print_json(to_dict(plan))
     else:
         for line in loaded.assumptions:
             click.echo(line)
@@ -163,7 +162,7 @@ def command(
     if not as_json:
         _show(loaded, plan, everything)
         _next_steps(source, plan, planner, options, output)
-    return INTERRUPTED if plan.options.get("interrupted") else YES
+    return INTERRUPTED if plan.search.interrupted else YES
 
 
 def read_accumulate(text: str | None) -> int | str | None:
@@ -237,7 +236,7 @@ def _plan_ways(
     for line in loaded.assumptions:
         click.echo(line, err=as_json)
     if as_json:
-        print_json({**outcome.plan.to_dict(), "ways": [way.to_dict() for way in outcome.ways]})
+        print_json({**to_dict(outcome.plan), "ways": [way.to_dict() for way in outcome.ways]})
     else:
         click.echo()
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
@@ -282,8 +281,8 @@ def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -
 def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     assert plan.schedule is not None
     assert plan.overhead is not None
-    simulation = replay(resolve(loaded.workload, plan.variants), plan)
-    chosen = plan.options.get("chosen", plan.planner)
+    simulation = plan.simulate(loaded.given)
+    chosen = plan.found_by
     facts = [
         ("plan", f"{plan.status}, by {chosen} in {format_seconds(plan.planning_s)}"),
         ("budget", format_bytes(plan.budget_bytes)),
@@ -296,12 +295,12 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     for name, size in simulation.by_category().items():
         if size:
             facts.append((f"  {name}", f"{format_bytes_short(size):>10}"))
-    allocator, allocator_options_ = of_plan(plan)
+    allocator = plan.setting.allocator
     if allocator is not None:
-        found = allocations(simulation, allocator, plan.budget_bytes, allocator_options_)
+        found = allocations(simulation, allocator.name, plan.budget_bytes, dict(allocator.options))
         for pool, allocation in found.items():
             facts += describe(pool, allocation)
-        facts.append(("planned for", format_bytes(plan.options["inner_budget_bytes"])))
+        facts.append(("planned for", format_bytes(allocator.inner_budget_bytes or 0)))
     facts += [
         ("store-all peak", _compared(everything.peak_bytes, simulation.peak_bytes)),
         (
@@ -320,9 +319,8 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
         ),
     ]
     facts += _variant_facts(plan)
-    offloading = Offloading.from_options(plan.options)
-    if offloading is not None:
-        facts += copy_facts(simulation, offloading)
+    if plan.setting.link is not None:
+        facts += copy_facts(simulation, plan.setting.link)
     facts += level_facts(plan, simulation)
     print_facts(facts)
 

@@ -12,7 +12,6 @@ from ..api import try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
 from ..errors import SchedsimError, UnsupportedError
-from ..plans.offloading import replay, setting_of
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
 from . import complete
@@ -214,7 +213,7 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
     if Path(output).suffix == ".json":
         import json
 
-        from ..files.document import write_atomically
+        from ..files.atomic import write_atomically
 
         text = json.dumps(curves[0].to_dict(), indent=1, allow_nan=False)
         write_atomically(output, f"{text}\n".encode())
@@ -322,10 +321,9 @@ def _simulated(
         with working("planning"):
             plan = try_plan(loaded.workload, budget_bytes)
     if plan is not None:
-        chosen = schedule_of(plan)
+        schedule_of(plan)
         budget = plan.budget_bytes if budget_bytes is None else budget_bytes
-        if setting_of(plan) is not None:
-            return loaded, replay(loaded.workload, plan, chosen), budget
+        return loaded, plan.simulate(loaded.given, capacities), budget
     return loaded, simulate(loaded.workload, chosen, capacities), budget
 
 
@@ -334,7 +332,7 @@ def _write(figure: Any, output: str) -> None:
 
     import matplotlib
 
-    from ..files.document import write_atomically
+    from ..files.atomic import write_atomically
 
     buffer, kind = io.BytesIO(), Path(output).suffix[1:]
     # No dates and no random ids: the same command writes the same file.

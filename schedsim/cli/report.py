@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import SchedsimError
-from ..files.document import write_atomically
+from ..files.atomic import write_atomically
 from .inputs import Source, output_option, schedule_of, workload_options
 from .show import working
 

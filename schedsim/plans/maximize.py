@@ -182,7 +182,7 @@ class _Search:
             self.tried[number] = None
             if workload is not None:
                 plan = try_plan(workload, self.budget_bytes, self.planner, **self.options)
-                if plan.options.get("interrupted"):  # its planner gave its best: the search ends
+                if plan.search.interrupted:  # its planner gave its best: the search ends
                     raise KeyboardInterrupt
                 self.tried[number] = Sized(size, self.work(size), plan)
         return self.tried[number]
@@ -291,7 +291,7 @@ def _is_proof(plan: Plan) -> bool:
 
 def _who(plan: Plan) -> str:
     """The planner that made it, of those that `auto` chooses from."""
-    return str(plan.options.get("chosen", plan.planner))
+    return plan.found_by
 
 
 def contains(larger: Chain | Graph, smaller: Chain | Graph) -> bool:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from ..dataflow.variants import ChosenVariant, resolve
-from ..files.document import workload_hash
+from ..dataflow.variants import ChosenVariant
+from ..errors import SchedsimError
+from ..files.workload_files import workload_hash
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
 from ..units import format_bytes, format_seconds
+from .search import NO_SEARCH, SearchRecord
+from .setting import PLAIN, Setting
+from .source import WorkloadSource
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
     from ..dataflow.graph import Graph
-    from .effort import EndedBy
-    from .levels import MemoryLevels
-    from .offloading import Offloading
 
 Asked = ParamSpec("Asked")
 Answer = TypeVar("Answer")
@@ -36,11 +37,15 @@ OPTIMALITY_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRef:
-    """Which workload a plan belongs to: name, kind (``chain``, ``graph``), content hash."""
+    """Which workload a plan belongs to: name, kind (``chain``, ``graph``), content hash.
+
+    `source` says where it comes from; ``None`` for one that was made in Python.
+    """
 
     name: str
     kind: str
     content_hash: str
+    source: WorkloadSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +86,12 @@ class Plan:
         The op that sets `min_feasible_bytes`; ``None`` where unknown.
     candidates
         One row per planner tried, where several were.
-    variants
-        Those that the schedule runs with: it is a schedule of ``resolve(workload, variants)``.
-    ended_by
-        What ended the search: itself, its ``work`` spent, its ``stop`` criterion, the ``clock``, or
-        an ``interrupt``. See `reproducible`.
+    setting
+        In what the workload that the schedule runs on differs from the one given.
+    search
+        How the planner came to the plan.
+    options
+        What the planner was asked.
     """
 
     workload: WorkloadRef
@@ -108,21 +114,43 @@ class Plan:
     candidates: tuple[Candidate, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
-    variants: tuple[ChosenVariant, ...] = ()
-    ended_by: EndedBy = "itself"
+    setting: Setting = PLAIN
+    search: SearchRecord = NO_SEARCH
 
     @property
-    def reproducible(self) -> bool:
-        """Whether the same planner with the same options gives the same schedule every time.
+    def found_by(self) -> str:
+        """The planner whose schedule this is, of those that were tried."""
+        return self.search.chosen or self.planner
 
-        Not where the clock, a stop criterion or the user ended the search.
+    @property
+    def variants(self) -> tuple[ChosenVariant, ...]:
+        """The variants that the schedule runs with."""
+        return self.setting.variants
+
+    def simulate(
+        self, workload: Chain | Graph, capacities: Mapping[str, int] | None = None
+    ) -> Simulation:
+        """What the plan's schedule costs on `workload`, the one that the plan is of.
+
+        Parameters
+        ----------
+        workload
+            As it was given to the planner; variants and copies are the plan's own.
+        capacities
+            Memory pool -> bytes within which runs wait, in place of the plan's own.
+
+        Raises
+        ------
+        SchedsimError
+            The plan has no schedule.
+        InvalidScheduleError
+            The schedule is not legal on the workload.
         """
-        return self.ended_by in ("itself", "work")
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether the user ended the search: the plan is the best until then."""
-        return self.ended_by == "interrupt"
+        if self.schedule is None:
+            raise SchedsimError("the plan has no schedule", hint="plan again with a larger budget")
+        return self.setting.simulate(
+            workload, self.schedule, self.budget_bytes, capacities=capacities
+        )
 
     @property
     def feasible(self) -> bool:
@@ -143,12 +171,6 @@ class Plan:
             min_feasible_bytes=self.min_feasible_bytes,
             planning_s=self.planning_s,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as the content of a ``schedsim.plan/1`` file."""
-        from ..files.document import plan_to_dict
-
-        return plan_to_dict(self)
 
     def __str__(self) -> str:
         head = f"{self.workload.name}, budget {format_bytes(self.budget_bytes)}: {self.status}"
@@ -180,9 +202,8 @@ def make_plan(
     min_feasible_bytes: int | None = None,
     binding_op: str | None = None,
     seed: int | None = None,
-    variants: Sequence[ChosenVariant] = (),
-    offloading: Offloading | MemoryLevels | None = None,
-    ended_by: EndedBy = "itself",
+    setting: Setting = PLAIN,
+    search: SearchRecord = NO_SEARCH,
 ) -> Plan:
     """The plan for `schedule`, after replaying it; how every planner ends.
 
@@ -193,11 +214,10 @@ def make_plan(
     lower_bound_s
         A proven bound over `bound_scope`; the time that every schedule needs, of a chain that of
         store-all and of a graph that of its busiest queue, is a bound anyhow.
-    variants
-        Those of `workload` that `schedule` runs with.
-    offloading
-        Where `schedule` may copy: the link, and the host memory that bounds it beside the budget,
-        or memory levels. The plan's options store them.
+    setting
+        What `schedule` runs on, where that differs from `workload`: variants, copies.
+    search
+        How `schedule` was found.
 
     Raises
     ------
@@ -206,12 +226,9 @@ def make_plan(
     """
     if lower_bound_s <= workload.busiest_queue_s:
         lower_bound_s, bound_scope = workload.busiest_queue_s, ANY_SCHEDULE
-    run = resolve(workload, variants)
     simulation = None
-    if schedule is not None and offloading is None:
-        simulation = simulate(run, schedule)
-    elif schedule is not None and offloading is not None:
-        simulation = offloading.simulate(run, schedule, budget_bytes)
+    if schedule is not None:
+        simulation = setting.simulate(workload, schedule, budget_bytes)
     status: Status = "infeasible"
     if simulation is not None:
         if simulation.peak_bytes > budget_bytes:
@@ -228,7 +245,7 @@ def make_plan(
         workload=WorkloadRef(workload.name, workload.kind, workload_hash(workload)),
         budget_bytes=budget_bytes,
         planner=planner,
-        options={**(options or {}), **(offloading.to_options() if offloading else {})},
+        options=dict(options or {}),
         status=status,
         peak_bytes=simulation.peak_bytes if simulation else None,
         static_bytes=workload.static_bytes,
@@ -245,8 +262,8 @@ def make_plan(
         candidates=(),
         versions=installed_versions(),
         seed=seed,
-        variants=tuple(variants) if schedule is not None else (),
-        ended_by=ended_by,
+        setting=setting if schedule is not None else replace(setting, variants=()),
+        search=search,
     )
 
 

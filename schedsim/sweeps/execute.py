@@ -15,7 +15,6 @@ from typing import Any
 
 from ..api import try_plan
 from ..errors import MissingDependencyError, SchedsimError
-from ..simulation.simulator import simulate
 from .results import SCHEMA, ResultFile, encode, in_order, write_whole
 from .runs import CLOCK_SHARE, Run
 
@@ -41,10 +40,10 @@ def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
             "error": {"type": type(error).__name__, "message": " ".join(message.split())},
         }
     else:
-        replay = None if plan.schedule is None else simulate(run.workload, plan.schedule)
+        replay = None if plan.schedule is None else plan.simulate(run.workload)
         row |= {
             "status": plan.status,
-            "chosen": plan.options.get("chosen", plan.planner),
+            "chosen": plan.found_by,
             "peak_bytes": plan.peak_bytes,
             "makespan_s": plan.makespan_s,
             "store_all_s": plan.store_all_s,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..api import comparable, planner_takes
 from ..errors import SchedsimError
-from ..files.document import workload_hash
+from ..files.workload_files import workload_hash
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
 from .experiment import Experiment, PlannerSpec, parse_budget

@@ -57,7 +57,7 @@ def test_json_is_one_document(call):
     """Narration goes to stderr; the document is the plan file."""
     code, out, err = call("plan", "--layers", "8", "--mem", "8GB", "--json")
     plan = json.loads(out)
-    assert (code, plan["schema"], plan["status"]) == (0, "schedsim.plan/1", "optimal")
+    assert (code, plan["schema"], plan["status"]) == (0, "schedsim.plan/2", "optimal")
     assert "8 layers of gpt3-175b" in err
 
 
