@@ -224,9 +224,13 @@ def compare(
         taken = get_planner(name).options()
         options = {key: value for key, value in link.items() if key in taken}
         try:
-            plans.append(try_plan(workload, budget_bytes, name, **options))
+            plan = try_plan(workload, budget_bytes, name, **options)
         except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
             warnings.warn(f"{name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
+            continue
+        if plan.search.interrupted:
+            raise KeyboardInterrupt  # half a search is no row
+        plans.append(plan)
     return plans
 
 

@@ -69,7 +69,7 @@ class SolvedLine:
         """About the work of `schedules`: solutions of the recurrence, and replays."""
         _, row_block, row_length = self._rows
         sums = MOST_SLOTS * (float(row_length.sum()) + 24.0 * row_block.size)
-        return min(_WORK, sums) / _WORK + self.line.graph.num_ops / 1e5
+        return float(min(_WORK, sums)) / _WORK + self.line.graph.num_ops / 1e5
 
     def schedules(self, budget_bytes: int, *, num_tries: int = 12) -> list[Simulation]:
         """Replayed schedules at and about a budget: those that fit first, the fastest first.

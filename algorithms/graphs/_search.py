@@ -117,7 +117,8 @@ class GraphSearch:
         finally:
             if bounding.is_alive() and not self.effort.counted:
                 pool.halted.set()
-                self.cuts.halt()
+                if self.cuts is not None:
+                    self.cuts.halt()
         self._join(pool, bounding)
 
     def _rounds(self, pool: Pool[GraphWalker], bounding: threading.Thread) -> None:

@@ -139,7 +139,8 @@ def offload(
     search = Search(
         graph, step, seed=seed, num_threads=num_threads or os.cpu_count() or 1, peak_bytes=peak
     )
-    bound, plans = CopyBound(graph.store_all_s), []
+    bound = CopyBound(graph.store_all_s)
+    plans: list[Plan] = []
     try:
         with effort.part(_BOUND_SHARE) as part:
             bound = copy_bound(graph, step, budget_bytes, effort=part)

@@ -92,7 +92,7 @@ class Effort:
         self.began_s = time.perf_counter()
         self.until_s = math.inf if time_limit_s is None else self.began_s + time_limit_s
         self._parent = _parent
-        self._facts = _Facts(stop) if _parent is None else _parent._facts
+        self._facts: _Facts = _Facts(stop) if _parent is None else _parent._facts
 
     @classmethod
     def of(
