@@ -11,6 +11,7 @@ from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.variants import check_allowed, graph_options
 from schedsim.errors import SchedsimError
 from schedsim.plans.effort import ENDED_BY, Effort
+from schedsim.plans.least_budget import least_of
 from schedsim.plans.offloading import LinkLike
 from schedsim.plans.plan import Plan, timed, with_candidates
 
@@ -172,10 +173,6 @@ def _with_copies(
 def _best(name: str, tried: list[Plan]) -> Plan:
     """The best of the plans tried, with all of them as candidates."""
     best = min(tried, key=_rank)
-    least = min(
-        (plan for plan in tried if plan.min_feasible_bytes is not None),
-        key=lambda plan: plan.min_feasible_bytes or 0,
-    )
     chosen = replace(
         best,
         planner=name,
@@ -184,8 +181,7 @@ def _best(name: str, tried: list[Plan]) -> Plan:
             chosen=best.planner,
             ended_by=max((plan.search.ended_by for plan in tried), key=ENDED_BY.index),
         ),
-        min_feasible_bytes=least.min_feasible_bytes,
-        binding_op=least.binding_op,
+        least=least_of([plan.least for plan in tried], peak_bytes=best.peak_bytes),
     )
     return with_candidates(chosen, tried)
 

@@ -82,13 +82,19 @@ def plan(
         **options,
     )
     if not result.feasible:
-        least = result.min_feasible_bytes
         raise InfeasibleBudgetError(
             f"{workload.name} does not fit {format_bytes(result.budget_bytes)} with {planner}",
             plan=result,
-            hint=f"the smallest feasible budget is {format_bytes(least)}" if least else "",
+            hint=_least_hint(result),
         )
     return result
+
+
+def _least_hint(plan: Plan) -> str:
+    """The least budget, to the byte, so that it can be given as it stands."""
+    if plan.min_feasible_bytes is None:
+        return ""
+    return f"{plan.least.sentence(plan.least.op or '')}: budget_bytes={plan.min_feasible_bytes}"
 
 
 def simulate(
@@ -147,6 +153,11 @@ def simulate(
         check_belongs(schedule, workload)
         return schedule.simulate(workload, capacities)
     if isinstance(schedule, Schedule):
+        if schedule.runs_with:
+            raise SchedsimError(
+                f"the schedule is of a plan with {schedule.runs_with}, which the workload lacks",
+                hint="simulate(workload, plan), or plan.simulate(workload)",
+            )
         return run_schedule(workload, schedule, capacities)
     raise SchedsimError(
         f"{type(schedule).__name__} is neither a schedule nor a plan",

@@ -392,13 +392,16 @@ def _beside_states(
 ) -> Plan:
     """`plan`, or another whose generator states fit beside it; the least that fits is named so."""
     spare_bytes = 0
-    for _ in range(_STATE_TRIES):
+    for left in range(_STATE_TRIES, 0, -1):
         states_bytes = _states_bytes(captured, plan)
         if plan.peak_bytes is None or plan.peak_bytes + states_bytes <= budget_bytes:
             break
         # The graph's budget is what they leave; twice as many the next time, as another plan
         # may repeat more.
-        spare_bytes = min(max(states_bytes, 2 * spare_bytes), captured.most_states_bytes)
+        most_bytes = captured.most_states_bytes
+        # The last time all of them, which is what the least budget counts on.
+        more_bytes = max(states_bytes, 2 * spare_bytes) if left > 1 else most_bytes
+        spare_bytes = min(more_bytes, most_bytes)
         plan = try_plan(captured.workload, budget_bytes - spare_bytes, planner, **options)
     if plan.schedule is not None:
         states_bytes = _states_bytes(captured, plan)
@@ -406,18 +409,10 @@ def _beside_states(
             return plan
         step = StepChanges(captured.level, generator_states_bytes=states_bytes)
         return replace(plan, setting=replace(plan.setting, step=step))
-    least_memory_bytes = int(plan.search.figures.get("least_memory_bytes") or 0)
-    if least_memory_bytes > budget_bytes:
-        # One op alone needs more, so that nothing was searched for: do it for the message.
-        near = try_plan(captured.workload, least_memory_bytes, planner, **options)
-        if near.min_feasible_bytes is not None:
-            plan = replace(
-                plan, min_feasible_bytes=near.min_feasible_bytes, binding_op=near.binding_op
-            )
-    if plan.min_feasible_bytes is not None:
-        least = plan.min_feasible_bytes + captured.most_states_bytes
-        plan = replace(plan, budget_bytes=budget_bytes, min_feasible_bytes=least)
-    return plan
+    found = plan.min_feasible_bytes
+    if found is not None:
+        found += captured.most_states_bytes
+    return replace(plan, budget_bytes=budget_bytes, least=replace(plan.least, found_bytes=found))
 
 
 def _states_bytes(captured: CapturedStep, plan: Plan) -> int:
@@ -475,11 +470,10 @@ def plan_step(
 def _feasible(captured: CapturedStep, plan: Plan) -> Plan:
     if plan.schedule is None:
         least, budget_bytes = plan.min_feasible_bytes, plan.budget_bytes
-        where = f", set by {plan.binding_op!r}" if plan.binding_op else ""
         raise InfeasibleBudgetError(
             f"a step of {captured.workload.name} does not fit {format_bytes(budget_bytes)} at the "
             f"{captured.level} level"
-            + (f": the least budget found is {format_bytes(least)}{where}" if least else ""),
+            + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
             plan=plan,
             hint=(f"budget={least}, " if least else "give more, ")
             + "accumulate='auto' (micro-batches), chunk='auto', or a smaller optimizer state",

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.variants import check_allowed
-from schedsim.plans.plan import PERSISTENT, Plan, timed
+from schedsim.plans.plan import Plan, timed
+from schedsim.plans.scope import PERSISTENT, Scope
 
 from .persistent import Problem, exact_plan, infeasible_plan
 
@@ -31,12 +32,12 @@ class ExactFrontier:
         Ascending; static bytes included. The first is the least feasible budget.
     makespan_s : (num_points,) float64
         Descending; at ``budget_bytes[i]`` this is the least time, one byte less costs more.
-    scope : str
+    scope : Scope
     """
 
     budget_bytes: NDArray[np.int64]
     makespan_s: NDArray[np.float64]
-    scope: str = PERSISTENT
+    scope: Scope = PERSISTENT
 
 
 def exact_frontier(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.copies import Copy
 from schedsim.errors import DeadlockError, PlannerLimitError, SchedsimError
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.levels import MemoryLevel, MemoryLevels, as_levels
 from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.plans.search import SearchRecord
@@ -259,7 +260,7 @@ def hrevolve(
         budget_bytes,
         None,
         planner="hrevolve",
-        min_feasible_bytes=min(_least_budget(chain, below, solved(s)[1]) for s in few),
+        least=LeastBudget(min(_least_budget(chain, below, solved(s)[1]) for s in few)),
         setting=Setting(copies=below),
     )
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,7 +35,9 @@ from numpy.typing import NDArray
 from schedsim.dataflow.chain import Chain, Stage
 from schedsim.dataflow.variants import ChosenVariant, resolve, stage_options, with_variant
 from schedsim.errors import PlannerLimitError
-from schedsim.plans.plan import PERSISTENT, Plan, make_plan
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.scope import PERSISTENT, PERSISTENT_VARIANTS, Scope
 from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
@@ -53,7 +55,6 @@ list_runs: Any = _list_runs
 solve_exact: Any = _solve_exact
 solve_dense: Any = _solve_dense
 
-PERSISTENT_VARIANTS = "persistent schedules with the variants allowed"
 
 MAX_STAGES = 4000
 """Beyond this the O(L^2) tables alone take gigabytes."""
@@ -168,6 +169,11 @@ class Problem:
         """The least budget at which any persistent schedule fits, exactly."""
         return int(self._least[-1]) + self.outside_bytes
 
+    @property
+    def least_budget(self) -> LeastBudget:
+        """The same, proven over the persistent schedules."""
+        return LeastBudget(self.min_feasible_bytes, None, self.min_feasible_bytes, self.scope)
+
     def least_memory_schedule(self) -> tuple[Schedule, tuple[ChosenVariant, ...]]:
         """A persistent schedule whose peak is `min_feasible_bytes`, and its variants."""
         rows = np.arange(self.num_rows, dtype=np.int64)
@@ -188,7 +194,7 @@ class Problem:
         return schedule, chosen
 
     @property
-    def scope(self) -> str:
+    def scope(self) -> Scope:
         """The class of schedules that is searched."""
         return PERSISTENT_VARIANTS if self.saved.size > self.chain.num_stages else PERSISTENT
 
@@ -333,7 +339,7 @@ def exact_plan(problem: Problem, table: Table, budget_bytes: int, *, planner: st
         planner=planner,
         lower_bound_s=problem.time_s(table, budget_bytes),
         bound_scope=problem.scope,
-        min_feasible_bytes=problem.min_feasible_bytes,
+        least=problem.least_budget,
         setting=Setting(variants=chosen),
     )
 
@@ -349,8 +355,7 @@ def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str) -> Pla
         None,
         planner=planner,
         bound_scope=problem.scope,
-        min_feasible_bytes=least.peak_bytes,
-        binding_op=least.peak_op,
+        least=replace(problem.least_budget, op=least.peak_op),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.chain import Chain
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
@@ -61,8 +62,7 @@ def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) ->
         replay(chosen).schedule if fits and chosen is not None else None,
         planner="revolve",
         options={"num_slots": chosen} if fits else {},
-        min_feasible_bytes=least.peak_bytes,
-        binding_op=least.peak_op,
+        least=LeastBudget(least.peak_bytes, least.peak_op),
     )
 
 

@@ -117,7 +117,7 @@ def rotor(
         search=SearchRecord(ended_by=effort.ended_by),
         lower_bound_s=bound_s,
         bound_scope=problem.scope,
-        min_feasible_bytes=problem.min_feasible_bytes,
+        least=problem.least_budget,
         setting=Setting(variants=chosen),
     )
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
-import numpy as np
-from numba import types
-from numpy.typing import NDArray
+from schedsim.kernels.record import Ints, Reals, Record
 
 from ._moves import (
     MAX_INSERTED,
@@ -26,7 +24,6 @@ from ._profile import (
     FIRST,
     FIXED,
     INT,
-    INTS,
     LARGEST,
     LAST,
     NTH,
@@ -39,7 +36,6 @@ from ._profile import (
     PROFILE,
     READS,
     REAL,
-    REALS,
     SIZE,
     SLOT,
     STEPS,
@@ -59,7 +55,8 @@ from ._profile import (
 )
 
 
-class Rules(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Rules(Record):
     """What holds for one walker all the time.
 
     Attributes
@@ -79,10 +76,11 @@ class Rules(NamedTuple):
     limit: int
     free: bool
     thorough: float
-    price: NDArray[np.float64]
+    price: Reals
 
 
-class Found(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Found(Record):
     """The fastest schedule within the limit so far.
 
     Attributes
@@ -92,13 +90,8 @@ class Found(NamedTuple):
         Its time in seconds, infinite where there is none, and the number of its runs.
     """
 
-    runs: NDArray[np.int64]
-    best: NDArray[np.float64]
-
-
-_named: Any = types.NamedTuple
-RULES = _named((INT, BOOL, REAL, REALS), Rules)
-FOUND = _named((INTS, REALS), Found)
+    runs: Ints
+    best: Reals
 
 
 @kernel(STEPS, PROFILE)
@@ -268,7 +261,7 @@ def is_hopeless(
     return False
 
 
-@kernel(STEPS, PROFILE, FOUND, RULES, REAL, INT, INT)
+@kernel(STEPS, PROFILE, Found, Rules, REAL, INT, INT)
 def anneal(
     steps: Steps,
     profile: Profile,

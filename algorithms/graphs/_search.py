@@ -19,6 +19,7 @@ from schedsim.simulation.simulator import Simulation, simulate
 from .._pool import Pool, Segment
 from ._cut_search import CutSearch
 from ._cuts import Order
+from ._lean import lean_schedule
 from ._orders import greedy_order
 from ._profile import make_steps
 from ._walker import GraphWalker
@@ -34,6 +35,9 @@ _MOST_BYTES = 2**53
 # the bound, where work is counted and where it is beside the walkers until the clock says so.
 _MAKING_SHARE, _MENDING_SHARE = 0.3, 0.1
 _BOUND_WORK, _BOUND_SHARE = 0.2, 0.4
+
+# Work of the lean schedule by op of each line that it begins with, about.
+_LEAN_PER_OP = 1e-4
 
 
 class GraphSearch:
@@ -64,6 +68,7 @@ class GraphSearch:
         self._winner: GraphWalker | None = None
         self._solved = False  # by the bound, whose schedule then is the answer
         self._failure: BaseException | None = None
+        self.lean: Simulation | None = None
 
     def run(self, starts: Sequence[Schedule]) -> None:
         """Search until the effort is spent, or nothing better is to be found."""
@@ -110,6 +115,8 @@ class GraphSearch:
             return
         # After an interrupt nobody waits for it, as its solver cannot be stopped; but it is no
         # daemon: a process that ends while the solver runs is aborted.
+        if all(walker.best_s == np.inf for walker in self.walkers):
+            self._begin_lean(usual)
         bounding = threading.Thread(target=self._find_bound, args=(pool,))
         bounding.start()
         try:
@@ -120,6 +127,17 @@ class GraphSearch:
                 if self.cuts is not None:
                     self.cuts.halt()
         self._join(pool, bounding)
+
+    def _begin_lean(self, lines: Sequence[NDArray[Any]]) -> None:
+        """Have a walker go on from the schedule of least peak that does not depend on the budget.
+
+        It fits wherever this search has named its peak as the least budget found.
+        """
+        lines = lines[:2]
+        self.lean = lean_schedule(self.graph, self.steps, lines, self.least_bytes, self.free)
+        self.effort.spend(_LEAN_PER_OP * self.graph.num_ops * (len(lines) + 1))
+        runs = self.lean.schedule.bind(self.graph)
+        self.walkers.append(self._make(len(self.walkers), runs, 0.0)[0])
 
     def _rounds(self, pool: Pool[GraphWalker], bounding: threading.Thread) -> None:
         active = list(self.walkers)
@@ -239,6 +257,8 @@ class GraphSearch:
         best_s = best.best_s if best is not None else np.inf
         if cuts is not None and cuts.best is not None and cuts.best_s < best_s:
             return cuts.best
+        if best is None and self.lean is not None and self.lean.peak_bytes <= self.budget_bytes:
+            return self.lean.schedule  # the walkers' account is careful with what may be in place
         return Schedule(self.graph.op_names, best.best_runs) if best is not None else None
 
     def least(self) -> Simulation:

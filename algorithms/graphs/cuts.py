@@ -73,15 +73,16 @@ def cuts(
             search = CutSearch(graph, budget_bytes, order, effort)
             search.run()
             best, bound_s, how = search.best, search.bound_s, search.how
-    bound_s, scope, more = as_finite(graph, bound_s, scope, best is not None)
+    bound_s, scope, least = as_finite(graph, bound_s, scope, budget_bytes, best is not None)
     return make_plan(
         graph,
         budget_bytes,
         best,
         planner="cuts",
-        options={"order": order, **given, **more},
+        options={"order": order, **given},
         search=SearchRecord(bound_by=how, ended_by=effort.ended_by),
         lower_bound_s=bound_s,
         bound_scope=scope,
+        least=least,
         seed=seed,
     )

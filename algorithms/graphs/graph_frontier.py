@@ -115,7 +115,7 @@ def graph_frontier(
     return ParetoCurve(
         workload_name=graph.name,
         planner="local_search",
-        scope=scope,
+        scope=str(scope),
         exact=curve.is_exact(),
         points=tuple(curve.points()),
         planning_s=0.0,
@@ -294,8 +294,8 @@ class _Curve:
         self.proven.append((budget_bytes, plan.lower_bound_s))
         if plan.schedule is not None:
             self.add(simulate(self.graph, plan.schedule))
-        elif str(plan.options.get("infeasible")).startswith("proven"):
-            self.least_bytes = max(self.least_bytes, budget_bytes + 1)
+        else:
+            self.least_bytes = max(self.least_bytes, plan.least.floor_bytes)
         if plan.search.interrupted:
             raise _Interrupted
         return seen[0] if seen else None

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError
 from schedsim.plans.effort import Effort
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan, timed
+from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
 from ._cuts import Order
-from .bounds import as_finite, check_order, scope_of
+from .bounds import check_order, scope_of
 
 
 def _load_kernels() -> None:
@@ -77,7 +81,7 @@ def local_search(
     -------
     Plan
         ``optimal`` where it meets the proven bound, else ``feasible`` with its gap. Where none
-        fits, `min_feasible_bytes` is the least peak seen.
+        fits, its least budget is one at which this search finds a schedule again.
 
     Raises
     ------
@@ -120,24 +124,22 @@ def local_search(
     )
     search.run(starts)
     best = search.best()
-    lower_bound_s, scope, proven = as_finite(graph, search.bound_s, scope, best is not None)
-    options: dict[str, Any] = {
-        "order": order,
-        **given,
-        **proven,
-    }
+    lower_bound_s = search.bound_s
+    least = LeastBudget(None, search.least_op, search.least_bytes)
+    if math.isinf(lower_bound_s):
+        assert best is None, "there is a schedule, and a proof that there is none"
+        if search.least_bytes <= budget_bytes:
+            least = LeastBudget(None, None, budget_bytes + 1, scope)
+        lower_bound_s, scope = graph.store_all_s, ANY_SCHEDULE
+    options: dict[str, Any] = {"order": order, **given}
     record = SearchRecord(
-        num_moves=search.moves,
-        ended_by=effort.ended_by,
-        bound_by=search.bound_how,
-        figures={
-            "least_memory_bytes": search.least_bytes,
-            "least_memory_op": search.least_op,
-        },
+        num_moves=search.moves, ended_by=effort.ended_by, bound_by=search.bound_how
     )
-    least = search.least() if best is None else None
-    if least is not None and on_least is not None:
-        on_least(least)
+    if best is None:
+        if on_least is not None:
+            on_least(search.least())
+        if search.lean is not None:
+            least = replace(least, found_bytes=search.lean.peak_bytes, op=search.lean.peak_op)
     return make_plan(
         graph,
         budget_bytes,
@@ -146,8 +148,7 @@ def local_search(
         options=options,
         lower_bound_s=lower_bound_s,
         bound_scope=scope,
-        min_feasible_bytes=least.peak_bytes if least else None,
-        binding_op=least.peak_op if least else None,
+        least=least,
         seed=seed,
         search=record,
     )

@@ -9,7 +9,9 @@ from typing import Any
 from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.variants import ChosenVariant, GraphVariant, graph_options, resolve
 from schedsim.plans.effort import Effort
-from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.plans.setting import Setting
 
 from .local_search import local_search
@@ -59,7 +61,7 @@ def variant_search(
     def interrupted() -> bool:
         return effort.cancelled
 
-    def search(count: int) -> None:
+    def search(count: int, first: bool = False) -> None:
         if count in tried or interrupted():
             return
         chosen = tuple(ChosenVariant(variant) for variant in ranked[:count])
@@ -77,15 +79,15 @@ def variant_search(
             # What it says of bounds is of the graph with these variants, no bound here.
             options={**plan.options, **given, "variants": count},
             bound_scope=ANY_SCHEDULE,
-            min_feasible_bytes=plan.min_feasible_bytes,
-            binding_op=plan.binding_op,
+            # Only of the searches that every budget begins with: it is found again there.
+            least=LeastBudget(plan.min_feasible_bytes, plan.binding_op) if first else LeastBudget(),
             seed=plan.seed,
             setting=Setting(variants=chosen),
             search=replace(plan.search, bound_by=""),
         )
 
     for share in _FIRST_SHARES:
-        search(round(share * len(ranked)))
+        search(round(share * len(ranked)), first=True)
     while len(tried) < num_searches and not interrupted():
         best = min(tried, key=lambda count: _rank(tried[count], count))
         counts = sorted(tried)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -12,8 +11,10 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import DeadlockError, SchedsimError
 from schedsim.plans.effort import Effort
+from schedsim.plans.least_budget import LeastBudget, least_of
 from schedsim.plans.offloading import LinkLike, Offloading
-from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan, timed, with_candidates
+from schedsim.plans.plan import Plan, make_plan, timed, with_candidates
+from schedsim.plans.scope import ANY_SCHEDULE, COPIES, COPIES_IN_ORDER, Scope
 from schedsim.plans.search import SearchRecord
 from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
@@ -32,11 +33,7 @@ _BOUND_SHARE, _STARTS_SHARE, _REPAIR_SHARE = 0.2, 0.5, 0.4
 _TRIED = 8
 
 
-COPIES_IN_ORDER = "fixed order of first runs, with copies on this link"
-COPIES = "any schedule with copies on this link"
-
-
-def copies_scope(workload: Chain | Graph) -> str:
+def copies_scope(workload: Chain | Graph) -> Scope:
     """The class of schedules that the bound speaks of: a chain has one order of first runs."""
     return COPIES if isinstance(workload, Chain) else COPIES_IN_ORDER
 
@@ -195,52 +192,23 @@ def _finish(
         if told.peak_bytes <= budget_bytes and told.makespan_s < best_s:
             best, best_s, chosen = schedule, told.makespan_s, "offload"
             break
-    least, binding = None, None
-    if best is None:
-        known = [plan for plan in plans if plan.min_feasible_bytes is not None]
-        least_plan = min(known, key=lambda plan: plan.min_feasible_bytes or 0, default=None)
-        if least_plan is not None:
-            least, binding = least_plan.min_feasible_bytes, least_plan.binding_op
-        over = min((row[1] for row in search.found if row[1]), default=None)
-        if over is not None and (least is None or budget_bytes + over < least):
-            least, binding = _least(workload, search, offloading, budget_bytes, least, binding)
-    options: dict[str, Any] = {}
+    # Of plans without copies alone: what a search with copies saw, it need not see again.
+    least = least_of([plan.least for plan in plans]) if best is None else LeastBudget()
+    if least.scope != copies_scope(workload):
+        # A floor without copies is none with them.
+        least = LeastBudget(least.found_bytes, least.op)
     bound_s = bound.bound_s if np.isfinite(bound.bound_s) else workload.graph.store_all_s
     if not np.isfinite(bound.bound_s):
-        options["infeasible"] = f"proven over {copies_scope(workload)}"
+        least = replace(least, floor_bytes=budget_bytes + 1, scope=copies_scope(workload))
     return make_plan(
         workload,
         budget_bytes,
         best,
         planner="offload",
-        options=options,
         lower_bound_s=bound_s,
         bound_scope=copies_scope(workload) if bound.op else ANY_SCHEDULE,
-        min_feasible_bytes=least,
-        binding_op=binding,
+        least=least,
         seed=seed,
         setting=Setting(copies=offloading),
         search=SearchRecord(chosen=chosen, bound_op=bound.op or "", ended_by=effort.ended_by),
     )
-
-
-def _least(
-    workload: Chain | Graph,
-    search: Search,
-    offloading: Offloading,
-    budget_bytes: int,
-    least: int | None,
-    binding: str | None,
-) -> tuple[int | None, str | None]:
-    """(a smaller budget at which a sequence found runs in the engine, its tightest op)."""
-    for _, excess, tokens in search.found[:_TRIED]:
-        budget = budget_bytes + excess
-        if least is not None and budget >= least:
-            break
-        schedule = Schedule.from_names(token_names(workload.graph, tokens))
-        try:
-            told = offloading.simulate(workload, schedule, budget)
-        except DeadlockError:
-            continue
-        return told.peak_bytes, told.peak_op
-    return least, binding

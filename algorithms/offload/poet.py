@@ -11,8 +11,10 @@ import numpy as np
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError
 from schedsim.plans.effort import Effort
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.offloading import LinkLike, Offloading
-from schedsim.plans.plan import ANY_SCHEDULE, OPTIMALITY_TOLERANCE, Plan, make_plan, timed
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan, timed
+from schedsim.plans.scope import ANY_SCHEDULE, COPIES_IN_ORDER
 from schedsim.plans.search import SearchRecord
 from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
@@ -24,7 +26,7 @@ from ._bound import copy_bound
 from ._paging_model import build_paging_model
 from ._search import Search, load_kernels
 from ._step import make_step, token_names
-from .offload import COPIES_IN_ORDER, offload
+from .offload import offload
 
 # Beyond this HiGHS finds nothing in minutes; one with paging has some five times as many.
 MAX_VARIABLES = 60_000
@@ -118,9 +120,9 @@ def poet(
     with effort.part(_BOUND_SHARE) as part:
         bound = copy_bound(graph, step, budget_bytes, effort=part)
     best: Schedule | None = None
-    best_s, excess_bytes = math.inf, None
+    best_s, least = math.inf, LeastBudget()
     if math.isinf(bound.bound_s):
-        options["infeasible"] = f"proven over {COPIES_IN_ORDER}"
+        least = LeastBudget(None, None, budget_bytes + 1, COPIES_IN_ORDER)
     elif start:
         with effort.part(_START_SHARE) as part:
             first = offload(
@@ -133,10 +135,9 @@ def poet(
             )
         best, best_s = first.schedule, first.makespan_s or math.inf
         figures["start_s"] = first.makespan_s
+        least = first.least
     if not math.isinf(bound.bound_s) and best_s > bound.bound_s * (1 + OPTIMALITY_TOLERANCE):
-        found, excess_bytes, told = _solve(
-            graph, budget_bytes, offloading, effort, seed, polish, best_s
-        )
+        found, told = _solve(graph, budget_bytes, offloading, effort, seed, polish, best_s)
         options.update(told)
         if found is not None:
             simulation = offloading.simulate(graph, found, budget_bytes)
@@ -149,7 +150,7 @@ def poet(
         options=options,
         lower_bound_s=bound.bound_s if np.isfinite(bound.bound_s) else graph.store_all_s,
         bound_scope=COPIES_IN_ORDER if bound.op else ANY_SCHEDULE,
-        min_feasible_bytes=budget_bytes + excess_bytes if best is None and excess_bytes else None,
+        least=least,
         seed=seed,
         setting=Setting(copies=offloading),
         search=SearchRecord(figures=figures, ended_by=effort.ended_by),
@@ -164,8 +165,8 @@ def _solve(
     seed: int,
     polish: bool,
     best_s: float,
-) -> tuple[Schedule | None, int | None, dict[str, Any]]:
-    """(schedule, bytes that the answer lacks, what to record)."""
+) -> tuple[Schedule | None, dict[str, Any]]:
+    """(schedule, what to record)."""
     arrays = graph.arrays
     step = make_step(graph, budget_bytes, offloading)
     sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
@@ -186,7 +187,7 @@ def _solve(
             told["programme"] = "nothing better" if answer.infeasible else "nothing better in time"
         else:
             told["infeasible"] = "the programme has none" if answer.infeasible else "none in time"
-        return None, None, told
+        return None, told
     found = model.tokens(graph, answer.x)
     cost = np.concatenate(model.programme.columns["cost"])
     told["programme_s"] = float(cost @ answer.x) * unit_s
@@ -197,5 +198,5 @@ def _solve(
     if polish:
         search.run(effort.take(_MOST_POLISH))
     if search.best is None:
-        return None, min((row[1] for row in search.found), default=None), told
-    return Schedule.from_names(token_names(graph, search.best[1])), None, told
+        return None, told
+    return Schedule.from_names(token_names(graph, search.best[1])), told

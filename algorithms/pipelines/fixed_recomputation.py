@@ -8,8 +8,9 @@ from schedsim.errors import SchedsimError
 from schedsim.pipelines import RECOMPUTE, Pipeline, PipelineRun, make_order, run_pipeline
 from schedsim.pipelines.plan_file import SavedPipelinePlan
 from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions, timed
+from schedsim.plans.scope import THIS_PARTITION
 
-from .bounds import ANY_SCHEDULE, work_bound
+from .bounds import work_bound
 from .plan_pipeline import PipelinePlan
 
 
@@ -89,7 +90,7 @@ def _as_plan(
         order_name=order,
         run=run,
         lower_bound_s=bound,
-        bound_scope=ANY_SCHEDULE,
+        bound_scope=THIS_PARTITION,
         min_feasible_bytes=run.peak_bytes,
         planning_s=0.0,
         options=options,

@@ -17,7 +17,8 @@ from ..errors import (
 from ..files.atomic import write_atomically
 from ..files.workload_files import workload_hash
 from ..plans.effort import DEFAULT_WORK
-from ..plans.plan import ANY_SCHEDULE, Plan
+from ..plans.plan import Plan
+from ..plans.scope import ANY_SCHEDULE
 from ..plans.shared_bounds import SharedBound
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
@@ -137,7 +138,7 @@ def command(
             click.echo(f"\ngap: to the best bound of these, proven over {shared.scope}")
         scopes = {plan.bound_scope for plan in plans if plan.status == "optimal"}
         if scopes:
-            click.echo(f"\noptimal: proven over {', '.join(sorted(scopes))}")
+            click.echo(f"\noptimal: proven over {', '.join(sorted(map(str, scopes)))}")
     for name, why in refused.items():
         click.echo(f"{name}: {why}", err=True)
     if any(plan.feasible for plan in plans):
@@ -151,14 +152,15 @@ def _explain_none(name: str, budget_bytes: int, plans: list[Plan]) -> None:
     click.echo(
         f"error: {name} does not fit in {format_bytes(budget_bytes)} with any of these", err=True
     )
-    known = [(p.min_feasible_bytes, p.planner) for p in plans if p.min_feasible_bytes is not None]
+    known = [
+        (plan.min_feasible_bytes, not plan.least.proven, k)
+        for k, plan in enumerate(plans)
+        if plan.min_feasible_bytes is not None
+    ]
     if known:
-        least, planner = min(known, key=lambda pair: pair[0])
-        click.echo(
-            f"hint: the smallest feasible budget is {format_bytes(least)}, by {planner}: "
-            f"--mem {size_text(least)}",
-            err=True,
-        )
+        least, _, k = min(known)
+        said = f"{plans[k].least.sentence()}, by {plans[k].planner}"
+        click.echo(f"hint: {said}: --mem {size_text(least)}", err=True)
 
 
 def _row(plan: Plan, shared: SharedBound) -> tuple[str, ...]:

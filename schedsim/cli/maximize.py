@@ -63,8 +63,7 @@ def show_maximum(
         )
         if least is not None:
             click.echo(
-                f"hint: the smallest feasible budget there is {format_bytes(least)}: "
-                f"--mem {size_text(least)}",
+                f"hint: {error.plan.least.sentence()} there: --mem {size_text(least)}",
                 err=True,
             )
         return NO

@@ -146,6 +146,7 @@ def command(
         # Before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
         plan = try_plan(loaded.workload, budget_bytes, planner, **memory, **options)
+    plan = replace(plan, workload=replace(plan.workload, source=source.origin))
     if loaded.origin:
         plan = replace(plan, setting=replace(plan.setting, step=loaded.origin))
     if output is not None:
@@ -368,12 +369,12 @@ def _next_steps(
         words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
     steps += [
-        (f"schedsim simulate {arguments} {file}", "replay it"),
-        (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
+        (f"schedsim simulate {file}", "replay it"),
+        (f"schedsim plot timeline {file} -o timeline.svg", "see its memory"),
         *(
             []
             if link_words(options) or level_words(options)
-            else [(f"schedsim explain {arguments} {file}", "why its peak is there")]
+            else [(f"schedsim explain {file}", "why its peak is there")]
         ),
         (
             " ".join(["schedsim compare", arguments, "--mem", budget, *link_words(options)]),
@@ -394,11 +395,9 @@ def _explain_infeasible(
         by = f"{planner} and the {more['allocator']} allocator"
     click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
     if plan.min_feasible_bytes is not None:
-        where = f", set by {loaded.label(plan.binding_op)}" if plan.binding_op else ""
-        least = format_bytes(plan.min_feasible_bytes)
+        least = plan.least.sentence(loaded.label(plan.binding_op) if plan.binding_op else "")
         # The exact number, as three digits may be less than what is needed.
-        exact = f": --mem {size_text(plan.min_feasible_bytes)}"
-        click.echo(f"hint: the smallest feasible budget is {least}{where}{exact}", err=True)
+        click.echo(f"hint: {least}: --mem {size_text(plan.min_feasible_bytes)}", err=True)
     options = source.formula()
     if options is None:
         return
@@ -417,7 +416,7 @@ def _explain_infeasible(
             if other.peak_bytes is not None and other.overhead is not None:
                 rows.append((label, "fits", f"{percent(other.overhead)} over its store-all"))
             elif least_bytes is not None and least_bytes < (plan.min_feasible_bytes or 0):
-                rows.append((label, "", f"smallest {format_bytes(least_bytes)}"))
+                rows.append((label, "", f"needs {format_bytes(least_bytes)}"))
     if rows:
         click.echo("\nwhat would lower it", err=True)
         width = max(len(label) for label, _, _ in rows)

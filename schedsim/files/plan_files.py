@@ -6,7 +6,9 @@ from typing import Any
 
 from ..errors import InvalidWorkloadError
 from ..plans.effort import ENDED_BY
+from ..plans.least_budget import LeastBudget
 from ..plans.plan import STATUSES, Candidate, Plan, WorkloadRef
+from ..plans.scope import Scope
 from ..plans.search import SearchRecord
 from ..plans.source import SOURCE_KINDS, WorkloadSource
 from ..simulation.schedule import Schedule
@@ -33,14 +35,11 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "store_all_s": plan.store_all_s,
         "overhead": plan.overhead,
         "lower_bound_s": plan.lower_bound_s,
-        "bound_scope": plan.bound_scope,
+        "bound_scope": str(plan.bound_scope),
         "gap": plan.gap,
         "planning_s": plan.planning_s,
-        "min_feasible_bytes": plan.min_feasible_bytes,
-        "binding_op": plan.binding_op,
-        "candidates": [
-            {name: getattr(row, name) for name in row.__slots__} for row in plan.candidates
-        ],
+        **_least_to_dict(plan.least),
+        "candidates": [_candidate_to_dict(row) for row in plan.candidates],
         "schedule": plan.schedule.names if plan.schedule is not None else None,
         "versions": dict(plan.versions),
         "seed": plan.seed,
@@ -83,11 +82,10 @@ def read_common(reader: Reader) -> dict[str, Any]:
         "store_all_s": reader.take_total_seconds("store_all_s"),
         "overhead": reader.take_optional_ratio("overhead"),
         "lower_bound_s": reader.take_total_seconds("lower_bound_s"),
-        "bound_scope": reader.take("bound_scope", str),
+        "bound_scope": Scope.parse(reader.take("bound_scope", str)),
         "gap": reader.take_optional_ratio("gap"),
         "planning_s": reader.take_seconds("planning_s"),
-        "min_feasible_bytes": reader.take_optional_bytes("min_feasible_bytes"),
-        "binding_op": reader.take("binding_op", str, None),
+        "least": _read_least(reader),
         "schedule": Schedule.from_names(names) if names is not None else None,
         "candidates": tuple(_read_candidate(row) for row in reader.take_objects("candidates")),
         "versions": reader.take_texts("versions", {}),
@@ -108,6 +106,34 @@ def check_whole(plan: Plan) -> None:
             raise InvalidWorkloadError("null, but the plan has a schedule", path=name)
 
 
+def _least_to_dict(least: LeastBudget) -> dict[str, Any]:
+    item: dict[str, Any] = {"min_feasible_bytes": least.found_bytes, "binding_op": least.op}
+    if least.floor_bytes:
+        item["proven_least"] = {"floor_bytes": least.floor_bytes, "scope": str(least.scope)}
+    return item
+
+
+def _read_least(reader: Reader) -> LeastBudget:
+    found = reader.take_optional_bytes("min_feasible_bytes")
+    op = reader.take("binding_op", str, None)
+    if "proven_least" not in reader.names():
+        return LeastBudget(found, op)
+    item = reader.take_object("proven_least")
+    floor, scope = item.take_bytes("floor_bytes"), Scope.parse(item.take("scope", str))
+    item.finish()
+    if found is not None and found < floor:
+        raise InvalidWorkloadError(
+            f"{floor} is more than min_feasible_bytes {found}", path="proven_least.floor_bytes"
+        )
+    return LeastBudget(found, op, floor, scope)
+
+
+def _candidate_to_dict(row: Candidate) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__slots__} | {
+        "bound_scope": str(row.bound_scope)
+    }
+
+
 def _read_candidate(row: Reader) -> Candidate:
     candidate = Candidate(
         planner=row.take("planner", str),
@@ -116,7 +142,7 @@ def _read_candidate(row: Reader) -> Candidate:
         makespan_s=row.take_optional_total_seconds("makespan_s"),
         overhead=row.take_optional_ratio("overhead"),
         lower_bound_s=row.take_total_seconds("lower_bound_s"),
-        bound_scope=row.take("bound_scope", str),
+        bound_scope=Scope.parse(row.take("bound_scope", str)),
         min_feasible_bytes=row.take_optional_bytes("min_feasible_bytes"),
         planning_s=row.take_seconds("planning_s"),
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..plans.least_budget import LeastBudget
 from ..plans.levels import MemoryLevels
 from ..plans.plan import Plan
+from ..plans.scope import Scope
 from ..plans.search import SearchRecord
 from ..plans.setting import AllocatorChoice, CopyTarget, Setting, StepChanges
 from .parts import read_chosen
@@ -38,9 +40,18 @@ def read_plan_1(reader: Reader) -> Plan:
     )
     search = _search(options)
     reader.finish()
+    fields["least"] = _least(options, fields["least"], fields["budget_bytes"])
     plan = Plan(**fields, options=options, setting=setting, search=search)
     check_whole(plan)
     return plan
+
+
+def _least(options: dict[str, Any], found: LeastBudget, budget_bytes: int) -> LeastBudget:
+    """Takes the word on a proof out of `options`: that nothing fits the budget is a floor."""
+    proof, _, scope = str(options.pop("infeasible", "")).partition(" over ")
+    if proof != "proven" or (found.found_bytes or budget_bytes + 1) <= budget_bytes:
+        return found
+    return LeastBudget(found.found_bytes, found.op, budget_bytes + 1, Scope.parse(scope))
 
 
 def _copies(options: dict[str, Any]) -> CopyTarget | None:

@@ -58,7 +58,7 @@ def _link_to_dict(link: Link) -> dict[str, float]:
 
 
 def _read_direction(item: Reader) -> Link:
-    rate = item.take("bytes_per_s", float)
+    rate = item.take_number("bytes_per_s")
     link = Link(rate, item.take_seconds("latency_s", 0.0))
     item.finish()
     return link

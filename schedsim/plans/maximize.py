@@ -14,10 +14,11 @@ from ..api import _budget, try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import COMPUTE, Graph
 from ..errors import InfeasibleBudgetError, SchedsimError
-from .plan import ANY_SCHEDULE, PERSISTENT, Plan
+from .plan import Plan
+from .scope import ANY_SCHEDULE, PERSISTENT
 
-# Planners whose "infeasible" is a proof, and over which schedules.
-_EXACT = {"frontier": PERSISTENT, "exhaustive": ANY_SCHEDULE}
+# Classes of schedules in which what does not fit a smaller workload fits no larger one.
+_CLASSES = (PERSISTENT, ANY_SCHEDULE)
 MAX_SIZE = 2**20
 MAX_PLANS = 64
 # Sizes that are built, to be compared with what does not fit, or for their store-all time.
@@ -218,7 +219,7 @@ class _Search:
             fastest=fastest,
             beyond=beyond,
             proof="limit" if best == self.most else "proven" if proven else "found",
-            scope=_EXACT[_who(beyond.plan)] if proven and beyond is not None else "",
+            scope=str(beyond.plan.least.scope) if proven and beyond is not None else "",
             checked_to=checked * self.step,
             fastest_proven=fastest_proven,
             tried=tuple(one for _, one in sorted(self.tried.items()) if one is not None),
@@ -235,7 +236,7 @@ class _Search:
         raise InfeasibleBudgetError(
             f"not even {self.step} fits in {self.budget_bytes} bytes with {self.planner}",
             plan=plan,
-            hint=f"the smallest feasible budget there is {least} bytes" if least else "",
+            hint=f"{plan.least.sentence()} there: {least} bytes" if least else "",
         )
 
     def _beyond_gaps(self, best: int, top: int) -> tuple[int, int]:
@@ -286,12 +287,7 @@ def _spread(last: int, count: int) -> list[int]:
 
 def _is_proof(plan: Plan) -> bool:
     """Whether an infeasible plan says that no schedule of its class fits."""
-    return not plan.feasible and _who(plan) in _EXACT
-
-
-def _who(plan: Plan) -> str:
-    """The planner that made it, of those that `auto` chooses from."""
-    return plan.found_by
+    return plan.proven_infeasible and plan.least.scope in _CLASSES
 
 
 def contains(larger: Chain | Graph, smaller: Chain | Graph) -> bool:

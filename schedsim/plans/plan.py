@@ -14,6 +14,8 @@ from ..files.workload_files import workload_hash
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
 from ..units import format_bytes, format_seconds
+from .least_budget import LeastBudget, least_of
+from .scope import ANY_SCHEDULE, Scope
 from .search import NO_SEARCH, SearchRecord
 from .setting import PLAIN, Setting
 from .source import WorkloadSource
@@ -28,8 +30,7 @@ Answer = TypeVar("Answer")
 Status = Literal["optimal", "feasible", "infeasible"]
 STATUSES: tuple[Status, ...] = ("optimal", "feasible", "infeasible")
 
-ANY_SCHEDULE = "any schedule"
-PERSISTENT = "persistent schedules"
+_UNKNOWN = LeastBudget()
 
 # A makespan within this factor of the bound meets it: both are sums of floats.
 OPTIMALITY_TOLERANCE = 1e-9
@@ -58,7 +59,7 @@ class Candidate:
     makespan_s: float | None
     overhead: float | None
     lower_bound_s: float
-    bound_scope: str
+    bound_scope: Scope
     min_feasible_bytes: int | None
     planning_s: float
 
@@ -80,10 +81,8 @@ class Plan:
         The class of schedules that the bound, and so the word optimal, speaks of.
     gap
         makespan / lower bound - 1.
-    min_feasible_bytes
-        The least budget at which this planner finds a schedule; ``None`` where unknown.
-    binding_op
-        The op that sets `min_feasible_bytes`; ``None`` where unknown.
+    least
+        The least budget at which this planner finds a schedule, and what is proven about it.
     candidates
         One row per planner tried, where several were.
     setting
@@ -105,17 +104,24 @@ class Plan:
     store_all_s: float
     overhead: float | None
     lower_bound_s: float
-    bound_scope: str
+    bound_scope: Scope
     gap: float | None
     planning_s: float
-    min_feasible_bytes: int | None
-    binding_op: str | None
     schedule: Schedule | None
+    least: LeastBudget = field(default_factory=LeastBudget)
     candidates: tuple[Candidate, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
     setting: Setting = PLAIN
     search: SearchRecord = NO_SEARCH
+
+    def __post_init__(self) -> None:
+        # A schedule of changed ops is legal on the plain workload too, and costs something else
+        # there; so it says that it is not to be simulated without its plan.
+        needs = self.setting.words(self.schedule)
+        if self.schedule is not None and self.schedule.runs_with != needs:
+            marked = Schedule(self.schedule.op_names, self.schedule.runs, needs)
+            object.__setattr__(self, "schedule", marked)
 
     @property
     def found_by(self) -> str:
@@ -157,6 +163,21 @@ class Plan:
         """Whether there is a schedule within the budget."""
         return self.schedule is not None
 
+    @property
+    def min_feasible_bytes(self) -> int | None:
+        """The least budget at which this planner finds a schedule; ``None`` where unknown."""
+        return self.least.found_bytes
+
+    @property
+    def binding_op(self) -> str | None:
+        """The op that sets `min_feasible_bytes`; ``None`` where unknown."""
+        return self.least.op
+
+    @property
+    def proven_infeasible(self) -> bool:
+        """Whether it is proven that no schedule of ``least.scope`` is within the budget."""
+        return self.schedule is None and self.least.refutes(self.budget_bytes)
+
     @cached_property
     def row(self) -> Candidate:
         """The plan as a row of a comparison."""
@@ -177,9 +198,7 @@ class Plan:
         lines = [f"{head} ({self.planner})"]
         if self.makespan_s is None or self.peak_bytes is None or self.overhead is None:
             if self.min_feasible_bytes is not None:
-                where = f", set by {self.binding_op}" if self.binding_op else ""
-                least = format_bytes(self.min_feasible_bytes)
-                lines.append(f"  smallest feasible budget  {least}{where}")
+                lines.append(f"  {self.least.sentence(self.binding_op or '')}")
             return "\n".join(lines)
         lines.append(f"  peak         {format_bytes(self.peak_bytes)}")
         lines.append(f"  step time    {format_seconds(self.makespan_s)} ({self.overhead:+.2%})")
@@ -198,9 +217,8 @@ def make_plan(
     planner: str,
     options: Mapping[str, Any] | None = None,
     lower_bound_s: float = 0.0,
-    bound_scope: str = ANY_SCHEDULE,
-    min_feasible_bytes: int | None = None,
-    binding_op: str | None = None,
+    bound_scope: Scope = ANY_SCHEDULE,
+    least: LeastBudget = _UNKNOWN,
     seed: int | None = None,
     setting: Setting = PLAIN,
     search: SearchRecord = NO_SEARCH,
@@ -218,6 +236,9 @@ def make_plan(
         What `schedule` runs on, where that differs from `workload`: variants, copies.
     search
         How `schedule` was found.
+    least
+        The least budget at which the planner is known to find a schedule. Of a plan that fits it
+        says nothing where it is above the plan's peak.
 
     Raises
     ------
@@ -231,6 +252,7 @@ def make_plan(
         simulation = setting.simulate(workload, schedule, budget_bytes)
     status: Status = "infeasible"
     if simulation is not None:
+        least = least_of([least], peak_bytes=simulation.peak_bytes)
         if simulation.peak_bytes > budget_bytes:
             raise AssertionError(
                 f"{planner} planned {simulation.peak_bytes} bytes for a budget of {budget_bytes}"
@@ -256,8 +278,7 @@ def make_plan(
         bound_scope=bound_scope,
         gap=_gap(simulation, lower_bound_s),
         planning_s=0.0,  # `timed` knows
-        min_feasible_bytes=min_feasible_bytes,
-        binding_op=binding_op,
+        least=least,
         schedule=schedule,
         candidates=(),
         versions=installed_versions(),
@@ -294,7 +315,7 @@ def best_of(
 ) -> Plan:
     """The plan of the fastest of `schedules` that fits; how heuristics with a family end.
 
-    The least peak of the family is its smallest feasible budget.
+    The least peak of the family is the least budget found.
     """
     best: tuple[float, int, Mapping[str, Any], Schedule] | None = None
     least: Simulation | None = None
@@ -311,8 +332,7 @@ def best_of(
         best[3] if best else None,
         planner=planner,
         options=best[2] if best else None,
-        min_feasible_bytes=least.peak_bytes if least else None,
-        binding_op=least.peak_op if least else None,
+        least=LeastBudget(least.peak_bytes, least.peak_op) if least else _UNKNOWN,
         seed=seed,
     )
 

@@ -171,6 +171,12 @@ class Setting:
         limits = self.limits(run, budget_bytes, capacities)
         return simulate(run, schedule, capacities=limits or None)
 
+    def words(self, schedule: Schedule | None) -> str:
+        """What `schedule` runs with beside the workload as it was given; empty for nothing."""
+        found = ["variants"] if self.variants else []
+        found += ["copies"] if self.copies_anything(schedule) else []
+        return " and ".join(found)
+
     def copies_anything(self, schedule: Schedule | None) -> bool:
         """Whether `schedule` has copies that this setting adds."""
         return (

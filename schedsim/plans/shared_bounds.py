@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .plan import ANY_SCHEDULE, OPTIMALITY_TOLERANCE, Plan
+from .plan import OPTIMALITY_TOLERANCE, Plan
+from .scope import ANY_SCHEDULE, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,23 +18,29 @@ class SharedBound:
     anyhow_s
         No schedule within the budget is faster.
     bound_s, scope
-        No schedule in `scope` is: the one narrower class that the plans speak of, or any schedule.
+        No schedule in `scope` is: of the classes that the plans speak of the widest with a better
+        bound, or any schedule.
     """
 
     anyhow_s: float
     bound_s: float
-    scope: str
+    scope: Scope
 
     @classmethod
     def of(cls, plans: Sequence[Plan]) -> SharedBound:
-        """From `plans`, infeasible ones included: theirs hold too."""
+        """From `plans`, infeasible ones included: their bounds hold too."""
         anyhow_s = max((p.lower_bound_s for p in plans if p.bound_scope == ANY_SCHEDULE), default=0)
-        narrower = {plan.bound_scope for plan in plans} - {ANY_SCHEDULE}
-        if len(narrower) != 1:  # none of several classes is said to hold another
+        better = [plan for plan in plans if plan.lower_bound_s > anyhow_s]
+        widest = [
+            plan.bound_scope
+            for plan in better
+            if all(other.bound_scope <= plan.bound_scope for other in better)
+        ]
+        if not widest:  # none of them holds the others
             return cls(anyhow_s, anyhow_s, ANY_SCHEDULE)
-        scope = narrower.pop()
-        within_s = max(plan.lower_bound_s for plan in plans if plan.bound_scope == scope)
-        return cls(anyhow_s, max(anyhow_s, within_s), scope)
+        # What holds for a class holds for those within it, not the other way.
+        within_s = max(plan.lower_bound_s for plan in better if plan.bound_scope == widest[0])
+        return cls(anyhow_s, within_s, widest[0])
 
     def gap(self, plan: Plan) -> float | None:
         """makespan / bound - 1; of a plan that beats the narrower bound, to that over any schedule.

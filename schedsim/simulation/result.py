@@ -272,10 +272,9 @@ class Simulation:
         """
         if self.course is not None:
             return self._timeline_at_starts()
-        from ._replay import live_bytes
+        from .pool_bytes import live_bytes
 
-        tensor, first, last, source, category = self._instances
-        arrays = self._graph.arrays
+        category = self._instances[-1]
         table: dict[str, NDArray[np.int64]] = {}
         for code, name in enumerate(CATEGORIES):
             if name == "static":
@@ -283,9 +282,8 @@ class Simulation:
             elif name == "workspace":
                 table[name] = self._workspace
             else:
-                chosen = category == code
                 table[name] = live_bytes(
-                    self.num_runs, tensor, first, last, source, chosen, arrays.tensor_bytes
+                    self._graph.arrays, self._instances, category == code, self.num_runs
                 )
         return table
 

@@ -50,7 +50,7 @@ def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
             "store_all_s": plan.store_all_s,
             "overhead": plan.overhead,
             "lower_bound_s": plan.lower_bound_s,
-            "bound_scope": plan.bound_scope,
+            "bound_scope": str(plan.bound_scope),
             "gap": plan.gap,
             "num_recomputed": None if replay is None else replay.num_recomputed,
             "min_feasible_bytes": plan.min_feasible_bytes,

@@ -20,7 +20,7 @@ from schedsim import Schedule, simulate
 from schedsim.api import try_plan
 from schedsim.errors import SchedsimError
 from schedsim.files.document import from_dict, to_dict
-from schedsim.plans.plan import ANY_SCHEDULE
+from schedsim.plans.scope import ANY_SCHEDULE
 
 # Those that offload have tests of their own.
 CHAIN_PLANNERS = [
