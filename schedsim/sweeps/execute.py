@@ -37,6 +37,7 @@ def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
         row |= {
             "status": "error",
             "error": {"type": type(error).__name__, "message": " ".join(message.split())},
+            "reproducible": isinstance(error, SchedsimError),
         }
     else:
         if plan.search.interrupted:
@@ -191,7 +192,7 @@ def _by_processes(
 def _row_of_the_dead(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row of a run whose process ended without a word."""
     error = {"type": "ProcessDied", "message": "its process died, perhaps for lack of memory"}
-    row = {"schema": SCHEMA, **run.head(), "status": "error", "error": error}
+    row = {"schema": SCHEMA, **run.head(), "status": "error", "error": error, "reproducible": False}
     return row, {"schema": "schedsim.timing/1", "key": run.key, "ended_at_s": time.time()}
 
 
