@@ -1,4 +1,4 @@
-"""The pool of walkers: the same outcome however many threads there are and however slow they are."""
+"""The pool of walkers: one outcome, however many threads there are and however slow."""
 
 from __future__ import annotations
 

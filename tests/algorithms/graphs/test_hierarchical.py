@@ -333,7 +333,7 @@ def test_the_line_alone_beats_periodic_segments():
 
 
 def test_a_second_budget_uses_the_blocks_of_the_first():
-    """Blocks are solved once where the caller passes them on, and no call leaves anything behind."""
+    """Blocks are solved once where the caller passes them on; no call leaves anything behind."""
     graph = transformer(8)
     budgets = [int(share * peak_of(graph)) for share in (0.5, 0.3)]
     plans = plan_budgets(graph, budgets, effort=0.3, seed=3)

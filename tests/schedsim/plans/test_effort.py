@@ -27,7 +27,8 @@ def test_work_ends_it_and_is_reproducible():
     effort = Effort(2.0)
     with effort.part(0.5) as part:
         part.spend(1.0)
-        assert part.is_over() and not effort.is_over()
+        assert part.is_over()
+        assert not effort.is_over()
     assert effort.ended_by == "itself"
     effort.spend(1.0)
     assert effort.is_over()
@@ -46,7 +47,8 @@ def test_the_clock_is_never_called_work():
 def test_a_stop_criterion_sees_the_best_so_far():
     """It is asked with seconds of step time; where it holds, everything ends."""
     effort = Effort(5.0, stop=lambda best_s: best_s < 3.0)
-    assert not effort.is_over() and not effort.is_over(3.0)
+    assert not effort.is_over()
+    assert not effort.is_over(3.0)
     assert effort.is_over(2.0)
     assert effort.is_over()
     assert effort.ended_by == "stop"
@@ -69,7 +71,8 @@ def test_options_become_an_effort():
     both = Effort.of(2.0, 5.0)
     assert (both.work, both.to_options()) == (2.0, {"effort": 2.0, "time_limit_s": 5.0})
     counted = Effort.of(None, 5.0, moves=70)
-    assert counted.counted and counted.moves == 70
+    assert counted.counted
+    assert counted.moves == 70
     assert Effort.of(both) is both
 
 
