@@ -91,6 +91,14 @@ class Pool(Generic[AnyWalker]):
         """What each of `makers` gives, run on the threads; in their order."""
         return _results([self._threads.submit(maker) for maker in makers])
 
+    def submit(self, job: Callable[[], Made]) -> Future[Made]:
+        """Begin `job` on the threads, beside the walkers."""
+        return self._threads.submit(job)
+
+    def wait(self, job: Future[Made]) -> Made:
+        """What `job` gives, once it is done."""
+        return _results([job])[0]
+
     def per_job(self, amount: float, num_jobs: int) -> float:
         """What each of so many jobs at a time may take of `amount`."""
         if self.effort.counted:

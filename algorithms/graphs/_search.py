@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -112,15 +113,18 @@ class GraphSearch:
         self.walkers = [walker for walker, _ in made]
         self.effort.spend(sum(work for _, work in made))
         if bound is None or self._done(pool):
+            if all(walker.best_s == np.inf for walker in self.walkers) and not self._solved:
+                self.lean = self._find_lean(usual[:2])
             return
         # After an interrupt nobody waits for it, as its solver cannot be stopped; but it is no
         # daemon: a process that ends while the solver runs is aborted.
+        lean = None
         if all(walker.best_s == np.inf for walker in self.walkers):
-            self._begin_lean(usual)
+            lean = pool.submit(partial(self._find_lean, usual[:2]))
         bounding = threading.Thread(target=self._find_bound, args=(pool,))
         bounding.start()
         try:
-            self._rounds(pool, bounding)
+            self._rounds(pool, bounding, lean)
         finally:
             if bounding.is_alive() and not self.effort.counted:
                 pool.halted.set()
@@ -128,18 +132,31 @@ class GraphSearch:
                     self.cuts.halt()
         self._join(pool, bounding)
 
-    def _begin_lean(self, lines: Sequence[NDArray[Any]]) -> None:
-        """Have a walker go on from the schedule of least peak that does not depend on the budget.
+    def _find_lean(self, lines: Sequence[NDArray[Any]]) -> Simulation:
+        """The schedule of least peak that does not depend on the budget.
 
         It fits wherever this search has named its peak as the least budget found.
         """
-        lines = lines[:2]
-        self.lean = lean_schedule(self.graph, self.steps, lines, self.least_bytes, self.free)
-        self.effort.spend(_LEAN_PER_OP * self.graph.num_ops * (len(lines) + 1))
-        runs = self.lean.schedule.bind(self.graph)
-        self.walkers.append(self._make(len(self.walkers), runs, 0.0)[0])
+        return lean_schedule(self.graph, self.steps, lines, self.least_bytes, self.free)
 
-    def _rounds(self, pool: Pool[GraphWalker], bounding: threading.Thread) -> None:
+    def _begin_lean(self, pool: Pool[GraphWalker], job: Future[Simulation]) -> list[GraphWalker]:
+        """A walker that goes on from there, where still none fits."""
+        self.lean = pool.wait(job)
+        self.effort.spend(_LEAN_PER_OP * self.graph.num_ops)
+        if any(walker.best_s < np.inf for walker in self.walkers):
+            return []
+        runs = self.lean.schedule.bind(self.graph)
+        walker, _ = self._make(len(self.walkers), runs, 0.0)
+        walker.begin(0)  # in the midst of a round, perhaps
+        self.walkers.append(walker)
+        return [walker]
+
+    def _rounds(
+        self,
+        pool: Pool[GraphWalker],
+        bounding: threading.Thread,
+        lean: Future[Simulation] | None,
+    ) -> None:
         active = list(self.walkers)
         num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
         segments = [Segment(number) for number in range(num_rounds)]
@@ -155,6 +172,9 @@ class GraphSearch:
             width = segment.high - segment.low
             pool.walk(active, segment, width / left)
             left -= width
+            if lean is not None:
+                active += self._begin_lean(pool, lean)
+                lean = None
             if self.effort.counted:
                 self._join(pool, bounding)
             self._learn(pool)
