@@ -105,7 +105,7 @@ class GraphSearch:
         bound = None
         if np.isfinite(self.bound_s):
             share = _BOUND_WORK if self.effort.counted else _BOUND_SHARE
-            bound = self.effort.part(share)
+            bound = self.effort.part(share, watched=_BOUND_SHARE)
             self.cuts = CutSearch(self.graph, self.budget_bytes, self.order, bound)
             self.cuts.knapsacks()
             self._learn(pool)

@@ -138,7 +138,9 @@ def local_search(
     if best is None:
         if on_least is not None:
             on_least(search.least())
-        if search.lean is not None:
+        if search.lean is None:  # interrupted: store-all is a schedule anyhow
+            search.lean = simulate(graph, Schedule.store_all(graph))
+        if search.lean.peak_bytes > budget_bytes:
             least = replace(least, found_bytes=search.lean.peak_bytes, op=search.lean.peak_op)
     return make_plan(
         graph,

@@ -172,12 +172,16 @@ class Effort:
             return True
         return False
 
-    def part(self, share: float) -> Effort:
+    def part(self, share: float, *, watched: float = 1.0) -> Effort:
         """A part of what is left; as a context manager, what it spends is spent of the whole too.
 
-        Of parts that are used at the same time, each is taken before any of them is used.
+        Of parts that are used at the same time, each is taken before any of them is used. A
+        watchdog ends it after the share `watched` of the time until it ends the whole.
         """
-        return self.take(share * self.left)
+        part = self.take(share * self.left)
+        if self.counted and watched < 1.0 and self.watchdog_s is not None:
+            part.until_s = time.perf_counter() + watched * self.watchdog_s
+        return part
 
     def take(self, amount: float) -> Effort:
         """A part of so many units of what is left, seconds where the clock alone ends it."""
