@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from schedsim.plans.effort import Effort
+from schedsim.plans.progress import current
 
 # Between looks at whether to stop, units of work; a walk has some dozens of them where it is short.
 _CHUNK, _LEAST_CHUNK, _CHUNKS = 0.02, 0.001, 25
@@ -75,6 +76,7 @@ class Pool(Generic[AnyWalker]):
         self.moves = 0
         self.winner: AnyWalker | None = None
         self.halted = threading.Event()
+        self.progress = current()
         self._threads = ThreadPoolExecutor(num_threads)
         self._lock = threading.Lock()
         self._best_s = math.inf
@@ -161,6 +163,7 @@ class Pool(Generic[AnyWalker]):
         with self._lock:
             self._best_s = min(self._best_s, walker.best_s)
             best_s, hit_at = self._best_s, self._hit[0]
+        self.progress.report(best_s)
         # Another one met the end with less: this one has nothing to add. With more, it may have.
         if share >= hit_at or self.halted.is_set():
             return True

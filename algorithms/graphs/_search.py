@@ -216,6 +216,7 @@ class GraphSearch:
         if cuts is None or cuts.bound_s <= self.bound_s:
             return
         self.bound_s, self.bound_how = cuts.bound_s, cuts.how
+        pool.progress.report(bound_s=cuts.bound_s)
         pool.enough_s = self._enough_s()
 
     def _take_up_bound(self, walker: GraphWalker, spare: bool) -> None:

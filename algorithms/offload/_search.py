@@ -14,6 +14,7 @@ from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.op import Op
 from schedsim.plans.effort import Effort
 from schedsim.plans.offloading import Offloading
+from schedsim.plans.progress import current
 from schedsim.simulation.schedule import Schedule
 
 from .._pool import Pool, Segment
@@ -123,6 +124,7 @@ class Search:
         self.price = _PRICE * graph.store_all_s / max(1, peak_bytes)
         self.capacity = 6 * graph.num_ops + 4 * SPARE
         self.enough_s = graph.store_all_s * (1 + 1e-12)
+        self.progress = current()
         self.found: list[tuple[float, int, Tokens]] = []  # makespan or inf, excess, tokens
         self.moves = 0
 

@@ -141,6 +141,7 @@ def offload(
     try:
         with effort.part(_BOUND_SHARE) as part:
             bound = copy_bound(graph, step, budget_bytes, effort=part)
+        search.progress.report(bound_s=bound.bound_s)
         search.enough_s = max(graph.store_all_s, bound.bound_s) * (1 + gap) * (1 + 1e-12)
         with effort.part(_STARTS_SHARE) as part:
             if isinstance(workload, Chain):

@@ -25,6 +25,7 @@ from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from . import complete
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import (
     Source,
     budget_option,
@@ -38,7 +39,11 @@ from .results import compare_results, is_results, only_results
 from .show import percent, print_json, print_table, working
 
 
-@click.command("compare", short_help="Several planners on one workload and budget, a row each.")
+@click.command(
+    "compare",
+    cls=GroupedCommand,
+    short_help="Several planners on one workload and budget, a row each.",
+)
 @budget_option(required=False)
 @click.option(
     "--planners",
@@ -62,7 +67,7 @@ from .show import percent, print_json, print_table, working
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     planners: str | None,
     time_limit_s: float | None,
     effort: float | None,
@@ -84,20 +89,21 @@ def command(
         file = only_results(
             source.files,
             {
-                "--mem": budget_bytes,
+                "--mem": budget,
                 "--time-limit": time_limit_s,
                 "--effort": effort,
                 **source.given_flags(),
             },
         )
         return compare_results(file, planners, as_json, output)
-    if budget_bytes is None:
+    if budget is None:
         raise click.UsageError("Missing option '--mem'.", click.get_current_context())
     if effort is None and time_limit_s is None:
         effort = DEFAULT_WORK
     limits = {"time_limit_s": time_limit_s, "effort": effort}
     link = take_link(more)
     loaded = source.read(movable=bool(link))
+    budget_bytes = loaded.budget_bytes(budget)
     names = comparable(loaded.workload, link=bool(link))
     if planners:
         names = [n.strip() for n in planners.split(",")]
@@ -191,6 +197,6 @@ def _document(
             "content_hash": workload_hash(workload),
         },
         "budget_bytes": budget_bytes,
-        "rows": [{name: getattr(p.row, name) for name in p.row.__slots__} for p in plans],
+        "rows": [plan.row.to_dict() for plan in plans],
         "refused": refused,
     }

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..api import comparable, planner_takes
+from ..api import comparable, get_planner, planner_takes
 from ..errors import SchedsimError
-from ..files.workload_files import workload_hash
+from ..files.workload_files import offered_hash, workload_hash
+from ..plans.budgets import parse_budget
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
-from .experiment import Experiment, PlannerSpec, parse_budget
+from .experiment import Experiment, PlannerSpec
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 # Raised where planners change what they return for the same input.
 RESULTS_VERSION = 2
-
-# Packages besides schedsim whose version can change what a planner returns.
-_SOLVERS = ("scipy", "ortools")
 
 
 @dataclass(frozen=True)
@@ -142,10 +140,12 @@ def run_key(
     >>> run_key(chain, 8, "rotor", {}, None) == run_key(chain, 9, "rotor", {}, None)
     False
     """
+    info = get_planner(planner)
+    solvers = info.packages or (("scipy",) if workload.kind == "graph" else ())
     document = {
         "results": RESULTS_VERSION,
-        "versions": {name: _version(name) for name in ("schedsim", *_SOLVERS)},
-        "workload": workload_hash(workload),
+        "versions": {name: _version(name) for name in ("schedsim", *solvers)},
+        "workload": offered_hash(workload) if options.get("allow") else workload_hash(workload),
         "kind": workload.kind,
         "budget_bytes": budget_bytes,
         "planner": planner,
