@@ -102,7 +102,7 @@ def command(
         on_row=progress,
     )
     failed = [row for row in rows if row["status"] == "error"]
-    late = sum(row.get("reproducible") is False for row in rows)
+    late = sum(row.get("ended_by") in ("clock", "stop") for row in rows)
     if late:
         click.echo(
             f"{late} of {len(rows)} runs were ended by their time limit: another sweep may find "

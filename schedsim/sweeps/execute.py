@@ -37,7 +37,7 @@ def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
         row |= {
             "status": "error",
             "error": {"type": type(error).__name__, "message": " ".join(message.split())},
-            "reproducible": isinstance(error, SchedsimError),
+            "reproducible": not isinstance(error, MemoryError),
         }
     else:
         if plan.search.interrupted:
