@@ -12,8 +12,8 @@ from schedsim.plans.effort import Effort
 
 # Non-zeros that HiGHS reads, presolves and solves as a linear programme in about a second.
 _NONZEROS_PER_UNIT = 200_000.0
-# What the first node takes with 10,000 non-zeros; what each other node does, of the first.
-_FIRST_NODE, _NODE_SHARE = 0.5, 0.1
+# What the first node takes with 10,000 non-zeros; each other, of the first; and at least.
+_FIRST_NODE, _NODE_SHARE, _LEAST_NODE = 0.5, 0.1, 0.005
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -107,11 +107,12 @@ class Programme:
         from scipy.sparse import csr_array
 
         work = (programme_work if integral else relaxation_work)(self.num_nonzeros)
+        node_work = max(_LEAST_NODE, _NODE_SHARE * work)
         options: dict[str, float | int] = {"mip_rel_gap": 0.0}
         if effort.watchdog_s is not None:
             options["time_limit"] = max(0.01, effort.watchdog_s)
         if effort.counted and integral:
-            options["node_limit"] = max(1, int((effort.left / work - 1.0) / _NODE_SHARE))
+            options["node_limit"] = max(1, int((effort.left - work) / node_work))
         columns = {key: np.concatenate(value) for key, value in self.columns.items()}
         place = (np.concatenate(self.row), np.concatenate(self.column))
         shape = (self.num_rows, self.num_variables)
@@ -126,7 +127,7 @@ class Programme:
             options=options,
         )
         num_nodes = int(result.get("mip_node_count") or 0) if integral else 0
-        effort.spend(work * (1.0 + _NODE_SHARE * num_nodes))
+        effort.spend(work + node_work * max(0, num_nodes - 1))
         if result.status == _LIMIT and "time" in str(result.message).lower():
             effort.note_clock()
         bound = result.get("mip_dual_bound")

@@ -291,7 +291,7 @@ def test_an_interrupt_gives_the_best_plan_so_far(after_s, request):
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, handler))
     timer = threading.Timer(after_s, _thread.interrupt_main)
     timer.start()
-    plan = offload(chain.graph, int(0.7 * peak), link=Link(1), effort=1e6)
+    plan = offload(chain.graph, int(0.7 * peak), link=Link(1), time_limit_s=20)
     timer.join()
     assert plan.search.ended_by == "interrupt"
     if plan.feasible:
