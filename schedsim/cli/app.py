@@ -19,6 +19,7 @@ COMMANDS = (
     "plan",
     "simulate",
     "compare",
+    "estimate",
     "sweep",
     "explain",
     "pipeline",
