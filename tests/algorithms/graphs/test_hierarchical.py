@@ -128,7 +128,7 @@ def test_skips_are_carried_along_the_line():
     assert max(block.ops.size for block in line.blocks) < graph.num_ops // 3
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
     for share in (0.7, 0.5, 0.35):
-        plan = hierarchical(graph, int(share * peak), effort=2.0)
+        plan = hierarchical(graph, int(share * peak), time_limit_s=2.0)
         assert plan.schedule is not None
         replay = simulate(graph, plan.schedule)
         assert replay.peak_bytes == plan.peak_bytes <= share * peak

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
 import json
-import signal
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -279,20 +276,3 @@ def test_a_chain_with_known_answers():
     for without, both, _ in claims(chain, link, (4, 5)):
         assert both <= 2 / 3 * without
         assert both < 0.2
-
-
-@pytest.mark.parametrize("after_s", [0.05, 0.5])
-def test_an_interrupt_gives_the_best_plan_so_far(after_s, request):
-    """Whether it comes in the bound, in the schedules to start from, or in the annealing."""
-    chain = random_chain(np.random.default_rng(11), 12)
-    peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
-    offload(chain, peak, link=Link(1))  # kernels are there
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, handler))
-    timer = threading.Timer(after_s, _thread.interrupt_main)
-    timer.start()
-    plan = offload(chain.graph, int(0.7 * peak), link=Link(1), time_limit_s=20)
-    timer.join()
-    assert plan.search.ended_by == "interrupt"
-    if plan.feasible:
-        assert plan.peak_bytes <= int(0.7 * peak)
