@@ -6,6 +6,7 @@ import difflib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ._checks import MAX_SECONDS, shown
@@ -238,9 +239,8 @@ def _run(
     if info.function is None:  # schedsim's own planners end with a replay
         own: Plan = found
         return own
-    return checked_plan(
-        found, workload, budget_bytes, planner=info.name, started=started, options=options
-    )
+    plan = checked_plan(found, workload, budget_bytes, planner=info.name, options=options)
+    return replace(plan, planning_s=time.perf_counter() - started)
 
 
 def check_options(info: PlannerInfo, options: Mapping[str, Any]) -> None:
@@ -296,9 +296,13 @@ def compare(
         taken = info.options()
         options = {key: value for key, value in link.items() if key in taken}
         try:
-            plans.append(try_plan(workload, budget_bytes, planner, **options))
+            plan = try_plan(workload, budget_bytes, planner, **options)
         except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
             warnings.warn(f"{info.name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
+            continue
+        if plan.search.interrupted:
+            raise KeyboardInterrupt  # half a search is no row
+        plans.append(plan)
     return plans
 
 

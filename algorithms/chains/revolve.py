@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cache, lru_cache
 from math import comb
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.chain import Chain
 from schedsim.errors import PlannerLimitError
 from schedsim.plans.least_budget import LeastBudget
-from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
@@ -21,6 +20,7 @@ MOST_RUNS = 4_000_000
 """Forwards of a schedule; fewer slots, which need more, are not tried on long chains."""
 
 
+@timed()
 def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) -> Plan:
     """The binomial plan with as many slots as fit; every backward follows its own forward.
 
@@ -49,7 +49,6 @@ def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) ->
     >>> revolve(chain, 100, num_slots=3).makespan_s  # t(10, 3) + 10 forwards, 10 backwards
     35.0
     """
-    started = time.perf_counter()
     num = chain.num_stages
     if num_slots is not None and num_slots < 1:
         raise ValueError(f"num_slots is {num_slots}, but the chain's input takes one")
@@ -71,7 +70,6 @@ def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) ->
         budget_bytes,
         replay(chosen).schedule if fits and chosen is not None else None,
         planner="revolve",
-        started=started,
         options={"num_slots": chosen} if fits else {},
         least=LeastBudget(least.peak_bytes, least.peak_op),
     )

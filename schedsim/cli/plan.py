@@ -48,6 +48,7 @@ from .show import percent, print_facts, print_json, working
 DEFAULT_PLANNER = get_planner().name
 _FLAGS = {
     "time_limit_s": "--time-limit",
+    "effort": "--effort",
     "num_slots": "--slots",
     "gap": "--gap",
     "order": "--order",
@@ -71,6 +72,7 @@ _FLAGS = {
 )
 @click.option("--gap", type=GapType(), help="Gap to the proven bound to stop at: 0.01, or 1%.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
+@click.option("--effort", type=float, help="Work to plan for: the same plan every time [20].")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
 @click.option(
     "--order",
