@@ -370,6 +370,8 @@ class Rematerialized(nn.Module):
             lines.append(
                 f"  overhead       {plan.overhead:+.2%}, at most {plan.gap:.2%} of it spare"
             )
+        if gathering := getattr(planned.module, "gathering", ""):
+            lines.append(f"  communication  {gathering}")
         num = planned.captured.num_parts
         if num > 1 and plan.makespan_s is not None:
             lines.append(
