@@ -1,8 +1,8 @@
 """Runs the tests that start several ranks, many times beside a process that burns a core.
 
 A collective that is not matched shows now and then, on a busy machine: one green run says little.
-``python benchmarks/repeat_ranks.py --times 50`` repeats each test, and ends with 1 where one failed,
-hung or aborted. Nothing that one run measured is there in the next.
+``python benchmarks/repeat_ranks.py --times 50`` repeats each test, and ends with 1 where one
+failed, hung or aborted. Nothing that one run measured is there in the next.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from .runtime import Layout, Step
 from .sizes import Sizes
 from .transfers import Mover
 
-SHARDED_READINGS = 3
+READINGS_OF_RANKS = 5
 """Of what communicates. A thread of gloo may hold a buffer for a moment after it is done with."""
 
 
@@ -58,10 +58,18 @@ class Bench:
     """Runs the ops of single parts, as a step does, and measures them."""
 
     def __init__(
-        self, layout: Layout, step: StepInputs, sizes: Sizes, meter: Meter, device: torch.device
+        self,
+        layout: Layout,
+        step: StepInputs,
+        sizes: Sizes,
+        meter: Meter,
+        device: torch.device,
+        *,
+        num_readings: int = 1,
     ) -> None:
         self.layout, self.inputs, self.sizes = layout, step, sizes
         self.meter, self.device = meter, device
+        self.num_readings = num_readings
 
     def measure_bytes(self, values: list[Any]) -> list[Measured]:
         """A row per part, the loss last; times are left for `timing.measure_times`."""
@@ -69,7 +77,7 @@ class Bench:
         for i, row in enumerate(rows):
             self._once(i, values)  # warm: libraries choose kernels, caches fill
             self._bytes(i, values, row)
-            for _ in range(SHARDED_READINGS - 1 if self.layout.sharding is not None else 0):
+            for _ in range(self.num_readings - 1):
                 again = Measured()
                 self._bytes(i, values, again)
                 row.take_least_bytes(again)

@@ -103,7 +103,7 @@ def _peaks(rank, kind):
         gradients = [parameter.grad for parameter in model.parameters()]
         resident = storage_bytes([list(model.parameters()), gradients, *data])
         measured = []
-        for _ in range(3):
+        for _ in range(5):
             model.zero_grad(set_to_none=False)
             [reading] = AllocatorMeter().read(lambda m=module: m(*data).backward())
             measured.append(resident + reading.peak_bytes)
