@@ -22,7 +22,7 @@ from ..capture.skeleton import count_extra_inputs
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
 from ..ranks import ALONE, Ranks, ranks_of
-from .bench import Bench
+from .bench import READINGS_OF_RANKS, Bench
 from .lowering import lowered
 from .module import ScheduledModule, loss_of, split_inputs
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
@@ -223,7 +223,8 @@ def capture_chain(
         if sharding is not None and meter is None and device.type == "cpu":
             meter = "allocator"  # storages that are emptied and filled again
         chosen = get_meter(meter, device)
-        bench = Bench(layout, step, sizes, chosen, device)
+        num_readings = 1 if ranks.alone else READINGS_OF_RANKS
+        bench = Bench(layout, step, sizes, chosen, device, num_readings=num_readings)
         rows = bench.measure_bytes(values)
         if movable:
             for i, row in enumerate(rows[:-1]):
