@@ -15,6 +15,7 @@ from torch import nn
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from . import private_torch as private
+from .eager_paths import eager_paths
 from .skeleton import Skeleton
 
 WAY_OUT = (
@@ -66,7 +67,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     has_loss = skeleton.step.loss_function is not None
     handles = _watch(skeleton.step, spans)
     try:
-        with _plain_recurrence(skeleton):
+        with _plain_recurrence(skeleton), eager_paths():
             graph_module = private.export_joint(skeleton.step, skeleton.tensors, mode)
         return Traced(graph_module, tuple(spans), "direct", has_loss, {})
     except SchedsimError:
@@ -76,6 +77,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     finally:
         for handle in handles:
             handle.remove()
+    skeleton.step.questions = ()  # Dynamo reads the code itself, and takes no answers
     try:
         step = private.dynamo_graph(skeleton.step, skeleton.tensors, mode)
         graph_module = private.export_joint(step, skeleton.tensors, mode)
