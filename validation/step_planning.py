@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
@@ -29,7 +30,12 @@ from .block_level.replay import untouched
 from .block_level.transfers import measured_links
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
+from .capture.capture import record_step
 from .costs import counted_costs, measured_costs
+from .guards.differential import read_check
+from .guards.reach import Reach
+from .guards.recording import Recorded, python_generators, restore_python_generators
+from .guards.state import Change, Snapshot
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
 from .ways.accumulate import AccumulatedStep
@@ -67,8 +73,10 @@ class Settings:
     accumulate: int | str | None = None
     offload: Any = None
     host_bytes: int | str | None = None
+    check: str | int = "plan"
 
     def __post_init__(self) -> None:
+        read_check(self.check)
         if self.level not in LEVELS:
             raise SchedsimError(f"level={self.level!r} is unknown", hint="auto, op or block")
         if self.costs not in COSTS:
@@ -111,6 +119,9 @@ class CapturedStep:
         largest, which this is, and the same for other sizes.
     kept_gradients_bytes
         Of gradients among the static bytes of a step op by op.
+    recorded, guards
+        What a forward was seen to do besides computing, and the Python that the plan stands for:
+        another state takes another plan.
     """
 
     level: str
@@ -126,6 +137,8 @@ class CapturedStep:
     kept_gradients_bytes: int = 0
     device: torch.device | str = "cpu"
     most_states_bytes: int = 0
+    recorded: Recorded | None = None
+    guards: Snapshot | None = None
 
     @property
     def store_all_s(self) -> float:
@@ -154,13 +167,26 @@ class CapturedStep:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A captured step, its plan, and the module that runs it."""
+    """A captured step, its plan, and the module that runs it.
+
+    Attributes
+    ----------
+    check_note
+        How the planned step compared with the plain one.
+    """
 
     captured: CapturedStep
     plan: Plan
     module: nn.Module
     store_all_bytes: int
     ways: tuple[Way, ...] = ()
+    check_note: str = "not compared with the plain step"
+
+    @property
+    def change(self) -> Change | None:
+        """What is not as it was when the step was captured; ``None`` where all is."""
+        guards = self.captured.guards
+        return None if guards is None else guards.change()
 
     def shaped(self, loss: Tensor) -> Any:
         """`loss` in the form in which the model gives it."""
@@ -264,14 +290,30 @@ def _capture(
 
     def by_block(notes: tuple[str, ...]) -> CapturedStep:
         other, changed = with_chunks("block")
-        return _by_block(other, inputs, keywords, changed, state, added, notes)
+        found = _by_block(other, inputs, keywords, changed, state, added, notes, recorded)
+        # Blocks run the model's own Python; a chunked twin has taken its attributes over.
+        guards = recorded.state() if chunks else structure_of(model, settings.loss)
+        return replace(found, recorded=recorded, guards=guards)
 
-    with _kept_random_numbers(model):
+    own_loss = settings.loss or loss_of
+    watched = getattr(settings.loss, "inner_loss", settings.loss)
+    recorded = record_step(model, own_loss, inputs, keywords, watched or own_loss)
+    several = isinstance(settings.accumulate, int) and settings.accumulate > 1
+    if several and (recorded.effects or recorded.draws):
+        what = recorded.effects[0] if recorded.effects else f"draws from {recorded.draws[0]}"
+        raise UnsupportedError(
+            f"micro-batches would do several times what a step does once: {what}",
+            hint="leave accumulate= out, or do it in the loop",
+        )
+    with _kept_random_numbers(model), _kept_python(recorded):
         if settings.level == "block" or settings.offload:
             return by_block(())
-        other, changed = with_chunks("op")
         try:
-            return _by_op(other, inputs, keywords, changed, state, added)
+            recorded.refuse_graph()
+            with recorded.settled():
+                other, changed = with_chunks("op")
+                found = _by_op(other, inputs, keywords, changed, state, added, recorded)
+                return replace(found, recorded=recorded, guards=recorded.state())
         except (SchedsimError, RuntimeError, NotImplementedError) as error:
             if settings.level == "op":
                 raise
@@ -279,6 +321,23 @@ def _capture(
         note = f"planned by blocks, as it cannot be captured op by op: {why}"
         warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=5)
         return by_block((note,))
+
+
+@contextmanager
+def _kept_python(recorded: Recorded) -> Iterator[None]:
+    """What steps of planning change outside of tensors is put back."""
+    state, generators = recorded.state(), python_generators()
+    try:
+        yield
+    finally:
+        state.restore()
+        restore_python_generators(generators)
+
+
+def structure_of(model: nn.Module, loss: Any) -> Snapshot:
+    """The modules, parameters, buffers and hooks of a step, and where its forwards are from."""
+    own = loss if isinstance(loss, nn.Module) else None
+    return Snapshot({"model": model, "loss": own}, Reach(frozenset({"forward"})))
 
 
 def _kept_random_numbers(model: nn.Module) -> Any:
@@ -293,10 +352,16 @@ def _by_op(
     settings: Settings,
     state: ResidentState,
     added: int,
+    recorded: Recorded,
 ) -> CapturedStep:
     own = _OwnLoss()
     loss = settings.loss or own
-    captured: CapturedGraph = capture(model, inputs, loss, kwargs=keywords)
+    if recorded.questions and isinstance(settings.accumulate, int) and settings.accumulate > 1:
+        raise UnsupportedError(
+            f"{recorded.questions[0].name} of a tensor decides what a micro-batch runs",
+            hint="level='block'",
+        )
+    captured: CapturedGraph = capture(model, inputs, loss, kwargs=keywords, recorded=recorded)
     if not captured.runnable:
         raise UnsupportedError(
             "the model lies on the meta device, where no step can run", hint="load it first"
@@ -335,6 +400,7 @@ def _by_block(
     state: ResidentState,
     added: int,
     notes: tuple[str, ...],
+    recorded: Recorded,
 ) -> CapturedStep:
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
@@ -348,6 +414,7 @@ def _by_block(
             rounds=3,
             known_times=times.find,
             movable=bool(settings.offload),
+            recorded=recorded,
         )
     finally:
         handle.remove()
@@ -524,7 +591,11 @@ def planned_step(
 def _module(captured: CapturedStep, plan: Plan) -> nn.Module:
     assert plan.schedule is not None
     offloading = offloading_of(plan)
-    if offloading is None or captured.level == "op":
+    if captured.level == "op":
+        module = captured.make_module(plan.schedule)
+        module.watched = False  # type: ignore[assignment]  # by whoever chooses among plans
+        return module
+    if offloading is None:
         return captured.make_module(plan.schedule)
     graph = offloading.graph(captured.workload, plan.schedule)
     return captured.make_module(plan.schedule, graph, offloading.capacities(plan.budget_bytes))

@@ -17,6 +17,9 @@ from schedsim.graph import Graph
 from schedsim.schedule import Schedule
 
 from ..capture.skeleton import count_extra_inputs
+from ..guards.differential import without_step_hooks
+from ..guards.recording import Recorded
+from ..guards.state import Places
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
 from .bench import Bench
@@ -25,6 +28,7 @@ from .module import ScheduledModule, loss_of, split_inputs
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
 from .program import make_program
 from .replay import (
+    PYTHON,
     Buffers,
     changed_buffers,
     copies,
@@ -129,6 +133,7 @@ def capture_chain(
     rounds: int = 7,
     known_times: Callable[[Chain | Graph], Chain | Graph | None] | None = None,
     movable: bool = False,
+    recorded: Recorded | None = None,
 ) -> CapturedChain:
     """`model` as a chain of its blocks, with the sizes and times measured on its device.
 
@@ -155,6 +160,9 @@ def capture_chain(
         Given the workload without times, the same with times, or ``None`` to measure them.
     movable
         Refuse blocks that keep bytes which no copy to the host finds.
+    recorded
+        What a forward of the step was seen to do besides computing: so that repeats draw the same
+        numbers of Python, and change what it holds once.
 
     Returns
     -------
@@ -185,13 +193,17 @@ def capture_chain(
     arguments, keywords = _arguments(inputs, kwargs)
     num_extra = count_extra_inputs(model, loss, len(arguments))
     step = split_inputs(arguments, keywords, num_extra)
-    parts = _parts(model, step, blocks)
+    parts = _parts(model, step, blocks, recorded)
     if loss is None:
         parts[-1] = _giving_loss(parts[-1])
     device = _device(model)
     notes: list[str] = []
     library = library_workspace_bytes(device) if device.type == "cuda" else 0
-    with untouched(model), _own_gradients(model), no_collection():
+    devices, python = generators(model), Places(())
+    if recorded is not None:
+        devices = (*devices, PYTHON) if recorded.draws else devices
+        python = recorded.places
+    with untouched(model, loss), _own_gradients(model, loss), no_collection():
         with torch.no_grad(), untouched(model):
             whole = model(*step.arguments, **step.keywords)
             whole = loss_of(whole) if loss is None else whole
@@ -199,7 +211,8 @@ def capture_chain(
         _check_whole(whole, values[-1])
         del whole
         sizes = Sizes.of(parts, values, step, model, loss)
-        layout = Layout(parts, loss, num_extra, sizes.needs_gradient, state, generators(model))
+        needs = sizes.needs_gradient
+        layout = Layout(parts, loss, num_extra, needs, state, devices, python)
         chosen = get_meter(meter, device)
         bench = Bench(layout, step, sizes, chosen, device)
         rows = bench.measure_bytes(values)
@@ -229,7 +242,12 @@ def _arguments(
     return arguments, dict(kwargs or {})
 
 
-def _parts(model: nn.Module, step: StepInputs, blocks: Sequence[nn.Module] | None) -> list[Part]:
+def _parts(
+    model: nn.Module,
+    step: StepInputs,
+    blocks: Sequence[nn.Module] | None,
+    recorded: Recorded | None,
+) -> list[Part]:
     plain = isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
     if blocks is None and plain and isinstance(model, nn.Sequential) and len(model):
         return sequential_parts(model)
@@ -237,6 +255,8 @@ def _parts(model: nn.Module, step: StepInputs, blocks: Sequence[nn.Module] | Non
     if blocks is None and callable(listed) and not isinstance(listed, nn.Module):
         return named_parts(listed())
     split = find_blocks(model, step.arguments, step.keywords, blocks)
+    if recorded is not None:
+        split.watch(recorded)
     names = {id(module): name for name, module in model.named_modules()}
     return split.parts([names[id(block)] for block in split.blocks])
 
@@ -261,13 +281,19 @@ def _device(model: nn.Module) -> torch.device:
 
 
 @contextmanager
-def _own_gradients(model: nn.Module) -> Any:
-    """Gradients of zeros during the block, and the ones that were there after it."""
-    own = [(p, p.grad) for p in model.parameters()]
+def _own_gradients(model: nn.Module, loss: Any) -> Any:
+    """Gradients of zeros during the block, and the ones that were there after it.
+
+    Hooks that wait for a gradient, an optimizer's step among them, do not see those of the block.
+    """
+    parameters = [*model.parameters()]
+    parameters += [*loss.parameters()] if isinstance(loss, nn.Module) else []
+    own = [(p, p.grad) for p in parameters]
     try:
         for parameter, _ in own:
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-        yield
+        with without_step_hooks(parameters):
+            yield
     finally:
         for parameter, gradient in own:
             parameter.grad = gradient

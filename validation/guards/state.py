@@ -115,6 +115,7 @@ class _Names:
     owner: Any
     view: Callable[[], Mapping[Any, Any]]
     write: Callable[[Mapping[Any, Any]], None]
+    store: Callable[[Any, Any], None]
     wanted: Callable[[Any], bool] | None
     form: str
     saved: dict[Any, Any]
@@ -131,6 +132,14 @@ class _Names:
                 if key not in self.saved and (self.wanted is None or self.wanted(key)):
                     yield Change(self.path + self.form.format(key), _GONE, now[key], self.owner)
 
+    def changed_keys(self) -> tuple[Any, ...]:
+        """What holds something else now, whether it is read or not."""
+        now = self.view()
+        keys = {**self.saved, **now}
+        return tuple(
+            key for key in keys if not same(now.get(key, _GONE), self.saved.get(key, _GONE))
+        )
+
     def take(self) -> Any:
         return dict(self.view())
 
@@ -143,6 +152,30 @@ class _Names:
             a != b or now[a] is not self.saved[b] for a, b in zip(now, self.saved, strict=True)
         ):
             self.write(self.saved)
+
+
+@dataclass(slots=True)
+class _Keys:
+    """Some of the names of a place."""
+
+    path: str
+    owner: Any
+    names: _Names
+    keys: tuple[Any, ...]
+
+    def changes(self) -> Iterable[Change]:
+        return ()
+
+    def take(self) -> Any:
+        now = self.names.view()
+        return {key: now.get(key, _GONE) for key in self.keys}
+
+    def put(self, content: Any) -> None:
+        for key, value in content.items():
+            self.names.store(key, value)
+
+    def restore(self) -> None:
+        """Only taken and put."""
 
 
 @dataclass(slots=True)
@@ -206,7 +239,7 @@ class _Value:
             self.write(self.saved)
 
 
-_Place = _Names | _Sequence | _Value
+_Place = _Names | _Keys | _Sequence | _Value
 
 
 @dataclass(frozen=True)
@@ -217,6 +250,11 @@ class Places:
 
     def __bool__(self) -> bool:
         return bool(self.places)
+
+    def outside(self, prefixes: Iterable[str]) -> Places:
+        """Those whose path starts with none of `prefixes`."""
+        heads = tuple(prefixes)
+        return Places(tuple(place for place in self.places if not place.path.startswith(heads)))
 
     def take(self) -> list[Any]:
         """What they hold now."""
@@ -322,7 +360,13 @@ class Snapshot:
 
     def changed(self) -> Places:
         """The places that hold something else now, to put back again and again."""
-        found: list[_Place] = [p for p in self._places if next(iter(p.changes()), None)]
+        found: list[_Place] = []
+        for place in self._places:
+            if isinstance(place, _Names):
+                if keys := place.changed_keys():
+                    found.append(_Keys(place.path, place.owner, place, keys))
+            elif next(iter(place.changes()), None):
+                found.append(place)
         for path, container, owner in self._empty:
             if container and isinstance(container, dict):
                 found.append(_filled(path, container, owner))
@@ -442,6 +486,7 @@ class _Walk:
             mapping.clear()
             mapping.update(saved)
 
+        store = _store_in(mapping)
         is_scope = "__builtins__" in mapping
         if is_scope:  # globals: only what is read is put back
 
@@ -459,7 +504,7 @@ class _Walk:
         else:
             view = lambda: mapping  # noqa: E731
         self.places.append(
-            _Names(path, owner or mapping, view, write, wanted, form, saved, watched)
+            _Names(path, owner or mapping, view, write, store, wanted, form, saved, watched)
         )
         self.pending += [(path + form.format(key), value) for key, value in watched]
 
@@ -469,8 +514,13 @@ class _Walk:
         def write(_: Mapping[Any, Any]) -> None:
             """Others' to change."""
 
-        place = _Names(path, mapping, lambda: mapping, write, None, "[{!r}]", saved, [*saved.items()])
-        self.places.append(place)
+        def store(key: Any, value: Any) -> None:
+            """Others' to change."""
+
+        items = [*saved.items()]
+        self.places.append(
+            _Names(path, mapping, lambda: mapping, write, store, None, "[{!r}]", saved, items)
+        )
         self.pending += [(f"{path}[{key!r}]", value) for key, value in saved.items()]
 
     def _function(self, path: str, function: types.FunctionType) -> None:
@@ -508,10 +558,16 @@ class _Walk:
                 if vars(kind).get(key, _GONE) is not value:
                     setattr(kind, key, value)
 
+        def store(key: Any, value: Any) -> None:
+            if value is not _GONE:
+                setattr(kind, key, value)
+            elif key in vars(kind):
+                delattr(kind, key)
+
         saved = dict(vars(kind))
         watched = [(key, value) for key, value in saved.items() if wanted(key)]
         self.places.append(
-            _Names(path, kind, lambda: vars(kind), write, wanted, ".{}", saved, watched)
+            _Names(path, kind, lambda: vars(kind), write, store, wanted, ".{}", saved, watched)
         )
         self.pending += [(f"{path}.{key}", value) for key, value in watched]
 
@@ -591,7 +647,18 @@ def _filled(path: str, mapping: dict[Any, Any], owner: Any) -> _Names:
         mapping.clear()
         mapping.update(saved)
 
-    return _Names(path, owner, lambda: mapping, write, None, "[{!r}]", {}, [])
+    store = _store_in(mapping)
+    return _Names(path, owner, lambda: mapping, write, store, None, "[{!r}]", {}, [])
+
+
+def _store_in(mapping: dict[Any, Any]) -> Callable[[Any, Any], None]:
+    def store(key: Any, value: Any) -> None:
+        if value is _GONE:
+            mapping.pop(key, None)
+        else:
+            mapping[key] = value
+
+    return store
 
 
 def _slots(kind: type) -> tuple[str, ...]:
