@@ -12,6 +12,7 @@ from schedsim.errors import UnsupportedError
 
 from ..guards.asking import Expect
 from . import private_torch as private
+from . import recurrent
 from .accumulation import add_in_place
 from .dropout import Factors, as_in_eager
 from .effects import add_gradients, add_updates, insert_all, order_draws
@@ -250,6 +251,8 @@ class _Builder:
                 self._refuse_dynamic(fake, node)
                 call.outputs.append(-1)
                 became.append(fake)
+        # From a generator of its own a repeat would draw other numbers.
+        call.once = isinstance(kwargs.get("generator"), torch.Generator)
         _correct_sizes(program, call)
         shared = [program.values[v].storage in arguments for v in call.outputs if v >= 0]
         call.is_view = bool(shared) and all(shared)
@@ -354,6 +357,8 @@ def _draws(target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
 
     Attention ops carry the tag of random ones even without dropout, so arguments are looked at.
     """
+    if target is torch.ops.schedsim.recurrent.default:
+        return recurrent.draws(args)
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
     names = [argument.name for argument in target._schema.arguments]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ import schedsim  # noqa: E402
 from schedsim.errors import UnsupportedError  # noqa: E402
 
 NUM_STEPS = 4
-WIDTH = 8
+WIDTH, BATCH = 8, 64
 
 
 def blocks(num=4, dropout=0.0):
@@ -176,15 +176,19 @@ class Case:
     ----------
     before
         ``before(model, step)`` changes something; returns a new loss or ``None``.
+    loss
+        ``loss()`` gives a loss, and what happens before each step besides.
     refused
-        A line says that nothing can be planned; there is no loop then.
+        Levels at which a line says that nothing can be planned; there is no loop then.
+    budget
+        Of the step.
     """
 
     build: object
     before: object = lambda model, k: None
     loss: object = None
-    attributes: tuple = ()
-    refused: dict = field(default_factory=dict)
+    refused: tuple = ()
+    budget: str = "85%"
 
 
 def of(kind, *args, **kwargs):
@@ -362,8 +366,8 @@ def from_recurrence(kind, **options):
             self.after = nn.Linear(WIDTH * (2 if options.get("bidirectional") else 1), WIDTH)
 
         def forward(self, x):
-            y, _ = self.recurrent(self.before(x).reshape(4, 4, WIDTH))
-            return self.after(torch.tanh(y)).reshape(16, WIDTH)
+            y, _ = self.recurrent(self.before(x).reshape(-1, 4, WIDTH))
+            return self.after(torch.tanh(y)).reshape(-1, WIDTH)
 
     return Recurrent
 
@@ -376,9 +380,9 @@ def both(make):
 CASES = {
     "attribute": Case(of(Annealed, tau=2.0), anneal),
     "counter": Case(of(Counting, count=0)),
-    "dropout p": Case(lambda: Line(*blocks(dropout=0.1)), schedule_dropout),
+    "dropout p": Case(lambda: Line(*blocks(dropout=0.1)), schedule_dropout, budget="100%"),
     "momentum": Case(of(Normed), schedule_momentum),
-    "layer drop": Case(of(LayerDrop)),
+    "layer drop": Case(of(LayerDrop), budget="110%"),
     "crop": Case(of(Crop)),
     "numpy noise": Case(of(NumpyNoise)),
     "mixup of python": Case(Line, loss=lambda: (mixup_loss(random.random), None)),
@@ -404,8 +408,12 @@ CASES = {
     "class attribute": Case(of(ClassAttribute), set_class),
     "frozen": Case(Line, freeze),
     "iterator": Case(of(Iterates, numbers=None), lambda m, k: None),
-    "lstm": Case(from_recurrence(nn.LSTM, num_layers=2, dropout=0.5, batch_first=True)),
-    "gru": Case(from_recurrence(nn.GRU, num_layers=3, dropout=0.3, bidirectional=True)),
+    "lstm": Case(
+        from_recurrence(nn.LSTM, num_layers=2, dropout=0.5, batch_first=True), budget="150%"
+    ),
+    "gru": Case(
+        from_recurrence(nn.GRU, num_layers=3, dropout=0.3, bidirectional=True), budget="150%"
+    ),
 }
 
 
@@ -465,13 +473,13 @@ def seeded(k):
 def train(case, level=None, **options):
     """What a loop leaves after every step, its warnings, and the module."""
     model, loss, before = built(case)
-    x, target = torch.randn(16, WIDTH), torch.randn(16, WIDTH)
+    x, target = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step, module = (lambda x, target: loss(model(x), target)), None
     if level:
-        options = {"time_limit_s": 0.3, **options}
+        options = {"time_limit_s": 0.1, **options}
         module = step = schedsim.rematerialize(
-            model, (x, target), "90%", loss, level=level, **options
+            model, (x, target), case.budget, loss, level=level, **options
         )
     left = []
     for k in range(NUM_STEPS):
