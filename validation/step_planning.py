@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
@@ -34,7 +33,7 @@ from .capture.capture import record_step
 from .costs import counted_costs, measured_costs
 from .guards.differential import read_check
 from .guards.reach import Reach
-from .guards.recording import Recorded, python_generators, restore_python_generators
+from .guards.recording import Recorded, kept_python
 from .guards.state import Change, Snapshot
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
@@ -305,7 +304,7 @@ def _capture(
             f"micro-batches would do several times what a step does once: {what}",
             hint="leave accumulate= out, or do it in the loop",
         )
-    with _kept_random_numbers(model), _kept_python(recorded):
+    with _kept_random_numbers(model), kept_python(recorded):
         if settings.level == "block" or settings.offload:
             return by_block(())
         try:
@@ -323,21 +322,12 @@ def _capture(
         return by_block((note,))
 
 
-@contextmanager
-def _kept_python(recorded: Recorded) -> Iterator[None]:
-    """What steps of planning change outside of tensors is put back."""
-    state, generators = recorded.state(), python_generators()
-    try:
-        yield
-    finally:
-        state.restore()
-        restore_python_generators(generators)
-
-
 def structure_of(model: nn.Module, loss: Any) -> Snapshot:
-    """The modules, parameters, buffers and hooks of a step, and where its forwards are from."""
+    """The modules, parameters and hooks of a step, and where its forwards are from."""
     own = loss if isinstance(loss, nn.Module) else None
-    return Snapshot({"model": model, "loss": own}, Reach(frozenset({"forward"})))
+    return Snapshot(
+        {"model": model, "loss": own}, Reach(frozenset({"forward"})), frozenset({"_buffers"})
+    )
 
 
 def _kept_random_numbers(model: nn.Module) -> Any:

@@ -18,7 +18,7 @@ from schedsim.schedule import Schedule
 
 from ..capture.skeleton import count_extra_inputs
 from ..guards.differential import without_step_hooks
-from ..guards.recording import Recorded
+from ..guards.recording import Recorded, kept_python
 from ..guards.state import Places
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
@@ -204,7 +204,7 @@ def capture_chain(
         devices = (*devices, PYTHON) if recorded.draws else devices
         python = recorded.places
     with untouched(model, loss), _own_gradients(model, loss), no_collection():
-        with torch.no_grad(), untouched(model):
+        with torch.no_grad(), untouched(model), kept_python(recorded):
             whole = model(*step.arguments, **step.keywords)
             whole = loss_of(whole) if loss is None else whole
         parts, values, state = _settled(model, parts, step, notes)

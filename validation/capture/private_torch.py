@@ -193,6 +193,18 @@ def module_path(node: torch.fx.Node) -> str | None:
 
 
 @contextlib.contextmanager
+def autograd_within_an_op() -> Iterator[None]:
+    """Let autograd work in the kernel of an op, which runs below it."""
+    keys = torch._C.DispatchKey
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in (keys.AutogradCPU, keys.AutogradOther, keys.AutogradFunctionality, keys.ADInplaceOrView):
+        excluded = excluded.remove(key)
+    included = torch._C._dispatch_tls_local_include_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield
+
+
+@contextlib.contextmanager
 def asked_by(ask: Callable[[Any, torch.Tensor], Any]) -> Iterator[None]:
     """Within a trace, have ``ask(method, tensor)`` answer what Python asks of a tensor.
 

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import register_flop_formula
 from schedsim.errors import UnsupportedError
 
 from ..measure.storage import COMPOSITES
+from . import private_torch as private
 
 _KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
@@ -86,7 +87,7 @@ def _eager_forward(
     random = draws((x, batch_sizes, states, weights, *how))
     state = torch.get_rng_state() if random else torch.empty(0, dtype=torch.uint8)
     # Which kernel runs depends on whether a gradient is wanted: as in training.
-    with torch.enable_grad():
+    with private.autograd_within_an_op():
         wanted = [w.detach().requires_grad_() for w in weights]
         found = _run(x.detach(), batch_sizes, states, wanted, *how)
     own = [_own(tensor.detach()) for tensor in found]
@@ -171,7 +172,7 @@ def _eager_backward(
         for tensor, wants in zip([x, *states, *weights], wanted, strict=True)
     ]
     num = len(states)
-    with torch.random.fork_rng([]), torch.enable_grad():
+    with torch.random.fork_rng([]), private.autograd_within_an_op():
         if generator.numel() and bool(generator.any()):  # zeros where the op is only measured
             torch.set_rng_state(generator)
         found = _run(flat[0], batch_sizes, flat[1 : 1 + num], flat[1 + num :], *how)

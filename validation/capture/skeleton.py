@@ -224,6 +224,11 @@ def make_skeleton(
     if recorded is not None:
         # Tensors in plain attributes are read where they are, as the model itself reads them.
         memo.update((id(t), t) for t in recorded.before.tensors.values())
+        # A reparametrised weight is computed anew by every forward, and only looked at between.
+        for module in model.modules():
+            for value in vars(module).values():
+                if isinstance(value, torch.Tensor) and not value.is_leaf:
+                    memo[id(value)] = value.detach()
     with mode:
         for parameter in model.parameters():
             memo[id(parameter)] = nn.Parameter(

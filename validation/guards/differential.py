@@ -21,7 +21,7 @@ from schedsim.errors import SchedsimError
 from .recording import (
     Recorded,
     detached_copies,
-    is_own,
+    is_reparametrised,
     python_generators,
     restore_python_generators,
 )
@@ -189,8 +189,9 @@ class Both:
             tensors += [("a tensor", _on_host(t)) for t in self.recorded.written]
         left: dict[str, Any] = {}
         for change in state.changes() if state is not None else []:
-            if not is_own(change):
-                left[change.path] = _taken(change.now)
+            left[change.path] = _taken(change.now)
+            if is_reparametrised(change):  # a later forward does not look at it
+                left[change.path] = (left[change.path][0], False)
         return _Left(
             _on_host(loss), gradients, tensors, _generators(self.model), python_generators(), left
         )

@@ -108,6 +108,19 @@ def restore_python_generators(states: tuple[Any, Any]) -> None:
     np.random.set_state(states[1])  # noqa: NPY002
 
 
+@contextmanager
+def kept_python(recorded: Recorded | None) -> Iterator[None]:
+    """What steps in the block change outside of tensors is put back, Python's generators too."""
+    generators = python_generators()
+    contents = recorded.places.take() if recorded is not None else []
+    try:
+        yield
+    finally:
+        restore_python_generators(generators)
+        if recorded is not None:
+            recorded.places.put(contents)
+
+
 def drawn(before: tuple[Any, Any]) -> list[str]:
     """Whose numbers were drawn since `before`."""
     now = python_generators()
@@ -184,7 +197,7 @@ class _Recorder:
                 # As in training, but nothing is kept for a backward.
                 with saved_tensors_hooks(lambda tensor: None, _not_kept):
                     self.run(inputs, keywords)
-            changes = [change for change in around.changes() if not is_own(change)]
+            changes = around.changes()
             draws = (*drawn(python), *around.draws())
             places = around.changed()
             warm = tuple(places.take())
@@ -219,8 +232,8 @@ def _not_kept(_: None) -> Tensor:
     raise _TookBackward
 
 
-def is_own(change: Change) -> bool:
-    """Whether torch itself sets the place anew in every forward: a reparametrised weight."""
+def is_reparametrised(change: Change) -> bool:
+    """Whether torch sets the place anew in every forward, as of a pruned weight."""
     owner = change.owner
     if not isinstance(owner, nn.Module) or not isinstance(change.now, Tensor):
         return False

@@ -254,7 +254,7 @@ class Places:
     def outside(self, prefixes: Iterable[str]) -> Places:
         """Those whose path starts with none of `prefixes`."""
         heads = tuple(prefixes)
-        return Places(tuple(place for place in self.places if not place.path.startswith(heads)))
+        return Places(tuple(p for p in self.places if not f"{p.path}.".startswith(heads)))
 
     def take(self) -> list[Any]:
         """What they hold now."""
@@ -275,6 +275,8 @@ class Snapshot:
         By the name that changes are told under.
     reach
         Of the code whose reading counts; everything without.
+    skip
+        Tables of modules to leave out, as ``_buffers``.
 
     Raises
     ------
@@ -297,10 +299,15 @@ class Snapshot:
     0.5
     """
 
-    def __init__(self, roots: Mapping[str, Any], reach: Reach | None = None) -> None:
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        reach: Reach | None = None,
+        skip: frozenset[str] = frozenset(),
+    ) -> None:
         self.roots = {path: root for path, root in roots.items() if root is not None}
         self.reach = reach or Reach()
-        walk = _Walk(self.reach.names)
+        walk = _Walk(self.reach.names, skip)
         for path, root in self.roots.items():
             walk.pending.append((path, root))
         walk.run()
@@ -383,8 +390,8 @@ def _form(tensor: Tensor) -> tuple[Any, ...]:
 class _Walk:
     """Finds the places; breadth first, each object once."""
 
-    def __init__(self, names: frozenset[str] | None) -> None:
-        self.names = names
+    def __init__(self, names: frozenset[str] | None, skip: frozenset[str]) -> None:
+        self.names, self.skip = names, skip
         self.wanted: Callable[[Any], bool] | None = None
         if names is not None:
             structure = frozenset(_STRUCTURE)
@@ -457,7 +464,9 @@ class _Walk:
         attributes = vars(module)
         for name in _STRUCTURE:
             content = attributes.get(name)
-            if isinstance(content, dict) and not content:
+            if name in self.skip:
+                self.seen[id(content)] = content
+            elif isinstance(content, dict) and not content:
                 self.empty.append((f"{path}.{name}", content, module))
                 self.seen[id(content)] = content
             elif content:
