@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from .api import try_plan
-from .chain import Chain
-from .curves import ParetoCurve, ParetoPoint
+from .dataflow.chain import Chain
+from .dataflow.graph import Graph
 from .errors import SchedsimError
-from .graph import Graph
-from .plans import ANY_SCHEDULE
+from .plans.curves import ParetoCurve, ParetoPoint
+from .plans.scope import ANY_SCHEDULE
 
 _NO_LIMIT = 2**53 - 1
 _NUM_SAMPLES = 32
@@ -101,7 +101,7 @@ def _exact(chain: Chain) -> ParetoCurve:
     return ParetoCurve(
         workload_name=chain.name,
         planner="frontier",
-        scope=curve.scope,
+        scope=str(curve.scope),
         exact=True,
         points=points,
         planning_s=time.perf_counter() - started,
@@ -129,7 +129,7 @@ def _sampled(workload: Chain | Graph, planner: str, budgets: Iterable[int] | Non
             plan.schedule,
         )
     # A bound over any schedule is one over fewer, too.
-    scope = ", ".join(sorted(scopes - {ANY_SCHEDULE})) or ANY_SCHEDULE
+    scope = ", ".join(sorted(map(str, scopes - {ANY_SCHEDULE}))) or str(ANY_SCHEDULE)
     return ParetoCurve(
         workload_name=workload.name,
         planner=planner,

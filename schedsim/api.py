@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .chain import Chain
+from .dataflow.chain import Chain
+from .dataflow.graph import Graph
 from .errors import (
     InfeasibleBudgetError,
     MissingDependencyError,
@@ -15,8 +16,11 @@ from .errors import (
     SchedsimError,
     UnsupportedError,
 )
-from .graph import Graph
-from .plans import Plan
+from .plans.claims import check_belongs
+from .plans.plan import Plan
+from .simulation.result import Simulation
+from .simulation.schedule import Schedule
+from .simulation.simulator import simulate as run_schedule
 from .units import format_bytes, parse_bytes
 
 
@@ -46,8 +50,8 @@ def plan(
         Of `schedsim.allocate`.
     **options
         Passed to the planner. With ``link="pcie4"`` (``"pcie5"``, ``"nvlink-c2c"``, ``"25GB/s"``, a
-        `schedsim.transfers.Link`, or a pair of these), ``auto`` offloads to host memory too, to at
-        most ``host_bytes`` of it, with ``host_latency_s`` for every copy.
+        `schedsim.plans.links.Link`, or a pair of these), ``auto`` offloads to host memory too, to
+        at most ``host_bytes`` of it, with ``host_latency_s`` for every copy.
 
     Returns
     -------
@@ -78,13 +82,87 @@ def plan(
         **options,
     )
     if not result.feasible:
-        least = result.min_feasible_bytes
         raise InfeasibleBudgetError(
             f"{workload.name} does not fit {format_bytes(result.budget_bytes)} with {planner}",
             plan=result,
-            hint=f"the smallest feasible budget is {format_bytes(least)}" if least else "",
+            hint=_least_hint(result),
         )
     return result
+
+
+def _least_hint(plan: Plan) -> str:
+    """The least budget, to the byte, so that it can be given as it stands."""
+    if plan.min_feasible_bytes is None:
+        return ""
+    return f"{plan.least.sentence(plan.least.op or '')}: budget_bytes={plan.min_feasible_bytes}"
+
+
+def simulate(
+    workload: Chain | Graph,
+    schedule: Schedule | Plan,
+    capacities: Mapping[str, int] | None = None,
+) -> Simulation:
+    """What a schedule, or a plan, costs on `workload`, after checking that it is legal.
+
+    An instance of a tensor lives from the start of the run that writes it to the end of the last
+    run that reads it before it is written again. During a run, static bytes, every live instance,
+    the outputs and the workspace are charged; nothing else is. Schedules on several streams are
+    simulated event by event: see `schedsim.simulation.engine` for when a run starts.
+
+    Parameters
+    ----------
+    workload
+        A chain (lowered to its graph) or a graph; of a plan, the workload that it was planned for.
+    schedule
+        Op runs in order, each stream runs its own in that order; or a plan, whose schedule runs on
+        the workload with the plan's variants and copies.
+    capacities
+        Memory pool -> bytes: runs wait until their memory fits. Pools without one, all by default,
+        hold whatever the schedule puts there; a plan brings its own.
+
+    Returns
+    -------
+    Simulation
+
+    Raises
+    ------
+    InvalidScheduleError
+        An op is unknown, an input is missing, a ``once`` op runs twice or an op never runs; or the
+        plan is of another workload.
+    DeadlockError
+        Within the capacities no run can start any more; the error says who waits for whom, and
+        what holds the memory.
+
+    Notes
+    -----
+    O(runs + reads + writes) time and memory; on several streams, times the logarithm of their
+    number, and of more where many wait for memory.
+
+    Examples
+    --------
+    >>> import schedsim
+    >>> chain = schedsim.Chain.from_arrays("two", 4, forward_s=[1, 1], backward_s=[2, 2],
+    ...                                    output_bytes=[4, 4], saved_bytes=[10, 10])
+    >>> schedsim.simulate(chain, schedsim.Schedule.store_all(chain)).peak_bytes
+    32
+    >>> plan = schedsim.plan(chain, 26, link="16B/s")
+    >>> schedsim.simulate(chain, plan).makespan_s == plan.makespan_s
+    True
+    """
+    if isinstance(schedule, Plan):
+        check_belongs(schedule, workload)
+        return schedule.simulate(workload, capacities)
+    if isinstance(schedule, Schedule):
+        if schedule.runs_with:
+            raise SchedsimError(
+                f"the schedule is of a plan with {schedule.runs_with}, which the workload lacks",
+                hint="simulate(workload, plan), or plan.simulate(workload)",
+            )
+        return run_schedule(workload, schedule, capacities)
+    raise SchedsimError(
+        f"{type(schedule).__name__} is neither a schedule nor a plan",
+        hint="Schedule.from_names(['F0', ...]), or what schedsim.plan returned",
+    )
 
 
 def try_plan(

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from schedsim.errors import SchedsimError, UnsupportedError
-from schedsim.files import load
-from schedsim.offloading import refuse_levels
-from schedsim.plans import Plan
+from schedsim.files.document import load
+from schedsim.plans.plan import Plan
+from schedsim.plans.setting import refuse_levels
 
 from .belonging import captured_for
 from .environment import check_device
@@ -175,7 +175,7 @@ def apply(
         raise SchedsimError(
             f"{plan} holds a {found.kind}, not a plan", hint="schedsim plan -o FILE"
         )
-    refuse_levels(found, "a real model")
+    refuse_levels(found.setting, found.schedule, "a real model")
     arguments, keywords = _unpacked(model, inputs, device)
     settings = Settings(budget=found.budget_bytes, loss=loss, check=check)
     captured, settings = captured_for(found, model, arguments, keywords, settings)

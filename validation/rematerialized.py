@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
-from schedsim.plans import Plan
+from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes, format_seconds
 
 from .block_level.module import plain_loss
@@ -40,7 +40,6 @@ from .step_planning import (
     plan_step,
     planned_step,
     resolved_budget,
-    simulated,
     store_all_peak,
 )
 from .ways.choices import Way, choose, table, wanted
@@ -443,7 +442,7 @@ class Rematerialized(nn.Module):
         state, plan = planned.captured.state, planned.plan
         assert plan.schedule is not None
         workload = planned.captured.workload
-        simulation = simulated(workload, plan)
+        simulation = plan.simulate(workload)
         kinds = simulation.by_category()
         if planned.captured.level == "op":
             graph = workload.graph

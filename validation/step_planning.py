@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -13,14 +12,15 @@ from schedsim.algorithms import get_planner
 from torch import Tensor, nn
 
 from schedsim.api import try_plan
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
-from schedsim.files import workload_hash
-from schedsim.graph import Graph
-from schedsim.plans import Plan
-from schedsim.schedule import Schedule
-from schedsim.simulation import Simulation
-from schedsim.simulator import simulate
+from schedsim.files.workload_files import workload_hash
+from schedsim.plans.offloading import Offloading
+from schedsim.plans.plan import Plan
+from schedsim.plans.setting import StepChanges
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 from schedsim.units import format_bytes
 
 from .block_level import capture_chain
@@ -449,31 +449,27 @@ def _beside_states(
 ) -> Plan:
     """`plan`, or another whose generator states fit beside it; the least that fits is named so."""
     spare_bytes = 0
-    for _ in range(_STATE_TRIES):
+    for left in range(_STATE_TRIES, 0, -1):
         states_bytes = _states_bytes(captured, plan)
         if plan.peak_bytes is None or plan.peak_bytes + states_bytes <= budget_bytes:
             break
         # The graph's budget is what they leave; twice as many the next time, as another plan
         # may repeat more.
-        spare_bytes = min(max(states_bytes, 2 * spare_bytes), captured.most_states_bytes)
+        most_bytes = captured.most_states_bytes
+        # The last time all of them, which is what the least budget counts on.
+        more_bytes = max(states_bytes, 2 * spare_bytes) if left > 1 else most_bytes
+        spare_bytes = min(more_bytes, most_bytes)
         plan = try_plan(captured.workload, budget_bytes - spare_bytes, planner, **options)
     if plan.schedule is not None:
         states_bytes = _states_bytes(captured, plan)
-        counted = {"generator_states_bytes": states_bytes} if states_bytes else {}
-        return replace(plan, options={**plan.options, **counted})
-    if int(plan.options.get("least_memory_bytes", 0)) > budget_bytes:
-        # One op alone needs more, so that nothing was searched for: do it for the message.
-        near = try_plan(
-            captured.workload, int(plan.options["least_memory_bytes"]), planner, **options
-        )
-        if near.min_feasible_bytes is not None:
-            plan = replace(
-                plan, min_feasible_bytes=near.min_feasible_bytes, binding_op=near.binding_op
-            )
-    if plan.min_feasible_bytes is not None:
-        least = plan.min_feasible_bytes + captured.most_states_bytes
-        plan = replace(plan, budget_bytes=budget_bytes, min_feasible_bytes=least)
-    return plan
+        if not states_bytes:
+            return plan
+        step = StepChanges(captured.level, generator_states_bytes=states_bytes)
+        return replace(plan, setting=replace(plan.setting, step=step))
+    found = plan.min_feasible_bytes
+    if found is not None:
+        found += captured.most_states_bytes
+    return replace(plan, budget_bytes=budget_bytes, least=replace(plan.least, found_bytes=found))
 
 
 def _states_bytes(captured: CapturedStep, plan: Plan) -> int:
@@ -509,23 +505,9 @@ def _plan_copies(
     )
 
 
-def offloading_of(plan: Plan) -> Any:
+def offloading_of(plan: Plan) -> Offloading | None:
     """The links that `plan` copies over; ``None`` where it copies nothing."""
-    if plan.schedule is None or not any(":" in name for name in plan.schedule.op_names):
-        return None
-    if plan.options.get("link") is None:
-        return None
-    return import_module("schedsim.offloading").Offloading.from_options(plan.options)
-
-
-def simulated(workload: Chain | Graph, plan: Plan) -> Simulation:
-    """What the schedule of `plan` costs on `workload`, with its copies."""
-    assert plan.schedule is not None
-    offloading = offloading_of(plan)
-    if offloading is None:
-        return simulate(workload, plan.schedule)
-    found: Simulation = offloading.simulate(workload, plan.schedule, plan.budget_bytes)
-    return found
+    return plan.setting.link if plan.setting.copies_anything(plan.schedule) else None
 
 
 def plan_step(
@@ -545,11 +527,10 @@ def plan_step(
 def _feasible(captured: CapturedStep, plan: Plan) -> Plan:
     if plan.schedule is None:
         least, budget_bytes = plan.min_feasible_bytes, plan.budget_bytes
-        where = f", set by {plan.binding_op!r}" if plan.binding_op else ""
         raise InfeasibleBudgetError(
             f"a step of {captured.workload.name} does not fit {format_bytes(budget_bytes)} at the "
             f"{captured.level} level"
-            + (f": the least budget found is {format_bytes(least)}{where}" if least else ""),
+            + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
             plan=plan,
             hint=(f"budget={least}, " if least else "give more, ")
             + "accumulate='auto' (micro-batches), chunk='auto', or a smaller optimizer state",
@@ -593,16 +574,16 @@ def _module(captured: CapturedStep, plan: Plan) -> nn.Module:
 
 def with_origin(plan: Plan, captured: CapturedStep, settings: Settings) -> Plan:
     """`plan` with what `schedsim.apply` needs to know of the step that it is of."""
-    origin: dict[str, Any] = {
-        "level": captured.level,
-        "structure": captured.structure_hash,
-        "added_bytes": captured.added_bytes,
-    }
-    if settings.chunk:
-        origin["chunk"] = dict(settings.chunk)
-    if captured.num_parts > 1:
-        origin["accumulate"] = captured.num_parts
-    return replace(plan, options={**plan.options, **origin})
+    known = plan.setting.step
+    step = StepChanges(
+        captured.level,
+        captured.structure_hash,
+        captured.added_bytes,
+        chunk=dict(settings.chunk or {}),
+        accumulate=captured.num_parts,
+        generator_states_bytes=known.generator_states_bytes if known is not None else 0,
+    )
+    return replace(plan, setting=replace(plan.setting, step=step))
 
 
 def store_all_peak(captured: CapturedStep) -> int:

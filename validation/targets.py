@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import MissingDependencyError, SchedsimError
-from schedsim.files import workload_hash
-from schedsim.graph import Graph
+from schedsim.files.workload_files import workload_hash
+from schedsim.plans.setting import StepChanges
 
 from .block_level import CapturedChain, capture_chain
 from .block_level.module import loss_of
@@ -157,13 +158,13 @@ class Read:
         return workload_of(self.captured)
 
     @property
-    def origin(self) -> dict[str, Any]:
-        """What a plan of it says for `schedsim.apply`."""
+    def origin(self) -> StepChanges:
+        """How the step was captured, as a plan's setting says it."""
         from .step_planning import bare
 
         level = "block" if isinstance(self.captured, CapturedChain) else "op"
         structure = workload_hash(bare(self.workload, self.workload.static_bytes))
-        return {"level": level, "structure": structure, "added_bytes": 0}
+        return StepChanges(level, structure)
 
 
 def read_target(

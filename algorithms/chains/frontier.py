@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.chain import Chain
-from schedsim.plans import PERSISTENT, Plan
-from schedsim.variants import check_allowed
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.variants import check_allowed
+from schedsim.plans.plan import Plan
+from schedsim.plans.scope import PERSISTENT, Scope
 
 from .persistent import Problem, exact_plan, infeasible_plan
 
@@ -32,12 +33,12 @@ class ExactFrontier:
         Ascending; static bytes included. The first is the least feasible budget.
     makespan_s : (num_points,) float64
         Descending; at ``budget_bytes[i]`` this is the least time, one byte less costs more.
-    scope : str
+    scope : Scope
     """
 
     budget_bytes: NDArray[np.int64]
     makespan_s: NDArray[np.float64]
-    scope: str = PERSISTENT
+    scope: Scope = PERSISTENT
 
 
 def exact_frontier(
@@ -95,7 +96,7 @@ def frontier(
     max_points, max_work
         Limits on break points kept and points merged.
     allow
-        Kinds of variants that may be chosen, of `schedsim.variants.VARIANT_KINDS`.
+        Kinds of variants that may be chosen, of `schedsim.dataflow.variants.VARIANT_KINDS`.
 
     Raises
     ------

@@ -25,19 +25,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.chain import Chain, Stage
+from schedsim.dataflow.chain import Chain, Stage
+from schedsim.dataflow.variants import ChosenVariant, resolve, stage_options, with_variant
 from schedsim.errors import PlannerLimitError
-from schedsim.plans import PERSISTENT, Plan, make_plan
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
-from schedsim.variants import ChosenVariant, resolve, stage_options, with_variant
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.scope import PERSISTENT, PERSISTENT_VARIANTS, Scope
+from schedsim.plans.setting import Setting
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ._recurrence import find_classes
 from ._recurrence import least_memory as _least_memory
@@ -52,7 +55,6 @@ list_runs: Any = _list_runs
 solve_exact: Any = _solve_exact
 solve_dense: Any = _solve_dense
 
-PERSISTENT_VARIANTS = "persistent schedules with the variants allowed"
 
 MAX_STAGES = 4000
 """Beyond this the O(L^2) tables alone take gigabytes."""
@@ -167,6 +169,11 @@ class Problem:
         """The least budget at which any persistent schedule fits, exactly."""
         return int(self._least[-1]) + self.outside_bytes
 
+    @property
+    def least_budget(self) -> LeastBudget:
+        """The same, proven over the persistent schedules."""
+        return LeastBudget(self.min_feasible_bytes, None, self.min_feasible_bytes, self.scope)
+
     def least_memory_schedule(self) -> tuple[Schedule, tuple[ChosenVariant, ...]]:
         """A persistent schedule whose peak is `min_feasible_bytes`, and its variants."""
         rows = np.arange(self.num_rows, dtype=np.int64)
@@ -187,7 +194,7 @@ class Problem:
         return schedule, chosen
 
     @property
-    def scope(self) -> str:
+    def scope(self) -> Scope:
         """The class of schedules that is searched."""
         return PERSISTENT_VARIANTS if self.saved.size > self.chain.num_stages else PERSISTENT
 
@@ -335,8 +342,8 @@ def exact_plan(
         started=started,
         lower_bound_s=problem.time_s(table, budget_bytes),
         bound_scope=problem.scope,
-        min_feasible_bytes=problem.min_feasible_bytes,
-        variants=chosen,
+        least=problem.least_budget,
+        setting=Setting(variants=chosen),
     )
 
 
@@ -352,8 +359,7 @@ def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str, starte
         planner=planner,
         started=started,
         bound_scope=problem.scope,
-        min_feasible_bytes=least.peak_bytes,
-        binding_op=least.peak_op,
+        least=replace(problem.least_budget, op=least.peak_op),
     )
 
 

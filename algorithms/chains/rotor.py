@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from schedsim.chain import Chain
-from schedsim.plans import Plan, make_plan
-from schedsim.schedule import Schedule
-from schedsim.variants import ChosenVariant, check_allowed
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.variants import ChosenVariant, check_allowed
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
+from schedsim.simulation.schedule import Schedule
 
 from .persistent import Problem, exact_plan, infeasible_plan
 
@@ -46,7 +48,7 @@ def rotor(
     time_limit_s
         No doubling is begun that would pass it; the first solution is always finished.
     allow
-        Kinds of variants that may be chosen, of `schedsim.variants.VARIANT_KINDS`.
+        Kinds of variants that may be chosen, of `schedsim.dataflow.variants.VARIANT_KINDS`.
 
     Notes
     -----
@@ -106,11 +108,12 @@ def rotor(
         best,
         planner="rotor",
         started=started,
-        options={"num_slots": used, "gap": gap, **({"interrupted": True} if interrupted else {})},
+        options={"num_slots": used, "gap": gap},
+        search=SearchRecord(interrupted=interrupted),
         lower_bound_s=bound_s,
         bound_scope=problem.scope,
-        min_feasible_bytes=problem.min_feasible_bytes,
-        variants=chosen,
+        least=problem.least_budget,
+        setting=Setting(variants=chosen),
     )
 
 

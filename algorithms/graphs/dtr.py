@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim._arrays import GraphArrays
-from schedsim.graph import Graph
-from schedsim.plans import Plan, best_of
-from schedsim.schedule import Schedule
+from schedsim.dataflow.arrays import GraphArrays
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import Plan, best_of
+from schedsim.simulation.schedule import Schedule
 
 if TYPE_CHECKING:
     from ._dtr_memory import Dataflow
@@ -123,9 +124,9 @@ def dtr(
             low, high = (low, middle) if more else (middle, high)
         plan = best_of(graph, budget_bytes, found, planner="dtr", started=started)
         if not plan.feasible:
-            return replace(plan, min_feasible_bytes=high)
+            return replace(plan, least=replace(plan.least, found_bytes=high))
     # How far down it would go is not known from one budget.
-    return replace(plan, min_feasible_bytes=None, binding_op=None)
+    return replace(plan, least=LeastBudget())
 
 
 def dtr_runs(

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from schedsim.curves import BoundPoint, ParetoCurve, ParetoPoint
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError, UnsupportedError
-from schedsim.graph import Graph
-from schedsim.plans import OPTIMALITY_TOLERANCE
-from schedsim.schedule import Schedule
-from schedsim.simulator import Simulation, simulate
+from schedsim.plans.curves import BoundPoint, ParetoCurve, ParetoPoint
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import Simulation, simulate
 
 from ._block_line import SolvedLine
 from ._cuts import Order
@@ -114,7 +114,7 @@ def graph_frontier(
     return ParetoCurve(
         workload_name=graph.name,
         planner="local_search",
-        scope=scope,
+        scope=str(scope),
         exact=curve.is_exact(),
         points=tuple(curve.points()),
         planning_s=time.perf_counter() - started,
@@ -287,9 +287,9 @@ class _Curve:
         self.proven.append((budget_bytes, plan.lower_bound_s))
         if plan.schedule is not None:
             self.add(simulate(self.graph, plan.schedule))
-        elif str(plan.options.get("infeasible")).startswith("proven"):
-            self.least_bytes = max(self.least_bytes, budget_bytes + 1)
-        if plan.options.get("interrupted"):
+        else:
+            self.least_bytes = max(self.least_bytes, plan.least.floor_bytes)
+        if plan.search.interrupted:
             raise _Interrupted
         return seen[0] if seen else None
 

@@ -14,7 +14,7 @@ from schedsim.algorithms.chains.hrevolve import HRevolve
 from schedsim.algorithms.chains.revolve import num_forwards
 
 from schedsim.api import try_plan
-from schedsim.transfers import Link
+from schedsim.plans.links import Link
 
 SOURCE = Source(
     title="Herrmann & Pallez 2020, H-Revolve",
@@ -48,7 +48,7 @@ def replayed(num: int, slots: int, copy_s: float) -> tuple[float, float]:
     chain = unit_chain(num, backward_s=1.0)
     plan = try_plan(chain, 10**6, "hrevolve", num_slots=slots, levels=[(10, copy_s, copy_s)])
     assert plan.makespan_s is not None
-    return plan.options["synchronous_s"], plan.makespan_s
+    return plan.search.figures["synchronous_s"], plan.makespan_s
 
 
 @cache

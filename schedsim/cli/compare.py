@@ -14,10 +14,11 @@ from ..errors import (
     SchedsimError,
     UnsupportedError,
 )
-from ..files import workload_hash, write_atomically
-from ..plans import Plan
-from ..schedule import Schedule
-from ..simulator import simulate
+from ..files.atomic import write_atomically
+from ..files.workload_files import workload_hash
+from ..plans.plan import Plan
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from . import complete
 from .app import NO, YES
@@ -114,7 +115,7 @@ def command(
         print_table(headers, [_row(plan) for plan in plans], left=2)
         scopes = {plan.bound_scope for plan in plans if plan.status == "optimal"}
         if scopes:
-            click.echo(f"\noptimal: proven over {', '.join(sorted(scopes))}")
+            click.echo(f"\noptimal: proven over {', '.join(sorted(map(str, scopes)))}")
     for name, why in refused.items():
         click.echo(f"{name}: {why}", err=True)
     if any(plan.feasible for plan in plans):
@@ -128,14 +129,15 @@ def _explain_none(name: str, budget_bytes: int, plans: list[Plan]) -> None:
     click.echo(
         f"error: {name} does not fit in {format_bytes(budget_bytes)} with any of these", err=True
     )
-    known = [(p.min_feasible_bytes, p.planner) for p in plans if p.min_feasible_bytes is not None]
+    known = [
+        (plan.min_feasible_bytes, not plan.least.proven, k)
+        for k, plan in enumerate(plans)
+        if plan.min_feasible_bytes is not None
+    ]
     if known:
-        least, planner = min(known, key=lambda pair: pair[0])
-        click.echo(
-            f"hint: the smallest feasible budget is {format_bytes(least)}, by {planner}: "
-            f"--mem {size_text(least)}",
-            err=True,
-        )
+        least, _, k = min(known)
+        said = f"{plans[k].least.sentence()}, by {plans[k].planner}"
+        click.echo(f"hint: {said}: --mem {size_text(least)}", err=True)
 
 
 def _row(plan: Plan) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ import json
 
 import click
 
-from ..explanation import Change, Explanation, explain
-from ..files import write_atomically
-from ..offloading import refuse_copies
+from ..analysis.explanation import Change, Explanation, explain
+from ..files.atomic import write_atomically
+from ..plans.setting import refuse_copies
 from ..units import (
     format_bytes,
     format_bytes_change,
@@ -41,7 +41,8 @@ def command(source: Source, top: int, as_json: bool, output: str | None) -> int:
     schedsim explain --layers 24 plan.json       why the plan's peak is where it is
     """
     loaded = source.read(plan=True)
-    refuse_copies(loaded.plan, "explain")
+    if loaded.plan is not None:
+        refuse_copies(loaded.plan.setting, loaded.plan.schedule, "explain")
     schedule = schedule_of(loaded.plan) if loaded.plan is not None else None
     with working("trying single changes"):
         explanation = explain(loaded.workload, schedule)

@@ -6,8 +6,8 @@ import click
 
 from ..errors import SchedsimError
 from ..export import TARGETS, Exported, export
-from ..files import write_atomically
-from ..offloading import refuse_copies
+from ..files.atomic import write_atomically
+from ..plans.setting import refuse_copies
 from ..units import format_bytes, format_seconds
 from .app import NO, YES
 from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
@@ -49,7 +49,7 @@ def command(
     if loaded.plan is None:
         raise SchedsimError("no plan is given", hint="schedsim plan ... -o plan.json makes one")
     schedule_of(loaded.plan)
-    refuse_copies(loaded.plan, "export")
+    refuse_copies(loaded.plan.setting, loaded.plan.schedule, "export")
     with working(f"looking for the nearest that {target} can express"):
         exported = export(loaded.given, loaded.plan, target)
     if output is not None:

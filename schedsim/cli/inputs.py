@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +24,12 @@ from . import complete
 from .complete import OF_OPTIONS
 
 if TYPE_CHECKING:
-    from ..chain import Chain
-    from ..graph import Graph
-    from ..plans import Plan
-    from ..schedule import Schedule
+    from ..dataflow.chain import Chain
+    from ..dataflow.graph import Graph
+    from ..plans.plan import Plan
+    from ..plans.setting import StepChanges
+    from ..plans.source import WorkloadSource
+    from ..simulation.schedule import Schedule
     from ..workloads import WorkloadOptions
 
 
@@ -153,6 +154,20 @@ class Source:
         return given | ({"--level": self.level} if self.level else {})
 
     @property
+    def origin(self) -> WorkloadSource:
+        """Where the workload comes from, as a plan file remembers it."""
+        from ..plans.source import WorkloadSource
+
+        if self.is_model:
+            target = next(name for name in self.files if is_target(name))
+            given = {"level": self.level, "device": self.options["device"]}
+            options = {name: value for name, value in given.items() if value is not None}
+            return WorkloadSource("model", options, target=target)
+        if self.given:
+            return WorkloadSource("formula", self.given)
+        return WorkloadSource("file", path=self.files[0])
+
+    @property
     def is_model(self) -> bool:
         """Whether the workload is a real model, of which ``--device`` says where it runs."""
         return any(is_target(name) for name in self.files)
@@ -180,24 +195,29 @@ class Source:
             words += [flags[field]] if value is True else [flags[field], text]
         return shlex.join(words)
 
-    def read(self, *, plan: bool = False, movable: bool = False) -> Loaded:
+    def read(self, *, plan: bool = False, movable: bool = False, check: bool = True) -> Loaded:
         """The workload, its assumptions, and the plan among the files where one is allowed.
 
-        `movable`: for a plan with a link, as of a plan among the files that has one.
+        `movable`: for a plan with a link, as of a plan among the files that has one. `check`:
+        refuse a plan that says another peak or time than its schedule gives.
         """
-        from ..plans import Plan
-        from ..variants import resolve
+        from ..plans.claims import check_claims
+        from ..plans.plan import Plan
 
         workload: Chain | Graph | None = None
         found: Plan | None = None
         lines: tuple[str, ...] = ()
-        origin: dict[str, Any] = {}
+        origin: StepChanges | None = None
         if self.level and not self.is_model:
             raise SchedsimError(
                 f"--level {self.level} is of a model", hint="a formula takes --granularity"
             )
-        # Plans first: a model is captured as they count it.
-        items = {name: _load(name) for name in self.files if self.is_model and not is_target(name)}
+        # Plans first: they know their workload, and a model is captured as they count it.
+        items = {name: _load(name) for name in self.files if not is_target(name)}
+        alone = remembered(self, items)
+        if alone is not None:
+            again = replace(alone, allow=self.allow)
+            return again.read(plan=plan, movable=movable, check=check)
         movable |= any(isinstance(item, Plan) and has_link(item) for item in items.values())
         for name in self.files:
             if is_target(name) and workload is None:
@@ -208,7 +228,7 @@ class Source:
                 built = read_target(name, level=self.level, device=where, movable=movable)
                 workload, lines, origin = built.workload, built.lines, built.origin
                 continue
-            item = items[name] if name in items else _load(name)
+            item = items[name]
             if isinstance(item, Plan):
                 if not plan:
                     raise SchedsimError(
@@ -239,7 +259,10 @@ class Source:
             )
         if found is not None:
             check_plan(found, workload, measured=self.is_model)
-            return Loaded(resolve(workload, found.variants), lines, found, workload, origin)
+            if check and found.schedule is not None:
+                check_claims(found, found.simulate(workload), times=not self.is_model)
+            run = found.setting.resolve(workload)
+            return Loaded(run, lines, found, workload, origin)
         return Loaded(workload, lines, found, workload, origin)
 
 
@@ -259,7 +282,7 @@ class Loaded:
     assumptions: tuple[str, ...]
     plan: Plan | None
     given: Chain | Graph
-    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    origin: StepChanges | None = None
 
     def label(self, op_name: str) -> str:
         """An op's name, with that of its stage where it has one."""
@@ -273,7 +296,7 @@ def schedule_of(plan: Plan) -> Schedule:
         raise InfeasibleBudgetError(
             f"the plan has no schedule: nothing fits {format_bytes(plan.budget_bytes)}",
             plan=plan,
-            hint=f"the smallest feasible budget is {format_bytes(least)}: --mem {size_text(least)}"
+            hint=f"{plan.least.sentence(plan.binding_op or '')}: --mem {size_text(least)}"
             if least is not None
             else "plan again with a larger budget",
         )
@@ -298,7 +321,82 @@ def need_torch() -> None:
 
 def has_link(plan: Plan) -> bool:
     """Whether `plan` was made with a link to host memory."""
-    return plan.options.get("link") is not None
+    return plan.setting.link is not None
+
+
+def remembered(source: Source, items: Mapping[str, Chain | Graph | Plan]) -> Source | None:
+    """The source that a plan among `items` remembers, with the plan; ``None`` if one is given.
+
+    Raises
+    ------
+    SchedsimError
+        Formula options are given that differ from those of the plan, or its file is not there.
+    """
+    from ..plans.plan import Plan
+
+    plans = [(name, item) for name, item in items.items() if isinstance(item, Plan)]
+    others = [name for name in source.files if name not in dict(plans)]
+    if len(plans) != 1 or others:
+        return None
+    name, plan = plans[0]
+    known = plan.workload.source
+    if source.given and not source.is_model:
+        if known is not None and known.kind == "formula":
+            _refuse_difference(source, known.options, name)
+        return None
+    if known is None:
+        raise SchedsimError(
+            f"{name} does not say where its workload {plan.workload.name!r} comes from",
+            hint="give the workload beside it: its file, or the options of its formula",
+        )
+    if known.kind == "formula":
+        return Source(source.files, no_options(_checked_options(known.options, name)))
+    if known.kind == "model":
+        where = {
+            **no_options({}),
+            "device": source.options["device"] or known.options.get("device"),
+        }
+        level = source.level or known.options.get("level")
+        return Source((known.target, *source.files), where, level)
+    file = _found_file(known.path, beside=name)
+    return Source((file, *source.files), source.options, source.level)
+
+
+def _refuse_difference(source: Source, known: Mapping[str, Any], name: str) -> None:
+    """Refuse formula options that are not those of the plan in the file `name`."""
+    flags, given = _flags(), source.given
+    differing = [field for field in {**known, **given} if known.get(field) != given.get(field)]
+    if differing:
+        said = "; ".join(
+            f"{flags.get(field, field)} is {given.get(field, 'not given')}, "
+            f"in the plan {known.get(field, 'not given')}"
+            for field in differing
+        )
+        raise SchedsimError(
+            f"{name} was made for another workload: {said}",
+            hint="leave these options out: the plan remembers its own",
+        )
+
+
+def _checked_options(known: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    unknown = sorted(set(known) - set(_flags()))
+    if unknown:
+        raise SchedsimError(
+            f"{name}: workload.source.options.{unknown[0]} is no option of a formula",
+            hint="the file was edited, or made by another version",
+        )
+    return known
+
+
+def _found_file(path: str, *, beside: str) -> str:
+    """The workload file as the plan names it, from here or from the plan's own folder."""
+    for candidate in (Path(path), Path(beside).parent / path):
+        if candidate.is_file():
+            return str(candidate)
+    raise SchedsimError(
+        f"{beside} was made for the workload in {path}, which is not there",
+        hint="give the workload file beside the plan",
+    )
 
 
 def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -> None:
@@ -307,8 +405,8 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
     Of a `measured` workload the sizes alone must be the same, as times never are: the plan's
     schedule must have the plan's peak.
     """
-    from ..files import workload_hash
-    from ..offloading import replay
+    from ..files.workload_files import workload_hash
+    from ..plans.claims import check_belongs
 
     if plan.workload.content_hash == workload_hash(workload):
         return
@@ -320,22 +418,15 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
         and plan.static_bytes == workload.static_bytes
     ):
         try:
-            same = replay(workload, plan).peak_bytes == plan.peak_bytes
+            same = plan.simulate(workload).peak_bytes == plan.peak_bytes
         except InvalidScheduleError:
             same = False
     if not same:
-        raise InvalidScheduleError(
-            f"the plan is for another workload: its {plan.workload.name!r} had other stages, "
-            "sizes or times",
-            rule="workload",
-            run_index=None,
-            op_name="",
-            hint="give the workload it was made for, or plan again",
-        )
+        check_belongs(plan, workload)
 
 
 def _load(name: str) -> Chain | Graph | Plan:
-    from ..files import load
+    from ..files.document import load
 
     if is_target(name):
         raise SchedsimError(f"{name} is a second workload", hint="give one at a time")
@@ -343,7 +434,7 @@ def _load(name: str) -> Chain | Graph | Plan:
 
 
 def _describe(item: Chain | Graph, name: str) -> str:
-    from ..chain import Chain
+    from ..dataflow.chain import Chain
 
     size = f"{item.num_stages} stages" if isinstance(item, Chain) else f"{item.num_ops} ops"
     return f"{item.kind} {item.name} from {name}, {size}"
@@ -374,7 +465,7 @@ def schedule_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def given_schedule(loaded: Loaded, schedule_file: str) -> Schedule:
     """The schedule that the op names in a file, or on stdin, say."""
-    from ..schedule import Schedule
+    from ..simulation.schedule import Schedule
 
     if loaded.plan is not None:
         raise SchedsimError("both a plan and --schedule are given", hint="give one of the two")

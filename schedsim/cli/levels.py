@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..chain import Chain
+from ..dataflow.chain import Chain
+from ..dataflow.copies import copies_in, pool_of_level
 from ..errors import SchedsimError
-from ..levels import MemoryLevel, MemoryLevels
-from ..plans import Plan
-from ..simulator import Simulation
+from ..plans.levels import MemoryLevel
+from ..plans.plan import Plan
+from ..simulation.simulator import Simulation
 from ..units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from ..graph import Graph
+    from ..dataflow.graph import Graph
 
 _FLAG = "--memory-level"
 
@@ -62,15 +63,16 @@ def level_words(options: dict[str, Any]) -> list[str]:
 
 def level_facts(plan: Plan, simulation: Simulation) -> list[tuple[str, str]]:
     """Lines of a report: what each level holds, and the time were copies to stop computation."""
-    found = MemoryLevels.from_options(plan.options)
+    found = plan.setting.levels
     if found is None or not found.levels:
         return []
-    names, facts = simulation.run_names, []
-    for number, level in enumerate(found.levels, start=2):
-        out, back, pool = found.names(number)
-        writes = sum(name.startswith(f"{out}:") for name in names)
-        reads = sum(name.startswith(f"{back}:") for name in names)
-        peak = simulation.peak_by_pool.get(pool, 0)
+    facts = []
+    copies = copies_in(simulation.run_names)
+    for number, level in found.numbered:
+        here = [copy for copy in copies if copy.level == number]
+        reads = sum(copy.back for copy in here)
+        writes = len(here) - reads
+        peak = simulation.peak_by_pool.get(pool_of_level(number), 0)
         facts.append(
             (
                 f"level {number}",
@@ -78,6 +80,6 @@ def level_facts(plan: Plan, simulation: Simulation) -> list[tuple[str, str]]:
                 f"{reads} reads of {format_seconds(level.read_s)}, {format_bytes(peak)} at most",
             )
         )
-    together = format_seconds(float(plan.options["synchronous_s"]))
+    together = format_seconds(float(plan.search.figures["synchronous_s"] or 0.0))
     facts.append(("one at a time", f"{together}, were copies to stop the computation"))
     return facts

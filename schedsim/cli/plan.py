@@ -10,21 +10,20 @@ import click
 
 from ..allocators import EXACT
 from ..api import try_plan
+from ..dataflow.variants import VARIANT_KINDS, check_allowed
 from ..errors import PlannerLimitError, SchedsimError
-from ..files import save
-from ..offloading import Offloading, replay
-from ..plans import Plan
-from ..schedule import Schedule
-from ..simulator import Simulation, simulate
+from ..files.document import save, to_dict
+from ..plans.offloading import Offloading
+from ..plans.plan import Plan
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
-from ..variants import VARIANT_KINDS, check_allowed, resolve
 from . import complete
 from .allocators import (
     allocations,
     allocator_options,
     allocator_words,
     describe,
-    of_plan,
     read_options,
 )
 from .app import INTERRUPTED, NO, YES
@@ -145,14 +144,15 @@ def command(
         # Before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
         plan = try_plan(loaded.workload, budget_bytes, planner, **memory, **options)
+    plan = replace(plan, workload=replace(plan.workload, source=source.origin))
     if loaded.origin:
-        plan = replace(plan, options={**plan.options, **loaded.origin})
+        plan = replace(plan, setting=replace(plan.setting, step=loaded.origin))
     if output is not None:
         save(plan, output)
     if as_json:
         for line in loaded.assumptions:
             click.echo(line, err=True)
-        print_json(plan.to_dict())
+        print_json(to_dict(plan))
     else:
         for line in loaded.assumptions:
             click.echo(line)
@@ -163,7 +163,7 @@ def command(
     if not as_json:
         _show(loaded, plan, everything)
         _next_steps(source, plan, planner, options, output)
-    return INTERRUPTED if plan.options.get("interrupted") else YES
+    return INTERRUPTED if plan.search.interrupted else YES
 
 
 def read_accumulate(text: str | None) -> int | str | None:
@@ -237,7 +237,7 @@ def _plan_ways(
     for line in loaded.assumptions:
         click.echo(line, err=as_json)
     if as_json:
-        print_json({**outcome.plan.to_dict(), "ways": [way.to_dict() for way in outcome.ways]})
+        print_json({**to_dict(outcome.plan), "ways": [way.to_dict() for way in outcome.ways]})
     else:
         click.echo()
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
@@ -282,8 +282,8 @@ def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -
 def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     assert plan.schedule is not None
     assert plan.overhead is not None
-    simulation = replay(resolve(loaded.workload, plan.variants), plan)
-    chosen = plan.options.get("chosen", plan.planner)
+    simulation = plan.simulate(loaded.given)
+    chosen = plan.found_by
     facts = [
         ("plan", f"{plan.status}, by {chosen} in {format_seconds(plan.planning_s)}"),
         ("budget", format_bytes(plan.budget_bytes)),
@@ -296,12 +296,12 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     for name, size in simulation.by_category().items():
         if size:
             facts.append((f"  {name}", f"{format_bytes_short(size):>10}"))
-    allocator, allocator_options_ = of_plan(plan)
+    allocator = plan.setting.allocator
     if allocator is not None:
-        found = allocations(simulation, allocator, plan.budget_bytes, allocator_options_)
+        found = allocations(simulation, allocator.name, plan.budget_bytes, dict(allocator.options))
         for pool, allocation in found.items():
             facts += describe(pool, allocation)
-        facts.append(("planned for", format_bytes(plan.options["inner_budget_bytes"])))
+        facts.append(("planned for", format_bytes(allocator.inner_budget_bytes or 0)))
     facts += [
         ("store-all peak", _compared(everything.peak_bytes, simulation.peak_bytes)),
         (
@@ -320,9 +320,8 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
         ),
     ]
     facts += _variant_facts(plan)
-    offloading = Offloading.from_options(plan.options)
-    if offloading is not None:
-        facts += copy_facts(simulation, offloading)
+    if plan.setting.link is not None:
+        facts += copy_facts(simulation, plan.setting.link)
     facts += level_facts(plan, simulation)
     print_facts(facts)
 
@@ -368,12 +367,12 @@ def _next_steps(
         words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
     steps += [
-        (f"schedsim simulate {arguments} {file}", "replay it"),
-        (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
+        (f"schedsim simulate {file}", "replay it"),
+        (f"schedsim plot timeline {file} -o timeline.svg", "see its memory"),
         *(
             []
             if link_words(options) or level_words(options)
-            else [(f"schedsim explain {arguments} {file}", "why its peak is there")]
+            else [(f"schedsim explain {file}", "why its peak is there")]
         ),
         (
             " ".join(["schedsim compare", arguments, "--mem", budget, *link_words(options)]),
@@ -394,11 +393,9 @@ def _explain_infeasible(
         by = f"{planner} and the {more['allocator']} allocator"
     click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
     if plan.min_feasible_bytes is not None:
-        where = f", set by {loaded.label(plan.binding_op)}" if plan.binding_op else ""
-        least = format_bytes(plan.min_feasible_bytes)
+        least = plan.least.sentence(loaded.label(plan.binding_op) if plan.binding_op else "")
         # The exact number, as three digits may be less than what is needed.
-        exact = f": --mem {size_text(plan.min_feasible_bytes)}"
-        click.echo(f"hint: the smallest feasible budget is {least}{where}{exact}", err=True)
+        click.echo(f"hint: {least}: --mem {size_text(plan.min_feasible_bytes)}", err=True)
     options = source.formula()
     if options is None:
         return
@@ -417,7 +414,7 @@ def _explain_infeasible(
             if other.peak_bytes is not None and other.overhead is not None:
                 rows.append((label, "fits", f"{percent(other.overhead)} over its store-all"))
             elif least_bytes is not None and least_bytes < (plan.min_feasible_bytes or 0):
-                rows.append((label, "", f"smallest {format_bytes(least_bytes)}"))
+                rows.append((label, "", f"needs {format_bytes(least_bytes)}"))
     if rows:
         click.echo("\nwhat would lower it", err=True)
         width = max(len(label) for label, _, _ in rows)

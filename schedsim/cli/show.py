@@ -41,7 +41,7 @@ def print_table(
             table.add_column(header, justify=justify, no_wrap=i == 0 or i in flush_right)
         for row in rows:
             table.add_row(*row)
-        Console().print(table)
+        Console(markup=False, emoji=False, highlight=False).print(table)
         return
     widths = [max(len(line[i]) for line in [headers, *rows]) for i in range(len(headers))]
     for line in [headers, *rows]:

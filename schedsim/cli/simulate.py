@@ -8,14 +8,13 @@ import click
 import numpy as np
 
 from ..allocators import Allocation
-from ..claims import mismatches
-from ..files import write_atomically
-from ..offloading import setting_of
-from ..schedule import Schedule
-from ..simulator import Simulation, simulate
-from ..trace import is_trace_name, write_trace
+from ..files.atomic import write_atomically
+from ..plans.claims import mismatches
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import Simulation, simulate
+from ..simulation.trace import is_trace_name, write_trace
+from ..simulation.waiting import critical_s, idle_s
 from ..units import format_bytes, format_bytes_short, format_seconds
-from ..waiting import critical_s, idle_s
 from .allocators import allocator_options, check_allocator, describe
 from .allocators import document as allocation_document
 from .app import NO, YES
@@ -73,16 +72,15 @@ def command(
     schedsim simulate --layers 96 plan.json --allocator cuda-caching
     schedsim simulate copies.json --schedule runs.txt --capacity host=64GiB
     """
-    loaded = source.read(plan=True)
+    loaded = source.read(plan=True, check=False)
     schedule = _schedule(loaded, schedule_file)
-    offloading = setting_of(loaded.plan) if loaded.plan is not None else None
-    workload = loaded.workload
-    if loaded.plan is not None and offloading is not None:
-        # The plan's own copies, on its link and within its memory.
-        workload = offloading.graph(workload, schedule)
-        limits = {**offloading.capacities(loaded.plan.budget_bytes), **(capacities or {})}
-        capacities = {} if workload.one_queue else limits
-    simulation = simulate(workload, schedule, capacities or None)
+    if loaded.plan is not None:
+        plan = loaded.plan
+        simulation = plan.simulate(loaded.given, capacities)
+        run = plan.setting.workload(loaded.given, schedule)
+        capacities = plan.setting.limits(run, plan.budget_bytes, capacities)
+    else:
+        simulation = simulate(loaded.workload, schedule, capacities)
     budget = budget_bytes
     if budget is None and loaded.plan is not None:
         budget = loaded.plan.budget_bytes

@@ -9,10 +9,11 @@ import click
 
 from ..api import try_plan
 from ..errors import SchedsimError
-from ..files import load, write_atomically
-from ..offloading import Offloading, refuse_copies, refuse_levels
-from ..plans import Plan
-from ..schedule import Schedule
+from ..files.atomic import write_atomically
+from ..files.document import load
+from ..plans.plan import Plan
+from ..plans.setting import refuse_copies, refuse_levels
+from ..simulation.schedule import Schedule
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
 from .inputs import (
@@ -92,10 +93,10 @@ def command(
         read = read_target(target, level=level, device=device, meter=meter, movable=movable)
     offloading = None
     if plan is not None:
-        refuse_levels(plan, "a real model")
-        offloading = Offloading.from_options(plan.options)
+        refuse_levels(plan.setting, plan.schedule, "a real model")
+        offloading = plan.setting.link
         if level != "block":
-            refuse_copies(plan, "the op level")
+            refuse_copies(plan.setting, plan.schedule, "the op level")
         check_plan(plan, read.workload, measured=True)
     elif budget_bytes is not None:
         planner = "auto" if read.workload.kind == "chain" else "store_all"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from schedsim.dataflow.queues import HOST
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
-from schedsim.plans import Plan
-from schedsim.queues import HOST
+from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes, format_bytes_short, format_seconds
 
 from .chunk import auto_chunks, read_chunks
@@ -330,7 +330,7 @@ def _captured(
 
 
 def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
-    from ..step_planning import plan_captured, simulated
+    from ..step_planning import plan_captured
 
     plan = plan_captured(step.captured, budget_bytes, step.settings)
     if plan.schedule is None or plan.makespan_s is None:
@@ -340,7 +340,7 @@ def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
     step_s = step.captured.num_parts * plan.makespan_s
     status, note = "fits" if allowed else "fits, not allowed", ""
     if step.asked[2]:
-        host_bytes = simulated(step.captured.workload, plan).peak_by_pool.get(HOST, 0)
+        host_bytes = plan.simulate(step.captured.workload).peak_by_pool.get(HOST, 0)
         note = f"{format_bytes_short(host_bytes)} on the host" if host_bytes else "copies nothing"
     way = step.way(status, step_s=step_s, peak_bytes=plan.peak_bytes, note=note)
     return _Priced(step, plan, way)

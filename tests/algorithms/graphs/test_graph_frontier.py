@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from schedsim.algorithms.graphs.local_search import local_search
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, SchedsimError, Schedule, simulate
-from schedsim.curves import ParetoCurve
+from schedsim.plans.curves import ParetoCurve
 
 
 def check_curve(curve: ParetoCurve, graph: Graph) -> None:
@@ -87,7 +88,7 @@ def test_interrupting_gives_the_curve_so_far(monkeypatch, by_plan):
             raise KeyboardInterrupt
         plan = local_search(*args, **more)
         if len(calls) == 3:
-            plan.options["interrupted"] = True
+            plan = replace(plan, search=replace(plan.search, interrupted=True))
         return plan
 
     monkeypatch.setattr(module, "local_search", stopping)

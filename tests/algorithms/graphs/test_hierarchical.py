@@ -309,8 +309,8 @@ def test_a_transformer_beats_segments_of_layers(share):
     segments = chen_articulation(graph, budget)
     assert plan.feasible
     assert simulate(graph, plan.schedule).peak_bytes <= budget
-    assert plan.lower_bound_s <= plan.makespan_s <= plan.options["line_s"]
-    assert plan.options["kinds"] <= 5
+    assert plan.lower_bound_s <= plan.makespan_s <= plan.search.figures["line_s"]
+    assert plan.search.figures["kinds"] <= 5
     if segments.feasible:
         assert plan.makespan_s <= segments.makespan_s
 

@@ -76,7 +76,7 @@ def test_the_measured_peak_is_the_predicted_one(level):
     # The op level also plans for what kernels take besides, which this meter does not see.
     assert (0.97 if level == "block" else 0.8) * peak <= seen.measured_bytes[0] <= peak
     assert peak <= module.budget_bytes
-    assert module.plan.options["accumulate"] == 4
+    assert module.plan.setting.step.accumulate == 4
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -1,0 +1,97 @@
+"""Files of schedsim: which of the schemas one is, and its content as a chain, graph or plan."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from .._checks import shown
+from ..dataflow.chain import Chain
+from ..dataflow.graph import Graph
+from ..errors import InvalidWorkloadError
+from ..plans.plan import Plan
+from .atomic import write_atomically
+from .plan_files import PLAN_SCHEMA, plan_to_dict, read_plan
+from .plan_files_1 import PLAN_SCHEMA_1, read_plan_1
+from .reader import Reader, parse_json
+from .workload_files import (
+    CHAIN_SCHEMA,
+    GRAPH_SCHEMA,
+    read_chain,
+    read_graph,
+    workload_to_dict,
+)
+
+SCHEMAS = (CHAIN_SCHEMA, GRAPH_SCHEMA, PLAN_SCHEMA, PLAN_SCHEMA_1)
+
+# A 10,000-op graph takes about 2 MB; beyond this the file is not one of ours.
+MAX_FILE_BYTES = 512 * 2**20
+
+
+def load(path: str | os.PathLike[str]) -> Chain | Graph | Plan:
+    """The chain, graph or plan in the JSON file at `path`.
+
+    Raises
+    ------
+    InvalidWorkloadError
+        The file is malformed; the message names the file and the path of the field.
+    OSError
+        The file cannot be read.
+
+    Examples
+    --------
+    >>> import schedsim, tempfile, pathlib
+    >>> chain = schedsim.Chain("one", 1, (schedsim.Stage("s0", 1, 2, 1, 1),))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "one.json")
+    ...     schedsim.save(chain, file)
+    ...     schedsim.load(file) == chain
+    True
+    """
+    file = Path(path)
+    with file.open("rb") as stream:
+        # A pipe has no size: reading stops past the limit all the same.
+        size = os.fstat(stream.fileno()).st_size
+        data = stream.read(MAX_FILE_BYTES + 1) if size <= MAX_FILE_BYTES else b""
+    if size > MAX_FILE_BYTES or len(data) > MAX_FILE_BYTES:
+        raise InvalidWorkloadError(
+            f"{file}: more than the limit of {MAX_FILE_BYTES} bytes",
+            hint="a workload or plan file is JSON of a few megabytes",
+        )
+    try:
+        return from_dict(parse_json(data))
+    except InvalidWorkloadError as error:
+        located = InvalidWorkloadError(f"{file}: {error.message}", hint=error.hint)
+        located.path = error.path
+        raise located from None
+
+
+def save(item: Chain | Graph | Plan, path: str | os.PathLike[str]) -> None:
+    """Write `item` to the JSON file at `path`, atomically: all of it, or nothing."""
+    write_atomically(path, json.dumps(to_dict(item), indent=1) + "\n")
+
+
+def to_dict(item: Chain | Graph | Plan) -> dict[str, Any]:
+    """The content of the file for `item`."""
+    return plan_to_dict(item) if isinstance(item, Plan) else workload_to_dict(item)
+
+
+def from_dict(document: Any) -> Chain | Graph | Plan:
+    """The chain, graph or plan that the content of a file describes."""
+    reader = Reader(document, "")
+    schema = reader.take("schema", str)
+    if schema == CHAIN_SCHEMA:
+        return read_chain(reader)
+    if schema == GRAPH_SCHEMA:
+        return read_graph(reader)
+    if schema == PLAN_SCHEMA:
+        return read_plan(reader)
+    if schema == PLAN_SCHEMA_1:
+        return read_plan_1(reader)
+    raise InvalidWorkloadError(
+        f"{shown(schema)} is not a schema this version reads",
+        path="schema",
+        hint=f"one of {', '.join(SCHEMAS)}",
+    )

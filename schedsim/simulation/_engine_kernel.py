@@ -1,0 +1,286 @@
+"""The kernel behind schedules on several queues: a discrete-event simulation.
+
+Compiled by numba on first use and cached beside this file; only `schedsim.simulation.engine`
+imports it.
+"""
+
+from __future__ import annotations
+
+from ..dataflow.arrays import GraphArrays
+from ..kernels.compiled import kernel
+from ..kernels.record import Codes, Ints, Reals, ShortInts
+from ._replay import CHECKPOINT, SAVED, TRANSIENT
+from .engine import Bound, Course, Queues, Started
+
+# What a run waited for last, in the order of `engine.CAUSES`.
+NOTHING, QUEUE, INPUT, TURN, MEMORY = range(5)
+
+
+@kernel
+def _push(keys: Reals, items: Ints, size: int, key: float, item: int) -> None:
+    """Put (key, item) into the binary heap of `size` entries, least first."""
+    at = size
+    while at > 0:
+        above = (at - 1) // 2
+        if keys[above] < key or (keys[above] == key and items[above] < item):
+            break
+        keys[at], items[at] = keys[above], items[above]
+        at = above
+    keys[at], items[at] = key, item
+
+
+@kernel
+def _pop(keys: Reals, items: Ints, size: int) -> int:
+    """Take the least entry out of the binary heap of `size` entries; its item."""
+    least = int(items[0])
+    key, item = keys[size - 1], items[size - 1]
+    at, size = 0, size - 1
+    while True:
+        below = 2 * at + 1
+        if below >= size:
+            break
+        right = below + 1
+        if right < size and (
+            keys[right] < keys[below]
+            or (keys[right] == keys[below] and items[right] < items[below])
+        ):
+            below = right
+        if key < keys[below] or (key == keys[below] and item < items[below]):
+            break
+        keys[at], items[at] = keys[below], items[below]
+        at = below
+    keys[at], items[at] = key, item
+    return least
+
+
+@kernel
+def bind_runs(
+    graph: GraphArrays, runs: ShortInts, bound: Bound, latest: Ints, newest: Ints
+) -> None:
+    """What the sequence decides, whatever the times: fills `bound`.
+
+    `latest` (num_tensors,) and `newest` (num_queues,) are room to work in, -1 at first: the newest
+    instance of each tensor, the newest run of each queue.
+    """
+    made, input_start, turn_start = bound.made, bound.input_start, bound.turn_start
+    given = 0
+    for t in range(latest.size):
+        if graph.tensor_producer[t] < 0:
+            latest[t] = given
+            given += 1
+    for k in range(runs.size):
+        op = runs[k]
+        at = input_start[k]
+        for r in range(graph.read_start[op], graph.read_start[op + 1]):
+            instance = latest[graph.read_tensor[r]]
+            bound.input_instance[at] = instance
+            bound.uses[instance] += 1
+            at += 1
+        at = turn_start[k]
+        for f in range(graph.follow_start[op], graph.follow_start[op + 1]):
+            bound.turn_run[at] = newest[graph.follow_queue[f]]
+            at += 1
+        instance = made[k]
+        for w in range(graph.write_start[op], graph.write_start[op + 1]):
+            latest[graph.write_tensor[w]] = instance
+            bound.writer[instance] = k
+            bound.uses[instance] += 1
+            instance += 1
+        newest[graph.op_queue[op]] = k
+
+
+@kernel
+def simulate_queues(
+    graph: GraphArrays, begin: Started, bound: Bound, course: Course, queues: Queues
+) -> int:
+    """Start and end every run; O((runs + reads + writes) log queues) where no memory is short.
+
+    Fills `course` and changes `begin`; `queues` is room to work in. The number of runs that ended:
+    fewer than there are where none of those left can start.
+    """
+    runs, tensor, last, source = begin.runs, begin.tensor, begin.last, begin.source
+    lasting, uses, used, capacity = begin.lasting, begin.uses, begin.used, begin.limits
+    made, writer, line, line_start = bound.made, bound.writer, bound.line, bound.line_start
+    input_start, input_instance = bound.input_start, bound.input_instance
+    turn_start, turn_run = bound.turn_start, bound.turn_run
+    start_s, end_s, cause, blocker = course.start_s, course.end_s, course.cause, course.blocker
+    events, freed, shared = course.events, course.freed, course.shared
+    workspace, memory, peak, peak_run = (
+        course.workspace,
+        course.memory,
+        course.peak,
+        course.peak_run,
+    )
+    begun, ended, short, handed = queues.begun, queues.ended, queues.short, queues.handed
+    await_start, await_end, next_waiting = (
+        queues.await_start,
+        queues.await_end,
+        queues.next_waiting,
+    )
+    head, parked = queues.head, queues.parked
+    ready_key, ready_run = queues.ready_key, queues.ready_run
+    going_key, going_run = queues.going_key, queues.going_run
+    op_queue, op_pool, write_optional = graph.op_queue, graph.op_pool, graph.write_optional
+    tensor_bytes, tensor_pool = graph.tensor_bytes, graph.tensor_pool
+    num_queues = head.size
+    num_ready, num_going, num_parked, num_events, num_ended = 0, 0, 0, 0, 0
+    now, freer = 0.0, -1
+    for q in range(num_queues):
+        if head[q] < line_start[q + 1]:
+            k = line[head[q]]
+            _push(ready_key, ready_run, num_ready, float(k), k)
+            num_ready += 1
+    while True:
+        while num_ready > 0:
+            k = _pop(ready_key, ready_run, num_ready)
+            num_ready -= 1
+            op = runs[k]
+            q = op_queue[op]
+            blocked = False
+            for j in range(input_start[k], input_start[k + 1]):
+                other = writer[input_instance[j]]
+                if other >= 0 and not ended[other]:
+                    next_waiting[q] = await_end[other]
+                    await_end[other] = q
+                    blocked = True
+                    break
+            if blocked:
+                continue
+            for j in range(turn_start[k], turn_start[k + 1]):
+                other = turn_run[j]
+                if other >= 0 and not begun[other]:
+                    next_waiting[q] = await_start[other]
+                    await_start[other] = q
+                    blocked = True
+                    break
+            if blocked:
+                continue
+            # Take the memory, look whether it fits, give it back where it does not.
+            saves, fits = False, True
+            base = graph.write_start[op] - made[k]
+            for i in range(made[k], made[k + 1]):
+                if last[i] < 0:
+                    continue
+                saves = saves or write_optional[base + i]
+                size = tensor_bytes[tensor[i]]
+                s = source[i]
+                if s >= 0 and uses[s] == 1:
+                    shared[i] = min(size, tensor_bytes[tensor[s]])
+                    handed[s] = shared[i]
+                used[tensor_pool[tensor[i]]] += size - shared[i]
+            temporary = (
+                graph.op_saving_workspace_bytes[op] if saves else graph.op_workspace_bytes[op]
+            )
+            used[op_pool[op]] += temporary
+            fits = capacity[op_pool[op]] < 0 or used[op_pool[op]] <= capacity[op_pool[op]]
+            for i in range(made[k], made[k + 1]):
+                p = tensor_pool[tensor[i]]
+                if last[i] >= 0 and capacity[p] >= 0 and used[p] > capacity[p]:
+                    fits = False
+            if not fits:
+                used[op_pool[op]] -= temporary
+                for i in range(made[k], made[k + 1]):
+                    if last[i] >= 0:
+                        used[tensor_pool[tensor[i]]] -= tensor_bytes[tensor[i]] - shared[i]
+                        if shared[i] > 0:
+                            shared[i] = 0
+                            handed[source[i]] = 0
+                short[k] = True
+                parked[num_parked] = q
+                num_parked += 1
+                continue
+            for i in range(made[k], made[k + 1]):
+                p = tensor_pool[tensor[i]]
+                if used[p] > peak[p]:
+                    peak[p], peak_run[p] = used[p], k
+            p = op_pool[op]
+            if used[p] > peak[p]:
+                peak[p], peak_run[p] = used[p], k
+            memory[k] = used[graph.op_home[op]]
+            workspace[k] = temporary
+            begun[k] = True
+            start_s[k] = now
+            end_s[k] = now + graph.op_time_s[op]
+            events[num_events] = 2 * k
+            num_events += 1
+            _push(going_key, going_run, num_going, end_s[k], k)
+            num_going += 1
+            if short[k]:
+                cause[k], blocker[k] = MEMORY, freer
+            elif head[q] > line_start[q] and end_s[line[head[q] - 1]] == now:
+                cause[k], blocker[k] = QUEUE, line[head[q] - 1]
+            else:
+                for j in range(turn_start[k], turn_start[k + 1]):
+                    other = turn_run[j]
+                    if other >= 0 and start_s[other] == now:
+                        cause[k], blocker[k] = TURN, other
+                for j in range(input_start[k], input_start[k + 1]):
+                    other = writer[input_instance[j]]
+                    if other >= 0 and end_s[other] == now:
+                        cause[k], blocker[k] = INPUT, other
+            waiting = await_start[k]
+            while waiting >= 0:
+                other = line[head[waiting]]
+                _push(ready_key, ready_run, num_ready, float(other), other)
+                num_ready += 1
+                waiting = next_waiting[waiting]
+        if num_going == 0:
+            break
+        now = going_key[0]
+        while num_going > 0 and going_key[0] == now:
+            k = _pop(going_key, going_run, num_going)
+            num_going -= 1
+            op = runs[k]
+            q = op_queue[op]
+            freer = k
+            ended[k] = True
+            num_ended += 1
+            used[op_pool[op]] -= workspace[k]
+            for j in range(input_start[k], input_start[k + 1]):
+                i = input_instance[j]
+                uses[i] -= 1
+                if uses[i] == 0 and not lasting[i]:
+                    used[tensor_pool[tensor[i]]] -= tensor_bytes[tensor[i]] - handed[i]
+                    freed[i] = num_events
+            for i in range(made[k], made[k + 1]):
+                uses[i] -= 1
+                if uses[i] == 0 and not lasting[i]:
+                    if last[i] >= 0:
+                        used[tensor_pool[tensor[i]]] -= tensor_bytes[tensor[i]]
+                    freed[i] = num_events
+            events[num_events] = 2 * k + 1
+            num_events += 1
+            head[q] += 1
+            if head[q] < line_start[q + 1]:
+                other = line[head[q]]
+                _push(ready_key, ready_run, num_ready, float(other), other)
+                num_ready += 1
+            waiting = await_end[k]
+            while waiting >= 0:
+                other = line[head[waiting]]
+                _push(ready_key, ready_run, num_ready, float(other), other)
+                num_ready += 1
+                waiting = next_waiting[waiting]
+        for j in range(num_parked):
+            other = line[head[parked[j]]]
+            _push(ready_key, ready_run, num_ready, float(other), other)
+            num_ready += 1
+        num_parked = 0
+    for p in range(used.size):
+        if begin.given[p] > peak[p]:
+            peak[p], peak_run[p] = begin.given[p], events[0] // 2
+    return int(num_ended)
+
+
+@kernel
+def name_copies(graph: GraphArrays, runs: ShortInts, bound: Bound, category: Codes) -> None:
+    """What is only copied belongs to the category of what is made of it; changes `category`."""
+    for k in range(runs.size - 1, -1, -1):
+        if not graph.op_copy[runs[k]]:
+            continue
+        for i in range(bound.made[k], bound.made[k + 1]):
+            for j in range(bound.input_start[k], bound.input_start[k + 1]):
+                kept = category[bound.input_instance[j]]
+                better = category[i] == CHECKPOINT or (category[i] == SAVED and kept == TRANSIENT)
+                if better and kept in (TRANSIENT, SAVED):
+                    category[bound.input_instance[j]] = category[i]
