@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MutableSet
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +48,10 @@ _UNREAD = frozenset(
         "_version", "call_super_init", "dump_patches",
     }
 )  # fmt: skip
+
+
+# Modules of Python whose objects hold what users put there.
+_PLAIN_OBJECTS = frozenset({"types", "argparse", "collections", "functools", "builtins"})
 
 
 class Change(NamedTuple):
@@ -123,31 +129,33 @@ class _Names:
 
     def changes(self) -> Iterable[Change]:
         now = self.view()
+        get = partial(dict.get, now) if isinstance(now, dict) else now.get
         for key, value in self.watched:
-            found = now.get(key, _GONE)
+            found = get(key, _GONE)
             if found is not value and not same(found, value):
                 yield Change(self.path + self.form.format(key), value, found, self.owner)
         if now.keys() != self.saved.keys():
             for key in now:
                 if key not in self.saved and (self.wanted is None or self.wanted(key)):
-                    yield Change(self.path + self.form.format(key), _GONE, now[key], self.owner)
+                    path = self.path + self.form.format(key)
+                    yield Change(path, _GONE, get(key, None), self.owner)
 
     def changed_keys(self) -> tuple[Any, ...]:
         """What holds something else now, whether it is read or not."""
-        now = self.view()
+        now = _contents(self.view())
         keys = {**self.saved, **now}
         return tuple(
             key for key in keys if not same(now.get(key, _GONE), self.saved.get(key, _GONE))
         )
 
     def take(self) -> Any:
-        return dict(self.view())
+        return _contents(self.view())
 
     def put(self, content: Any) -> None:
         self.write(content)
 
     def restore(self) -> None:
-        now = self.view()
+        now = _contents(self.view())
         if len(now) != len(self.saved) or any(
             a != b or now[a] is not self.saved[b] for a, b in zip(now, self.saved, strict=True)
         ):
@@ -167,7 +175,7 @@ class _Keys:
         return ()
 
     def take(self) -> Any:
-        now = self.names.view()
+        now = _contents(self.names.view())
         return {key: now.get(key, _GONE) for key in self.keys}
 
     def put(self, content: Any) -> None:
@@ -492,8 +500,8 @@ class _Walk:
         owner: Any = None,
     ) -> None:
         def write(saved: Mapping[Any, Any]) -> None:
-            mapping.clear()
-            mapping.update(saved)
+            dict.clear(mapping)
+            dict.update(mapping, saved)
 
         store = _store_in(mapping)
         is_scope = "__builtins__" in mapping
@@ -503,7 +511,7 @@ class _Walk:
                 for key, value in saved.items():
                     mapping[key] = value
 
-        saved = dict(mapping)
+        saved = _contents(mapping)
         watched = [(k, v) for k, v in saved.items() if wanted is None or wanted(k)]
         if is_scope:
             saved = dict(watched)
@@ -609,6 +617,9 @@ class _Walk:
         if hasattr(type(value), "__next__"):
             self.iterators.append(path)
             return
+        root = type(value).__module__.partition(".")[0]
+        if root in sys.stdlib_module_names and root not in _PLAIN_OBJECTS:
+            return  # loggers, locks, contexts of decorators
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict) and not isinstance(value, type):
             self._names(path, attributes, ".{}", self.wanted, owner=value)
@@ -649,12 +660,17 @@ class _Walk:
             self.places.append(_Value(path, read, lambda _: None, same_sum, read(), "array"))
 
 
+def _contents(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What a mapping holds, past methods of a class of its own."""
+    return dict(dict.items(mapping)) if isinstance(mapping, dict) else dict(mapping)
+
+
 def _filled(path: str, mapping: dict[Any, Any], owner: Any) -> _Names:
     """A dictionary that was empty."""
 
     def write(saved: Mapping[Any, Any]) -> None:
-        mapping.clear()
-        mapping.update(saved)
+        dict.clear(mapping)
+        dict.update(mapping, saved)
 
     store = _store_in(mapping)
     return _Names(path, owner, lambda: mapping, write, store, None, "[{!r}]", {}, [])
@@ -663,9 +679,9 @@ def _filled(path: str, mapping: dict[Any, Any], owner: Any) -> _Names:
 def _store_in(mapping: dict[Any, Any]) -> Callable[[Any, Any], None]:
     def store(key: Any, value: Any) -> None:
         if value is _GONE:
-            mapping.pop(key, None)
+            dict.pop(mapping, key, None)
         else:
-            mapping[key] = value
+            dict.__setitem__(mapping, key, value)
 
     return store
 
