@@ -187,7 +187,7 @@ class Rematerialized(nn.Module):
         keywords: Mapping[str, Any],
         why: str,
     ) -> PlannedStep | None:
-        """A new plan beside those of `variants`, by blocks once there were too many, or none."""
+        """A new plan beside those of `variants`; by blocks, or none, once there were too many."""
         name = type(self._model).__name__
         if variants.num_planned >= MAX_VARIANTS:
             op_by_op = self._settings.level == "auto" and variants.level is None
@@ -214,8 +214,8 @@ class Rematerialized(nn.Module):
         if change is None:
             return planned
         variants.say(
-            f"{type(self._model).__name__}: the first step runs as it is, not within the budget, as "
-            f"it sets up what later steps read: {change}",
+            f"{type(self._model).__name__}: the first step runs as it is, not within the budget, "
+            f"as it sets up what later steps read: {change}",
             PlainStepWarning,
         )
         return None
@@ -223,7 +223,7 @@ class Rematerialized(nn.Module):
     def _plan(
         self, inputs: tuple[Any, ...], keywords: Mapping[str, Any], level: str | None
     ) -> PlannedStep:
-        """A plan whose step is the plain one, as far as `check` asks; at the next level if need be."""
+        """A plan whose step is the plain one, as far as `check` asks; if need be at the next level."""
         settings = self._settings if level is None else replace(self._settings, level=level)
         budget_bytes = self._budget_bytes
         planned = self._planned_for(inputs, keywords, settings)

@@ -56,9 +56,9 @@ def compare(
 
 def _no_room(model: nn.Module, planned: PlannedStep) -> str | None:
     """Why the plain step is not run; ``None`` where it fits."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        if torch.distributed.get_world_size() > 1 and planned.captured.level == "block":
-            return "the ranks would have to run it together"
+    group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if group and torch.distributed.get_world_size() > 1 and planned.captured.level == "block":
+        return "the ranks would have to run it together"
     device = next(model.parameters()).device
     most = planned.store_all_bytes
     if device.type == "cuda":

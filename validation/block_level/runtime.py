@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from schedsim.errors import SchedsimError
 
-from ..guards.state import Places
+from ..guards.state import NO_PLACES, Places
 from .copies import Copies
 from .parts import Part, StepInputs
 from .program import Program, Run
@@ -79,7 +79,7 @@ class Layout:
     needs_gradient: Sequence[tuple[bool, ...]]
     state: Sequence[Buffers]
     devices: tuple[str, ...]
-    python: Places = Places(())
+    python: Places = NO_PLACES
 
 
 @dataclass

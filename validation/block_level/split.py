@@ -26,7 +26,6 @@ from ..guards.state import Places
 from .parts import OtherPath, Part, StepInputs
 from .replay import PYTHON, RandomState, frozen_statistics, generators, untouched
 
-
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 

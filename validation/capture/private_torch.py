@@ -197,8 +197,8 @@ def autograd_within_an_op() -> Iterator[None]:
     """Let autograd work in the kernel of an op, which runs below it."""
     keys = torch._C.DispatchKey
     excluded = torch._C._dispatch_tls_local_exclude_set()
-    for key in (keys.AutogradCPU, keys.AutogradOther, keys.AutogradFunctionality, keys.ADInplaceOrView):
-        excluded = excluded.remove(key)
+    for name in ("AutogradCPU", "AutogradOther", "AutogradFunctionality", "ADInplaceOrView"):
+        excluded = excluded.remove(getattr(keys, name))
     included = torch._C._dispatch_tls_local_include_set()
     with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
         yield

@@ -1,1 +1,1 @@
-"""What a captured step took from Python, watched: a change means another plan, never a stale one."""
+"""What a step takes from Python, watched: a change means another plan, no stale one."""

@@ -89,9 +89,7 @@ class Answers(TorchFunctionMode):
         self.questions: list[Question] = []
         self.tensors: list[tuple[Tensor, ...]] = []
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _QUESTIONS:
             return self._asked(func, args, kwargs)

@@ -232,7 +232,7 @@ class Both:
 
 @contextmanager
 def without_step_hooks(parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Without the hooks that run when a gradient is there: an optimizer's step may be among them."""
+    """Without hooks that run when a gradient is there: an optimizer's step may be among them."""
     tables = [getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters]
     had = [(table, dict(table)) for table in tables if table]
     try:
@@ -271,9 +271,7 @@ def _generators(model: nn.Module) -> list[Tensor]:
 def _difference(expected: _Left, found: _Left, rounded: bool) -> Difference | None:
     worst: Difference | None = None
     pairs = [("the loss", expected.loss, found.loss)]
-    for (name, a, strides), (_, b, others) in zip(
-        expected.gradients, found.gradients, strict=True
-    ):
+    for (name, a, strides), (_, b, others) in zip(expected.gradients, found.gradients, strict=True):
         if (a is None) != (b is None):
             return Difference(f"{name} is {'missing' if b is None else 'there'}")
         if a is None or b is None:

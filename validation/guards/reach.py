@@ -120,7 +120,7 @@ class CodeRun:
 
 
 def static_reach(roots: Iterable[Any]) -> Reach:
-    """What the code of `roots` may look up, found without running it: too much rather than too little.
+    """What the code of `roots` may look up, found without running it: rather too much.
 
     Modules with all below them, functions, methods and other callables. Their methods count whose
     names the code names.

@@ -19,7 +19,7 @@ from schedsim.errors import UnsupportedError
 
 from .asking import Answers, Question
 from .reach import CodeRun, Reach, static_reach
-from .state import Change, Places, Snapshot
+from .state import NO_PLACES, Change, Places, Snapshot
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Recorded:
     questions: tuple[Question, ...] = ()
     effects: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
-    places: Places = Places(())
+    places: Places = NO_PLACES
     settles: bool = False
     warm: tuple[Any, ...] = ()
     written: tuple[Tensor, ...] = ()
@@ -99,13 +99,13 @@ class Recorded:
 
 def python_generators() -> tuple[Any, Any]:
     """States of the default generators of Python and NumPy."""
-    return random.getstate(), np.random.get_state()  # noqa: NPY002
+    return random.getstate(), np.random.get_state()
 
 
 def restore_python_generators(states: tuple[Any, Any]) -> None:
     """Make `states` the present ones."""
     random.setstate(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
+    np.random.set_state(states[1])
 
 
 @contextmanager
@@ -193,10 +193,10 @@ class _Recorder:
         python, undo = python_generators(), _Undo(buffers)
         codes, answers = CodeRun(), Answers()
         try:
-            with _torch_generators(self.model), torch.enable_grad(), undo, codes, answers:
-                # As in training, but nothing is kept for a backward.
-                with saved_tensors_hooks(lambda tensor: None, _not_kept):
-                    self.run(inputs, keywords)
+            # As in training, but nothing is kept for a backward.
+            keeping = saved_tensors_hooks(lambda tensor: None, _not_kept)
+            with _torch_generators(self.model), torch.enable_grad(), undo, codes, answers, keeping:
+                self.run(inputs, keywords)
             changes = around.changes()
             draws = (*drawn(python), *around.draws())
             places = around.changed()

@@ -274,6 +274,9 @@ class Places:
             place.put(content)
 
 
+NO_PLACES = Places(())
+
+
 class Snapshot:
     """The state reachable from `roots` now.
 

@@ -86,9 +86,7 @@ class Variants:
     def give_up(self, name: str, why: str) -> None:
         """No plan from now on, for states that none of those kept is of."""
         self.level = "plain"
-        self.say(
-            f"steps of {name} run as they are, not within the budget: {why}", PlainStepWarning
-        )
+        self.say(f"steps of {name} run as they are, not within the budget: {why}", PlainStepWarning)
 
     def say(self, line: str, kind: type[UserWarning]) -> None:
         """Warn, once for each line."""
