@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import inspect
 import warnings
 from collections import OrderedDict
@@ -30,6 +31,8 @@ from .guards.variants import (
     RoundingWarning,
     Variants,
 )
+from .ranks import ALONE, Ranks
+from .ranks.one_plan import check_one_plan
 from .step_check import compare
 from .step_planning import (
     BlockLevelWarning,
@@ -84,12 +87,17 @@ class Rematerialized(nn.Module):
         self._num_steps = 0
         self._planned: OrderedDict[Any, Variants] = OrderedDict()
         self._captured: OrderedDict[Any, CapturedStep] = OrderedDict()
+        self._changes = 0  # of plans, by the caller; the same on all ranks
+        self._all_come = True  # all ranks plan the next step, as its caller calls all of them
         hidden["forward"] = _Forward(self)
 
     # -- a step -------------------------------------------------------------------------------
 
     def prepare(self, *inputs: Any, **keywords: Any) -> PlannedStep:
         """Plan for inputs like these, where that is not done yet; nothing is run.
+
+        Of ranks that are bound to one plan, all come here in every step: what one has not planned,
+        all plan.
 
         Raises
         ------
@@ -98,7 +106,7 @@ class Rematerialized(nn.Module):
         UnsupportedError
             Such steps run as the model itself runs them; the message says why.
         """
-        key = self._key(inputs, keywords)
+        key = self._full_key(inputs, keywords)
         planned = self._step_for(key, inputs, keywords)
         if planned is None:
             raise UnsupportedError(self._planned[key].reasons[-1], hint="a step still runs")
@@ -106,7 +114,38 @@ class Rematerialized(nn.Module):
 
     def plan_for(self, *inputs: Any, **keywords: Any) -> None:
         """As `prepare`, also where the plan is for later steps than the first."""
-        self._step_for(self._key(inputs, keywords), inputs, keywords)
+        self._step_for(self._full_key(inputs, keywords), inputs, keywords)
+
+    def _full_key(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        """What a plan depends on, here and on the ranks that follow the same."""
+        ranks = self._settings.bound_ranks
+        key = self._key(inputs, keywords)
+        return key if ranks.alone else (*key, self._forms_of_all(key, ranks))
+
+    def _forms_of_all(self, key: Any, ranks: Ranks) -> tuple[str, ...]:
+        """What stands for `key` on each rank, all of which run this step by one schedule."""
+        rows = ranks.gather_from("start a step", lambda: (_digest(key), self._changes))
+        changes = [row[1] for row in rows]
+        if len(set(changes)) > 1:
+            late = ranks.members[changes.index(min(changes))]
+            raise SchedsimError(
+                f"rank {late} goes on with an earlier plan than rank "
+                f"{ranks.members[changes.index(max(changes))]}",
+                hint="call replan, use and apply on all ranks, as they run one schedule",
+            )
+        return tuple(row[0] for row in rows)
+
+    def _with_planners(self, settings: Settings, key: Any) -> Settings:
+        """`settings` with the ranks that plan this step with this one."""
+        ranks = settings.ranks
+        if ranks.bound or ranks.alone:
+            return settings
+        # Nothing in these steps is a collective: each may follow a plan of its own, and does where
+        # its steps are not those of the others.
+        if not self._all_come:
+            return replace(settings, ranks=ALONE)
+        rows = ranks.gather((_digest(key), settings.alike()), "compare steps")
+        return settings if len(set(rows)) == 1 else replace(settings, ranks=ALONE)
 
     def adopt(self, captured: CapturedStep, plan: Plan, inputs: Any, keywords: Any) -> None:
         """Run steps with inputs like these by `plan`.
@@ -114,12 +153,16 @@ class Rematerialized(nn.Module):
         In the place of the plan that was there for such inputs: a schedule may change with the
         stage of training.
         """
+        ranks = self._settings.bound_ranks
+        if not ranks.alone:
+            check_one_plan(plan, captured.workload, ranks)
         self._budget_bytes = plan.budget_bytes
-        planned = planned_step(captured, plan, store_all_peak(captured), self._settings)
-        planned, difference = self._compared(planned, inputs, keywords)
+        settings = replace(self._settings, ranks=ranks)
+        planned = planned_step(captured, plan, store_all_peak(captured), settings)
+        planned, difference = self._compared(planned, inputs, keywords, ranks)
         if difference is not None:
             self._accept(planned, difference)
-        self._keep(self._key(inputs, keywords), Variants()).add(planned)
+        self._keep(self._full_key(inputs, keywords), Variants()).add(planned)
 
     def use(self, plan: Plan, *inputs: Any, **keywords: Any) -> None:
         """Run steps with inputs like these by `plan` from now on.
@@ -135,16 +178,26 @@ class Rematerialized(nn.Module):
         """
         from .belonging import captured_for
 
-        captured, settings = captured_for(plan, self._model, inputs, keywords, self._settings)
-        self._settings = replace(settings, budget=plan.budget_bytes)
+        settings = self._settings
+        ranks = settings.ranks
+
+        def belonging() -> tuple[CapturedStep, Settings]:
+            bound = replace(settings, ranks=settings.bound_ranks)
+            return captured_for(plan, self._model, inputs, keywords, bound)
+
+        captured, found = settings.bound_ranks.together("check the plan", belonging)
+        self._settings = replace(found, budget=plan.budget_bytes, ranks=ranks)
+        self._changes += 1
         self._captured.clear()  # these were of the settings before
         self.adopt(captured, plan, inputs, keywords)
 
     def replan(self, budget: int | str) -> None:
         """Forget all plans; steps are planned anew within `budget` when they come.
 
-        What was captured and measured for the shapes seen is kept.
+        What was captured and measured for the shapes seen is kept. Of several ranks, all call it.
         """
+        self._changes += 1
+        self._all_come = True
         self._settings = replace(self._settings, budget=budget)
         self._budget_bytes = None
         self._planned.clear()
@@ -172,7 +225,7 @@ class Rematerialized(nn.Module):
                     f"the step is not as planned: {_difference(known, key)}",
                     hint="shapes='plan' plans once for each shape; or pad the inputs",
                 )
-            return self._keep(key, Variants(), self._plan(inputs, keywords, None))
+            return self._keep(key, Variants(), self._plan(key, inputs, keywords, None))
         self._planned.move_to_end(key)
         found = variants.fitting(tried)
         if found is not None or variants.level == "plain":
@@ -202,7 +255,7 @@ class Rematerialized(nn.Module):
             variants.say(f"{name} is planned anew: {why}", ReplannedWarning)
         variants.forget_replaced()
         try:
-            planned = self._plan(inputs, keywords, variants.level)
+            planned = self._plan(key, inputs, keywords, variants.level)
         except UnsupportedError as error:
             return variants.give_up(name, error.message)
         variants.add(planned)
@@ -221,20 +274,30 @@ class Rematerialized(nn.Module):
         return None
 
     def _plan(
-        self, inputs: tuple[Any, ...], keywords: Mapping[str, Any], level: str | None
+        self, key: Any, inputs: tuple[Any, ...], keywords: Mapping[str, Any], level: str | None
     ) -> PlannedStep:
-        """A plan whose step is the plain one, as far as `check` asks; if need be at the next level."""
+        """A plan whose step is the plain one, as far as `check` asks; if need be at the next level.
+
+        All ranks that plan together come here, and go on with the same level.
+        """
         settings = self._settings if level is None else replace(self._settings, level=level)
+        coming = settings.ranks if self._all_come else settings.bound_ranks
+
+        def planned_at(settings: Settings) -> tuple[PlannedStep, Ranks]:
+            found = self._with_planners(settings, key)
+            return self._planned_for(key, inputs, keywords, found), found.ranks
+
         budget_bytes = self._budget_bytes
-        planned = self._planned_for(inputs, keywords, settings)
-        planned, difference = self._compared(planned, inputs, keywords)
-        if difference is None:
-            return planned
-        if planned.captured.level == "op" and settings.level == "auto":
+        planned, ranks = coming.together("plan a step", lambda: planned_at(settings))
+        planned, difference = self._compared(planned, inputs, keywords, ranks)
+        if difference is not None and planned.captured.level == "op" and settings.level == "auto":
             by_op, self._budget_bytes = planned, budget_bytes
             try:
-                planned = self._planned_for(inputs, keywords, replace(settings, level="block"))
-                planned, at_block = self._compared(planned, inputs, keywords)
+                lower = replace(settings, level="block", ranks=ranks)
+                planned = ranks.together(
+                    "plan a step", lambda: self._planned_for(key, inputs, keywords, lower)
+                )
+                planned, at_block = self._compared(planned, inputs, keywords, ranks)
                 if at_block is None or not difference.rounding:
                     warnings.warn(
                         f"{type(self._model).__name__} is planned by blocks, as op by op its step "
@@ -246,8 +309,8 @@ class Rematerialized(nn.Module):
             except (UnsupportedError, InfeasibleBudgetError):
                 if not difference.rounding:
                     raise
-                planned = by_op
-                self._budget_bytes = planned.plan.budget_bytes
+                planned, self._budget_bytes = by_op, by_op.plan.budget_bytes
+        self._all_come = False
         return planned if difference is None else self._accept(planned, difference)
 
     def _accept(self, planned: PlannedStep, difference: Difference) -> PlannedStep:
@@ -264,19 +327,32 @@ class Rematerialized(nn.Module):
         return planned
 
     def _compared(
-        self, planned: PlannedStep, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+        self,
+        planned: PlannedStep,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        ranks: Ranks = ALONE,
     ) -> tuple[PlannedStep, Difference | None]:
-        """`planned` with how its step compares with the plain one."""
+        """`planned` with how its step compares with the plain one, here and on all of `ranks`."""
         note, difference = compare(self._model, self._settings, planned, inputs, keywords)
+        if not ranks.alone:
+            told = None if difference is None else (difference.what, difference.rounding)
+            rows = [row for row in ranks.gather(told, "compare steps") if row is not None]
+            if rows and difference is None:
+                difference = Difference(f"on another rank, {rows[0][0]}", all(r for _, r in rows))
         return replace(planned, check_note=note), difference
 
     def _planned_for(
-        self, inputs: tuple[Any, ...], keywords: Mapping[str, Any], settings: Settings
+        self,
+        key: Any,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        settings: Settings,
     ) -> PlannedStep:
         model = self._model
         given = (inputs, keywords)
         if not wanted(settings):
-            captured = self._captured_for(inputs, keywords, settings)
+            captured = self._captured_for(key, inputs, keywords, settings)
             most = store_all_peak(captured)
             if self._budget_bytes is None:
                 self._budget_bytes = resolved_budget(settings, captured, model, given)[0]
@@ -295,10 +371,14 @@ class Rematerialized(nn.Module):
         return planned_step(chosen.captured, chosen.plan, most, chosen.settings, chosen.ways)
 
     def _captured_for(
-        self, inputs: tuple[Any, ...], keywords: Mapping[str, Any], settings: Settings
+        self,
+        key: Any,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        settings: Settings,
     ) -> CapturedStep:
         """The step captured, once for inputs like these: another budget takes no new capture."""
-        key = (self._key(inputs, keywords), settings.level)
+        key = (key, settings.ranks.alone, settings.level)
         captured = self._captured.pop(key, None)
         if captured is None or (captured.guards is not None and captured.guards.change()):
             captured = capture_step(self._model, inputs, keywords, settings)
@@ -321,7 +401,8 @@ class Rematerialized(nn.Module):
     def _step(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         if not self.training or not torch.is_grad_enabled():
             return self._plain(inputs, keywords)
-        key, tried, why = self._key(inputs, keywords), (), ""
+        key, why = self._full_key(inputs, keywords), ""
+        tried: tuple[PlannedStep, ...] = ()
         while True:
             planned = self._step_for(key, inputs, keywords, tried, why)
             if planned is not None and not self._still_checked(key, planned, inputs, keywords):
@@ -333,6 +414,8 @@ class Rematerialized(nn.Module):
             except OtherAnswer as error:
                 tried, why = (*tried, planned), error.message
             except OtherPath as error:
+                if not self._settings.bound_ranks.alone:
+                    raise  # the other ranks go on with the plan
                 variants, name = self._planned[key], type(self._model).__name__
                 variants.say(
                     f"{name}: a step runs as it is, not within the budget: {error.message}",
@@ -623,6 +706,13 @@ def _leaf(leaf: Any) -> Any:
     return (tuple(leaf.shape), strides, leaf.dtype, leaf.device.type, leaf.requires_grad)
 
 
+def _digest(key: Any) -> str:
+    """What stands for a key among ranks."""
+    form, *rest = key
+    text = repr((form.spec, form.leaves, form.positional, rest))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _difference(known: Any, found: Any) -> str:
     """The first thing in which two keys differ, in words."""
     if known[0] != found[0]:
@@ -634,5 +724,11 @@ def _difference(known: Any, found: Any) -> str:
                     return f"input {position} is {its} instead of {mine}"
                 return f"input {position} has shape {shapes[0]} instead of {shapes[1]}"
         return "the inputs are nested otherwise"
-    names = ("", "modules are in other modes", "other parameters train", "autocast differs")
-    return next(n for n, a, b in zip(names, known, found, strict=True) if a != b)
+    names = (
+        "",
+        "modules are in other modes",
+        "other parameters train",
+        "autocast differs",
+        "the inputs of another rank are of another form",
+    )
+    return next(n for n, a, b in zip(names, known, found, strict=False) if a != b)

@@ -35,6 +35,9 @@ from .guards.differential import read_check
 from .guards.reach import Reach
 from .guards.recording import Recorded, kept_python
 from .guards.state import Change, Snapshot
+from .ranks import ALONE, Ranks
+from .ranks.envelope import envelope
+from .ranks.one_plan import planned_once
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
 from .ways.accumulate import AccumulatedStep
@@ -56,7 +59,7 @@ class BlockLevelWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Settings:
-    """How steps of a model are planned; the arguments of `rematerialize`."""
+    """How steps of a model are planned; the arguments of `rematerialize`, and who plans."""
 
     budget: int | str
     loss: Callable[..., Tensor] | None = None
@@ -73,6 +76,28 @@ class Settings:
     offload: Any = None
     host_bytes: int | str | None = None
     check: str | int = "plan"
+    ranks: Ranks = ALONE
+
+    @property
+    def bound_ranks(self) -> Ranks:
+        """Those that must follow one plan with this one."""
+        return self.ranks if self.ranks.bound else ALONE
+
+    def alike(self) -> tuple[tuple[str, str], ...]:
+        """What ranks that follow one plan must be given alike, by name, in words."""
+        names = (
+            "level",
+            "planner",
+            "time_limit_s",
+            "keep_gradients",
+            "costs",
+            "options",
+            "chunk",
+            "accumulate",
+            "offload",
+            "check",
+        )
+        return tuple((name, repr(getattr(self, name))) for name in names)
 
     def __post_init__(self) -> None:
         read_check(self.check)
@@ -241,6 +266,7 @@ def capture_step(
     check_splits(model)
     splitter = Splitter(model, settings.loss, num)
     parts = splitter.parts(inputs, keywords)
+    settings.ranks.same("compare batches", {"micro-batches": [part.num_samples for part in parts]})
     whole_bytes = sum(bytes_of(clone) for clone in _whole(parts))
     found: dict[int, CapturedStep] = {}
     for part in parts:
@@ -287,18 +313,27 @@ def _capture(
         other, loss = chunked(model, settings.loss, inputs, keywords, chunks, unrolled=unrolled)
         return other, replace(settings, loss=loss)
 
+    ranks = settings.ranks
+
     def by_block(notes: tuple[str, ...]) -> CapturedStep:
-        other, changed = with_chunks("block")
-        found = _by_block(other, inputs, keywords, changed, state, added, notes, recorded)
-        # Blocks run the model's own Python; a chunked twin has taken its attributes over.
-        guards = recorded.state() if chunks else structure_of(model, settings.loss)
-        return replace(found, recorded=recorded, guards=guards)
+        def measure() -> CapturedStep:
+            other, changed = with_chunks("block")
+            found = _by_block(other, inputs, keywords, changed, state, added, notes, recorded)
+            guards = None
+            if recorded is not None:
+                # Blocks run the model's own Python; a chunked twin has taken its attributes over.
+                guards = recorded.state() if chunks else structure_of(model, settings.loss)
+            return replace(found, recorded=recorded, guards=guards)
+
+        return _of_all(ranks.together("measure", measure, runs_model=True), ranks)
 
     own_loss = settings.loss or loss_of
     watched = getattr(settings.loss, "inner_loss", settings.loss)
-    recorded = record_step(model, own_loss, inputs, keywords, watched or own_loss)
+    recorded: Recorded | None = None
+    if settings.bound_ranks.alone:  # a model that communicates is run by all, in lockstep
+        recorded = record_step(model, own_loss, inputs, keywords, watched or own_loss)
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
-    if several and (recorded.effects or recorded.draws):
+    if several and recorded is not None and (recorded.effects or recorded.draws):
         what = recorded.effects[0] if recorded.effects else f"draws from {recorded.draws[0]}"
         raise UnsupportedError(
             f"micro-batches would do several times what a step does once: {what}",
@@ -307,12 +342,18 @@ def _capture(
     with _kept_random_numbers(model), kept_python(recorded):
         if settings.level == "block" or settings.offload:
             return by_block(())
-        try:
+
+        def by_op() -> CapturedStep:
+            if recorded is None:
+                return _by_op(model, inputs, keywords, settings, state, added, recorded)
             recorded.refuse_graph()
             with recorded.settled():
                 other, changed = with_chunks("op")
                 found = _by_op(other, inputs, keywords, changed, state, added, recorded)
                 return replace(found, recorded=recorded, guards=recorded.state())
+
+        try:
+            return _of_all(ranks.together("capture", by_op, runs_model=True), ranks)
         except (SchedsimError, RuntimeError, NotImplementedError) as error:
             if settings.level == "op":
                 raise
@@ -330,6 +371,20 @@ def structure_of(model: nn.Module, loss: Any) -> Snapshot:
     )
 
 
+def _of_all(captured: CapturedStep, ranks: Ranks) -> CapturedStep:
+    """`captured` with the largest sizes and times of all ranks, so that one plan fits them."""
+    if ranks.alone:
+        return captured
+    own = max(ranks.gather(captured._own_static_bytes, "compare steps"))
+    states = max(ranks.gather(captured.most_states_bytes, "compare steps"))
+    return replace(
+        captured,
+        workload=envelope(captured.workload, ranks),
+        most_states_bytes=states,
+        _own_static_bytes=own,
+    )
+
+
 def _kept_random_numbers(model: nn.Module) -> Any:
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     return torch.random.fork_rng(sorted(devices, key=str))
@@ -342,11 +397,12 @@ def _by_op(
     settings: Settings,
     state: ResidentState,
     added: int,
-    recorded: Recorded,
+    recorded: Recorded | None,
 ) -> CapturedStep:
     own = _OwnLoss()
     loss = settings.loss or own
-    if recorded.questions and isinstance(settings.accumulate, int) and settings.accumulate > 1:
+    micro = isinstance(settings.accumulate, int) and settings.accumulate > 1
+    if recorded is not None and recorded.questions and micro:
         raise UnsupportedError(
             f"{recorded.questions[0].name} of a tensor decides what a micro-batch runs",
             hint="level='block'",
@@ -390,11 +446,11 @@ def _by_block(
     state: ResidentState,
     added: int,
     notes: tuple[str, ...],
-    recorded: Recorded,
+    recorded: Recorded | None,
 ) -> CapturedStep:
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
-    times = BlockTimes(next(model.parameters()).device)
+    times = BlockTimes(next(model.parameters()).device, num_ranks=len(settings.bound_ranks.members))
     try:
         captured = capture_chain(
             model,
@@ -405,6 +461,7 @@ def _by_block(
             known_times=times.find,
             movable=bool(settings.offload),
             recorded=recorded,
+            ranks=settings.bound_ranks,
         )
     finally:
         handle.remove()
@@ -432,7 +489,16 @@ def _by_block(
 
 
 def plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings) -> Plan:
-    """The plan of a captured step within `budget_bytes`; one without a schedule where none fits."""
+    """The plan of a captured step within `budget_bytes`; one without a schedule where none fits.
+
+    Of ranks, it is made by the first, and is the same on all.
+    """
+    return planned_once(
+        lambda: _plan_captured(captured, budget_bytes, settings), captured.workload, settings.ranks
+    )
+
+
+def _plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings) -> Plan:
     options = dict(settings.options)
     if settings.offload:
         return _plan_copies(captured, budget_bytes, settings, options)
@@ -595,7 +661,10 @@ def store_all_peak(captured: CapturedStep) -> int:
 def resolved_budget(
     settings: Settings, captured: CapturedStep | None, model: nn.Module, inputs: Any
 ) -> tuple[int, int]:
-    """(budget, store-all peak) in bytes; the peak is 0 without `captured`."""
+    """(budget, store-all peak) in bytes; the peak is 0 without `captured`.
+
+    Of ranks, the smallest budget is that of all.
+    """
     most = store_all_peak(captured) if captured is not None else 0
     resident: list[Any] = [*model.parameters(), *model.buffers()]
     resident += [p.grad for p in model.parameters() if p.grad is not None]
@@ -603,7 +672,10 @@ def resolved_budget(
     if isinstance(settings.optimizer, torch.optim.Optimizer):
         leaves = torch.utils._pytree.tree_leaves(dict(settings.optimizer.state))
         resident += [leaf for leaf in leaves if _is_tensor(leaf)]
-    return budget_in_bytes(settings.budget, most, resident), most
+    budgets = settings.ranks.gather_from(
+        "read the budget", lambda: budget_in_bytes(settings.budget, most, resident)
+    )
+    return min(budgets), most
 
 
 def _is_tensor(leaf: Any) -> bool:

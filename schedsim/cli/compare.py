@@ -22,6 +22,7 @@ from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from . import complete
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import (
     Source,
     budget_option,
@@ -35,7 +36,11 @@ from .results import compare_results, is_results, only_results
 from .show import percent, print_json, print_table, working
 
 
-@click.command("compare", short_help="Several planners on one workload and budget, a row each.")
+@click.command(
+    "compare",
+    cls=GroupedCommand,
+    short_help="Several planners on one workload and budget, a row each.",
+)
 @budget_option(required=False)
 @click.option(
     "--planners",
@@ -54,7 +59,7 @@ from .show import percent, print_json, print_table, working
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     planners: str | None,
     time_limit_s: float | None,
     as_json: bool,
@@ -74,14 +79,15 @@ def command(
     if is_results(source.files):
         file = only_results(
             source.files,
-            {"--mem": budget_bytes, "--time-limit": time_limit_s, **source.given_flags()},
+            {"--mem": budget, "--time-limit": time_limit_s, **source.given_flags()},
         )
         return compare_results(file, planners, as_json, output)
-    if budget_bytes is None:
+    if budget is None:
         raise click.UsageError("Missing option '--mem'.", click.get_current_context())
     limit_s = 10.0 if time_limit_s is None else time_limit_s
     link = take_link(more)
     loaded = source.read(movable=bool(link))
+    budget_bytes = loaded.budget_bytes(budget)
     names = comparable(loaded.workload, link=bool(link))
     if planners:
         names = [n.strip() for n in planners.split(",")]
@@ -168,6 +174,6 @@ def _document(
             "content_hash": workload_hash(workload),
         },
         "budget_bytes": budget_bytes,
-        "rows": [{name: getattr(p.row, name) for name in p.row.__slots__} for p in plans],
+        "rows": [plan.row.to_dict() for plan in plans],
         "refused": refused,
     }

@@ -16,11 +16,16 @@ from ..units import (
     format_seconds,
     format_seconds_change,
 )
+from .help import GroupedCommand
 from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
 from .show import percent, print_facts, print_json, print_table, working
 
 
-@click.command("explain", short_help="Why the peak is where it is, and what one change would buy.")
+@click.command(
+    "explain",
+    cls=GroupedCommand,
+    short_help="Why the peak is where it is, and what one change would buy.",
+)
 @click.option(
     "--top",
     type=click.IntRange(min=1),

@@ -12,8 +12,9 @@ from ..errors import InfeasibleBudgetError, SchedsimError
 from ..files.document import save, to_dict
 from ..plans.maximize import MAX_SIZE, Maximum, Sized, maximize
 from ..units import format_bytes, format_seconds
+from ..workloads.given import is_target
 from .app import NO, YES
-from .inputs import Source, is_target, size_text
+from .inputs import Source, size_text
 from .show import percent, print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:

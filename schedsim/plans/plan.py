@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..dataflow.notebook import ShownInNotebooks
 from ..dataflow.variants import ChosenVariant
 from ..errors import SchedsimError
 from ..files.workload_files import workload_hash
@@ -60,9 +61,14 @@ class Candidate:
     min_feasible_bytes: int | None
     planning_s: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """The row as part of a JSON document."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return fields | {"bound_scope": str(self.bound_scope)}
+
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ShownInNotebooks):
     """A schedule for a workload and a budget, and what is proven about it.
 
     Attributes

@@ -22,6 +22,7 @@ from ..guards.recording import Recorded, kept_python
 from ..guards.state import Places
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
+from ..ranks import ALONE, Ranks, ranks_of
 from .bench import Bench
 from .lowering import lowered
 from .module import ScheduledModule, loss_of, split_inputs
@@ -38,6 +39,7 @@ from .replay import (
     untouched,
 )
 from .runtime import Layout
+from .sharded import Sharding
 from .sizes import Sizes, static_tensors, storage_keys, tensors_in
 from .split import find_blocks
 from .timing import measure_times
@@ -134,6 +136,7 @@ def capture_chain(
     known_times: Callable[[Chain | Graph], Chain | Graph | None] | None = None,
     movable: bool = False,
     recorded: Recorded | None = None,
+    ranks: Ranks | None = None,
 ) -> CapturedChain:
     """`model` as a chain of its blocks, with the sizes and times measured on its device.
 
@@ -163,6 +166,9 @@ def capture_chain(
     recorded
         What a forward of the step was seen to do besides computing: so that repeats draw the same
         numbers of Python, and change what it holds once.
+    ranks
+        Those that measure together, as `model` communicates; by default all that it is sharded
+        over. They run the same steps in the same order.
 
     Returns
     -------
@@ -190,6 +196,9 @@ def capture_chain(
     >>> captured.chain.num_stages, captured.chain.stages[0].output_bytes
     (3, 128)
     """
+    if ranks is None:
+        found = ranks_of(model)
+        ranks = found if found.bound else ALONE
     arguments, keywords = _arguments(inputs, kwargs)
     num_extra = count_extra_inputs(model, loss, len(arguments))
     step = split_inputs(arguments, keywords, num_extra)
@@ -207,12 +216,17 @@ def capture_chain(
         with torch.no_grad(), untouched(model), kept_python(recorded):
             whole = model(*step.arguments, **step.keywords)
             whole = loss_of(whole) if loss is None else whole
+        sharding = Sharding.of(model, parts)
         parts, values, state = _settled(model, parts, step, notes)
+        if sharding is not None:
+            sharding = Sharding.of(model, parts)
         _check_whole(whole, values[-1])
         del whole
         sizes = Sizes.of(parts, values, step, model, loss)
         needs = sizes.needs_gradient
-        layout = Layout(parts, loss, num_extra, needs, state, devices, python)
+        layout = Layout(parts, loss, num_extra, needs, state, devices, python, sharding)
+        if sharding is not None and meter is None and device.type == "cpu":
+            meter = "allocator"  # storages that are emptied and filled again
         chosen = get_meter(meter, device)
         bench = Bench(layout, step, sizes, chosen, device)
         rows = bench.measure_bytes(values)
@@ -221,11 +235,12 @@ def capture_chain(
                 bench.check_movable(i, values, row.saved_bytes - sizes.value_bytes[i + 1])
         workload = lowered(name or type(model).__name__, parts, sizes, rows, library)
         timed = known_times(workload) if known_times is not None else None
-        if timed is not None:
+        # Where one rank measures, all do: each of its steps is a collective of all.
+        if ranks.all(timed is not None, "look up times") and timed is not None:
             workload = timed
         elif rounds:
             del values
-            how = measure_times(layout, step, workload, rows, device, rounds)
+            how = measure_times(layout, step, workload, rows, device, rounds, ranks)
             notes.append(f"times: medians over {rounds} rounds of {how}")
             workload = lowered(workload.name, parts, sizes, rows, library)
     if library:

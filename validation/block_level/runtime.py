@@ -34,6 +34,7 @@ from .replay import (
     frozen_statistics,
     replaced_buffers,
 )
+from .sharded import Sharding
 from .transfers import Mover
 
 ANCHOR = torch.empty((), requires_grad=True)
@@ -71,6 +72,8 @@ class Layout:
     python
         Places outside of tensors that a forward changes: repeats find them as the first run did,
         and leave them as they are.
+    sharding
+        Where parameters are sharded over ranks: which part gathers what.
     """
 
     parts: Sequence[Part]
@@ -80,6 +83,7 @@ class Layout:
     state: Sequence[Buffers]
     devices: tuple[str, ...]
     python: Places = NO_PLACES
+    sharding: Sharding | None = None
 
 
 @dataclass
@@ -183,6 +187,8 @@ class Step:
                 "the step has run backward already",
                 hint="call the module again: what it kept is gone",
             )
+        if self.layout.sharding is not None:
+            self.layout.sharding.begin_backward()
         self._loss_backward(gradient)
         self._finish(at, runs[at])
         for number in range(at + 1, len(runs)):
@@ -206,6 +212,10 @@ class Step:
         if self.observer is not None:
             self.observer.end(number, run, self)
         self.counts[run.name] = self.counts.get(run.name, 0) + 1
+        if self.layout.sharding is not None:
+            runs = self.program.runs
+            following = runs[number + 1] if number + 1 < len(runs) else None
+            self.layout.sharding.after(run, following)
         if self.copies is not None:
             self.copies.after(number, run)
             return

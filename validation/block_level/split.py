@@ -23,6 +23,7 @@ from schedsim.errors import UnsupportedError
 
 from ..guards.recording import Recorded
 from ..guards.state import Places
+from ..ranks.private_fsdp import is_sharded
 from .parts import OtherPath, Part, StepInputs
 from .replay import PYTHON, RandomState, frozen_statistics, generators, untouched
 
@@ -132,7 +133,7 @@ class SplitModel:
 
         with self._replaced(stand_in):
             try:
-                self.model(*step.arguments, **step.keywords)
+                self._called(step)
             except _Reached:
                 return self._first(step, first, side)
             except _NoLine:
@@ -179,12 +180,20 @@ class SplitModel:
                 step.prefix_rng.restore()
                 self.python.put(step.prefix_python)
             before.enter_context(frozen_statistics((self.model,)))
-            return self.model(*step.arguments, **step.keywords)
+            return self._called(step)
+
+    def _called(self, step: StepInputs) -> Any:
+        """The model, called as it is; of a sharded one, which holds nothing itself, its forward.
+
+        What gathers for the whole model would be cut short with it.
+        """
+        call = self.model.forward if is_sharded(self.model) else self.model
+        return call(*step.arguments, **step.keywords)
 
     @contextmanager
     def _replaced(self, stand_in: Callable[[int], Callable[..., Any]]) -> Iterator[None]:
         own = [block.__dict__.get("forward") for block in self.blocks]
-        # Hooks of a block run where the block does.
+        # Hooks of a block run where the block does: it gathers nothing where it stands in.
         hooks = [(b.__dict__, {name: b.__dict__[name] for name in _HOOKS}) for b in self.blocks]
         try:
             for k, block in enumerate(self.blocks):

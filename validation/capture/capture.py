@@ -18,7 +18,14 @@ from .build import build_program
 from .captured import CapturedGraph
 from .fronts import trace
 from .program import Program
-from .skeleton import Loss, count_extra_inputs, make_skeleton, run_step
+from .skeleton import (
+    Loss,
+    count_extra_inputs,
+    make_skeleton,
+    refuse_unshaped,
+    refuse_unusual,
+    run_step,
+)
 from .state import optimizer_bytes
 from .to_graph import to_graph
 
@@ -101,6 +108,7 @@ def capture(
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     kwargs = kwargs or {}
+    refuse_unusual(model)
     if recorded is None and has_memory(model, inputs, kwargs):
         recorded = record_step(model, loss, inputs, kwargs)
     if recorded is None:
@@ -166,6 +174,7 @@ def record_step(
     watched_loss: Any = None,
 ) -> Recorded:
     """What a forward of the step does besides computing (`guards.recording.record`)."""
+    refuse_unshaped(model)
     num_extra = count_extra_inputs(model, loss, len(inputs))
 
     def run(inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

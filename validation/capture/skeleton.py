@@ -218,7 +218,7 @@ def make_skeleton(
     recorded: Recorded | None = None,
 ) -> Skeleton:
     """`model` and `inputs` over fakes of `mode`; nothing of `model` is changed or copied."""
-    _refuse_unusual(model)
+    refuse_unusual(model)
     device = _device(model, inputs)
     memo: dict[int, Any] = {}
     if recorded is not None:
@@ -267,13 +267,19 @@ def make_skeleton(
     return Skeleton(step, tuple(tensors), device, canonical, needs, sum(storages.values()))
 
 
-def _refuse_unusual(model: nn.Module) -> None:
-    """Raise for parameters whose size is not that of a plain tensor of their shape."""
+def refuse_unshaped(model: nn.Module) -> None:
+    """Raise for parameters of lazy layers that have not run."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise UnsupportedError(
                 f"{name} has no shape yet", hint="run the model once, so that lazy layers learn it"
             )
+
+
+def refuse_unusual(model: nn.Module) -> None:
+    """Raise for parameters whose size is not that of a plain tensor of their shape."""
+    refuse_unshaped(model)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if type(tensor.data) is not torch.Tensor and not private.is_fake(tensor.data):
             raise UnsupportedError(
                 f"{name} is a {type(tensor.data).__name__}, not a plain tensor",

@@ -210,6 +210,8 @@ class Both:
         ]
         written = self.recorded.written if self.recorded is not None else ()
         contents = [(tensor, tensor.detach().clone()) for tensor in written]
+        buffers = tuple(buffer for _, _, buffer, _ in tables)
+        unseen: Any = torch.autograd._unsafe_preserve_version_counter(buffers)  # type: ignore[attr-defined]
         devices = sorted({p.device for p in parameters if p.device.type == "cuda"}, key=str)
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices))
@@ -228,6 +230,7 @@ class Both:
                         module._buffers[name] = buffer
                     for tensor, content in contents:
                         tensor.copy_(content)
+                unseen.__exit__(None, None, None)
 
 
 @contextmanager

@@ -192,6 +192,8 @@ class _Recorder:
         leaves = [t for t in tree_leaves((inputs, dict(keywords))) if isinstance(t, Tensor)]
         python, undo = python_generators(), _Undo(buffers)
         codes, answers = CodeRun(), Answers()
+        # Buffers end as they began, and nobody who saved one need know.
+        unseen: Any = torch.autograd._unsafe_preserve_version_counter(tuple(buffers))  # type: ignore[attr-defined]
         try:
             # As in training, but nothing is kept for a backward.
             keeping = saved_tensors_hooks(lambda tensor: None, _not_kept)
@@ -203,6 +205,7 @@ class _Recorder:
             warm = tuple(places.take())
         finally:
             undo.restore()
+            unseen.__exit__(None, None, None)
             around.restore()
             restore_python_generators(python)
         effects = [str(change) for change in changes]

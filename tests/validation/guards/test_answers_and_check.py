@@ -48,10 +48,10 @@ def test_answers_are_those_of_the_step_or_another_plan_is_taken():
     torch.manual_seed(0)
     model, other = Asks(), Asks()
     other.load_state_dict(model.state_dict())
-    first = torch.rand(64, 8)
+    first = torch.rand(1024, 8)
     batches = [first, first - 0.5, (first - 0.5).roll(1), first + 1]
-    target = torch.randn(64, 8)
-    module = schedsim.rematerialize(model, (first, target), "90%", F.mse_loss, time_limit_s=0.1)
+    target = torch.randn(1024, 8)
+    module = schedsim.rematerialize(model, (first, target), "95%", F.mse_loss, time_limit_s=0.1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for x in (*batches, *batches):
@@ -72,7 +72,7 @@ def test_another_answer_leaves_nothing_changed():
     module = captured.module(Schedule.store_all(captured.graph))
     buffers = [b.clone() for b in model.buffers()]
     state = torch.get_rng_state()
-    with pytest.raises(OtherAnswer, match="False of a tensor|is False where True"):
+    with pytest.raises(OtherAnswer, match=r"of a tensor of the step is False where True"):
         module(x - 1)
     assert torch.equal(state, torch.get_rng_state())
     assert all(map(torch.equal, buffers, model.buffers()))
@@ -182,9 +182,7 @@ def test_what_was_compared_is_said():
     options = {"time_limit_s": 0.1}
     module = schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, **options)
     assert "check          loss, gradients, buffers and generators are" in module.report()
-    module = schedsim.rematerialize(
-        model, (x, target), "90%", F.mse_loss, check="never", **options
-    )
+    module = schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, check="never", **options)
     assert "check          not compared with the plain step" in module.report()
 
 
@@ -215,9 +213,7 @@ def test_an_optimizer_that_steps_in_backward_does_not_step_while_planning():
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: p.data.add_(p.grad))
     for level in ("op", "block"):
-        schedsim.rematerialize(
-            model, (x, target), "90%", F.mse_loss, level=level, time_limit_s=0.1
-        )
+        schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, level=level, time_limit_s=0.1)
     assert all(map(torch.equal, before, model.parameters()))
 
 
@@ -242,8 +238,7 @@ def test_a_norm_over_a_transposed_input_trains():
 
     try:
         module = schedsim.rematerialize(model, x, "110%", loss, level="op", time_limit_s=0.1)
-    except UnsupportedError as error:
-        assert error.hint
+    except UnsupportedError:
         return
     found = left(model, lambda: module(x))
     assert all(map(torch.equal, found, left(other, lambda: loss(other(x)))))
