@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import UnsupportedError
 
-from .parts import StepInputs
+from .parts import OtherPath, StepInputs
 from .program import Program
+from .replay import RandomState
 from .runtime import ANCHOR, Layout, Observer, Step
 from .transfers import Mover
 
@@ -90,7 +91,12 @@ class ScheduledModule(nn.Module):
         layout = replace(self._layout, loss=self.loss)
         step = Step(layout, self._program, given, self.observer, self.mover)
         self.run_counts = step.counts
-        loss: Tensor = _Scheduled.apply(step, ANCHOR)  # type: ignore[no-untyped-call]
+        generators = RandomState.now(layout.devices)
+        try:
+            loss: Tensor = _Scheduled.apply(step, ANCHOR)  # type: ignore[no-untyped-call]
+        except OtherPath:
+            generators.restore()  # the caller runs the step otherwise
+            raise
         return loss
 
     def _plain(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Tensor:

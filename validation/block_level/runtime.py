@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from schedsim.errors import SchedsimError
 
+from ..guards.state import NO_PLACES, Places
 from .copies import Copies
 from .parts import Part, StepInputs
 from .program import Program, Run
@@ -68,6 +69,9 @@ class Layout:
         Of each part, its buffers besides batch norms' that a forward changes.
     devices
         Whose random numbers are replayed.
+    python
+        Places outside of tensors that a forward changes: repeats find them as the first run did,
+        and leave them as they are.
     sharding
         Where parameters are sharded over ranks: which part gathers what.
     """
@@ -78,6 +82,7 @@ class Layout:
     needs_gradient: Sequence[tuple[bool, ...]]
     state: Sequence[Buffers]
     devices: tuple[str, ...]
+    python: Places = NO_PLACES
     sharding: Sharding | None = None
 
 
@@ -160,6 +165,7 @@ class Step:
         self._autocast = AutocastState.now(layout.devices)
         self._random: dict[int, RandomState] = {}
         self._buffers: dict[int, Buffers] = {}
+        self._python: dict[int, list[Any]] = {}
         self._loss: _Bundle | None = None
 
     def forward(self) -> Tensor:
@@ -459,6 +465,12 @@ class _Conditions:
             self.before = RandomState.now(layout.devices)
         if run.first and not once and layout.state[index]:
             step._buffers[index] = copies(_present(layout.state[index]))
+        self.python: list[Any] | None = None
+        if run.first and not once and layout.python:
+            step._python[index] = layout.python.take()
+        if not run.first and index in step._python:
+            self.python = layout.python.take()
+            layout.python.put(step._python[index])
         if not run.first:
             if index in step._random:
                 step._random[index].restore()
@@ -472,6 +484,8 @@ class _Conditions:
         step, run = self.step, self.run
         for context in reversed(self.contexts):
             context.__exit__(*error)
+        if self.python is not None:
+            step.layout.python.put(self.python)
         if self.before is None:
             return
         if not run.first:
@@ -481,6 +495,7 @@ class _Conditions:
         if run.last:
             step._random.pop(run.index, None)
             step._buffers.pop(run.index, None)
+            step._python.pop(run.index, None)
 
 
 def _present(buffers: Buffers) -> Buffers:
