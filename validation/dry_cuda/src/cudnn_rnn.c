@@ -106,21 +106,23 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t h, cudnnRNNDescriptor_t d, i
                                       size_t space, const void *weights, int32_t linear,
                                       cudnnTensorDescriptor_t matrix_d, void **matrix_at,
                                       cudnnTensorDescriptor_t bias_d, void **bias_at) {
+    /* The caller may ask for the matrix alone, or for the bias alone. */
     const Rnn *r = (const Rnn *)d;
-    DryTensor *m = (DryTensor *)matrix_d, *b = (DryTensor *)bias_d;
     int rows, columns, num = r->layers * r->directions;
+    size_t item = bytes_of(r->dtype), in_layer = (size_t)biases(r) * (size_t)r->hidden;
     char *start = (char *)weights;
-    *matrix_at = *bias_at = NULL;
-    m->num_dims = b->num_dims = 0;
-    if (linear >= linears(r)) return CUDNN_STATUS_SUCCESS;
-    size_t before = all_matrices(r, layer) + layer_elements(r, layer, linear);
-    matrix(r, layer, linear, &rows, &columns);
-    *m = (DryTensor){(int)r->dtype, 3, {1, rows, columns}};
-    *matrix_at = start + before * bytes_of(r->dtype);
-    if (linear < biases(r)) {
-        size_t at = (size_t)(layer * biases(r) + linear) * (size_t)r->hidden;
-        *b = (DryTensor){(int)r->dtype, 3, {1, r->hidden, 1}};
-        *bias_at = start + (all_matrices(r, num) + at) * bytes_of(r->dtype);
+    if (matrix_at) *matrix_at = NULL;
+    if (bias_at) *bias_at = NULL;
+    if (linear < linears(r) && matrix_at) {
+        size_t before = all_matrices(r, layer) + layer_elements(r, layer, linear);
+        matrix(r, layer, linear, &rows, &columns);
+        *(DryTensor *)matrix_d = (DryTensor){(int)r->dtype, 3, {1, rows, columns}};
+        *matrix_at = start + before * item;
+    }
+    if (linear < biases(r) && bias_at) {
+        size_t at = (size_t)layer * in_layer + (size_t)linear * (size_t)r->hidden;
+        *(DryTensor *)bias_d = (DryTensor){(int)r->dtype, 3, {1, r->hidden, 1}};
+        *bias_at = start + (all_matrices(r, num) + at) * item;
     }
     return CUDNN_STATUS_SUCCESS;
 }
@@ -133,9 +135,9 @@ cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t h, cudnnRNNDescriptor_t d,
     size_t cells = (size_t)data->steps * (size_t)data->batch * (size_t)r->directions;
     size_t gates = (size_t)num_gates(r) * (size_t)r->hidden;
     size_t kept = gates + (r->mode == CUDNN_LSTM ? (size_t)r->hidden : 0) + (size_t)output_width(r);
-    *workspace = cells * gates * bytes_of(r->dtype);
-    *reserve = mode == CUDNN_FWD_MODE_TRAINING
-                   ? cells * kept * (size_t)r->layers * bytes_of(r->dtype) : 0;
+    size_t item = bytes_of(r->dtype), training = mode == CUDNN_FWD_MODE_TRAINING;
+    if (workspace) *workspace = cells * gates * item;
+    if (reserve) *reserve = training ? cells * kept * (size_t)r->layers * item : 0;
     dry_estimated("workspace and reserve of cuDNN's recurrent layers are estimates");
     return CUDNN_STATUS_SUCCESS;
 }
