@@ -7,11 +7,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import schedsim
+
+from schedsim.errors import SchedsimError
+
 from .build import Built, build
 from .devices import DryDevice
 from .label import VARIABLE
 from .wheels import find_wheels
 
+_ROOT = Path(schedsim.__file__).resolve().parents[1]
+RUNNER = "schedsim.validation.dry_cuda.values_run"
 PLUGIN = "schedsim.validation.dry_cuda.values_plugin"
 
 
@@ -50,6 +56,9 @@ def environment_of(
     }
     if values:
         made["SCHEDSIM_DRY_COPY"] = str(2**62)  # every copy is done
+    if (_ROOT / "validation" / "__init__.py").is_file():  # a checkout, not an installed package
+        paths = [str(_ROOT), environment.get("PYTHONPATH", "")]
+        made["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return made
 
 
@@ -62,15 +71,27 @@ def argv_of(command: Sequence[str], *, values: bool = False) -> list[str]:
     >>> argv_of(["python", "train.py"])[1:], argv_of(["pytest", "-x"])[1:]
     (['train.py'], ['-m', 'pytest', '-x'])
     """
-    name = Path(command[0]).name
-    if command[0] in ("python", "python3"):
-        return [sys.executable, *command[1:]]
-    if name.endswith(".py"):
-        return [sys.executable, *command]
-    if command[0] == "pytest":
+    words = list(command)
+    if words[0] == "pytest":
         plugin = ["-p", PLUGIN] if values else []
-        return [sys.executable, "-m", "pytest", *plugin, *command[1:]]
-    return list(command)
+        return [sys.executable, "-m", "pytest", *plugin, *words[1:]]
+    if words[0] in ("python", "python3"):
+        words = words[1:]
+    elif not words[0].endswith(".py"):
+        if values:
+            raise SchedsimError(
+                f"--values is for Python, and {words[0]!r} is another program",
+                hint="as in: --values -- python test.py, or --values -- pytest",
+            )
+        return words
+    if not values:
+        return [sys.executable, *words]
+    if not words or (words[0].startswith("-") and words[0] not in ("-c", "-m")):
+        raise SchedsimError(
+            f"--values does not take python {' '.join(words[:1])}".rstrip(),
+            hint="a script, -m MODULE or -c CODE",
+        )
+    return [sys.executable, "-m", RUNNER, *words]
 
 
 def start(

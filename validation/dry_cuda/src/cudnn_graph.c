@@ -113,6 +113,10 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const which,
     case CUDNN_ATTR_ENGINEHEUR_RESULTS: return one_engine(wanted, count, to);
     case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE: case CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE:
         return one_number(workspace_bytes(), wanted, count, to);
+    case CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED: /* 32 bits; an engine of unknown need is barred */
+        *count = 1;
+        if (wanted >= 1 && to) *(int32_t *)to = 0;
+        return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT: return one_number(1, wanted, count, to);
     default: break;
     }
