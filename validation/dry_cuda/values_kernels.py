@@ -7,12 +7,14 @@ passes are those of autograd through the same arithmetic, with the same random n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import enable_reentrant_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from schedsim.errors import UnsupportedError
 
@@ -49,11 +51,28 @@ def _attention(
     return weights @ value, scores.logsumexp(-1)
 
 
+class _AsItIs(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs ops as they are: PyTorch wants some mode where autograd is used below itself."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """The op."""
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _autograd(enabled: bool) -> Iterator[None]:
+    """Composite ops, and gradients where `enabled`, inside of an op."""
+    with enable_reentrant_dispatch(), _AsItIs(), torch.set_grad_enabled(enabled):
+        yield
+
+
 def _gradients(
     grad: Tensor, inputs: tuple[Tensor, ...], function: Callable[..., Tensor]
 ) -> tuple[Tensor, ...]:
     """Gradients of `function` at `inputs`, by autograd."""
-    with enable_reentrant_dispatch(), torch.enable_grad():
+    with _autograd(True):
         leaves = [one.detach().clone().requires_grad_() for one in inputs]
         out = function(*leaves)
         return torch.autograd.grad(out, leaves, grad.to(out.dtype))
@@ -282,7 +301,7 @@ def _cudnn_rnn(
     seed: int = 0,
 ) -> Any:
     run = _rnn(mode, num_layers, batch_first, dropout, bidirectional, batch_sizes, per_layer)
-    with enable_reentrant_dispatch(), torch.no_grad():
+    with _autograd(False):
         out, hy, cy = run(x, hx, cx, list(weights))
     return out, hy, cy, None, None
 
@@ -313,7 +332,7 @@ def _cudnn_rnn_backward(
     seed: int = 0,
 ) -> Any:
     run = _rnn(mode, num_layers, batch_first, dropout, bidirectional, batch_sizes, per_layer)
-    with enable_reentrant_dispatch(), torch.enable_grad():
+    with _autograd(True):
         leaves = [
             None if one is None else one.detach().clone().requires_grad_()
             for one in (x, hx, cx, *weights)
