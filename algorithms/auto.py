@@ -7,12 +7,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
+from schedsim.dataflow.variants import check_allowed, graph_options
 from schedsim.errors import SchedsimError, UnsupportedError
-from schedsim.graph import Graph
-from schedsim.offloading import LinkLike
-from schedsim.plans import Plan, with_candidates
-from schedsim.variants import check_allowed, graph_options
+from schedsim.plans.offloading import LinkLike
+from schedsim.plans.plan import Plan, with_candidates
 
 from .chains.bisection import bisection
 from .chains.chen import chen_greedy
@@ -66,7 +66,8 @@ def auto(
         As of `local_search`, which then runs in one thread, so that it finds the same every time;
         a chain has no use for it.
     allow
-        Kinds of variants that may be chosen, of `schedsim.variants.VARIANT_KINDS`; none by default.
+        Kinds of variants that may be chosen, of `schedsim.dataflow.variants.VARIANT_KINDS`; none by
+        default.
     link, host_bytes, host_latency_s
         To offload over, as of `offload`; tensors stay on the device by default.
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError
-from schedsim.graph import Graph
-from schedsim.plans import ANY_SCHEDULE, Plan, make_plan
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 MAX_STATES = 300_000
 

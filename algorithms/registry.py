@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from schedsim.errors import SchedsimError
-from schedsim.plans import Plan
+from schedsim.plans.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

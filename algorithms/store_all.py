@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from schedsim.chain import Chain
-from schedsim.graph import Graph
-from schedsim.plans import Plan, best_of
-from schedsim.schedule import Schedule
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.plan import Plan, best_of
+from schedsim.simulation.schedule import Schedule
 
 
 def store_all(workload: Chain | Graph, budget_bytes: int) -> Plan:

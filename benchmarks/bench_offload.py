@@ -25,8 +25,8 @@ from typing import Any
 import schedsim
 from schedsim import Chain, Schedule, simulate
 from schedsim.api import try_plan
-from schedsim.offloading import Offloading, replay
-from schedsim.transfers import Link
+from schedsim.plans.links import Link
+from schedsim.plans.offloading import Offloading, replay
 from schedsim.workloads import WorkloadOptions, build_workload
 
 MODELS: tuple[dict[str, Any], ...] = (

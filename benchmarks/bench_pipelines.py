@@ -13,12 +13,12 @@ import time
 from schedsim.algorithms.pipelines.fixed_recomputation import fixed_recomputation
 from schedsim.algorithms.pipelines.plan_pipeline import plan_pipeline
 
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
 from schedsim.pipelines import RECOMPUTE, make_pipeline
 from schedsim.pipelines.formula import layer_state_bytes
 from schedsim.pipelines.orders import make_order
 from schedsim.pipelines.sequence import timed_schedule
-from schedsim.simulator import simulate
+from schedsim.simulation.simulator import simulate
 from schedsim.workloads import WorkloadOptions, build_workload
 
 # Name, options, devices, micro-batches, budget in GB a device.

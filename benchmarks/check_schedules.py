@@ -7,8 +7,8 @@ Run it before a change that must not change a plan, and again after it:
 
 FOLDER holds workload files (``schedsim.chain/1``, ``schedsim.graph/1``) at any depth. Planners that
 end by themselves are run as they are, the local search with a fixed number of moves on one thread.
-A row is a workload, a budget and a planner; it holds the status, the peak, the time of the step, the
-least budget and a hash of the schedule. The exit code is 1 where a row differs.
+A row is a workload, a budget and a planner; it holds the status, the peak, the time of the step,
+the least budget and a hash of the schedule. The exit code is 1 where a row differs.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from math import ceil, exp, log
 
 from schedsim import Chain, Graph, Plan, Schedule, simulate
 from schedsim.api import try_plan
-from schedsim.simulator import Simulation
+from schedsim.simulation.simulator import Simulation
 
 
 def unit_chain(num_stages: int, *, backward_s: float = 2.0, saved_bytes: int = 1) -> Chain:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from ._checkout import find_beside
 from ._pareto import pareto
 from .allocators import Allocation, allocate
+from .analysis.explanation import Explanation, explain
 from .api import compare, plan
-from .chain import Chain, Stage
+from .dataflow.chain import Chain, Stage
+from .dataflow.graph import Graph, Op
 from .errors import (
     DeadlockError,
     InfeasibleBudgetError,
@@ -28,13 +30,11 @@ from .errors import (
     SchedsimError,
     UnsupportedError,
 )
-from .explanation import Explanation, explain
-from .files import load, save
-from .graph import Graph, Op
-from .maximize import maximize
-from .plans import Plan
-from .schedule import Schedule
-from .simulator import Simulation, simulate
+from .files.document import load, save
+from .plans.maximize import maximize
+from .plans.plan import Plan
+from .simulation.schedule import Schedule
+from .simulation.simulator import Simulation, simulate
 
 if TYPE_CHECKING:
     # mypy checks each package from its own place; these come from one that needs torch.

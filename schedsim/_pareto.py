@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from .api import try_plan
-from .chain import Chain
-from .curves import ParetoCurve, ParetoPoint
+from .dataflow.chain import Chain
+from .dataflow.graph import Graph
 from .errors import SchedsimError
-from .graph import Graph
-from .plans import ANY_SCHEDULE
+from .plans.curves import ParetoCurve, ParetoPoint
+from .plans.plan import ANY_SCHEDULE
 
 _NO_LIMIT = 2**53 - 1
 _NUM_SAMPLES = 32

@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .chain import Chain
+from .dataflow.chain import Chain
+from .dataflow.graph import Graph
 from .errors import (
     InfeasibleBudgetError,
     MissingDependencyError,
@@ -15,8 +16,7 @@ from .errors import (
     SchedsimError,
     UnsupportedError,
 )
-from .graph import Graph
-from .plans import Plan
+from .plans.plan import Plan
 from .units import format_bytes, parse_bytes
 
 
@@ -46,8 +46,8 @@ def plan(
         Of `schedsim.allocate`.
     **options
         Passed to the planner. With ``link="pcie4"`` (``"pcie5"``, ``"nvlink-c2c"``, ``"25GB/s"``, a
-        `schedsim.transfers.Link`, or a pair of these), ``auto`` offloads to host memory too, to at
-        most ``host_bytes`` of it, with ``host_latency_s`` for every copy.
+        `schedsim.plans.links.Link`, or a pair of these), ``auto`` offloads to host memory too, to
+        at most ``host_bytes`` of it, with ``host_latency_s`` for every copy.
 
     Returns
     -------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .plans import Plan
+    from .plans.plan import Plan
 
 
 class SchedsimError(Exception):

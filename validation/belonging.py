@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 
 from schedsim.errors import InvalidScheduleError, SchedsimError
-from schedsim.files import workload_hash
-from schedsim.offloading import Offloading
-from schedsim.plans import Plan
+from schedsim.files.document import workload_hash
+from schedsim.plans.offloading import Offloading
+from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
 from .step_planning import CapturedStep, Settings, capture_step, offloading_of, simulated

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from schedsim.chain import Chain
-from schedsim.files import workload_hash
-from schedsim.graph import Graph
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
+from schedsim.files.document import workload_hash
 
 from .costs.cache import ProfileCache
 from .environment import environment

@@ -24,11 +24,11 @@ from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
 
 from schedsim import pareto
 from schedsim.api import comparable, try_plan
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError
-from schedsim.graph import Graph
-from schedsim.schedule import Schedule
-from schedsim.simulator import Simulation, simulate
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import Simulation, simulate
 
 from .block_level.replay import untouched
 from .campaign_page import write_page

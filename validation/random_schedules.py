@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from schedsim.chain import Chain
-from schedsim.graph import Graph
-from schedsim.schedule import Schedule
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
+from schedsim.simulation.schedule import Schedule
 
 
 def random_schedule(

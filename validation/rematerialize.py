@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from schedsim.errors import SchedsimError, UnsupportedError
-from schedsim.files import load
-from schedsim.offloading import refuse_levels
-from schedsim.plans import Plan
+from schedsim.files.document import load
+from schedsim.plans.offloading import refuse_levels
+from schedsim.plans.plan import Plan
 
 from .belonging import captured_for
 from .environment import check_device

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from schedsim.errors import SchedsimError, UnsupportedError
-from schedsim.plans import Plan
+from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes, format_seconds
 
 from .block_level.module import plain_loss

@@ -13,14 +13,14 @@ from schedsim.algorithms import get_planner
 from torch import Tensor, nn
 
 from schedsim.api import try_plan
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
-from schedsim.files import workload_hash
-from schedsim.graph import Graph
-from schedsim.plans import Plan
-from schedsim.schedule import Schedule
-from schedsim.simulation import Simulation
-from schedsim.simulator import simulate
+from schedsim.files.document import workload_hash
+from schedsim.plans.plan import Plan
+from schedsim.simulation.result import Simulation
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 from schedsim.units import format_bytes
 
 from .block_level import capture_chain
@@ -458,7 +458,7 @@ def offloading_of(plan: Plan) -> Any:
         return None
     if plan.options.get("link") is None:
         return None
-    return import_module("schedsim.offloading").Offloading.from_options(plan.options)
+    return import_module("schedsim.plans.offloading").Offloading.from_options(plan.options)
 
 
 def simulated(workload: Chain | Graph, plan: Plan) -> Simulation:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from schedsim.schedule import Schedule
+from schedsim.simulation.schedule import Schedule
 
 from .block_level import CapturedChain
 from .block_level.module import ScheduledModule, loss_of, split_inputs

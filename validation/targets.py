@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import MissingDependencyError, SchedsimError
-from schedsim.files import workload_hash
-from schedsim.graph import Graph
+from schedsim.files.document import workload_hash
 
 from .block_level import CapturedChain, capture_chain
 from .block_level.module import loss_of

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from schedsim.offloading import Offloading
-from schedsim.queues import HOST
-from schedsim.schedule import Schedule
-from schedsim.simulator import Simulation, simulate
+from schedsim.dataflow.queues import HOST
+from schedsim.plans.offloading import Offloading
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import Simulation, simulate
 
 from .block_level import CapturedChain
 from .block_level.replay import untouched

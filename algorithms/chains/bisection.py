@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from schedsim.chain import Chain
-from schedsim.plans import Plan, best_of
-from schedsim.schedule import Schedule
+from schedsim.dataflow.chain import Chain
+from schedsim.plans.plan import Plan, best_of
+from schedsim.simulation.schedule import Schedule
 
 
 def bisection(chain: Chain, budget_bytes: int, *, depth: int | None = None) -> Plan:

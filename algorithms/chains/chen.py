@@ -6,8 +6,8 @@ import math
 import time
 from typing import Literal
 
-from schedsim.chain import Chain
-from schedsim.plans import Plan, best_of
+from schedsim.dataflow.chain import Chain
+from schedsim.plans.plan import Plan, best_of
 
 from .segments import equal_starts, segment_schedule
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.chain import Chain
-from schedsim.plans import PERSISTENT, Plan
-from schedsim.variants import check_allowed
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.variants import check_allowed
+from schedsim.plans.plan import PERSISTENT, Plan
 
 from .persistent import Problem, exact_plan, infeasible_plan
 
@@ -95,7 +95,7 @@ def frontier(
     max_points, max_work
         Limits on break points kept and points merged.
     allow
-        Kinds of variants that may be chosen, of `schedsim.variants.VARIANT_KINDS`.
+        Kinds of variants that may be chosen, of `schedsim.dataflow.variants.VARIANT_KINDS`.
 
     Raises
     ------

@@ -11,11 +11,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
 from schedsim.errors import DeadlockError, PlannerLimitError, SchedsimError
-from schedsim.levels import MemoryLevel, MemoryLevels, as_levels
-from schedsim.plans import Plan, make_plan
-from schedsim.schedule import Schedule
+from schedsim.plans.levels import MemoryLevel, MemoryLevels, as_levels
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.simulation.schedule import Schedule
 
 from .revolve import _few_slots, _most_that_fit
 

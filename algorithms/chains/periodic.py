@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Iterator
 
-from schedsim.chain import Chain
-from schedsim.plans import Plan, best_of
-from schedsim.schedule import Schedule
+from schedsim.dataflow.chain import Chain
+from schedsim.plans.plan import Plan, best_of
+from schedsim.simulation.schedule import Schedule
 
 from .segments import equal_starts, segment_schedule
 

@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.chain import Chain, Stage
+from schedsim.dataflow.chain import Chain, Stage
+from schedsim.dataflow.variants import ChosenVariant, resolve, stage_options, with_variant
 from schedsim.errors import PlannerLimitError
-from schedsim.plans import PERSISTENT, Plan, make_plan
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
-from schedsim.variants import ChosenVariant, resolve, stage_options, with_variant
+from schedsim.plans.plan import PERSISTENT, Plan, make_plan
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ._recurrence import find_classes
 from ._recurrence import least_memory as _least_memory

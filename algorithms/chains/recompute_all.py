@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from schedsim.chain import Chain
-from schedsim.plans import Plan, best_of
+from schedsim.dataflow.chain import Chain
+from schedsim.plans.plan import Plan, best_of
 
 from .segments import segment_schedule
 

@@ -10,10 +10,10 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.chain import Chain
-from schedsim.plans import Plan, make_plan
-from schedsim.schedule import Schedule
-from schedsim.simulator import Simulation, simulate
+from schedsim.dataflow.chain import Chain
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import Simulation, simulate
 
 
 def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) -> Plan:

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from schedsim.chain import Chain
-from schedsim.plans import Plan, make_plan
-from schedsim.schedule import Schedule
-from schedsim.variants import ChosenVariant, check_allowed
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.variants import ChosenVariant, check_allowed
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.simulation.schedule import Schedule
 
 from .persistent import Problem, exact_plan, infeasible_plan
 
@@ -46,7 +46,7 @@ def rotor(
     time_limit_s
         No doubling is begun that would pass it; the first solution is always finished.
     allow
-        Kinds of variants that may be chosen, of `schedsim.variants.VARIANT_KINDS`.
+        Kinds of variants that may be chosen, of `schedsim.dataflow.variants.VARIANT_KINDS`.
 
     Notes
     -----

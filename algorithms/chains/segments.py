@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from schedsim.chain import Chain
-from schedsim.schedule import Schedule
+from schedsim.dataflow.chain import Chain
+from schedsim.simulation.schedule import Schedule
 
 
 def segment_schedule(chain: Chain, starts: Sequence[int]) -> Schedule:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.schedule import Schedule
-from schedsim.simulator import Simulation, simulate
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import Simulation, simulate
 
 from ..chains._recurrence import find_classes
 from ._block_options import BlockClass, block_classes

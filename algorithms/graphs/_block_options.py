@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.graph import Graph, Op
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.dataflow.graph import Graph, Op
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ._blocks import REST, Block, BlockLine
 from ._seeds import dtr_seeds

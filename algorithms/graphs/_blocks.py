@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim._arrays import GraphArrays
+from schedsim.dataflow.arrays import GraphArrays
+from schedsim.dataflow.graph import PHASES, Graph, Op
 from schedsim.errors import UnsupportedError
-from schedsim.graph import PHASES, Graph, Op
 
 from ._forward_part import forward_part
 

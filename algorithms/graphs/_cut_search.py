@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.graph import Graph
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.dataflow.graph import Graph
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ._cut_model import cut_programme
 from ._cuts import Bools, Cut, CutTable, Order, cut_bound, fixed_order_bounds

@@ -19,8 +19,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from schedsim.footprint import least_own_bytes, own_bytes
-from schedsim.graph import Graph
+from schedsim.dataflow.footprint import least_own_bytes, own_bytes
+from schedsim.dataflow.graph import Graph
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

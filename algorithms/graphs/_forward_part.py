@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from schedsim._arrays import GraphArrays
+from schedsim.dataflow.arrays import GraphArrays
 
 
 @dataclass(frozen=True)

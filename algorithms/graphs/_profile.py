@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from schedsim._arrays import GraphArrays
+from schedsim.dataflow.arrays import GraphArrays
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import MissingDependencyError
-from schedsim.graph import Graph
 
 from ._cuts import Order
 

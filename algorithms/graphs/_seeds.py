@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError
-from schedsim.graph import Graph
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ._forward_part import forward_part
 from .chen_articulation import segment_runs

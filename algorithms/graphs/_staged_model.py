@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.graph import Graph
+from schedsim.dataflow.graph import Graph
 
 from ._programme import Floats, Ints, Programme
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from schedsim.dataflow.footprint import own_bytes
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError
-from schedsim.footprint import own_bytes
-from schedsim.graph import Graph
-from schedsim.plans import ANY_SCHEDULE
-from schedsim.schedule import Schedule
+from schedsim.plans.plan import ANY_SCHEDULE
+from schedsim.simulation.schedule import Schedule
 
 from ._cut_search import CutSearch
 from ._cuts import ORDERS, Order

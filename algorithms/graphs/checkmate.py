@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError, UnsupportedError
-from schedsim.graph import Graph
-from schedsim.plans import OPTIMALITY_TOLERANCE, Plan, make_plan
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ._cut_search import CutSearch
 from ._programme import Answer, Floats, Programme

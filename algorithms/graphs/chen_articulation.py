@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.graph import Graph
-from schedsim.plans import Plan, best_of
-from schedsim.schedule import Schedule
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.plan import Plan, best_of
+from schedsim.simulation.schedule import Schedule
 
 from ._forward_part import ForwardPart, forward_part
 

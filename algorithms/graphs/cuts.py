@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 
-from schedsim.graph import Graph
-from schedsim.plans import Plan, make_plan
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ._cut_search import CutSearch
 from ._cuts import Order

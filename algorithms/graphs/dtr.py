@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim._arrays import GraphArrays
-from schedsim.graph import Graph
-from schedsim.plans import Plan, best_of
-from schedsim.schedule import Schedule
+from schedsim.dataflow.arrays import GraphArrays
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.plan import Plan, best_of
+from schedsim.simulation.schedule import Schedule
 
 if TYPE_CHECKING:
     from ._dtr_memory import Dataflow

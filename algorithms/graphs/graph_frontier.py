@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from schedsim.curves import BoundPoint, ParetoCurve, ParetoPoint
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError, UnsupportedError
-from schedsim.graph import Graph
-from schedsim.plans import OPTIMALITY_TOLERANCE
-from schedsim.schedule import Schedule
-from schedsim.simulator import Simulation, simulate
+from schedsim.plans.curves import BoundPoint, ParetoCurve, ParetoPoint
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import Simulation, simulate
 
 from ._block_line import SolvedLine
 from ._cuts import Order

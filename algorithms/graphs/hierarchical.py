@@ -9,11 +9,11 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any
 
-from schedsim.files import workload_hash
-from schedsim.graph import Graph
-from schedsim.plans import Plan, make_plan
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.dataflow.graph import Graph
+from schedsim.files.document import workload_hash
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ._block_line import SolvedLine
 from ._blocks import find_blocks

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from schedsim.dataflow.graph import Graph, Op
 from schedsim.errors import SchedsimError
-from schedsim.graph import Graph, Op
-from schedsim.plans import Plan, make_plan
-from schedsim.schedule import Schedule
-from schedsim.simulator import Simulation, simulate
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import Simulation, simulate
 
 from ._cut_search import CutSearch
 from ._cuts import Order

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.graph import Graph
-from schedsim.plans import Plan, best_of
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.plan import Plan, best_of
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ._forward_part import ForwardPart, forward_part
 from ._minimum_cut import cheapest_saved

@@ -6,9 +6,9 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from schedsim.graph import Graph
-from schedsim.plans import ANY_SCHEDULE, Plan, make_plan
-from schedsim.variants import ChosenVariant, GraphVariant, graph_options, resolve
+from schedsim.dataflow.graph import Graph
+from schedsim.dataflow.variants import ChosenVariant, GraphVariant, graph_options, resolve
+from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan
 
 from .local_search import local_search
 

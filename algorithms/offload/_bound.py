@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedsim.graph import Graph
+from schedsim.dataflow.graph import Graph
 
 from ..graphs._cuts import CutTable
 from ..graphs._programme import Programme
@@ -83,8 +83,8 @@ def copy_bound(
 
 def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:
     """The loss and the ops around the store-all peak, spread; in the graph's order."""
-    from schedsim.schedule import Schedule
-    from schedsim.simulator import simulate
+    from schedsim.simulation.schedule import Schedule
+    from schedsim.simulation.simulator import simulate
 
     memory = simulate(graph, Schedule.store_all(graph)).memory_bytes
     order = np.argsort(-memory, kind="stable")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedsim.graph import Graph
+from schedsim.dataflow.graph import Graph
 
 from ..graphs._programme import Floats, Ints, Programme
 from ..graphs._staged_model import add_stage, chains_of, sizes_of, stages_of

@@ -13,10 +13,10 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.graph import Graph
-from schedsim.offloading import Offloading
-from schedsim.op import Op
-from schedsim.schedule import Schedule
+from schedsim.dataflow.graph import Graph
+from schedsim.dataflow.op import Op
+from schedsim.plans.offloading import Offloading
+from schedsim.simulation.schedule import Schedule
 
 from ._anneal import LENGTH, MAKESPAN, MOVES, Scratch, anneal, make_scratch, seed_numba
 from ._edits import SPARE, repair, tidy

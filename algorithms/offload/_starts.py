@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from schedsim.chain import Chain
-from schedsim.graph import Graph
-from schedsim.plans import Plan
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.plan import Plan
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ..chains.bisection import bisection
 from ..chains.chen import chen_greedy

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from schedsim.graph import Graph
-from schedsim.offloading import Offloading
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.offloading import Offloading
 
 from ._timeline import Step
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import DeadlockError, SchedsimError
-from schedsim.graph import Graph
-from schedsim.offloading import LinkLike, Offloading
-from schedsim.plans import ANY_SCHEDULE, Plan, make_plan, with_candidates
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.plans.offloading import LinkLike, Offloading
+from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan, with_candidates
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ..store_all import store_all
 from ._bound import CopyBound, copy_bound
@@ -66,8 +66,8 @@ def offload(
     Parameters
     ----------
     link
-        A `schedsim.transfers.Link`, a text (``"pcie4"``, ``"25GB/s"``), or a pair of these: to the
-        host, and back.
+        A `schedsim.plans.links.Link`, a text (``"pcie4"``, ``"25GB/s"``), or a pair of these: to
+        the host, and back.
     host_bytes
         Pinned host memory allowed; no limit by default.
     host_latency_s
@@ -106,7 +106,7 @@ def offload(
     >>> from schedsim import Chain
     >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
     ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
-    >>> from schedsim.transfers import Link
+    >>> from schedsim.plans.links import Link
     >>> plan = offload(chain, 5, link=Link(1), time_limit_s=1)
     >>> plan.makespan_s, plan.status  # 13 without copies
     (8.0, 'optimal')

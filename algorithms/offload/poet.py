@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError
-from schedsim.graph import Graph
-from schedsim.offloading import LinkLike, Offloading
-from schedsim.plans import ANY_SCHEDULE, OPTIMALITY_TOLERANCE, Plan, make_plan
-from schedsim.schedule import Schedule
+from schedsim.plans.offloading import LinkLike, Offloading
+from schedsim.plans.plan import ANY_SCHEDULE, OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.simulation.schedule import Schedule
 
 from ..graphs._scaling import byte_units
 from ..graphs._staged_model import num_variables
@@ -86,7 +86,7 @@ def poet(
     Examples
     --------
     >>> from schedsim import Chain
-    >>> from schedsim.transfers import Link
+    >>> from schedsim.plans.links import Link
     >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
     ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
     >>> poet(chain.graph, 5, link=Link(1)).makespan_s  # 11 without paging

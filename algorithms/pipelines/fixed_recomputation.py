@@ -8,7 +8,7 @@ from typing import Any
 from schedsim.errors import SchedsimError
 from schedsim.pipelines import RECOMPUTE, Pipeline, PipelineRun, make_order, run_pipeline
 from schedsim.pipelines.plan_file import SavedPipelinePlan
-from schedsim.plans import OPTIMALITY_TOLERANCE, Status, installed_versions
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions
 
 from .bounds import ANY_SCHEDULE, work_bound
 from .plan_pipeline import PipelinePlan

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from schedsim.errors import UnsupportedError
 from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, make_order
 from schedsim.pipelines.plan_file import PIPELINE_PLAN_SCHEMA
-from schedsim.plans import OPTIMALITY_TOLERANCE, Status, installed_versions
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions
 from schedsim.units import format_bytes, format_seconds
 
 from ._selection import OrderFacts, Selection

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.chain import Chain, Stage
+from schedsim.dataflow.chain import Chain, Stage
 from schedsim.pipelines import StagePlan
 
 from ..chains.persistent import Problem, Table

@@ -14,7 +14,7 @@ from schedsim.algorithms.chains.hrevolve import HRevolve
 from schedsim.algorithms.chains.revolve import num_forwards
 
 from schedsim.api import try_plan
-from schedsim.transfers import Link
+from schedsim.plans.links import Link
 
 SOURCE = Source(
     title="Herrmann & Pallez 2020, H-Revolve",

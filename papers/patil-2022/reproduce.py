@@ -15,7 +15,7 @@ from _claims import Claim, Instances, Source, main
 
 from schedsim import Chain, Graph, Op, Plan
 from schedsim.api import try_plan
-from schedsim.transfers import Link
+from schedsim.plans.links import Link
 
 SOURCE = Source(
     title="Patil et al. 2022, POET",

@@ -13,7 +13,7 @@ from _claims import Claim, Instances, Source, main
 from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
 
 from schedsim import Chain, simulate
-from schedsim.simulator import Simulation
+from schedsim.simulation.simulator import Simulation
 
 SOURCE = Source(
     title="Salimans & Bulatov 2018, gradient-checkpointing",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..dataflow.queues import DEVICE
 from ..errors import SchedsimError
-from ..queues import DEVICE
 from .allocation import Allocation, summarize
 from .caching import CachingOptions
 from .requests import Requests, requests_of
 
 if TYPE_CHECKING:
-    from ..simulation import Simulation
+    from ..simulation.result import Simulation
 
 __all__ = ["ALLOCATORS", "EXACT", "Allocation", "CachingOptions", "Requests", "allocate", "play"]
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..offloading import replay
-from ..plans import OPTIMALITY_TOLERANCE, Plan
-from ..variants import resolve
+from ..dataflow.variants import resolve
+from ..plans.offloading import replay
+from ..plans.plan import OPTIMALITY_TOLERANCE, Plan
 from . import allocate, check_allocator
 
 if TYPE_CHECKING:
-    from ..chain import Chain
-    from ..graph import Graph
+    from ..dataflow.chain import Chain
+    from ..dataflow.graph import Graph
 
 NUM_STEPS = 2
 """Steps that are measured: the second runs on what the first has left in the cache."""

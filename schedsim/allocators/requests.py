@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataflow.queues import DEVICE
 from ..errors import SchedsimError
-from ..queues import DEVICE
 
 if TYPE_CHECKING:
-    from ..simulation import Simulation
+    from ..simulation.result import Simulation
 
 # What comes first of all that happens with one event of the simulation.
 _FREE_RESULT, _ASK_INPUT, _FREE_WORKSPACE, _FREE_TENSOR, _ASK_TENSOR, _ASK_WORKSPACE = range(6)

@@ -10,10 +10,10 @@ import click
 from ..allocators import ALLOCATORS, EXACT, Allocation, CachingOptions, allocate
 from ..allocators.allocation import times
 from ..allocators.planning import NUM_STEPS
+from ..dataflow.queues import queue_of
 from ..errors import SchedsimError
-from ..plans import Plan
-from ..queues import queue_of
-from ..simulator import Simulation
+from ..plans.plan import Plan
+from ..simulation.simulator import Simulation
 from ..units import format_bytes
 
 

@@ -14,10 +14,10 @@ from ..errors import (
     SchedsimError,
     UnsupportedError,
 )
-from ..files import workload_hash, write_atomically
-from ..plans import Plan
-from ..schedule import Schedule
-from ..simulator import simulate
+from ..files.document import workload_hash, write_atomically
+from ..plans.plan import Plan
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from . import complete
 from .app import NO, YES

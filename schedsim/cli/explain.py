@@ -6,9 +6,9 @@ import json
 
 import click
 
-from ..explanation import Change, Explanation, explain
-from ..files import write_atomically
-from ..offloading import refuse_copies
+from ..analysis.explanation import Change, Explanation, explain
+from ..files.document import write_atomically
+from ..plans.offloading import refuse_copies
 from ..units import (
     format_bytes,
     format_bytes_change,

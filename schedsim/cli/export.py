@@ -6,8 +6,8 @@ import click
 
 from ..errors import SchedsimError
 from ..export import TARGETS, Exported, export
-from ..files import write_atomically
-from ..offloading import refuse_copies
+from ..files.document import write_atomically
+from ..plans.offloading import refuse_copies
 from ..units import format_bytes, format_seconds
 from .app import NO, YES
 from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options

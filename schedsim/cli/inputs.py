@@ -25,10 +25,10 @@ from . import complete
 from .complete import OF_OPTIONS
 
 if TYPE_CHECKING:
-    from ..chain import Chain
-    from ..graph import Graph
-    from ..plans import Plan
-    from ..schedule import Schedule
+    from ..dataflow.chain import Chain
+    from ..dataflow.graph import Graph
+    from ..plans.plan import Plan
+    from ..simulation.schedule import Schedule
     from ..workloads import WorkloadOptions
 
 
@@ -185,8 +185,8 @@ class Source:
 
         `movable`: for a plan with a link, as of a plan among the files that has one.
         """
-        from ..plans import Plan
-        from ..variants import resolve
+        from ..dataflow.variants import resolve
+        from ..plans.plan import Plan
 
         workload: Chain | Graph | None = None
         found: Plan | None = None
@@ -307,8 +307,8 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
     Of a `measured` workload the sizes alone must be the same, as times never are: the plan's
     schedule must have the plan's peak.
     """
-    from ..files import workload_hash
-    from ..offloading import replay
+    from ..files.document import workload_hash
+    from ..plans.offloading import replay
 
     if plan.workload.content_hash == workload_hash(workload):
         return
@@ -335,7 +335,7 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
 
 
 def _load(name: str) -> Chain | Graph | Plan:
-    from ..files import load
+    from ..files.document import load
 
     if is_target(name):
         raise SchedsimError(f"{name} is a second workload", hint="give one at a time")
@@ -343,7 +343,7 @@ def _load(name: str) -> Chain | Graph | Plan:
 
 
 def _describe(item: Chain | Graph, name: str) -> str:
-    from ..chain import Chain
+    from ..dataflow.chain import Chain
 
     size = f"{item.num_stages} stages" if isinstance(item, Chain) else f"{item.num_ops} ops"
     return f"{item.kind} {item.name} from {name}, {size}"
@@ -374,7 +374,7 @@ def schedule_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def given_schedule(loaded: Loaded, schedule_file: str) -> Schedule:
     """The schedule that the op names in a file, or on stdin, say."""
-    from ..schedule import Schedule
+    from ..simulation.schedule import Schedule
 
     if loaded.plan is not None:
         raise SchedsimError("both a plan and --schedule are given", hint="give one of the two")

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..chain import Chain
+from ..dataflow.chain import Chain
 from ..errors import SchedsimError
-from ..levels import MemoryLevel, MemoryLevels
-from ..plans import Plan
-from ..simulator import Simulation
+from ..plans.levels import MemoryLevel, MemoryLevels
+from ..plans.plan import Plan
+from ..simulation.simulator import Simulation
 from ..units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from ..graph import Graph
+    from ..dataflow.graph import Graph
 
 _FLAG = "--memory-level"
 

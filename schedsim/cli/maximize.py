@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InfeasibleBudgetError, SchedsimError
-from ..files import save
-from ..maximize import MAX_SIZE, Maximum, Sized, maximize
+from ..files.document import save
+from ..plans.maximize import MAX_SIZE, Maximum, Sized, maximize
 from ..units import format_bytes, format_seconds
 from .app import NO, YES
 from .inputs import Source, is_target, size_text
 from .show import percent, print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:
-    from ..chain import Chain
-    from ..graph import Graph
+    from ..dataflow.chain import Chain
+    from ..dataflow.graph import Graph
 
 _UNITS = {"batch": "samples", "seq": "tokens", "layers": "layers of samples"}
 # A model is captured and measured at each size, which takes seconds.

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from ..errors import SchedsimError
-from ..offloading import Offloading
-from ..simulator import Simulation
+from ..plans.offloading import Offloading
+from ..simulation.simulator import Simulation
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .inputs import SizeType, size_text
 

@@ -55,7 +55,7 @@ def command(
     if output is not None:
         import json
 
-        from ..files import write_atomically
+        from ..files.document import write_atomically
 
         write_atomically(output, json.dumps(found.to_dict(), indent=1) + "\n")
     for line in lines:

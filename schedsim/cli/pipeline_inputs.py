@@ -17,7 +17,7 @@ from .inputs import Source, budget_option, size_text, workload_options
 
 if TYPE_CHECKING:
     from ..algorithms.pipelines.plan_pipeline import PipelinePlan
-    from ..chain import Chain
+    from ..dataflow.chain import Chain
     from ..pipelines import Pipeline
 
 WAYS = ("auto", "none", "layers", "stage")
@@ -107,8 +107,8 @@ def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, tuple[str, ...]]:
     """The pipeline, and in words what was assumed."""
     from .. import pipelines
-    from ..chain import Chain
-    from ..transfers import parse_link
+    from ..dataflow.chain import Chain
+    from ..plans.links import parse_link
 
     for flag, value in (
         ("--stages", options.num_devices),
@@ -155,7 +155,7 @@ def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, t
 def _of_formula(source: Source, options: PipelineOptions, chain: Chain) -> dict[str, Any]:
     """State of each layer, collectives and split backwards, where a formula says them."""
     from ..pipelines import formula
-    from ..transfers import parse_link
+    from ..plans.links import parse_link
     from ..workloads.options import model_config
     from ..workloads.transformer import TransformerConfig
 

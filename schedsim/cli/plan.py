@@ -10,14 +10,14 @@ import click
 
 from ..allocators import EXACT
 from ..api import try_plan
+from ..dataflow.variants import VARIANT_KINDS, check_allowed, resolve
 from ..errors import PlannerLimitError, SchedsimError
-from ..files import save
-from ..offloading import Offloading, replay
-from ..plans import Plan
-from ..schedule import Schedule
-from ..simulator import Simulation, simulate
+from ..files.document import save
+from ..plans.offloading import Offloading, replay
+from ..plans.plan import Plan
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import Simulation, simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
-from ..variants import VARIANT_KINDS, check_allowed, resolve
 from . import complete
 from .allocators import (
     allocations,

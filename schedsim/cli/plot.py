@@ -9,12 +9,12 @@ import click
 
 from .._pareto import pareto
 from ..api import try_plan
-from ..chain import Chain
+from ..dataflow.chain import Chain
+from ..dataflow.graph import Graph
 from ..errors import SchedsimError, UnsupportedError
-from ..graph import Graph
-from ..offloading import replay, setting_of
-from ..schedule import Schedule
-from ..simulator import Simulation, simulate
+from ..plans.offloading import replay, setting_of
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import Simulation, simulate
 from . import complete
 from .allocators import allocator_options, check_allocator, of_plan
 from .app import INTERRUPTED, YES, SuggestingGroup, help_without_command
@@ -100,7 +100,7 @@ def timeline(
     _check_suffix(output)
     loaded, simulation, budget = _simulated(source, budget_bytes, schedule_file, capacities)
     if len(simulation.queue_names) == 1 and len(simulation.pool_names) == 1:
-        from ..plot import draw_timeline
+        from ..figures.plot import draw_timeline
 
         # A plan made for an allocator runs on a device of its budget; others may need more.
         limit = budget if of_plan(loaded.plan)[0] is not None else None
@@ -113,7 +113,7 @@ def timeline(
         )
         _write(figure, output)
     else:
-        from ..gantt import draw_pools
+        from ..figures.gantt import draw_pools
 
         limits = {"device": budget} if budget is not None else {}
         _write(draw_pools(simulation, capacities=limits | (capacities or {})), output)
@@ -139,7 +139,7 @@ def gantt(
     schedsim plot gantt copies.json --schedule runs.txt -o gantt.svg
     """
     _check_suffix(output)
-    from ..gantt import draw_gantt
+    from ..figures.gantt import draw_gantt
 
     _, simulation, budget = _simulated(source, budget_bytes, schedule_file, capacities)
     limits = {"device": budget} if budget is not None else {}
@@ -158,7 +158,7 @@ def schedule(source: Source, budget_bytes: int | None, output: str) -> int:
     schedsim plot schedule --layers 24 --mem 4GB -o schedule.png
     """
     _check_suffix(output)
-    from ..plot import draw_schedule
+    from ..figures.plot import draw_schedule
 
     loaded, simulation, _ = _simulated(source, budget_bytes)
     _write(draw_schedule(loaded.workload, simulation), output)
@@ -214,13 +214,13 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
     if Path(output).suffix == ".json":
         import json
 
-        from ..files import write_atomically
+        from ..files.document import write_atomically
 
         text = json.dumps(curves[0].to_dict(), indent=1, allow_nan=False)
         write_atomically(output, f"{text}\n".encode())
         click.echo(f"wrote {output}", err=True)
     else:
-        from ..plot import draw_pareto
+        from ..figures.plot import draw_pareto
 
         _write(draw_pareto(curves), output)
     return INTERRUPTED if curves[0].interrupted else YES
@@ -240,7 +240,7 @@ def sweep_(results_file: str, output: str) -> int:
 
 def _draw_results(results_file: str, output: str, *, best: bool) -> int:
     _check_suffix(output)
-    from ..plot_results import draw_best, draw_results
+    from ..figures.plot_results import draw_best, draw_results
     from ..sweeps import read_rows
 
     rows = [row for row in read_rows(results_file) if row["status"] != "error"]
@@ -263,7 +263,7 @@ def pipeline_(
     schedsim plot pipeline --layers 32 --stages 4 --micro-batches 8 --mem 40GB -o tight.svg
     """
     _check_suffix(output)
-    from ..plot_pipeline import draw_pipeline
+    from ..figures.plot_pipeline import draw_pipeline
 
     with working("planning the pipeline"):
         if options.replay is not None:
@@ -286,8 +286,8 @@ def validate_(report_file: str, output: str) -> int:
     schedsim plot validate report.json -o validation.svg
     """
     _check_suffix(output)
-    from .._reader import parse_json
-    from ..plot import draw_validation
+    from ..figures.plot import draw_validation
+    from ..files.reader import parse_json
 
     document = parse_json(Path(report_file).read_bytes())
     if not isinstance(document, dict) or document.get("schema") != "schedsim.validation/1":
@@ -334,7 +334,7 @@ def _write(figure: Any, output: str) -> None:
 
     import matplotlib
 
-    from ..files import write_atomically
+    from ..files.document import write_atomically
 
     buffer, kind = io.BytesIO(), Path(output).suffix[1:]
     # No dates and no random ids: the same command writes the same file.

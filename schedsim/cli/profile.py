@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from ..chain import Chain
+from ..dataflow.chain import Chain
+from ..dataflow.graph import Graph
 from ..errors import SchedsimError
-from ..files import save, to_dict
-from ..graph import Graph
-from ..schedule import Schedule
-from ..simulator import simulate
+from ..files.document import save, to_dict
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import YES
 from .inputs import is_target, json_option, need_torch, output_option

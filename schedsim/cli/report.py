@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import SchedsimError
-from ..files import write_atomically
+from ..files.document import write_atomically
 from .inputs import Source, output_option, schedule_of, workload_options
 from .show import working
 
@@ -22,7 +22,7 @@ def command(source: Source, output: str) -> int:
     schedsim plan --layers 24 --mem 8GB -o plan.json
     schedsim report --layers 24 plan.json -o report.html
     """
-    from ..report import report
+    from ..figures.report import report
 
     loaded = source.read(plan=True)
     if loaded.plan is None:

@@ -8,14 +8,14 @@ import click
 import numpy as np
 
 from ..allocators import Allocation
-from ..claims import mismatches
-from ..files import write_atomically
-from ..offloading import setting_of
-from ..schedule import Schedule
-from ..simulator import Simulation, simulate
-from ..trace import is_trace_name, write_trace
+from ..files.document import write_atomically
+from ..plans.claims import mismatches
+from ..plans.offloading import setting_of
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import Simulation, simulate
+from ..simulation.trace import is_trace_name, write_trace
+from ..simulation.waiting import critical_s, idle_s
 from ..units import format_bytes, format_bytes_short, format_seconds
-from ..waiting import critical_s, idle_s
 from .allocators import allocator_options, check_allocator, describe
 from .allocators import document as allocation_document
 from .app import NO, YES

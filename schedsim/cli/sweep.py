@@ -15,8 +15,8 @@ from .inputs import Source, is_target, json_option, no_options, output_option
 from .show import percent, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..chain import Chain
-    from ..graph import Graph
+    from ..dataflow.chain import Chain
+    from ..dataflow.graph import Graph
     from ..sweeps import Run
     from ..sweeps.experiment import Experiment, WorkloadSpec
 
@@ -152,8 +152,8 @@ def _workload(spec: WorkloadSpec, output: str, *, measure: bool) -> Chain | Grap
     if not (spec.target and is_target(spec.target)):
         return source.read().workload
     # Measured once: another measurement has other times, and so would be another workload.
-    from ..files import load, save
-    from ..plans import Plan
+    from ..files.document import load, save
+    from ..plans.plan import Plan
 
     kept = Path(f"{output}.workloads") / f"{_fingerprint(spec)}.json"
     if kept.exists():

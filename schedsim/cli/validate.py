@@ -9,10 +9,10 @@ import click
 
 from ..api import try_plan
 from ..errors import SchedsimError
-from ..files import load, write_atomically
-from ..offloading import Offloading, refuse_copies, refuse_levels
-from ..plans import Plan
-from ..schedule import Schedule
+from ..files.document import load, write_atomically
+from ..plans.offloading import Offloading, refuse_copies, refuse_levels
+from ..plans.plan import Plan
+from ..simulation.schedule import Schedule
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
 from .inputs import (

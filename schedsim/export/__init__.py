@@ -12,12 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..errors import SchedsimError, UnsupportedError
-from ..plans import Plan
+from ..plans.plan import Plan
 from .choice import Choice, Exported, nearest
 
 if TYPE_CHECKING:
-    from ..chain import Chain
-    from ..graph import Graph
+    from ..dataflow.chain import Chain
+    from ..dataflow.graph import Graph
 
 __all__ = ["TARGETS", "Choice", "Exported", "Target", "export", "nearest"]
 

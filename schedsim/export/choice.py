@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..plans import Plan
-from ..schedule import Schedule
-from ..simulator import Simulation, simulate
+from ..plans.plan import Plan
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import Simulation, simulate
 
 if TYPE_CHECKING:
-    from ..chain import Chain
-    from ..graph import Graph
+    from ..dataflow.chain import Chain
+    from ..dataflow.graph import Graph
 
 
 @dataclass(frozen=True)

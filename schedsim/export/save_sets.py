@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from ..dataflow.graph import Graph
 from ..errors import UnsupportedError
-from ..graph import Graph
-from ..plans import Plan
-from ..schedule import Schedule
+from ..plans.plan import Plan
+from ..simulation.schedule import Schedule
 from .choice import Choice
 
 _NAME = re.compile(r"(?:grad\.)?(?P<layer>.*?\d+)\.(?P<kind>[^#']+)'?(?:#\d+)?")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..chain import Chain
-from ..plans import Plan
-from ..schedule import Schedule
+from ..dataflow.chain import Chain
+from ..plans.plan import Plan
+from ..simulation.schedule import Schedule
 from .choice import Choice
 
 Segments = tuple[tuple[int, int], ...]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from ..chain import Chain
-from ..graph import Graph
-from ..plans import Plan
-from ..simulator import Simulation
+from ..dataflow.chain import Chain
+from ..dataflow.graph import Graph
+from ..plans.plan import Plan
+from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
 from .save_sets import find_layers, layer_choices, layer_flips
 from .segments import flips, segment_choices

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from ..chain import Chain
+from ..dataflow.chain import Chain
+from ..dataflow.graph import Graph
 from ..errors import UnsupportedError
-from ..graph import Graph
-from ..plans import Plan
-from ..simulator import Simulation
+from ..plans.plan import Plan
+from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
 from .save_sets import Layers, as_choice, find_layers
 from .segments import as_choice as as_segments

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..chain import Chain
-from ..plans import Plan
-from ..simulator import Simulation
+from ..dataflow.chain import Chain
+from ..plans.plan import Plan
+from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
 from .segments import as_choice, singles
 from .to_transformers import layers_of

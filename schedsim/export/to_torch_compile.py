@@ -6,9 +6,9 @@ recomputes by itself where that lowers traffic. A solver gives a save set, and n
 
 from __future__ import annotations
 
-from ..graph import Graph
-from ..plans import Plan
-from ..simulator import Simulation
+from ..dataflow.graph import Graph
+from ..plans.plan import Plan
+from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
 from .save_sets import kept_ops, on_demand_schedule
 from .to_torch_sac import aten_name

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..graph import Graph
-from ..plans import Plan
-from ..simulator import Simulation
+from ..dataflow.graph import Graph
+from ..plans.plan import Plan
+from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
 from .save_sets import find_layers, layer_choices, layer_flips
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..chain import Chain
+from ..dataflow.chain import Chain
 from ..errors import UnsupportedError
-from ..plans import Plan
-from ..simulator import Simulation
+from ..plans.plan import Plan
+from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
 from .segments import as_choice, flips, layer_range, repeated_stages, singles
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import SchedsimError
-from ..transfers import Link
+from ..plans.links import Link
 from ..workloads.devices import DTYPE_BYTES, Roofline, get_device
 from ..workloads.model_state import model_state_bytes
 from ..workloads.ops import ModelRecord, OpRecord, StageRecord

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..graph import Graph, Op
+from ..dataflow.graph import Graph, Op
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline

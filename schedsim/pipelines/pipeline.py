@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .._checks import check_bytes, check_seconds
-from ..chain import Chain
+from ..dataflow.chain import Chain
+from ..dataflow.graph import Graph
 from ..errors import InvalidWorkloadError
-from ..graph import Graph
 
 if TYPE_CHECKING:
-    from ..transfers import Link
+    from ..plans.links import Link
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._reader import parse_json
 from ..errors import InvalidWorkloadError
+from ..files.reader import parse_json
 from .stage_plans import StagePlan
 
 PIPELINE_PLAN_SCHEMA = "schedsim.pipeline-plan/1"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..simulator import Simulation, simulate
+from ..simulation.simulator import Simulation, simulate
 from ..units import format_bytes, format_seconds
 from .lower import pool_name, queue_name
 from .orders import Order

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataflow.queues import is_compute
 from ..errors import InvalidScheduleError
-from ..queues import is_compute
-from ..schedule import Schedule
+from ..simulation.schedule import Schedule
 from .lower import Template, make_template
 from .orders import Action, Order
 from .pipeline import Pipeline

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..api import try_plan
 from ..errors import MissingDependencyError, SchedsimError
-from ..simulator import simulate
+from ..simulation.simulator import simulate
 from .results import SCHEMA, ResultFile, encode, in_order, write_whole
 from .runs import CLOCK_SHARE, Run
 

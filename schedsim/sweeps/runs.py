@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..api import comparable, planner_takes
 from ..errors import SchedsimError
-from ..files import workload_hash
-from ..schedule import Schedule
-from ..simulator import simulate
+from ..files.document import workload_hash
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import simulate
 from .experiment import Experiment, PlannerSpec, parse_budget
 
 if TYPE_CHECKING:
-    from ..chain import Chain
-    from ..graph import Graph
+    from ..dataflow.chain import Chain
+    from ..dataflow.graph import Graph
 
 # Raised where planners change what they return for the same input.
 RESULTS_VERSION = 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..plans import ANY_SCHEDULE
+from ..plans.plan import ANY_SCHEDULE
 
 # Limits say when a search ends, and are the same all over an experiment as a rule.
 _LIMITS = ("time_limit_s", "max_moves", "num_threads")

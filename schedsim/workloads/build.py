@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ..chain import Chain
+from ..dataflow.chain import Chain
+from ..dataflow.graph import Graph
+from ..dataflow.variants import check_allowed
 from ..errors import SchedsimError
-from ..graph import Graph
 from ..units import format_bytes
-from ..variants import check_allowed
 from .devices import Roofline, get_device
 from .graph_variants import with_graph_variants
 from .model_state import STATE_RULES, model_state_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ..graph import Graph, Op
-from ..variants import GraphVariant
+from ..dataflow.graph import Graph, Op
+from ..dataflow.variants import GraphVariant
 from .devices import DTYPE_BYTES, Roofline
 from .ops import ModelRecord
 from .record_variants import (

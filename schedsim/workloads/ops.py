@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..chain import Chain, Stage
-from ..graph import Graph, Op
-from ..variants import StageVariant
+from ..dataflow.chain import Chain, Stage
+from ..dataflow.graph import Graph, Op
+from ..dataflow.variants import StageVariant
 from .devices import Roofline
 
 

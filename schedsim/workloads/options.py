@@ -34,7 +34,8 @@ class WorkloadOptions:
     synthetic, seed
         A synthetic chain of `layers` stages instead of a model.
     allow
-        Kinds of variants that the workload shall offer, of `schedsim.variants.VARIANT_KINDS`.
+        Kinds of variants that the workload shall offer, of
+        `schedsim.dataflow.variants.VARIANT_KINDS`.
     """
 
     preset: str | None = None

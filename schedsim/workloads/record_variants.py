@@ -37,7 +37,7 @@ class RecordVariant:
     forward, backward
         Ops to add: encoders after what they read, decoders before their first reader.
     instead, writes
-        As in `schedsim.variants.GraphVariant`.
+        As in `schedsim.dataflow.variants.GraphVariant`.
     """
 
     name: str

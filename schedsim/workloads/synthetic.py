@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..chain import Chain
+from ..dataflow.chain import Chain
 
 
 def uniform(num_stages: int, seed: int = 0) -> Chain:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from .._reader import Reader, parse_json
-from ..chain import Chain
+from ..dataflow.chain import Chain
+from ..dataflow.graph import Graph
 from ..errors import InvalidWorkloadError
-from ..graph import Graph
+from ..files.reader import Reader, parse_json
 
 TIMES_SCHEMA = "schedsim.times/1"
 

@@ -19,8 +19,8 @@ import schedsim
 from schedsim import Schedule, simulate
 from schedsim.api import try_plan
 from schedsim.errors import SchedsimError
-from schedsim.files import from_dict
-from schedsim.plans import ANY_SCHEDULE
+from schedsim.files.document import from_dict
+from schedsim.plans.plan import ANY_SCHEDULE
 
 # Those that offload have tests of their own.
 CHAIN_PLANNERS = [

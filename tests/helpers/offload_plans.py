@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedsim.algorithms.chains.persistent import Problem
 
 from schedsim import Chain, Schedule, simulate
-from schedsim.offloading import replay
+from schedsim.plans.offloading import replay
 
 
 def check(workload, plan, offloading) -> None:

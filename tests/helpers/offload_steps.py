@@ -6,8 +6,8 @@ import numpy as np
 from schedsim.algorithms.offload._step import make_step
 
 from schedsim import Graph, Schedule
-from schedsim.offloading import Offloading
-from schedsim.transfers import Link
+from schedsim.plans.links import Link
+from schedsim.plans.offloading import Offloading
 
 
 def random_offloading(rng: np.random.Generator, *, whole: bool = False) -> Offloading:

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import combinations
 
 from schedsim import Graph
-from schedsim.offloading import Offloading
+from schedsim.plans.offloading import Offloading
 
 
 def subsets(items: frozenset[int]) -> list[frozenset[int]]:

@@ -9,7 +9,7 @@ from chains import unit_chain
 from training_graphs import unit_training_chain
 
 import schedsim
-from schedsim.curves import find_knee
+from schedsim.plans.curves import find_knee
 
 
 def test_the_knee_of_a_hand_made_curve():

@@ -14,10 +14,10 @@ from queue_graphs import random_queue_graph, random_queue_schedule, single_queue
 from slow_engine import slow_course
 
 from schedsim import Chain, DeadlockError, Graph, Op, SchedsimError, Schedule, Stage, simulate
-from schedsim.engine import CAUSES
-from schedsim.simulator import CATEGORIES
-from schedsim.transfers import Link, with_copies
-from schedsim.waiting import critical_path, critical_s, idle_s
+from schedsim.plans.links import Link, with_copies
+from schedsim.simulation.engine import CAUSES
+from schedsim.simulation.simulator import CATEGORIES
+from schedsim.simulation.waiting import critical_path, critical_s, idle_s
 
 SEEDS = st.integers(0, 10**9)
 

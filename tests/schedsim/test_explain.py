@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import schedsim
 from schedsim import Chain, Graph, InvalidScheduleError, Op, Schedule, explain, simulate
+from schedsim.analysis.edits import ScheduleEditor
 from schedsim.cli.app import run
-from schedsim.edits import ScheduleEditor
 
 CHAIN = Chain.from_arrays(
     "four", 4, forward_s=[1] * 4, backward_s=[2] * 4, output_bytes=[4] * 4, saved_bytes=[20] * 4

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import schedsim
 from schedsim import Chain, Graph, InvalidWorkloadError, Stage
 from schedsim import _reader as reader
-from schedsim.files import MAX_FILE_BYTES, from_dict, to_dict, workload_hash
+from schedsim.files.document import MAX_FILE_BYTES, from_dict, to_dict, workload_hash
 
 CHAIN = to_dict(Chain("c", 4, (Stage("s0", 1, 2, 4, 10), Stage("s1", 1, 2, 4, 10))))
 GRAPH = {

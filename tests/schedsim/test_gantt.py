@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from queue_graphs import random_queue_graph, random_queue_schedule
 
 from schedsim import Chain, Graph, Op, Schedule, Stage, simulate
-from schedsim.gantt import draw_gantt, draw_pools
-from schedsim.transfers import Link, with_copies
+from schedsim.figures.gantt import draw_gantt, draw_pools
+from schedsim.plans.links import Link, with_copies
 
 
 def offloaded():

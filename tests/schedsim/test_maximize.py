@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import schedsim
 from schedsim.cli.app import run
 from schedsim.errors import InfeasibleBudgetError, SchedsimError
-from schedsim.maximize import contains
+from schedsim.plans.maximize import contains
 from schedsim.workloads import WorkloadOptions, build_workload
 
 

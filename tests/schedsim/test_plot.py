@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from training_graphs import unit_training_chain
 
 import schedsim
-from schedsim.plot import draw_pareto, draw_schedule, draw_timeline, schedule_grid
+from schedsim.figures.plot import draw_pareto, draw_schedule, draw_timeline, schedule_grid
 
 
 def test_the_timeline_adds_up_to_the_memory():

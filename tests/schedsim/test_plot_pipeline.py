@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from schedsim.figures.plot_pipeline import draw_pipeline, pipeline_boxes
 from schedsim.pipelines import (
     Collectives,
     layer_inputs,
@@ -14,8 +15,7 @@ from schedsim.pipelines import (
     run_pipeline,
     stage_input,
 )
-from schedsim.plot_pipeline import draw_pipeline, pipeline_boxes
-from schedsim.transfers import Link
+from schedsim.plans.links import Link
 from schedsim.workloads.synthetic import uniform
 
 

@@ -16,7 +16,7 @@ from schedsim.cli.app import run
 from schedsim.workloads import WorkloadOptions, build_workload
 
 pytest.importorskip("bokeh", reason="the extra report is not installed")
-from schedsim.report import report
+from schedsim.figures.report import report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 TOOLTIP = """() => [...document.querySelectorAll('.bk-Tooltip')].map(

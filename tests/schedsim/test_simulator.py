@@ -23,7 +23,7 @@ from schedsim import (
     load,
     simulate,
 )
-from schedsim.simulator import CATEGORIES
+from schedsim.simulation.simulator import CATEGORIES
 
 TWO = Chain("two", 4, (Stage("s0", 1, 2, 4, 10, 1, 3), Stage("s1", 1, 2, 4, 10, 1, 3)))
 

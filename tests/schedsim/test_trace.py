@@ -13,8 +13,8 @@ from queue_graphs import random_queue_graph, random_queue_schedule, single_queue
 from trace_rules import check_trace
 
 from schedsim import Chain, Schedule, Stage, simulate
-from schedsim.trace import is_trace_name, trace_document, write_trace
-from schedsim.transfers import Link, with_copies
+from schedsim.plans.links import Link, with_copies
+from schedsim.simulation.trace import is_trace_name, trace_document, write_trace
 
 
 def of_phase(document, phase):

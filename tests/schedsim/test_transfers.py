@@ -14,8 +14,8 @@ from schedsim import (
     Stage,
     simulate,
 )
-from schedsim.files import from_dict, to_dict, workload_hash
-from schedsim.transfers import LINKS, Link, parse_link, with_copies
+from schedsim.files.document import from_dict, to_dict, workload_hash
+from schedsim.plans.links import LINKS, Link, parse_link, with_copies
 from schedsim.units import UnitError
 
 LINK = Link(4.0)

@@ -16,8 +16,8 @@ from schedsim.algorithms.chains.rotor import rotor
 import schedsim
 from schedsim import Chain, Graph, InvalidWorkloadError, Op, SchedsimError, Schedule, simulate
 from schedsim.cli.app import run
-from schedsim.files import from_dict, to_dict, workload_hash
-from schedsim.variants import ChosenVariant, GraphVariant, StageVariant, resolve
+from schedsim.dataflow.variants import ChosenVariant, GraphVariant, StageVariant, resolve
+from schedsim.files.document import from_dict, to_dict, workload_hash
 from schedsim.workloads import WorkloadOptions, build_workload
 
 ALL = ("quantize", "precision", "approx", "share")

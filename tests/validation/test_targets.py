@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from schedsim.validation.targets import load_target, read_target  # noqa: E402
 
 from schedsim import SchedsimError  # noqa: E402
-from schedsim.files import workload_hash  # noqa: E402
+from schedsim.files.document import workload_hash  # noqa: E402
 
 MODEL = """
 import torch

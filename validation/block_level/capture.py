@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import UnsupportedError
-from schedsim.graph import Graph
-from schedsim.schedule import Schedule
+from schedsim.simulation.schedule import Schedule
 
 from ..capture.skeleton import count_extra_inputs
 from ..measure import get_meter, library_workspace_bytes
@@ -83,7 +83,7 @@ class CapturedChain:
         ----------
         graph
             `workload` with the copies to host memory that the schedule runs
-            (`schedsim.transfers.with_copies`).
+            (`schedsim.plans.links.with_copies`).
         capacities
             By pool, within which these were planned.
 

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from schedsim.chain import Chain, Stage
-from schedsim.graph import Graph, Op
+from schedsim.dataflow.chain import Chain, Stage
+from schedsim.dataflow.graph import Graph, Op
 
 from .bench import Measured
 from .parts import Part, is_line

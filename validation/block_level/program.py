@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from schedsim.chain import Chain
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import DEVICE, Graph
 from schedsim.errors import InvalidScheduleError
-from schedsim.graph import DEVICE, Graph
-from schedsim.schedule import Schedule
-from schedsim.simulation import Simulation
-from schedsim.simulator import simulate
+from schedsim.simulation.result import Simulation
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 _TENSOR = re.compile(r"([ard])(\d+)(?:\.(\d+|loss))?(@host)?")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from schedsim.chain import Chain
-from schedsim.graph import Graph
-from schedsim.schedule import Schedule
-from schedsim.simulator import simulate
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ..environment import device_memory_bytes
 from .bench import Measured

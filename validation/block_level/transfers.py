@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from schedsim.transfers import Link
+from schedsim.plans.links import Link
 
 
 class HostPool:

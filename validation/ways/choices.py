@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from schedsim.dataflow.queues import HOST
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
-from schedsim.plans import Plan
-from schedsim.queues import HOST
+from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes, format_bytes_short, format_seconds
 
 from .chunk import auto_chunks, read_chunks

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from schedsim.chain import Chain
-from schedsim.graph import Graph
-from schedsim.plans import Plan
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.plan import Plan
 
 from ..environment import device_name
 from ..step_planning import Settings, capture_step, resolved_budget, with_origin

@@ -12,8 +12,8 @@ from schedsim.algorithms.chains.revolve import num_forwards, revolve
 from slow_levels import least_time
 
 from schedsim import Chain, SchedsimError, load, save, simulate
-from schedsim.levels import MemoryLevel
-from schedsim.offloading import replay
+from schedsim.plans.levels import MemoryLevel
+from schedsim.plans.offloading import replay
 
 COSTS = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 5.0])
 

@@ -26,7 +26,7 @@ import schedsim
 from schedsim import Graph, Op, Schedule, load, simulate
 from schedsim.api import try_plan
 from schedsim.errors import MissingDependencyError, SchedsimError, UnsupportedError
-from schedsim.plans import ANY_SCHEDULE
+from schedsim.plans.plan import ANY_SCHEDULE
 
 ortools = pytest.importorskip("ortools", reason="moccasin needs the extra cp")
 

@@ -13,7 +13,7 @@ from schedsim.algorithms.graphs.local_search import local_search
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, SchedsimError, Schedule, simulate
-from schedsim.curves import ParetoCurve
+from schedsim.plans.curves import ParetoCurve
 
 
 def check_curve(curve: ParetoCurve, graph: Graph) -> None:

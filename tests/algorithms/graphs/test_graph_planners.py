@@ -33,7 +33,7 @@ from schedsim.algorithms.graphs.saved_bytes import saved_bytes
 from training_graphs import random_training_graph
 
 from schedsim import Graph, PlannerLimitError, Schedule, simulate
-from schedsim.plans import ANY_SCHEDULE, Plan
+from schedsim.plans.plan import ANY_SCHEDULE, Plan
 
 NEAR = 1 + 1e-9
 

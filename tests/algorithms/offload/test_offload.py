@@ -20,9 +20,9 @@ from slow_offload import least_time_s
 import schedsim
 from schedsim import Chain, Schedule, simulate
 from schedsim.errors import SchedsimError, UnsupportedError
-from schedsim.files import from_dict
-from schedsim.offloading import Offloading, replay
-from schedsim.transfers import Link
+from schedsim.files.document import from_dict
+from schedsim.plans.links import Link
+from schedsim.plans.offloading import Offloading, replay
 from schedsim.workloads import WorkloadOptions, build_workload
 
 

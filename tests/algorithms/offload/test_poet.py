@@ -17,8 +17,8 @@ from slow_offload import least_time_s
 
 from schedsim import Chain
 from schedsim.errors import PlannerLimitError
-from schedsim.offloading import replay
-from schedsim.transfers import Link
+from schedsim.plans.links import Link
+from schedsim.plans.offloading import replay
 from schedsim.workloads import WorkloadOptions, build_workload
 
 

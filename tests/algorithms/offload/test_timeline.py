@@ -12,7 +12,7 @@ from schedsim.algorithms.offload._timeline import evaluate, make_trace
 
 from schedsim import simulate
 from schedsim.errors import DeadlockError
-from schedsim.transfers import with_copies
+from schedsim.plans.links import with_copies
 
 
 @given(seed=st.integers(0, 10**12), num=st.integers(1, 12), is_chain=st.booleans())

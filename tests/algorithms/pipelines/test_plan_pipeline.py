@@ -21,7 +21,7 @@ import schedsim
 from schedsim import Chain
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.pipelines import Pipeline, StagePlan, make_order, make_pipeline, run_pipeline
-from schedsim.transfers import Link
+from schedsim.plans.links import Link
 from schedsim.workloads.synthetic import uniform
 
 

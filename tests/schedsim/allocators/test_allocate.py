@@ -14,7 +14,7 @@ import schedsim
 from schedsim import Chain, Graph, Op, SchedsimError, Schedule, allocate, simulate
 from schedsim.allocators import ALLOCATORS
 from schedsim.allocators.requests import requests_of
-from schedsim.offloading import replay
+from schedsim.plans.offloading import replay
 from schedsim.workloads import WorkloadOptions, build_workload
 
 MIB = 1 << 20

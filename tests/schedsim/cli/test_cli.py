@@ -14,7 +14,7 @@ from training_graphs import unit_training_chain
 import schedsim
 from schedsim.cli.app import COMMANDS, run
 from schedsim.cli.inputs import check_fields
-from schedsim.files import save
+from schedsim.files.document import save
 
 CHAIN = schedsim.Chain.from_arrays(
     "four", 4, forward_s=[1] * 4, backward_s=[2] * 4, output_bytes=[4] * 4, saved_bytes=[20] * 4

@@ -16,7 +16,7 @@ import pytest
 import schedsim
 from schedsim.cli.app import COMMANDS, run
 from schedsim.cli.inputs import size_text
-from schedsim.files import save
+from schedsim.files.document import save
 from schedsim.units import parse_bytes
 
 CHAIN = schedsim.Chain.from_arrays(

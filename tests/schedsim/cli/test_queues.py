@@ -10,8 +10,8 @@ from trace_rules import check_trace
 
 from schedsim import Chain, Stage
 from schedsim.cli.app import run
-from schedsim.files import save
-from schedsim.transfers import Link, with_copies
+from schedsim.files.document import save
+from schedsim.plans.links import Link, with_copies
 
 TWO = Chain("two", 4, (Stage("s0", 1, 2, 4, 10), Stage("s1", 1, 2, 4, 10)))
 

@@ -12,7 +12,7 @@ import pytest
 
 import schedsim
 from schedsim.cli.app import run
-from schedsim.files import save
+from schedsim.files.document import save
 from schedsim.units import parse_bytes
 
 CHAIN = schedsim.Chain.from_arrays(

@@ -14,7 +14,7 @@ import pytest
 import schedsim
 from schedsim.api import try_plan
 from schedsim.cli.app import run
-from schedsim.files import save
+from schedsim.files.document import save
 from schedsim.sweeps import ResultFile, read_rows
 from schedsim.sweeps.execute import run_one
 

@@ -14,7 +14,7 @@ from schedsim.pipelines.formula import (
     roofline_of,
     weight_gradients,
 )
-from schedsim.transfers import Link
+from schedsim.plans.links import Link
 from schedsim.workloads import (
     TransformerConfig,
     WorkloadOptions,

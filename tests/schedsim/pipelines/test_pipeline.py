@@ -27,7 +27,7 @@ from schedsim.pipelines import (
     stage_input,
 )
 from schedsim.pipelines.sequence import timed_schedule
-from schedsim.transfers import Link
+from schedsim.plans.links import Link
 
 
 def equal(num_layers: int, *, output: int = 1, saved: int = 4) -> Chain:

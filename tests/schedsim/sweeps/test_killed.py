@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import schedsim
-from schedsim.files import save
+from schedsim.files.document import save
 from schedsim.sweeps import read_rows
 
 NUM_KILLS = 10

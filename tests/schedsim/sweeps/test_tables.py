@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedsim.plot_results import draw_best, draw_results
+from schedsim.figures.plot_results import draw_best, draw_results
 from schedsim.sweeps.tables import lines_of, planner_labels
 
 

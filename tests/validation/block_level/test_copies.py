@@ -13,7 +13,7 @@ from schedsim.validation.measure import StorageTracker  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
-from schedsim.transfers import Link, with_copies  # noqa: E402
+from schedsim.plans.links import Link, with_copies  # noqa: E402
 
 SLOW, QUICK = Link(2e6), Link(1e15)
 

@@ -12,7 +12,7 @@ from schedsim.validation.block_level.transfers import HostPool, measured_links  
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
-from schedsim.transfers import Link  # noqa: E402
+from schedsim.plans.links import Link  # noqa: E402
 
 LOSS = nn.functional.mse_loss
 needs_planner = pytest.mark.skipif(

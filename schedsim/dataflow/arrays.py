@@ -1,0 +1,183 @@
+"""A graph as flat arrays: what the simulator and the planners' kernels read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .queues import DEVICE, device_of, is_compute, queue_of
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class GraphArrays:
+    """Ops and tensors by index; lists of lists in compressed form (``start`` has one more entry).
+
+    Tensors stand in the order: graph inputs, then outputs in op order. Copies that write a tensor
+    again change nothing of what is said of the tensor itself.
+
+    Attributes
+    ----------
+    op_time_s : (num_ops,) float64
+    op_workspace_bytes, op_saving_workspace_bytes : (num_ops,) int64
+        Of a run that materialises no optional output, and of one that does.
+    op_phase : (num_ops,) int8
+        Index into `schedsim.dataflow.op.PHASES`.
+    op_once : (num_ops,) bool
+    read_start, read_tensor : (num_ops + 1,), (num_reads,) int64
+    write_start, write_tensor : (num_ops + 1,), (num_writes,) int64
+    tensor_bytes : (num_tensors,) int64
+    tensor_producer : (num_tensors,) int64
+        -1 for a graph input.
+    tensor_optional, tensor_result : (num_tensors,) bool
+    tensor_takes_over : (num_tensors,) int64
+        The input tensor whose storage it takes over; -1 for none.
+    tensor_names : tuple of str
+    write_optional : (num_writes,) bool
+    write_takes_over : (num_writes,) int64
+        As of tensors, for each write by itself: what a copy writes is neither.
+    op_required, op_copy : (num_ops,) bool
+        Whether a schedule must run the op; whether it is a copy.
+    op_queue : (num_ops,) int64
+        Index into `queue_names`, which stand in the order in which ops use them.
+    op_pool, tensor_pool : (num_ops,), (num_tensors,) int64
+        Index into `pool_names` of the workspace, and of the tensor; ``device`` is 0.
+    op_home : (num_ops,) int64
+        The pool of the device that the op works for: of a copy or a message the one where it
+        writes, or else reads.
+    pool_static_bytes : (num_pools,) int64
+    follow_start, follow_queue : (num_ops + 1,), (num_follows,) int64
+        The compute queues of the devices whose memory a copy touches.
+    queue_names, pool_names : tuple of str
+    """
+
+    op_time_s: NDArray[np.float64]
+    op_workspace_bytes: NDArray[np.int64]
+    op_saving_workspace_bytes: NDArray[np.int64]
+    op_phase: NDArray[np.int8]
+    op_once: NDArray[np.bool_]
+    read_start: NDArray[np.int64]
+    read_tensor: NDArray[np.int64]
+    write_start: NDArray[np.int64]
+    write_tensor: NDArray[np.int64]
+    tensor_bytes: NDArray[np.int64]
+    tensor_producer: NDArray[np.int64]
+    tensor_optional: NDArray[np.bool_]
+    tensor_result: NDArray[np.bool_]
+    tensor_takes_over: NDArray[np.int64]
+    tensor_names: tuple[str, ...]
+    write_optional: NDArray[np.bool_]
+    write_takes_over: NDArray[np.int64]
+    op_required: NDArray[np.bool_]
+    op_copy: NDArray[np.bool_]
+    op_queue: NDArray[np.int64]
+    op_pool: NDArray[np.int64]
+    op_home: NDArray[np.int64]
+    tensor_pool: NDArray[np.int64]
+    pool_static_bytes: NDArray[np.int64]
+    follow_start: NDArray[np.int64]
+    follow_queue: NDArray[np.int64]
+    queue_names: tuple[str, ...]
+    pool_names: tuple[str, ...]
+
+
+def _compressed(lists: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    start = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum([len(one) for one in lists], out=start[1:])
+    flat = np.fromiter((item for one in lists for item in one), dtype=np.int64, count=start[-1])
+    return start, flat
+
+
+def build_arrays(graph: Graph) -> GraphArrays:
+    """`graph` as arrays; O(ops + tensors + reads)."""
+    from .op import PHASES
+
+    index: dict[str, int] = {name: i for i, name in enumerate(graph.inputs)}
+    sizes = list(graph.inputs.values())
+    producer = [-1] * len(sizes)
+    for i, op in enumerate(graph.ops):
+        for tensor, size in op.writes.items():
+            if tensor not in index:
+                index[tensor] = len(sizes)
+                sizes.append(size)
+                producer.append(i)
+    optional = np.zeros(len(sizes), dtype=np.bool_)
+    takes_over = np.full(len(sizes), -1, dtype=np.int64)
+    write_optional: list[bool] = []
+    write_takes_over: list[int] = []
+    for i, op in enumerate(graph.ops):
+        sources = {output: index[source] for output, source in op.in_place.items()}
+        for tensor in op.writes:
+            write_optional.append(tensor in op.optional)
+            write_takes_over.append(sources.get(tensor, -1))
+            if producer[index[tensor]] == i:
+                optional[index[tensor]] = write_optional[-1]
+                takes_over[index[tensor]] = write_takes_over[-1]
+    result = np.zeros(len(sizes), dtype=np.bool_)
+    result[[index[tensor] for tensor in graph.results]] = True
+    read_start, read_tensor = _compressed([[index[t] for t in op.reads] for op in graph.ops])
+    write_start, write_tensor = _compressed([[index[t] for t in op.writes] for op in graph.ops])
+
+    queues = tuple(dict.fromkeys(op.queue for op in graph.ops))
+    tensor_pools = [graph.pool_of(tensor) for tensor in index]
+    op_pools = [device_of(op.queue) for op in graph.ops]
+    pools = tuple(dict.fromkeys([DEVICE, *op_pools, *tensor_pools, *graph.pool_static_bytes]))
+    number = {name: i for i, name in enumerate(queues)}
+    pool_number = {name: i for i, name in enumerate(pools)}
+    follows: list[list[int]] = []
+    homes: list[int] = []
+    for op in graph.ops:
+        beside = [graph.pool_of(tensor) for tensor in (*op.writes, *op.reads)]
+        queues_beside = {queue_of(pool) for pool in beside} if op.is_copy else set()
+        follows.append(sorted(number[queue] for queue in queues_beside if queue in number))
+        devices = [pool for pool in beside if queue_of(pool) and not is_compute(op.queue)]
+        homes.append(pool_number[[*devices, device_of(op.queue)][0]])
+    follow_start, follow_queue = _compressed(follows)
+    statics = {**graph.pool_static_bytes, DEVICE: graph.static_bytes}
+
+    def of_ops(values: list[Any], dtype: type) -> NDArray[Any]:
+        return np.array(values, dtype=dtype)
+
+    return GraphArrays(
+        op_time_s=of_ops([op.time_s for op in graph.ops], np.float64),
+        op_workspace_bytes=of_ops([op.workspace_bytes for op in graph.ops], np.int64),
+        op_saving_workspace_bytes=of_ops(
+            [
+                op.workspace_bytes
+                if op.saving_workspace_bytes is None
+                else op.saving_workspace_bytes
+                for op in graph.ops
+            ],
+            np.int64,
+        ),
+        op_phase=of_ops([PHASES.index(op.phase) for op in graph.ops], np.int8),
+        op_once=of_ops([op.once for op in graph.ops], np.bool_),
+        read_start=read_start,
+        read_tensor=read_tensor,
+        write_start=write_start,
+        write_tensor=write_tensor,
+        tensor_bytes=np.array(sizes, dtype=np.int64),
+        tensor_producer=np.array(producer, dtype=np.int64),
+        tensor_optional=optional,
+        tensor_result=result,
+        tensor_takes_over=takes_over,
+        tensor_names=tuple(index),
+        write_optional=np.array(write_optional, dtype=np.bool_),
+        write_takes_over=np.array(write_takes_over, dtype=np.int64),
+        op_required=of_ops([op.required for op in graph.ops], np.bool_),
+        op_copy=of_ops([op.is_copy for op in graph.ops], np.bool_),
+        op_queue=of_ops([number[op.queue] for op in graph.ops], np.int64),
+        op_pool=of_ops([pool_number[pool] for pool in op_pools], np.int64),
+        op_home=of_ops(homes, np.int64),
+        tensor_pool=np.array([pool_number[pool] for pool in tensor_pools], dtype=np.int64),
+        pool_static_bytes=np.array([statics.get(pool, 0) for pool in pools], dtype=np.int64),
+        follow_start=follow_start,
+        follow_queue=follow_queue,
+        queue_names=queues,
+        pool_names=pools,
+    )

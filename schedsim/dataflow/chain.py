@@ -1,0 +1,287 @@
+"""Chains: stages in a line, then a loss. The short form that the optimal algorithms work on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .._checks import check_bytes, check_name, check_seconds, check_total, shown
+from ..errors import InvalidWorkloadError
+from .graph import Graph, Op
+from .variants import StageVariant, check_distinct
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a chain: it turns ``a[i]`` into ``a[i+1]``.
+
+    Parameters
+    ----------
+    name
+        Any non-empty text, unique in its chain.
+    forward_s, backward_s
+        Times of one forward and one backward run, in seconds.
+    output_bytes
+        Size of the activation that the stage passes on.
+    saved_bytes
+        Everything the stage's backward needs besides its input, the output included.
+    forward_workspace_bytes, backward_workspace_bytes
+        Temporary bytes that live only while the op runs.
+    saving_workspace_bytes
+        Workspace of a forward run that keeps its bundle, where it differs from that of one that
+        keeps nothing; `forward_workspace_bytes` where ``None``.
+    variants
+        Other bundles that a planner may choose where their kinds are allowed.
+    """
+
+    name: str
+    forward_s: float
+    backward_s: float
+    output_bytes: int
+    saved_bytes: int
+    forward_workspace_bytes: int = 0
+    backward_workspace_bytes: int = 0
+    saving_workspace_bytes: int | None = None
+    variants: tuple[StageVariant, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "variants", tuple(self.variants))
+
+    def check(self, path: str) -> None:
+        """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
+        check_name(self.name, f"{path}.name")
+        check_seconds(self.forward_s, f"{path}.forward_s")
+        check_seconds(self.backward_s, f"{path}.backward_s")
+        check_bytes(self.output_bytes, f"{path}.output_bytes")
+        check_bytes(self.saved_bytes, f"{path}.saved_bytes")
+        check_bytes(self.forward_workspace_bytes, f"{path}.forward_workspace_bytes")
+        check_bytes(self.backward_workspace_bytes, f"{path}.backward_workspace_bytes")
+        if self.saving_workspace_bytes is not None:
+            check_bytes(self.saving_workspace_bytes, f"{path}.saving_workspace_bytes")
+        if self.saved_bytes < self.output_bytes:
+            raise InvalidWorkloadError(
+                f"{self.saved_bytes} is less than output_bytes {self.output_bytes}",
+                path=f"{path}.saved_bytes",
+                hint="saved_bytes counts the output too",
+            )
+        for i, variant in enumerate(self.variants):
+            variant.check(f"{path}.variants[{i}]", self.output_bytes)
+        check_distinct(self.variants, f"{path}.variants")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A line of stages and a loss, with the bytes that are always resident.
+
+    Parameters
+    ----------
+    name
+        What the workload is called in plans and tables.
+    input_bytes
+        Size of ``a[0]``, the input of the first stage.
+    stages
+        At least one.
+    static_bytes
+        Parameters, gradients, optimizer state: resident all the time.
+    loss_s, loss_workspace_bytes
+        Time and workspace of the loss op; zero unless given.
+
+    Examples
+    --------
+    >>> chain = Chain("two", 4, (Stage("s0", 1, 2, 4, 10), Stage("s1", 1, 2, 4, 10)))
+    >>> chain.num_stages, chain.store_all_s
+    (2, 6.0)
+    """
+
+    name: str
+    input_bytes: int
+    stages: tuple[Stage, ...]
+    static_bytes: int = 0
+    loss_s: float = 0.0
+    loss_workspace_bytes: int = 0
+
+    kind = "chain"
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "name")
+        check_bytes(self.input_bytes, "input_bytes")
+        check_bytes(self.static_bytes, "static_bytes")
+        check_seconds(self.loss_s, "loss_s")
+        check_bytes(self.loss_workspace_bytes, "loss_workspace_bytes")
+        object.__setattr__(self, "stages", tuple(self.stages))
+        if not self.stages:
+            raise InvalidWorkloadError("a chain needs at least one stage", path="stages")
+        seen: dict[str, int] = {}
+        for i, stage in enumerate(self.stages):
+            stage.check(f"stages[{i}]")
+            if stage.name in seen:
+                raise InvalidWorkloadError(
+                    f"duplicate name {shown(stage.name)}, also of stages[{seen[stage.name]}]",
+                    path=f"stages[{i}].name",
+                )
+            seen[stage.name] = i
+        total = self.input_bytes + self.static_bytes + self.loss_workspace_bytes
+        for stage in self.stages:
+            total += stage.output_bytes + stage.saved_bytes  # the gradient, and what is kept
+            total += stage.forward_workspace_bytes + stage.backward_workspace_bytes
+            total += stage.saving_workspace_bytes or 0
+        check_total(total, "stages")
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages, L."""
+        return len(self.stages)
+
+    @property
+    def op_names(self) -> tuple[str, ...]:
+        """Names of the ops in store-all order: F0..F{L-1}, loss, B{L-1}..B0."""
+        return self._op_names
+
+    @cached_property
+    def _op_names(self) -> tuple[str, ...]:
+        num = self.num_stages
+        forward = [f"F{i}" for i in range(num)]
+        return (*forward, "loss", *(f"B{i}" for i in range(num - 1, -1, -1)))
+
+    @property
+    def loss_index(self) -> int:
+        """Index of the loss in `op_names`; ``F{i}`` is `i` and ``B{i}`` is ``2 * L - i``."""
+        return self.num_stages
+
+    @cached_property
+    def store_all_s(self) -> float:
+        """Time of the step when nothing is recomputed, in seconds."""
+        times = [s.forward_s for s in self.stages] + [s.backward_s for s in self.stages]
+        return math.fsum([*times, self.loss_s])
+
+    @property
+    def busiest_queue_s(self) -> float:
+        """The same: a chain runs on one queue, and no schedule of it takes less."""
+        return self.store_all_s
+
+    def activation_bytes(self) -> NDArray[np.int64]:
+        """Sizes of ``a[0]..a[L]``, shape ``(num_stages + 1,)``."""
+        import numpy as np
+
+        return np.array([self.input_bytes, *(s.output_bytes for s in self.stages)], dtype=np.int64)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The chain lowered to ops and tensors (design: F_i, B_i and loss).
+
+        Activations are named ``a0..aL``, saved bundles without their output ``r1..rL`` (absent
+        where empty) and gradients ``d1..dL``; index ``i + 1`` belongs to stage ``i``.
+        """
+        num = self.num_stages
+        forward: list[Op] = []
+        backward: list[Op] = []
+        for i, stage in enumerate(self.stages):
+            output, residual = f"a{i + 1}", f"r{i + 1}"
+            writes = {output: stage.output_bytes}
+            reads = [f"d{i + 1}", f"a{i}", output]
+            optional: tuple[str, ...] = ()
+            if stage.saved_bytes > stage.output_bytes:
+                writes[residual] = stage.saved_bytes - stage.output_bytes
+                reads.append(residual)
+                optional = (residual,)
+            forward.append(
+                Op(
+                    name=f"F{i}",
+                    phase="forward",
+                    time_s=stage.forward_s,
+                    workspace_bytes=stage.forward_workspace_bytes,
+                    reads=(f"a{i}",),
+                    writes=writes,
+                    optional=optional,
+                    saving_workspace_bytes=stage.saving_workspace_bytes,
+                )
+            )
+            previous = self.stages[i - 1].output_bytes if i else 0
+            backward.append(
+                Op(
+                    name=f"B{i}",
+                    phase="backward",
+                    time_s=stage.backward_s,
+                    workspace_bytes=stage.backward_workspace_bytes,
+                    reads=tuple(reads),
+                    writes={f"d{i}": previous} if i else {},
+                )
+            )
+        loss = Op(
+            name="loss",
+            phase="loss",
+            time_s=self.loss_s,
+            workspace_bytes=self.loss_workspace_bytes,
+            reads=(f"a{num}",),
+            writes={f"d{num}": self.stages[-1].output_bytes},
+        )
+        return Graph(
+            name=self.name,
+            ops=(*forward, loss, *reversed(backward)),
+            inputs={"a0": self.input_bytes},
+            static_bytes=self.static_bytes,
+        )
+
+    def stage_label(self, op_name: str) -> str:
+        """``"F3 (block3)"``: an op name with the name of the stage it belongs to."""
+        if op_name[:1] in "FB" and op_name[1:].isdigit():
+            return f"{op_name} ({self.stages[int(op_name[1:])].name})"
+        return op_name
+
+    @classmethod
+    def from_arrays(
+        cls,
+        name: str,
+        input_bytes: int,
+        *,
+        forward_s: Sequence[float] | NDArray[Any],
+        backward_s: Sequence[float] | NDArray[Any],
+        output_bytes: Sequence[int] | NDArray[Any],
+        saved_bytes: Sequence[int] | NDArray[Any],
+        forward_workspace_bytes: Sequence[int] | NDArray[Any] | None = None,
+        backward_workspace_bytes: Sequence[int] | NDArray[Any] | None = None,
+        static_bytes: int = 0,
+    ) -> Chain:
+        """A chain from one sequence per field, all of length L; stages are named ``s0..``.
+
+        Raises
+        ------
+        InvalidWorkloadError
+            The sequences differ in length, or a number is not what its field takes.
+        """
+        num = len(forward_s)
+        zeros = [0] * num
+        columns = {
+            "forward_s": forward_s,
+            "backward_s": backward_s,
+            "output_bytes": output_bytes,
+            "saved_bytes": saved_bytes,
+            "forward_workspace_bytes": zeros
+            if forward_workspace_bytes is None
+            else forward_workspace_bytes,
+            "backward_workspace_bytes": zeros
+            if backward_workspace_bytes is None
+            else backward_workspace_bytes,
+        }
+        for field, column in columns.items():
+            if len(column) != num:
+                raise InvalidWorkloadError(
+                    f"{len(column)} entries, but forward_s has {num}", path=field
+                )
+        stages = tuple(
+            Stage(f"s{i}", **{field: _plain(column[i]) for field, column in columns.items()})
+            for i in range(num)
+        )
+        return cls(name, _plain(input_bytes), stages, static_bytes=_plain(static_bytes))
+
+
+def _plain(number: Any) -> Any:
+    """`number` as Python's own, where it is one of numpy's."""
+    return number.item() if hasattr(number, "item") else number

@@ -1,0 +1,286 @@
+"""Graphs: the dataflow of one whole training step, as ops and tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from .._checks import check_bytes, check_name, check_total, shown, shown_key
+from ..errors import InvalidWorkloadError
+from .arrays import GraphArrays, build_arrays
+from .op import PHASES, Op, as_names
+from .queues import COMPUTE, DEVICE, HOST, is_compute
+from .variants import GraphVariant, check_distinct
+
+__all__ = ["COMPUTE", "DEVICE", "HOST", "PHASES", "Graph", "Op"]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The dataflow of a training step; the order of `ops` is the store-all order.
+
+    Every required op must run at least once. An op may read only tensors written by ops that stand
+    before it, or graph inputs. A tensor is written by one op; besides, copies may write it again
+    (see `Op.required`), each time a new instance of the same size in the same pool.
+
+    Parameters
+    ----------
+    name
+        What the workload is called in plans and tables.
+    ops
+        At least one, in an order in which the step can run.
+    inputs
+        Tensors that exist when the step starts, with their sizes in bytes.
+    static_bytes
+        Parameters, gradients, optimizer state: resident all the time.
+    results
+        Tensors that live to the end of the step.
+    pool_static_bytes
+        The same for memory pools other than ``device``: pool -> bytes.
+    input_pools
+        Input -> memory pool, for those that do not live on the ``device``.
+    variants
+        Other ways to save tensors, that a planner may choose where their kinds are allowed.
+
+    Examples
+    --------
+    >>> graph = Graph("g", (Op("f", writes={"x": 8}), Op("b", "backward", reads=("x",))))
+    >>> graph.num_ops, graph.op_names
+    (2, ('f', 'b'))
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    inputs: Mapping[str, int] = field(default_factory=dict)
+    static_bytes: int = 0
+    results: tuple[str, ...] = ()
+    pool_static_bytes: Mapping[str, int] = field(default_factory=dict)
+    input_pools: Mapping[str, str] = field(default_factory=dict)
+    variants: tuple[GraphVariant, ...] = ()
+
+    kind = "graph"
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "name")
+        check_bytes(self.static_bytes, "static_bytes")
+        object.__setattr__(self, "ops", tuple(self.ops))
+        object.__setattr__(self, "inputs", dict(self.inputs))
+        object.__setattr__(self, "results", as_names(self.results, "results"))
+        object.__setattr__(self, "pool_static_bytes", dict(self.pool_static_bytes))
+        object.__setattr__(self, "input_pools", dict(self.input_pools))
+        if not any(op.required for op in self.ops):
+            what = "at least one required op" if self.ops else "at least one op"
+            raise InvalidWorkloadError(f"a graph needs {what}", path="ops")
+        for tensor, size in self.inputs.items():
+            check_name(tensor, "inputs")
+            check_bytes(size, f"inputs.{shown_key(tensor)}")
+        self._check_pools()
+        self._check_names()
+        self._check_reads()
+        for i, tensor in enumerate(self.results):
+            if tensor not in self._producers and tensor not in self.inputs:
+                raise InvalidWorkloadError(f"unknown tensor {shown(tensor)}", path=f"results[{i}]")
+            if tensor in self._producers and not self.ops[self._producers[tensor]].required:
+                raise InvalidWorkloadError(
+                    f"{shown(tensor)} is written by copies alone, which need not run",
+                    path=f"results[{i}]",
+                )
+        object.__setattr__(self, "variants", tuple(self.variants))
+        for i, variant in enumerate(self.variants):
+            variant.check(f"variants[{i}]", self)
+        check_distinct(self.variants, "variants")
+        total = self.static_bytes + sum(self.inputs.values())
+        total += sum(self.pool_static_bytes.values())
+        for op in self.ops:
+            total += sum(op.writes.values()) + op.workspace_bytes
+            total += op.saving_workspace_bytes or 0
+        check_total(total, "ops")
+
+    def _check_pools(self) -> None:
+        for pool, size in self.pool_static_bytes.items():
+            path = f"pool_static_bytes.{shown_key(pool)}"
+            check_name(pool, "pool_static_bytes")
+            check_bytes(size, path)
+            if pool == DEVICE:
+                raise InvalidWorkloadError(
+                    "that pool has its own field", path=path, hint="static_bytes is the device's"
+                )
+        for tensor, pool in self.input_pools.items():
+            check_name(pool, f"input_pools.{shown_key(tensor)}")
+            if tensor not in self.inputs:
+                raise InvalidWorkloadError(f"no input {shown(tensor)}", path="input_pools")
+
+    def _check_names(self) -> None:
+        seen: dict[str, int] = {}
+        producers: dict[str, int] = {}
+        for i, op in enumerate(self.ops):
+            op.check(f"ops[{i}]")
+            if op.name in seen:
+                raise InvalidWorkloadError(
+                    f"duplicate name {shown(op.name)}, also of ops[{seen[op.name]}]",
+                    path=f"ops[{i}].name",
+                )
+            seen[op.name] = i
+            for tensor in op.writes:
+                if tensor in producers or tensor in self.inputs:
+                    self._check_rewrite(i, tensor, producers.get(tensor))
+                producers.setdefault(tensor, i)
+        for tensor in self.inputs:
+            producers.pop(tensor, None)
+        object.__setattr__(self, "_op_index", seen)
+        object.__setattr__(self, "_producers", producers)
+
+    def _check_rewrite(self, i: int, tensor: str, other: int | None) -> None:
+        """That op `i` may write a `tensor` which op `other` (none: the graph's inputs) has."""
+        path = f"ops[{i}].writes.{shown_key(tensor)}"
+        where = "inputs" if other is None else f"ops[{other}]"
+        op = self.ops[i]
+        if not op.is_copy:
+            # A copy may stand before its producer in no order that can run.
+            raise InvalidWorkloadError(
+                f"duplicate tensor {shown(tensor)}, also written by {where}",
+                path=path,
+                hint="only a copy writes a tensor again: an op with required false on a copy queue",
+            )
+        if tensor in op.reads:
+            raise InvalidWorkloadError(f"{shown(tensor)} is read by the same op", path=path)
+        if other is None:
+            size, pool = self.inputs[tensor], self.input_pools.get(tensor, DEVICE)
+        else:
+            size, pool = self.ops[other].writes[tensor], self.ops[other].pool_of(tensor)
+        if (op.writes[tensor], op.pool_of(tensor)) != (size, pool):
+            raise InvalidWorkloadError(
+                f"{shown(tensor)} has {op.writes[tensor]} bytes in pool {op.pool_of(tensor)!r} "
+                f"here, and {size} in {pool!r} in {where}",
+                path=path,
+            )
+
+    def _check_reads(self) -> None:
+        for i, op in enumerate(self.ops):
+            for k, tensor in enumerate(op.reads):
+                producer = self._producers.get(tensor, -1)
+                if producer < 0 and tensor not in self.inputs:
+                    raise InvalidWorkloadError(
+                        f"unknown tensor {shown(tensor)}", path=f"ops[{i}].reads[{k}]"
+                    )
+                if is_compute(op.queue) and self.pool_of(tensor) == HOST:
+                    raise InvalidWorkloadError(
+                        f"{shown(tensor)} is in host memory, where no device computes",
+                        path=f"ops[{i}].reads[{k}]",
+                        hint="read a copy of it on the device",
+                    )
+                if producer >= i:
+                    # A cycle cannot be put in any order; say which of the two it is.
+                    cyclic = self._reaches(i, producer)
+                    raise InvalidWorkloadError(
+                        f"{shown(tensor)} is written by ops[{producer}], "
+                        + ("which depends on this op: a cycle" if cyclic else "which stands later"),
+                        path=f"ops[{i}].reads[{k}]",
+                        hint="" if cyclic else "list the ops in an order in which they can run",
+                    )
+
+            for output, source in op.in_place.items():
+                if op.pool_of(output) != self.pool_of(source):
+                    raise InvalidWorkloadError(
+                        f"{shown(output)} and {shown(source)} live in different pools",
+                        path=f"ops[{i}].in_place",
+                    )
+
+    def _reaches(self, start: int, goal: int) -> bool:
+        """Whether op `goal` needs the result of op `start`, through reads."""
+        stack, seen = [goal], set()
+        while stack:
+            node = stack.pop()
+            if node == start:
+                return True
+            if node in seen:
+                continue
+            seen.add(node)
+            reads = self.ops[node].reads
+            stack.extend(self._producers[t] for t in reads if t in self._producers)
+        return False
+
+    _op_index: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    _producers: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops."""
+        return len(self.ops)
+
+    @cached_property
+    def op_names(self) -> tuple[str, ...]:
+        """Names of the ops, in store-all order."""
+        return tuple(op.name for op in self.ops)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph itself, so that chains and graphs are lowered the same way."""
+        return self
+
+    def op_index(self, name: str) -> int:
+        """Index of the op called `name`; ``KeyError`` where there is none."""
+        return self._op_index[name]
+
+    def producer(self, tensor: str) -> int | None:
+        """Index of the op that writes `tensor`, copies aside; ``None`` for a graph input."""
+        return self._producers.get(tensor)
+
+    def stage_label(self, op_name: str) -> str:
+        """The name itself: the ops of a graph belong to no stage."""
+        return op_name
+
+    def size_of(self, tensor: str) -> int:
+        """Bytes of `tensor`; ``KeyError`` where there is none of that name."""
+        if tensor in self.inputs:
+            return self.inputs[tensor]
+        return self.ops[self._producers[tensor]].writes[tensor]
+
+    def pool_of(self, tensor: str) -> str:
+        """The memory pool where `tensor` lives; ``KeyError`` where there is none of that name."""
+        if tensor in self.inputs:
+            return self.input_pools.get(tensor, DEVICE)
+        return self.ops[self._producers[tensor]].pool_of(tensor)
+
+    @cached_property
+    def one_queue(self) -> bool:
+        """Whether all of it runs on the ``compute`` queue, in the memory of the ``device``."""
+        return (
+            all(op.queue == COMPUTE for op in self.ops)
+            and all(pool == DEVICE for op in self.ops for pool in op.pools.values())
+            and all(pool == DEVICE for pool in self.input_pools.values())
+            and not self.pool_static_bytes
+        )
+
+    @cached_property
+    def store_all_s(self) -> float:
+        """Time of the step when nothing is recomputed or copied, in seconds.
+
+        The sum of all times on one queue; otherwise the makespan of the required ops, each run
+        once, in their order.
+        """
+        required = [op for op in self.ops if op.required]
+        if len({op.queue for op in required}) <= 1:
+            return math.fsum(op.time_s for op in required)
+        from ..simulation.simulator import store_all_makespan
+
+        return store_all_makespan(self)
+
+    @cached_property
+    def busiest_queue_s(self) -> float:
+        """Time of the required ops of the queue that has most of it: no schedule takes less."""
+        queues: dict[str, list[float]] = {}
+        for op in self.ops:
+            if op.required:
+                queues.setdefault(op.queue, []).append(op.time_s)
+        return max((math.fsum(times) for times in queues.values()), default=0.0)
+
+    @cached_property
+    def arrays(self) -> GraphArrays:
+        """The graph as flat arrays, for the simulator and the planners."""
+        return build_arrays(self)
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self.ops)

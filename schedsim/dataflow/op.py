@@ -1,0 +1,132 @@
+"""Ops: what a graph is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .._checks import check_bytes, check_name, check_seconds, shown, shown_key
+from ..errors import InvalidWorkloadError
+from .queues import COMPUTE, device_of, is_compute
+
+PHASES = ("forward", "loss", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op of a graph.
+
+    Parameters
+    ----------
+    name
+        Unique in its graph.
+    phase
+        ``"forward"``, ``"loss"`` or ``"backward"``.
+    time_s
+        Time of one run, in seconds.
+    workspace_bytes
+        Temporary bytes that live only while the op runs.
+    reads
+        Names of the tensors read.
+    writes
+        Tensors written, with their sizes in bytes.
+    optional
+        Those of `writes` that are materialised only where somebody reads that instance.
+    once
+        The op may not run twice (it accumulates, or has another effect).
+    saving_workspace_bytes
+        Workspace of a run in which an optional output is materialised; `workspace_bytes` where
+        ``None``.
+    in_place
+        Output -> input whose storage it takes over, wherever this run is the input's last use.
+    queue
+        The queue the op runs on (see `schedsim.dataflow.queues`).
+    pools
+        Written tensor -> memory pool, for those that do not live on the device of the queue.
+    required
+        Whether every schedule must run the op. Copies need not run; one that does starts where the
+        schedule puts it (see `schedsim.simulation.engine`), and may write again a tensor that an op
+        computes.
+    """
+
+    name: str
+    phase: str = "forward"
+    time_s: float = 0.0
+    workspace_bytes: int = 0
+    reads: tuple[str, ...] = ()
+    writes: Mapping[str, int] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+    once: bool = False
+    in_place: Mapping[str, str] = field(default_factory=dict)
+    queue: str = COMPUTE
+    pools: Mapping[str, str] = field(default_factory=dict)
+    saving_workspace_bytes: int | None = None
+    required: bool = True
+
+    def __post_init__(self) -> None:
+        # Copies: a caller who changes the list or dict that was passed does not change the op.
+        for name in ("reads", "optional"):
+            object.__setattr__(self, name, as_names(getattr(self, name), name))
+        for name in ("writes", "in_place", "pools"):
+            object.__setattr__(self, name, dict(getattr(self, name)))
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it moves bytes, and only where a schedule says so."""
+        return not self.required and not is_compute(self.queue)
+
+    def pool_of(self, tensor: str) -> str:
+        """The memory pool where the written `tensor` lives."""
+        return self.pools.get(tensor, device_of(self.queue))
+
+    def check(self, path: str) -> None:
+        """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
+        check_name(self.name, f"{path}.name")
+        if self.phase not in PHASES:
+            raise InvalidWorkloadError(
+                f"{shown(self.phase)} is not a phase",
+                path=f"{path}.phase",
+                hint=f"one of {', '.join(PHASES)}",
+            )
+        check_seconds(self.time_s, f"{path}.time_s")
+        check_bytes(self.workspace_bytes, f"{path}.workspace_bytes")
+        if self.saving_workspace_bytes is not None:
+            check_bytes(self.saving_workspace_bytes, f"{path}.saving_workspace_bytes")
+        if len(set(self.reads)) != len(self.reads):
+            raise InvalidWorkloadError("a tensor is listed twice", path=f"{path}.reads")
+        for tensor, size in self.writes.items():
+            check_name(tensor, f"{path}.writes")
+            check_bytes(size, f"{path}.writes.{shown_key(tensor)}")
+        for i, tensor in enumerate(self.optional):
+            if tensor not in self.writes:
+                raise InvalidWorkloadError(
+                    f"the op does not write {shown(tensor)}", path=f"{path}.optional[{i}]"
+                )
+        for output, source in self.in_place.items():
+            if output not in self.writes or source not in self.reads:
+                raise InvalidWorkloadError(
+                    f"{shown(output)} must be written and {shown(source)} read by the op",
+                    path=f"{path}.in_place",
+                )
+        if len(set(self.in_place.values())) != len(self.in_place):
+            raise InvalidWorkloadError(
+                "two outputs take over the same input", path=f"{path}.in_place"
+            )
+        check_name(self.queue, f"{path}.queue")
+        for tensor, pool in self.pools.items():
+            check_name(pool, f"{path}.pools.{shown_key(tensor)}")
+            if tensor not in self.writes:
+                raise InvalidWorkloadError(
+                    f"the op does not write {shown(tensor)}", path=f"{path}.pools"
+                )
+
+
+def as_names(value: Iterable[str], path: str) -> tuple[str, ...]:
+    """`value` as a tuple; raises for one text, whose letters would be taken for names."""
+    if isinstance(value, str):
+        raise InvalidWorkloadError(
+            f"{shown(value)} is one text, not a list of tensors",
+            path=path,
+            hint="a tuple of one needs a comma: ('x',)",
+        )
+    return tuple(value)

@@ -1,0 +1,1 @@
+"""What is shown: figures of memory, time and pipelines, and the report."""

@@ -1,0 +1,1 @@
+"""Reading and writing workloads and plans as JSON."""

@@ -1,0 +1,281 @@
+"""Strict reading of JSON documents: every fault is named by the path of its field."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from .._checks import MAX_SECONDS, check_bytes, check_seconds, shown, shown_key
+from ..errors import InvalidWorkloadError
+
+_REQUIRED: Any = object()
+_TYPE_NAMES = {str: "text", bool: "true or false", int: "an integer", dict: "an object"}
+
+# Of a whole schedule: far above any sum of `MAX_SECONDS`, far below the largest float.
+MAX_TOTAL_SECONDS = 1e100 * MAX_SECONDS
+
+# An option of a planner is a value, a list of them or a table of such lists.
+_MAX_SETTING_DEPTH = 4
+
+Choice = TypeVar("Choice", bound=str)
+
+
+def parse_json(data: bytes) -> Any:
+    """The document in `data`; refuses repeated keys, truncation and deep nesting.
+
+    NaN, Infinity and numbers that round to it become objects of no type that a field takes, so that
+    the field that holds one is named.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+        return json.loads(
+            text,
+            parse_constant=_NotFinite,
+            parse_float=_finite_float,
+            object_pairs_hook=_no_repeats,
+        )
+    except UnicodeDecodeError as error:
+        raise InvalidWorkloadError(f"byte {error.start} is not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise InvalidWorkloadError(
+            f"not JSON: {error.msg} at line {error.lineno} column {error.colno}",
+            hint="is the file complete?",
+        ) from None
+    except RecursionError:
+        raise InvalidWorkloadError("not one of our files: nested too deeply") from None
+    except InvalidWorkloadError:
+        raise
+    except ValueError as error:  # an integer of thousands of digits
+        raise InvalidWorkloadError(f"not JSON that can be read: {error}") from None
+
+
+class _NotFinite:
+    """What stands in a document where a finite number should; printed as it was written."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _finite_float(text: str) -> Any:
+    value = float(text)
+    return value if math.isfinite(value) else _NotFinite(text)
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise InvalidWorkloadError(f"the key {shown(key)} stands twice in one object")
+            seen.add(key)
+    return table
+
+
+def _check_plain(value: Any, path: str, depth: int) -> None:
+    if depth > _MAX_SETTING_DEPTH:
+        raise InvalidWorkloadError("nested too deeply", path=path)
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_plain(item, f"{path}.{shown_key(key)}", depth + 1)
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            _check_plain(item, f"{path}[{i}]", depth + 1)
+    elif not (value is None or isinstance(value, str | int | float)):
+        raise InvalidWorkloadError(f"{shown(value)} is not a JSON value", path=path)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidWorkloadError(f"{value} is not a finite number", path=path)
+
+
+class Reader:
+    """One JSON object whose fields are taken one by one; what is left over is an error.
+
+    Parameters
+    ----------
+    value
+        Must be a JSON object.
+    path
+        Its place in the document; empty for the whole.
+    """
+
+    def __init__(self, value: Any, path: str) -> None:
+        if not isinstance(value, dict):
+            raise InvalidWorkloadError(f"{shown(value)} is not an object", path=path)
+        self._fields = dict(value)
+        self._known: list[str] = []
+        self._path = path
+
+    def _at(self, name: str) -> str:
+        return f"{self._path}.{shown_key(name)}" if self._path else shown_key(name)
+
+    def _pop(self, name: str, default: Any) -> Any:
+        self._known.append(name)
+        value = self._fields.pop(name, default)
+        if value is _REQUIRED:
+            near = difflib.get_close_matches(name, self._fields, n=1)
+            raise InvalidWorkloadError(
+                "missing field",
+                path=self._at(name),
+                hint=f"is {near[0]!r} a slip for it?" if near else "",
+            )
+        return value
+
+    def skip(self, name: str) -> None:
+        """Allow the field `name`, whatever it holds."""
+        self._pop(name, None)
+
+    def take(self, name: str, kind: type, default: Any = _REQUIRED) -> Any:
+        """The field `name`, which must be of type `kind` (or equal the default)."""
+        value = self._pop(name, default)
+        if default is not _REQUIRED and (value is default or (value is None and default is None)):
+            return value
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise InvalidWorkloadError(
+                f"{shown(value)} is not {_TYPE_NAMES[kind]}", path=self._at(name)
+            )
+        if isinstance(value, str) and not value.isprintable():
+            raise InvalidWorkloadError(
+                f"{shown(value)} has control characters",
+                path=self._at(name),
+                hint="names are one line of text",
+            )
+        return value
+
+    def take_settings(self, name: str) -> dict[str, Any]:
+        """The field `name`, an object of plain JSON values, nested a few levels at most."""
+        table: dict[str, Any] = self.take(name, dict)
+        _check_plain(table, self._at(name), 0)
+        return table
+
+    def take_choice(self, name: str, choices: Sequence[Choice]) -> Choice:
+        """The field `name`, which must be one of `choices`."""
+        value = self.take(name, str)
+        for choice in choices:
+            if value == choice:
+                return choice
+        raise InvalidWorkloadError(
+            f"{shown(value)} is unknown",
+            path=self._at(name),
+            hint=f"one of {', '.join(choices)}",
+        )
+
+    def take_bytes(self, name: str, default: Any = _REQUIRED) -> int:
+        """The field `name` as a whole number of bytes."""
+        value = self._pop(name, default)
+        check_bytes(value, self._at(name))
+        return int(value)
+
+    def take_optional_bytes(self, name: str, default: Any = _REQUIRED) -> int | None:
+        """The field `name` as a whole number of bytes, or null."""
+        value = self._pop(name, default)
+        if value is None:
+            return None
+        check_bytes(value, self._at(name))
+        return int(value)
+
+    def take_seconds(self, name: str, default: Any = _REQUIRED) -> float:
+        """The field `name` as a finite number, zero or more."""
+        value = self._pop(name, default)
+        check_seconds(value, self._at(name))
+        return float(value)
+
+    def take_total_seconds(self, name: str) -> float:
+        """The field `name` as a time of many runs: finite, zero or more."""
+        value = self._pop(name, _REQUIRED)
+        check_seconds(value, self._at(name), most=MAX_TOTAL_SECONDS)
+        return float(value)
+
+    def take_optional_total_seconds(self, name: str) -> float | None:
+        """The field `name` as a time of many runs, or null."""
+        value = self._pop(name, _REQUIRED)
+        if value is None:
+            return None
+        check_seconds(value, self._at(name), most=MAX_TOTAL_SECONDS)
+        return float(value)
+
+    def take_optional_ratio(self, name: str) -> float | None:
+        """The field `name` as a finite number without unit, zero or more, or null."""
+        value = self._pop(name, _REQUIRED)
+        if value is None:
+            return None
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 <= value <= MAX_TOTAL_SECONDS:
+            raise InvalidWorkloadError(
+                f"{shown(value)} is not a finite number, zero or more", path=self._at(name)
+            )
+        return float(value)
+
+    def take_object(self, name: str, default: Any = _REQUIRED) -> Reader:
+        """The field `name` as a reader of its own."""
+        return Reader(self._pop(name, default), self._at(name))
+
+    def names(self) -> tuple[str, ...]:
+        """The fields that nobody took yet."""
+        return tuple(self._fields)
+
+    def take_objects(self, name: str, default: Any = _REQUIRED) -> Iterator[Reader]:
+        """The field `name`, a list of objects, as readers of their own."""
+        for i, value in enumerate(self._take_list(name, default)):
+            yield Reader(value, f"{self._at(name)}[{i}]")
+
+    def take_names(self, name: str, default: Any = _REQUIRED) -> Any:
+        """The field `name`, a list of texts, as a tuple (or the default)."""
+        value = self._take_list(name, default)
+        if value is default:
+            return default
+        for i, item in enumerate(value):
+            if not isinstance(item, str):
+                raise InvalidWorkloadError(
+                    f"{shown(item)} is not text", path=f"{self._at(name)}[{i}]"
+                )
+            if not item.isprintable():
+                raise InvalidWorkloadError(
+                    f"{shown(item)} has control characters",
+                    path=f"{self._at(name)}[{i}]",
+                    hint="names are one line of text",
+                )
+        return tuple(value)
+
+    def _take_list(self, name: str, default: Any) -> Any:
+        value = self._pop(name, default)
+        if value is not default and not isinstance(value, list):
+            raise InvalidWorkloadError(f"{shown(value)} is not a list", path=self._at(name))
+        return value
+
+    def take_sizes(self, name: str, default: Any = _REQUIRED) -> dict[str, int]:
+        """The field `name`, an object of byte sizes."""
+        table = self._pop(name, default)
+        if not isinstance(table, dict):
+            raise InvalidWorkloadError(f"{shown(table)} is not an object", path=self._at(name))
+        for key, value in table.items():
+            check_bytes(value, f"{self._at(name)}.{shown_key(key)}")
+        return dict(table)
+
+    def take_texts(self, name: str, default: Any = _REQUIRED) -> dict[str, str]:
+        """The field `name`, an object of texts."""
+        table = self._pop(name, default)
+        if not isinstance(table, dict):
+            raise InvalidWorkloadError(f"{shown(table)} is not an object", path=self._at(name))
+        for key, value in table.items():
+            if not isinstance(value, str) or not value.isprintable():
+                raise InvalidWorkloadError(
+                    f"{shown(value)} is not printable text",
+                    path=f"{self._at(name)}.{shown_key(key)}",
+                )
+        return dict(table)
+
+    def finish(self) -> None:
+        """Raise where the object has fields that nobody took."""
+        for name in self._fields:
+            near = difflib.get_close_matches(name, self._known, n=1)
+            raise InvalidWorkloadError(
+                "unknown field",
+                path=self._at(name),
+                hint=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._known)}",
+            )

@@ -1,0 +1,1 @@
+"""What a planner answers: the plan, what it runs on, its bounds and curves."""

@@ -1,0 +1,301 @@
+"""Plans: a schedule with its provenance, replayed by the simulator before anybody sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..dataflow.variants import ChosenVariant, resolve
+from ..files.document import workload_hash
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import Simulation, simulate
+from ..units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from ..dataflow.chain import Chain
+    from ..dataflow.graph import Graph
+    from .levels import MemoryLevels
+    from .offloading import Offloading
+
+Status = Literal["optimal", "feasible", "infeasible"]
+STATUSES: tuple[Status, ...] = ("optimal", "feasible", "infeasible")
+
+ANY_SCHEDULE = "any schedule"
+PERSISTENT = "persistent schedules"
+
+# A makespan within this factor of the bound meets it: both are sums of floats.
+OPTIMALITY_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRef:
+    """Which workload a plan belongs to: name, kind (``chain``, ``graph``), content hash."""
+
+    name: str
+    kind: str
+    content_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One planner's answer, as a row of a comparison. Absent numbers are ``None``."""
+
+    planner: str
+    status: Status
+    peak_bytes: int | None
+    makespan_s: float | None
+    overhead: float | None
+    lower_bound_s: float
+    bound_scope: str
+    min_feasible_bytes: int | None
+    planning_s: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule for a workload and a budget, and what is proven about it.
+
+    Attributes
+    ----------
+    status
+        ``optimal``: the makespan meets `lower_bound_s`; ``feasible``: within the budget;
+        ``infeasible``: the planner found no schedule within the budget, `schedule` is ``None``.
+    peak_bytes, makespan_s, overhead
+        As simulated; ``None`` where there is no schedule.
+    lower_bound_s
+        No schedule in `bound_scope` within the budget is faster, in seconds.
+    bound_scope
+        The class of schedules that the bound, and so the word optimal, speaks of.
+    gap
+        makespan / lower bound - 1.
+    min_feasible_bytes
+        The least budget at which this planner finds a schedule; ``None`` where unknown.
+    binding_op
+        The op that sets `min_feasible_bytes`; ``None`` where unknown.
+    candidates
+        One row per planner tried, where several were.
+    variants
+        Those that the schedule runs with: it is a schedule of ``resolve(workload, variants)``.
+    """
+
+    workload: WorkloadRef
+    budget_bytes: int
+    planner: str
+    options: Mapping[str, Any]
+    status: Status
+    peak_bytes: int | None
+    static_bytes: int
+    makespan_s: float | None
+    store_all_s: float
+    overhead: float | None
+    lower_bound_s: float
+    bound_scope: str
+    gap: float | None
+    planning_s: float
+    min_feasible_bytes: int | None
+    binding_op: str | None
+    schedule: Schedule | None
+    candidates: tuple[Candidate, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    seed: int | None = None
+    variants: tuple[ChosenVariant, ...] = ()
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there is a schedule within the budget."""
+        return self.schedule is not None
+
+    @cached_property
+    def row(self) -> Candidate:
+        """The plan as a row of a comparison."""
+        return Candidate(
+            planner=self.planner,
+            status=self.status,
+            peak_bytes=self.peak_bytes,
+            makespan_s=self.makespan_s,
+            overhead=self.overhead,
+            lower_bound_s=self.lower_bound_s,
+            bound_scope=self.bound_scope,
+            min_feasible_bytes=self.min_feasible_bytes,
+            planning_s=self.planning_s,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as the content of a ``schedsim.plan/1`` file."""
+        from ..files.document import plan_to_dict
+
+        return plan_to_dict(self)
+
+    def __str__(self) -> str:
+        head = f"{self.workload.name}, budget {format_bytes(self.budget_bytes)}: {self.status}"
+        lines = [f"{head} ({self.planner})"]
+        if self.makespan_s is None or self.peak_bytes is None or self.overhead is None:
+            if self.min_feasible_bytes is not None:
+                where = f", set by {self.binding_op}" if self.binding_op else ""
+                least = format_bytes(self.min_feasible_bytes)
+                lines.append(f"  smallest feasible budget  {least}{where}")
+            return "\n".join(lines)
+        lines.append(f"  peak         {format_bytes(self.peak_bytes)}")
+        lines.append(f"  step time    {format_seconds(self.makespan_s)} ({self.overhead:+.2%})")
+        lines.append(
+            f"  lower bound  {format_seconds(self.lower_bound_s)} over {self.bound_scope}"
+            f" (gap {self.gap:.2%})"
+        )
+        return "\n".join(lines)
+
+
+def make_plan(
+    workload: Chain | Graph,
+    budget_bytes: int,
+    schedule: Schedule | None,
+    *,
+    planner: str,
+    started: float,
+    options: Mapping[str, Any] | None = None,
+    lower_bound_s: float = 0.0,
+    bound_scope: str = ANY_SCHEDULE,
+    min_feasible_bytes: int | None = None,
+    binding_op: str | None = None,
+    seed: int | None = None,
+    variants: Sequence[ChosenVariant] = (),
+    offloading: Offloading | MemoryLevels | None = None,
+) -> Plan:
+    """The plan for `schedule`, after replaying it; how every planner ends.
+
+    Parameters
+    ----------
+    schedule
+        ``None`` where the planner found none within the budget.
+    started
+        `time.perf_counter` when planning began.
+    lower_bound_s
+        A proven bound over `bound_scope`; the time that every schedule needs, of a chain that of
+        store-all and of a graph that of its busiest queue, is a bound anyhow.
+    variants
+        Those of `workload` that `schedule` runs with.
+    offloading
+        Where `schedule` may copy: the link, and the host memory that bounds it beside the budget,
+        or memory levels. The plan's options store them.
+
+    Raises
+    ------
+    AssertionError
+        The schedule is over budget in the replay: the planner is wrong.
+    """
+    if lower_bound_s <= workload.busiest_queue_s:
+        lower_bound_s, bound_scope = workload.busiest_queue_s, ANY_SCHEDULE
+    run = resolve(workload, variants)
+    simulation = None
+    if schedule is not None and offloading is None:
+        simulation = simulate(run, schedule)
+    elif schedule is not None and offloading is not None:
+        simulation = offloading.simulate(run, schedule, budget_bytes)
+    status: Status = "infeasible"
+    if simulation is not None:
+        if simulation.peak_bytes > budget_bytes:
+            raise AssertionError(
+                f"{planner} planned {simulation.peak_bytes} bytes for a budget of {budget_bytes}"
+            )
+        # Sums of floats taken in another order may differ in the last bits.
+        lower_bound_s = min(lower_bound_s, simulation.makespan_s * (1 + OPTIMALITY_TOLERANCE))
+        met = simulation.makespan_s <= lower_bound_s * (1 + OPTIMALITY_TOLERANCE)
+        status = "optimal" if met else "feasible"
+        if met:
+            lower_bound_s = simulation.makespan_s
+    return Plan(
+        workload=WorkloadRef(workload.name, workload.kind, workload_hash(workload)),
+        budget_bytes=budget_bytes,
+        planner=planner,
+        options={**(options or {}), **(offloading.to_options() if offloading else {})},
+        status=status,
+        peak_bytes=simulation.peak_bytes if simulation else None,
+        static_bytes=workload.static_bytes,
+        makespan_s=simulation.makespan_s if simulation else None,
+        store_all_s=workload.store_all_s,
+        overhead=_overhead(workload, simulation),
+        lower_bound_s=lower_bound_s,
+        bound_scope=bound_scope,
+        gap=_gap(simulation, lower_bound_s),
+        planning_s=time.perf_counter() - started,
+        min_feasible_bytes=min_feasible_bytes,
+        binding_op=binding_op,
+        schedule=schedule,
+        candidates=(),
+        versions=installed_versions(),
+        seed=seed,
+        variants=tuple(variants) if schedule is not None else (),
+    )
+
+
+def _overhead(workload: Chain | Graph, simulation: Simulation | None) -> float | None:
+    """Against the store-all of `workload` itself, whatever variants were run."""
+    if simulation is None:
+        return None
+    if not workload.store_all_s:
+        return 0.0
+    overhead = simulation.makespan_s / workload.store_all_s - 1.0
+    # The engine adds the same times in another order: a rounding below zero is none.
+    return 0.0 if -1e-9 < overhead < 0.0 else overhead
+
+
+def _gap(simulation: Simulation | None, lower_bound_s: float) -> float | None:
+    if simulation is None:
+        return None
+    return max(0.0, simulation.makespan_s / lower_bound_s - 1.0) if lower_bound_s else 0.0
+
+
+def best_of(
+    workload: Chain | Graph,
+    budget_bytes: int,
+    schedules: Iterable[tuple[Mapping[str, Any], Schedule]],
+    *,
+    planner: str,
+    started: float,
+    seed: int | None = None,
+) -> Plan:
+    """The plan of the fastest of `schedules` that fits; how heuristics with a family end.
+
+    The least peak of the family is its smallest feasible budget.
+    """
+    best: tuple[float, int, Mapping[str, Any], Schedule] | None = None
+    least: Simulation | None = None
+    for options, schedule in schedules:
+        simulation = simulate(workload, schedule)
+        if least is None or simulation.peak_bytes < least.peak_bytes:
+            least = simulation
+        rank = (simulation.makespan_s, simulation.peak_bytes)
+        if simulation.peak_bytes <= budget_bytes and (best is None or rank < best[:2]):
+            best = (*rank, options, schedule)
+    return make_plan(
+        workload,
+        budget_bytes,
+        best[3] if best else None,
+        planner=planner,
+        started=started,
+        options=best[2] if best else None,
+        min_feasible_bytes=least.peak_bytes if least else None,
+        binding_op=least.peak_op if least else None,
+        seed=seed,
+    )
+
+
+def with_candidates(plan: Plan, tried: Iterable[Plan], *, planning_s: float) -> Plan:
+    """`plan` with one row per plan in `tried`, and the time that all of them took."""
+    return replace(plan, candidates=tuple(other.row for other in tried), planning_s=planning_s)
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of schedsim, Python and numpy, as plans record them."""
+    import platform  # these two are slow to import, and only plans need them
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for package in ("schedsim", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

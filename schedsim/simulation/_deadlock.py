@@ -1,0 +1,175 @@
+"""Why a schedule got stuck: who waits for whom, and what holds the memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DeadlockError
+from ..units import format_bytes_short
+
+if TYPE_CHECKING:
+    from ..dataflow.graph import Graph
+    from .engine import Course
+
+# Tensors named of a pool that is full, and queues in the message; the error has all of these.
+_MOST_HOLDERS = 3
+_MOST_WAITS = 4
+
+
+def explain_deadlock(
+    graph: Graph,
+    runs: NDArray[np.int32],
+    instances: tuple[NDArray[Any], ...],
+    course: Course,
+    num_ended: int,
+    uses: NDArray[np.int64],
+    used: NDArray[np.int64],
+    limits: NDArray[np.int64],
+) -> DeadlockError:
+    """The error for a simulation in which nothing can start any more.
+
+    Parameters
+    ----------
+    uses, used
+        As they were when it got stuck: runs that have yet to use each instance, bytes per pool.
+    """
+    arrays, bound = graph.arrays, course.bound
+    ended = np.zeros(runs.size, dtype=bool)
+    happened = course.events[: 2 * num_ended]
+    ended[happened[happened % 2 == 1] // 2] = True
+    waits: list[str] = []
+    of_memory: list[str] = []
+    stuck: tuple[int, str] | None = None
+    for q, queue in enumerate(arrays.queue_names):
+        line = bound.line[bound.line_start[q] : bound.line_start[q + 1]]
+        left = line[~ended[line]]
+        if not left.size:
+            continue
+        k = int(left[0])
+        other, why = _awaited_run(graph, runs, instances[0], course, ended, k)
+        if other is None:
+            why, hint = _memory_wait(graph, runs, instances, course, ended, uses, used, limits, k)
+            if stuck is None or k < stuck[0]:
+                stuck = k, hint
+        waits.append(f"{_named(graph, runs, k)} on {queue} waits for {why}")
+        of_memory += waits[-1:] if other is None else []
+    # Whatever waits for a run waits, in the end, for one that waits for memory.
+    assert stuck is not None
+    said = [*of_memory, *(wait for wait in waits if wait not in of_memory)]
+    more = f"; {len(said) - _MOST_WAITS} more wait" if len(said) > _MOST_WAITS else ""
+    return DeadlockError(
+        f"after {num_ended} of {runs.size} runs no other can start: "
+        f"{'; '.join(said[:_MOST_WAITS])}{more}",
+        run_index=stuck[0],
+        op_name=graph.op_names[runs[stuck[0]]],
+        waits=tuple(waits),
+        hint=stuck[1],
+    )
+
+
+def _named(graph: Graph, runs: NDArray[np.int32], k: int) -> str:
+    return f"schedule[{k}] {graph.op_names[runs[k]]}"
+
+
+def _awaited_run(
+    graph: Graph,
+    runs: NDArray[np.int32],
+    tensor: NDArray[np.int32],
+    course: Course,
+    ended: NDArray[np.bool_],
+    k: int,
+) -> tuple[int | None, str]:
+    """The run that run `k` waits for, where it is not memory, and how to say it."""
+    bound = course.bound
+    for i in bound.input_instance[bound.input_start[k] : bound.input_start[k + 1]].tolist():
+        other = int(bound.writer[i])
+        if other >= 0 and not ended[other]:
+            name = graph.arrays.tensor_names[tensor[i]]
+            return other, f"{name} of {_named(graph, runs, other)}"
+    for other in bound.turn_run[bound.turn_start[k] : bound.turn_start[k + 1]].tolist():
+        if other >= 0 and not ended[other]:
+            return other, f"its turn after {_named(graph, runs, other)}"
+    return None, ""
+
+
+def _memory_wait(
+    graph: Graph,
+    runs: NDArray[np.int32],
+    instances: tuple[NDArray[Any], ...],
+    course: Course,
+    ended: NDArray[np.bool_],
+    uses: NDArray[np.int64],
+    used: NDArray[np.int64],
+    limits: NDArray[np.int64],
+    k: int,
+) -> tuple[str, str]:
+    """What run `k` lacks and what holds it, and what to do about it."""
+    arrays, bound = graph.arrays, course.bound
+    tensor, _, last, source, _ = instances
+    op = int(runs[k])
+    needs = np.zeros(used.size, dtype=np.int64)
+    saves = False
+    base = int(arrays.write_start[op] - bound.made[k])
+    for i in range(int(bound.made[k]), int(bound.made[k + 1])):
+        if last[i] < 0:
+            continue
+        saves = saves or bool(arrays.write_optional[base + i])
+        size, s = int(arrays.tensor_bytes[tensor[i]]), int(source[i])
+        if s >= 0 and uses[s] == 1:
+            size -= min(size, int(arrays.tensor_bytes[tensor[s]]))
+        needs[arrays.tensor_pool[tensor[i]]] += size
+    table = arrays.op_saving_workspace_bytes if saves else arrays.op_workspace_bytes
+    needs[arrays.op_pool[op]] += table[op]
+    pool = int(np.flatnonzero((limits >= 0) & (used + needs > limits))[0])
+    needed, free = int(needs[pool]), int(limits[pool] - used[pool])
+    name = arrays.pool_names[pool]
+    holders = _holders(graph, runs, instances, course, ended, uses, pool)
+    held = f", held by {', '.join(holders)}" if holders else ""
+    fixed = int(arrays.pool_static_bytes[pool])
+    held += f", {format_bytes_short(fixed)} of static bytes" if fixed else ""
+    why = f"{format_bytes_short(needed)} of pool {name!r}, "
+    why += f"where {format_bytes_short(free)} are free{held}"
+    missing = format_bytes_short(needed - free)
+    hint = f"{missing} more in {name!r} would let it start"
+    if holders:
+        hint += ", or a schedule that brings fewer tensors there so early"
+    return why, hint
+
+
+def _holders(
+    graph: Graph,
+    runs: NDArray[np.int32],
+    instances: tuple[NDArray[Any], ...],
+    course: Course,
+    ended: NDArray[np.bool_],
+    uses: NDArray[np.int64],
+    pool: int,
+) -> list[str]:
+    """The largest tensors alive in `pool`, with the next run that uses each."""
+    arrays, bound = graph.arrays, course.bound
+    tensor, _, last, _, _ = instances
+    written = (bound.writer < 0) | ended[bound.writer]
+    alive = written & (last >= 0) & (course.freed == 2 * runs.size)
+    alive &= arrays.tensor_pool[tensor] == pool
+    found = np.flatnonzero(alive)
+    sizes = arrays.tensor_bytes[tensor[found]]
+    order = np.argsort(-sizes, kind="stable")
+    lines = []
+    for i in found[order][:_MOST_HOLDERS].tolist():
+        reader = _next_reader(bound, ended, i)
+        size = format_bytes_short(int(arrays.tensor_bytes[tensor[i]]))
+        until = f"until {_named(graph, runs, reader)}" if reader is not None else "to the end"
+        lines.append(f"{arrays.tensor_names[tensor[i]]} ({size}, {until})")
+    if found.size > _MOST_HOLDERS:
+        lines.append(f"{found.size - _MOST_HOLDERS} more")
+    return lines
+
+
+def _next_reader(bound: Any, ended: NDArray[np.bool_], instance: int) -> int | None:
+    places = np.flatnonzero(bound.input_instance == instance)
+    readers = np.searchsorted(bound.input_start, places, side="right") - 1
+    left = readers[~ended[readers]]
+    return int(left.max()) if left.size else None

@@ -1,0 +1,208 @@
+"""The simulator: what a schedule costs, in bytes and seconds, exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..dataflow.graph import Graph
+from ..dataflow.queues import queue_of
+from ..errors import InvalidScheduleError
+from .result import CATEGORIES, RUN_KINDS, LiveTensor, Simulation
+from .schedule import Schedule
+
+if TYPE_CHECKING:
+    from ..dataflow.chain import Chain
+
+__all__ = ["CATEGORIES", "RUN_KINDS", "LiveTensor", "Simulation", "simulate"]
+
+
+def simulate(
+    workload: Chain | Graph, schedule: Schedule, capacities: Mapping[str, int] | None = None
+) -> Simulation:
+    """What `schedule` costs on `workload`, after checking that it is legal.
+
+    An instance of a tensor lives from the start of the run that writes it to the end of the last
+    run that reads it before it is written again. During a run, static bytes, every live
+    instance, the outputs and the workspace are charged; nothing else is. Schedules on several
+    queues are simulated event by event: see `schedsim.simulation.engine` for when a run starts.
+
+    Parameters
+    ----------
+    workload
+        A chain (lowered to its graph) or a graph.
+    schedule
+        Op runs in order; each queue runs its own in that order.
+    capacities
+        Memory pool -> bytes: runs wait until their memory fits. Pools without one, all by default,
+        hold whatever the schedule puts there.
+
+    Returns
+    -------
+    Simulation
+
+    Raises
+    ------
+    InvalidScheduleError
+        An op is unknown, an input is missing, a ``once`` op runs twice or an op never runs.
+    DeadlockError
+        Within the capacities no run can start any more; the error says who waits for whom, and what
+        holds the memory.
+
+    Notes
+    -----
+    O(runs + reads + writes) time and memory; on several queues, times the logarithm of their
+    number, and of more where many wait for memory.
+
+    Examples
+    --------
+    >>> from schedsim import Chain, Schedule, Stage, simulate
+    >>> chain = Chain("two", 4, (Stage("s0", 1, 2, 4, 10), Stage("s1", 1, 2, 4, 10)))
+    >>> simulate(chain, Schedule.store_all(chain)).peak_bytes
+    32
+    >>> simulate(chain, Schedule.from_names(["F0", "F1", "loss", "B1", "F0", "B0"])).peak_bytes
+    26
+    """
+    from ._replay import live_bytes
+
+    graph = workload.graph
+    arrays = graph.arrays
+    runs = schedule.bind(graph)
+    tensor, first, last, source, category = _lifetimes(graph, runs)
+    if capacities is not None or not graph.one_queue:
+        instances = (tensor, first, last, source, category)
+        return _on_several_queues(graph, schedule, runs, instances, capacities)
+    everything = np.ones(tensor.size, dtype=np.bool_)
+    memory = live_bytes(runs.size, tensor, first, last, source, everything, arrays.tensor_bytes)
+    saves = np.zeros(runs.size, dtype=np.bool_)
+    saves[first[arrays.tensor_optional[tensor] & (last >= 0)]] = True
+    workspace = np.where(
+        saves, arrays.op_saving_workspace_bytes[runs], arrays.op_workspace_bytes[runs]
+    )
+    memory += workspace
+    memory += graph.static_bytes
+    memory.setflags(write=False)
+    peak_run = int(np.argmax(memory))
+    counts = np.bincount(runs, minlength=graph.num_ops)
+    return Simulation(
+        workload_name=graph.name,
+        schedule=schedule,
+        memory_bytes=memory,
+        peak_bytes=int(memory[peak_run]),
+        peak_run=peak_run,
+        peak_op=graph.op_names[runs[peak_run]],
+        makespan_s=math.fsum((counts * arrays.op_time_s).tolist()),
+        store_all_s=graph.store_all_s,
+        static_bytes=graph.static_bytes,
+        peak_by_pool={"device": int(memory[peak_run])},
+        _graph=graph,
+        _runs=runs,
+        _instances=(tensor, first, last, source, category),
+        _workspace=workspace,
+    )
+
+
+def store_all_makespan(graph: Graph) -> float:
+    """Seconds from first to last when each required op runs once, in order, on its queue."""
+    from .engine import run_queues
+
+    runs = Schedule.store_all(graph).bind(graph)
+    return float(run_queues(graph, runs, _lifetimes(graph, runs), None).end_s.max())
+
+
+def _lifetimes(graph: Graph, runs: NDArray[np.int32]) -> tuple[NDArray[Any], ...]:
+    """Instances as `find_lifetimes` returns them, of legal runs."""
+    from ._replay import LEGAL, find_lifetimes
+
+    arrays = graph.arrays
+    code, run, item, *instances = find_lifetimes(
+        runs,
+        arrays.op_phase,
+        arrays.op_once,
+        arrays.read_start,
+        arrays.read_tensor,
+        arrays.write_start,
+        arrays.write_tensor,
+        arrays.tensor_producer,
+        arrays.tensor_result,
+        arrays.write_optional,
+        arrays.write_takes_over,
+        arrays.op_required,
+        arrays.op_copy,
+    )
+    if code != LEGAL:
+        raise _illegal(graph, runs, int(code), int(run), int(item))
+    return tuple(instances)
+
+
+def _on_several_queues(
+    graph: Graph,
+    schedule: Schedule,
+    runs: NDArray[np.int32],
+    instances: tuple[NDArray[Any], ...],
+    capacities: Mapping[str, int] | None,
+) -> Simulation:
+    from .engine import run_queues
+
+    course = run_queues(graph, runs, instances, capacities)
+    for array in (course.memory, course.start_s, course.end_s):
+        array.setflags(write=False)
+    pools = graph.arrays.pool_names
+    devices = [number for number, pool in enumerate(pools) if queue_of(pool)]
+    fullest = max(devices, key=lambda number: int(course.peak[number]))
+    peak_run = int(course.peak_run[fullest])
+    return Simulation(
+        workload_name=graph.name,
+        schedule=schedule,
+        memory_bytes=course.memory,
+        peak_bytes=int(course.peak[fullest]),
+        peak_run=peak_run,
+        peak_op=graph.op_names[runs[peak_run]],
+        makespan_s=float(course.end_s.max()),
+        store_all_s=graph.store_all_s,
+        static_bytes=graph.static_bytes,
+        peak_by_pool=dict(zip(pools, course.peak.tolist(), strict=True)),
+        _graph=graph,
+        _runs=runs,
+        _instances=instances,
+        _workspace=course.workspace,
+        course=course,
+    )
+
+
+def _illegal(
+    graph: Graph, runs: NDArray[np.int32], code: int, run: int, item: int
+) -> InvalidScheduleError:
+    from ._replay import MISSING_INPUT, RUN_TWICE
+
+    if code == MISSING_INPUT:
+        op_name = graph.op_names[runs[run]]
+        tensor = graph.arrays.tensor_names[item]
+        producer = graph.op_names[int(graph.arrays.tensor_producer[item])]
+        return InvalidScheduleError(
+            f"schedule[{run}]: {op_name} reads {tensor}, which does not exist yet",
+            rule="missing input",
+            run_index=run,
+            op_name=op_name,
+            hint=f"{producer} writes it: run {producer} first",
+        )
+    op_name = graph.op_names[item]
+    if code == RUN_TWICE:
+        return InvalidScheduleError(
+            f"schedule[{run}]: {op_name} runs a second time, but is marked once",
+            rule="once",
+            run_index=run,
+            op_name=op_name,
+            hint="it has an effect that must not be repeated: keep its outputs instead",
+        )
+    return InvalidScheduleError(
+        f"schedule: {op_name} never runs",
+        rule="required op",
+        run_index=None,
+        op_name=op_name,
+        hint="every op of the step must run at least once",
+    )

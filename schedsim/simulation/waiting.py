@@ -1,0 +1,139 @@
+"""What a step waits for: its critical path, and why queues stand idle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .engine import CAUSES
+
+if TYPE_CHECKING:
+    from .result import Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class PathStep:
+    """A run on the critical path.
+
+    Attributes
+    ----------
+    run : int
+    op_name, queue : str
+    start_s, end_s : float
+    cause : str
+        One of `schedsim.simulation.engine.CAUSES`: what it waited for, which the step before it
+        brought.
+    """
+
+    run: int
+    op_name: str
+    queue: str
+    start_s: float
+    end_s: float
+    cause: str
+
+
+def critical_path(simulation: Simulation) -> list[PathStep]:
+    """The chain of runs, each started by the one before it, up to the run that ends last.
+
+    A step that waited for its ``turn`` started with the start of the one before it; all others
+    with its end.
+
+    Notes
+    -----
+    O(length of the path). Where several runs end last, or let a run start, one of them is taken: of
+    those that end last the first in the schedule.
+
+    Examples
+    --------
+    >>> import schedsim
+    >>> graph = schedsim.Graph("g", (schedsim.Op("f", time_s=1), schedsim.Op("g", time_s=1)))
+    >>> run = schedsim.simulate(graph, schedsim.Schedule.store_all(graph))
+    >>> [(step.op_name, step.cause) for step in critical_path(run)]
+    [('f', 'nothing'), ('g', 'queue')]
+    """
+    causes, blockers = _reasons(simulation)
+    names, queues = simulation.run_names, simulation.run_queues
+    path = []
+    run = int(np.argmax(simulation.end_s)) if simulation.num_runs else -1
+    while run >= 0:
+        path.append(
+            PathStep(
+                run=run,
+                op_name=names[run],
+                queue=simulation.queue_names[queues[run]],
+                start_s=float(simulation.start_s[run]),
+                end_s=float(simulation.end_s[run]),
+                cause=CAUSES[causes[run]],
+            )
+        )
+        run = int(blockers[run])
+    return path[::-1]
+
+
+def critical_s(simulation: Simulation) -> dict[str, float]:
+    """Seconds of the critical path that each queue brings; together they are the makespan.
+
+    A run counts until the next on the path starts. Queues that bring nothing are left out.
+
+    Examples
+    --------
+    >>> import schedsim
+    >>> ops = (schedsim.Op("f", time_s=1, writes={"x": 1}, queue="compute:0"),
+    ...        schedsim.Op("g", time_s=2, reads=("x",), queue="compute:1"))
+    >>> graph = schedsim.Graph("g", ops)
+    >>> critical_s(schedsim.simulate(graph, schedsim.Schedule.store_all(graph)))
+    {'compute:0': 1.0, 'compute:1': 2.0}
+    """
+    path = critical_path(simulation)
+    spent: dict[str, float] = {}
+    for step, until in zip(
+        path, [*(s.start_s for s in path[1:]), simulation.makespan_s], strict=True
+    ):
+        if until > step.start_s:
+            spent[step.queue] = spent.get(step.queue, 0.0) + until - step.start_s
+    return spent
+
+
+def idle_s(simulation: Simulation) -> dict[str, dict[str, float]]:
+    """Seconds that each queue stands idle, by what its next run waits for.
+
+    Queue -> cause -> seconds; ``"end"`` is the time between its last run and the end of the step.
+    Causes without time are left out.
+
+    Examples
+    --------
+    >>> import schedsim
+    >>> ops = (schedsim.Op("f", time_s=1, writes={"x": 1}, queue="compute:0"),
+    ...        schedsim.Op("g", time_s=2, reads=("x",), queue="compute:1"))
+    >>> graph = schedsim.Graph("g", ops)
+    >>> idle_s(schedsim.simulate(graph, schedsim.Schedule.store_all(graph)))
+    {'compute:0': {'end': 2.0}, 'compute:1': {'input': 1.0}}
+    """
+    causes, _ = _reasons(simulation)
+    queues = simulation.run_queues
+    table: dict[str, dict[str, float]] = {}
+    for number, queue in enumerate(simulation.queue_names):
+        runs = np.flatnonzero(queues == number)
+        ends = np.concatenate([[0.0], simulation.end_s[runs]])
+        waits = simulation.start_s[runs] - ends[:-1]
+        spent = np.bincount(causes[runs], waits, len(CAUSES))
+        row = {name: float(time) for name, time in zip(CAUSES, spent, strict=True) if time > 0}
+        after = simulation.makespan_s - float(ends[-1])
+        if after > 0:
+            row["end"] = after
+        table[queue] = row
+    return table
+
+
+def _reasons(simulation: Simulation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Cause and blocker of each run; on one queue each run waits for the one before it."""
+    course = simulation.course
+    if course is not None:
+        return course.cause.astype(np.int64), course.blocker.astype(np.int64)
+    causes = np.full(simulation.num_runs, CAUSES.index("queue"), dtype=np.int64)
+    causes[:1] = CAUSES.index("nothing")
+    return causes, np.arange(simulation.num_runs) - 1
