@@ -96,7 +96,9 @@ def help_without_command(ctx: click.Context) -> int:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; the exit code. Errors go to stderr, a line each."""
     try:
-        result = cli.main(args=list(arguments), prog_name="schedsim", standalone_mode=False)
+        result = cli.main(
+            args=list(arguments), prog_name="schedsim", standalone_mode=False, obj=list(arguments)
+        )
         sys.stdout.flush()
         return result if isinstance(result, int) else YES
     except (InvalidScheduleError, InfeasibleBudgetError) as error:

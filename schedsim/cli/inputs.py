@@ -23,6 +23,7 @@ from ..errors import (
 from ..units import UnitError, format_bytes, parse_bytes
 from . import complete
 from .complete import OF_OPTIONS
+from .dry import on_device
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
@@ -201,6 +202,7 @@ class Source:
         movable |= any(isinstance(item, Plan) and has_link(item) for item in items.values())
         for name in self.files:
             if is_target(name) and workload is None:
+                on_device(self.options["device"])
                 need_torch()
                 from ..validation.targets import read_target
 

@@ -12,6 +12,7 @@ from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import YES
+from .dry import on_device
 from .inputs import is_target, json_option, need_torch, output_option
 from .show import print_facts, print_json, print_table, working
 from .validate import target_options
@@ -46,6 +47,7 @@ def command(
         raise SchedsimError(
             f"{target!r} is no model", hint="FILE.py:FUNCTION, model:resnet50 or hf:gpt2"
         )
+    on_device(device)
     need_torch()
     from ..validation.targets import read_target
 

@@ -11,6 +11,16 @@ what it says of memory is what it would say on the device. It says nothing of ti
 from __future__ import annotations
 
 from .devices import DEVICES, DryDevice, get_dry_device
-from .label import LABEL, dry_device_name, is_dry
+from .label import LABEL, PREFIX, dry_device_name, has_times, has_values, is_dry
 
-__all__ = ["DEVICES", "LABEL", "DryDevice", "dry_device_name", "get_dry_device", "is_dry"]
+__all__ = [
+    "DEVICES",
+    "LABEL",
+    "PREFIX",
+    "DryDevice",
+    "dry_device_name",
+    "get_dry_device",
+    "has_times",
+    "has_values",
+    "is_dry",
+]

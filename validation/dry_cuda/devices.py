@@ -92,9 +92,7 @@ DEVICES: dict[str, DryDevice] = {
             5120,
             "h100",
         ),
-        DryDevice(
-            "h200", "NVIDIA H200", (9, 0), 150_754_820_096, 132, 60 * MIB, 6144, "h200"
-        ),
+        DryDevice("h200", "NVIDIA H200", (9, 0), 150_754_820_096, 132, 60 * MIB, 6144, "h200"),
         DryDevice(
             "rtx4090",
             "NVIDIA GeForce RTX 4090",

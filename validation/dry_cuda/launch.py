@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import schedsim
-
 from schedsim.errors import SchedsimError
 
 from .build import Built, build

@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from schedsim.errors import UnsupportedError
 
+from .values_cells import gru_cell, gru_cell_backward, lstm_cell, lstm_cell_backward
+
 aten = torch.ops.aten
 
 
@@ -273,9 +275,7 @@ def _rnn(
     def run(x: Tensor, hx: Tensor, cx: Tensor | None, weights: list[Tensor]) -> Any:
         state: Any = (hx, cx) if mode == 2 else hx
         biased = per_layer == 4
-        found = layer(
-            x, state, weights, biased, num_layers, 0.0, True, bidirectional, batch_first
-        )
+        found = layer(x, state, weights, biased, num_layers, 0.0, True, bidirectional, batch_first)
         return found if mode == 2 else (*found, None)
 
     return run
@@ -368,5 +368,9 @@ SUBSTITUTES: dict[Any, Callable[..., Any]] = {
     aten.cudnn_batch_norm_backward: _batch_norm_backward,
     aten._cudnn_rnn: _cudnn_rnn,
     aten._cudnn_rnn_backward: _cudnn_rnn_backward,
+    aten._thnn_fused_lstm_cell: lstm_cell,
+    aten._thnn_fused_lstm_cell_backward_impl: lstm_cell_backward,
+    aten._thnn_fused_gru_cell: gru_cell,
+    aten._thnn_fused_gru_cell_backward: gru_cell_backward,
 }
 """Op -> its arithmetic."""

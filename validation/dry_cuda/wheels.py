@@ -74,9 +74,7 @@ def find_wheels(path: list[str] | None = None) -> Wheels:
             ("triton", "backends/nvidia/include", "crt/host_defines.h"),
         )
     )
-    return Wheels(
-        torch / "lib", includes, _program("gcc"), _program("nm"), _versions()
-    )
+    return Wheels(torch / "lib", includes, _program("gcc"), _program("nm"), _versions())
 
 
 def _folder(package: str, path: list[str] | None) -> Path | None:
