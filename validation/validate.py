@@ -171,10 +171,12 @@ def validate(
     with kept_gradients(target.model), untouched(target.model):
         if has_values(target.device):
             _compare_results(steps, report)
+            report.checks.append(check_runs(steps, simulation))
+            _compare_memory(steps, simulation, report)
         else:
             report.notes.append("nothing is computed: results are not compared")
-        report.checks.append(check_runs(steps, simulation))
-        _compare_memory(steps, simulation, report)
+            _compare_memory(steps, simulation, report)
+            report.checks.append(check_runs(steps, simulation))
         if rounds:
             _compare_times(steps, simulation, report, rounds)
     return report
