@@ -203,6 +203,7 @@ def capture_chain(
         chosen = get_meter(meter, device)
         bench = Bench(layout, step, sizes, chosen, device)
         rows = bench.measure_bytes(values)
+        layout = replace(layout, releases_output=bench.releases_output)
         if movable:
             for i, row in enumerate(rows[:-1]):
                 bench.check_movable(i, values, row.saved_bytes - sizes.value_bytes[i + 1])

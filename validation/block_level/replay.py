@@ -142,10 +142,13 @@ def replaced_buffers(snapshot: Buffers) -> Iterator[None]:
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Leave the buffers of `model` and the random numbers as they were before the block."""
+    """Leave the buffers of `model` and the random numbers as they were before the block.
+
+    Copies are kept on the host, so that no meter takes them for the model's.
+    """
     state = RandomState.now(generators(model))
     saved = [
-        (module, name, buffer, buffer.clone())
+        (module, name, buffer, buffer.to("cpu", copy=True))
         for module in model.modules()
         for name, buffer in module._buffers.items()
         if buffer is not None
