@@ -84,8 +84,8 @@ class Layout:
 class _Cell:
     """Where a bundle finds its inputs while its backward runs, and leaves their gradients.
 
-    `held`: what it keeps, where that may be copied to the host. `kept`: keys of the storages that it
-    keeps, or will look for.
+    `held`: what it keeps, where that may be copied to the host. `kept`: keys of the storages that
+    it keeps, or will look for.
     """
 
     inputs: Mapping[int, list[Any]] | None = None

@@ -17,7 +17,7 @@ from ..capture.program import Call, Program, refs
 aten = torch.ops.aten
 
 # aten/src/ATen/cuda/CublasHandlePool.cpp: ":4096:2:16:8" (two of 4096 KiB, eight of 16 KiB), and
-# ":4096:8" on compute capability 9.0. Both, and cuBLASLt's 1 MiB, as the allocator of 2.15 sees them.
+# ":4096:8" on compute capability 9.0. Both, and cuBLASLt's 1 MiB, as 2.15's allocator sees them.
 BEFORE_HOPPER_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
 HOPPER_BYTES = 8 * 4096 * 1024
 LT_BYTES = 2**20

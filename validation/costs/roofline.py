@@ -80,6 +80,6 @@ def _workspace_note(device_name: str) -> str:
     if not workspace_bytes(device_name):
         return "workspaces are not known for a device that is not here"
     return (
-        f"workspaces: cuBLAS's, {workspace_bytes(device_name)} bytes a product (PyTorch 2.15); those "
-        "of convolutions are not known for a device that is not here"
+        f"workspaces: cuBLAS's, {workspace_bytes(device_name)} bytes a product (PyTorch 2.15); "
+        "those of convolutions are not known for a device that is not here"
     )

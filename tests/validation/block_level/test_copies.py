@@ -212,7 +212,7 @@ def test_copies_on_streams_of_their_own():
     reset_peak(x.device)
     module(x).backward()
     torch.cuda.synchronize()
-    # Of what counts as static, the loss and the gradient it is given come with the step: 4 bytes each.
+    # Of what counts as static, the loss and the gradient it is given, 4 bytes each, come later.
     resident = chain.workload.static_bytes - 2 * 4 + chain.workload.input_bytes
     measured = requested_peak(x.device) - before + resident
     assert measured <= schedsim.simulate(graph, schedule).peak_by_pool["device"]
@@ -222,7 +222,7 @@ def test_copies_on_streams_of_their_own():
 
 
 def test_a_device_without_an_index_is_the_present_one(monkeypatch):
-    """Tensors say cuda:1 where a mover is told cuda: it would find none of them, and copy nothing."""
+    """Tensors say cuda:1 where a mover is told cuda: it would find none, and copy nothing."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     assert Mover(torch.device("cuda")).device == torch.device("cuda:1")
