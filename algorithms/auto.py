@@ -11,6 +11,7 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.variants import check_allowed, graph_options
 from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.plans.least_budget import least_of
 from schedsim.plans.offloading import LinkLike
 from schedsim.plans.plan import Plan, with_candidates
 
@@ -207,16 +208,11 @@ def _with_copies(
 def _best(name: str, tried: list[Plan], started: float) -> Plan:
     """The best of the plans tried, with all of them as candidates."""
     best = min(tried, key=_rank)
-    least = min(
-        (plan for plan in tried if plan.min_feasible_bytes is not None),
-        key=lambda plan: plan.min_feasible_bytes or 0,
-    )
     chosen = replace(
         best,
         planner=name,
-        options={**best.options, "chosen": best.planner},
-        min_feasible_bytes=least.min_feasible_bytes,
-        binding_op=least.binding_op,
+        search=replace(best.search, chosen=best.planner),
+        least=least_of([plan.least for plan in tried], peak_bytes=best.peak_bytes),
     )
     return with_candidates(chosen, tried, planning_s=time.perf_counter() - started)
 

@@ -12,7 +12,9 @@ from functools import cache
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError
-from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -76,8 +78,6 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
         )
     least = simulate(workload, Schedule.store_all(workload))
     too_small = search.next_bytes - 1
-    min_feasible_bytes: int | None
-    binding_op: str | None
     try:
         while least.peak_bytes > too_small + 1:
             budget = (too_small + least.peak_bytes) // 2
@@ -86,9 +86,9 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
                 too_small = min(search.next_bytes, least.peak_bytes) - 1
             else:
                 least = simulate(workload, Schedule(workload.op_names, found))
-        min_feasible_bytes, binding_op = least.peak_bytes, least.peak_op
+        known = LeastBudget(least.peak_bytes, least.peak_op, least.peak_bytes, ANY_SCHEDULE)
     except PlannerLimitError:
-        min_feasible_bytes, binding_op = None, None
+        known = LeastBudget(None, None, budget_bytes + 1, ANY_SCHEDULE)
     return make_plan(
         workload,
         budget_bytes,
@@ -96,8 +96,7 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
         planner="exhaustive",
         started=started,
         bound_scope=ANY_SCHEDULE,
-        min_feasible_bytes=min_feasible_bytes,
-        binding_op=binding_op,
+        least=known,
     )
 
 

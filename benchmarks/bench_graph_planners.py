@@ -88,7 +88,7 @@ def run(
         "bound": plan.lower_bound_s / plan.store_all_s - 1,
         "gap": plan.gap,
         "peak_bytes": plan.peak_bytes,
-        "infeasible": plan.options.get("infeasible"),
+        "infeasible": "proven" if plan.proven_infeasible else None,
         "s": time.perf_counter() - started,
     }
 

@@ -74,7 +74,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
             {
                 "what": f"{what}, {share:.0%} of activations",
                 **taken,
-                "planner": plan.options["chosen"],
+                "planner": plan.found_by,
                 "overhead": plan.overhead,
                 "gap": plan.gap,
             }

@@ -26,7 +26,7 @@ import schedsim
 from schedsim import Chain, Schedule, simulate
 from schedsim.api import try_plan
 from schedsim.plans.links import Link
-from schedsim.plans.offloading import Offloading, replay
+from schedsim.plans.offloading import Offloading
 from schedsim.workloads import WorkloadOptions, build_workload
 
 MODELS: tuple[dict[str, Any], ...] = (
@@ -70,7 +70,7 @@ def measure(
         "planning_s": round(took_s, 2),
     }
     if both.feasible:
-        told = replay(chain, both)
+        told = both.simulate(chain)
         assert told.peak_bytes <= budget
         row["num_recomputed"], row["num_copies"] = told.num_recomputed, told.num_copies
         row["exposed_s"] = told.makespan_s - told.busy_s["compute"]

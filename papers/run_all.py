@@ -31,7 +31,7 @@ from _claims import (
     load_source,
 )
 
-from schedsim.files.document import write_atomically
+from schedsim.files.atomic import write_atomically
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.jsonl"

@@ -44,8 +44,10 @@ def test_examples(name):
 def test_there_are_examples():
     """The walk reaches the public calls and the planners."""
     names = _module_names()
-    assert {"schedsim.simulator", "schedsim.cli", "schedsim.algorithms.graphs.local_search"} <= set(
-        names
-    )
+    assert {
+        "schedsim.simulation.simulator",
+        "schedsim.cli",
+        "schedsim.algorithms.graphs.local_search",
+    } <= set(names)
     assert doctest.testmod(importlib.import_module("schedsim.algorithms.graphs.dtr")).attempted > 0
     assert schedsim.__name__ in names

@@ -8,13 +8,14 @@ from typing import Any
 
 from torch import nn
 
+from schedsim.dataflow.copies import parse_copy
 from schedsim.errors import InvalidScheduleError, SchedsimError
-from schedsim.files.document import workload_hash
-from schedsim.plans.offloading import Offloading
+from schedsim.files.workload_files import workload_hash
 from schedsim.plans.plan import Plan
+from schedsim.plans.setting import StepChanges
 from schedsim.units import format_bytes
 
-from .step_planning import CapturedStep, Settings, capture_step, offloading_of, simulated
+from .step_planning import CapturedStep, Settings, capture_step, offloading_of
 
 
 def captured_for(
@@ -33,18 +34,21 @@ def captured_for(
     """
     if plan.schedule is None:
         raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
-    guess = "block" if {"F0", "B0"} & set(plan.schedule.names) else "op"
-    level = str(plan.options.get("level", guess))
+    step = plan.setting.step
+    if step is None:
+        guess = "block" if {"F0", "B0"} & set(plan.schedule.names) else "op"
+        step = StepChanges(guess)
     settings = replace(
         settings,
-        level=level,
-        chunk=plan.options.get("chunk"),
-        accumulate=int(plan.options.get("accumulate", 1)),
-        **_links(plan, level),
+        level=step.level,
+        chunk=dict(step.chunk) or None,
+        accumulate=step.accumulate,
+        **_links(plan, step.level),
     )
     captured = capture_step(model, inputs, keywords, settings)
-    # The same optimizer state and the like beside it as were counted when it was planned.
-    captured = captured.with_added(int(plan.options.get("added_bytes", captured.added_bytes)))
+    if plan.setting.step is not None:
+        # The same optimizer state and the like beside it as were counted when it was planned.
+        captured = captured.with_added(step.added_bytes)
     _check_belongs(plan, captured)
     return captured, settings
 
@@ -53,7 +57,7 @@ def _links(plan: Plan, level: str) -> dict[str, Any]:
     # Blocks planned with a link count their input as static, whether anything is copied or not.
     offloading = offloading_of(plan)
     if level == "block":
-        offloading = Offloading.from_options(plan.options)
+        offloading = plan.setting.link
     if offloading is None:
         return {"offload": None}
     return {"offload": (offloading.d2h, offloading.h2d), "host_bytes": offloading.host_bytes}
@@ -63,7 +67,8 @@ def _check_belongs(plan: Plan, captured: CapturedStep) -> None:
     """Refuse a plan of another step; what the machine alone changes is allowed where it fits."""
     workload = captured.workload
     same = plan.workload.content_hash == workload_hash(workload)
-    same = same or plan.options.get("structure") == captured.structure_hash
+    step = plan.setting.step
+    same = same or (step is not None and step.structure == captured.structure_hash)
     differs = _differences(plan, captured)
     if not same or differs:
         what = "; ".join(differs) or "its tensors have other sizes"
@@ -77,9 +82,10 @@ def _differences(plan: Plan, captured: CapturedStep) -> list[str]:
     assert plan.schedule is not None
     workload = captured.workload
     mine, its = set(workload.op_names), set(plan.schedule.names)
-    copies = ("d2h:", "h2d:") if plan.options.get("link") is not None else ()
+    if plan.setting.copies is not None:
+        mine |= {name for name in its if parse_copy(name) is not None}
     found = []
-    if extra := [n for n in plan.schedule.names if n not in mine and not n.startswith(copies)]:
+    if extra := [name for name in plan.schedule.names if name not in mine]:
         found.append(f"the plan runs {extra[0]!r}, which the model has not")
     if missing := [name for name in workload.op_names if name not in its]:
         found.append(f"the model has {missing[0]!r}, which the plan does not run")
@@ -91,7 +97,7 @@ def _differences(plan: Plan, captured: CapturedStep) -> list[str]:
     if found:
         return found
     try:
-        peak = simulated(workload, plan).peak_bytes
+        peak = plan.simulate(workload).peak_bytes
     except InvalidScheduleError as error:
         return [str(error)]
     if peak > plan.budget_bytes:

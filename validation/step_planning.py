@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,9 +15,10 @@ from schedsim.api import try_plan
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
-from schedsim.files.document import workload_hash
+from schedsim.files.workload_files import workload_hash
+from schedsim.plans.offloading import Offloading
 from schedsim.plans.plan import Plan
-from schedsim.simulation.result import Simulation
+from schedsim.plans.setting import StepChanges
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 from schedsim.units import format_bytes
@@ -30,6 +30,9 @@ from .block_level.transfers import measured_links
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
 from .costs import counted_costs, measured_costs
+from .ranks import ALONE, Ranks
+from .ranks.envelope import envelope
+from .ranks.one_plan import planned_once
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
 from .ways.accumulate import AccumulatedStep
@@ -51,7 +54,7 @@ class BlockLevelWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Settings:
-    """How steps of a model are planned; the arguments of `rematerialize`."""
+    """How steps of a model are planned; the arguments of `rematerialize`, and who plans."""
 
     budget: int | str
     loss: Callable[..., Tensor] | None = None
@@ -67,6 +70,27 @@ class Settings:
     accumulate: int | str | None = None
     offload: Any = None
     host_bytes: int | str | None = None
+    ranks: Ranks = ALONE
+
+    @property
+    def bound_ranks(self) -> Ranks:
+        """Those that must follow one plan with this one."""
+        return self.ranks if self.ranks.bound else ALONE
+
+    def alike(self) -> tuple[tuple[str, str], ...]:
+        """What ranks that follow one plan must be given alike, by name, in words."""
+        names = (
+            "level",
+            "planner",
+            "time_limit_s",
+            "keep_gradients",
+            "costs",
+            "options",
+            "chunk",
+            "accumulate",
+            "offload",
+        )
+        return tuple((name, repr(getattr(self, name))) for name in names)
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
@@ -216,6 +240,7 @@ def capture_step(
     check_splits(model)
     splitter = Splitter(model, settings.loss, num)
     parts = splitter.parts(inputs, keywords)
+    settings.ranks.same("compare batches", {"micro-batches": [part.num_samples for part in parts]})
     whole_bytes = sum(bytes_of(clone) for clone in _whole(parts))
     found: dict[int, CapturedStep] = {}
     for part in parts:
@@ -262,16 +287,25 @@ def _capture(
         other, loss = chunked(model, settings.loss, inputs, keywords, chunks, unrolled=unrolled)
         return other, replace(settings, loss=loss)
 
+    ranks = settings.ranks
+
     def by_block(notes: tuple[str, ...]) -> CapturedStep:
-        other, changed = with_chunks("block")
-        return _by_block(other, inputs, keywords, changed, state, added, notes)
+        def measure() -> CapturedStep:
+            other, changed = with_chunks("block")
+            return _by_block(other, inputs, keywords, changed, state, added, notes)
+
+        return _of_all(ranks.together("measure", measure, runs_model=True), ranks)
 
     with _kept_random_numbers(model):
         if settings.level == "block" or settings.offload:
             return by_block(())
-        other, changed = with_chunks("op")
-        try:
+
+        def by_op() -> CapturedStep:
+            other, changed = with_chunks("op")
             return _by_op(other, inputs, keywords, changed, state, added)
+
+        try:
+            return _of_all(ranks.together("capture", by_op, runs_model=True), ranks)
         except (SchedsimError, RuntimeError, NotImplementedError) as error:
             if settings.level == "op":
                 raise
@@ -279,6 +313,20 @@ def _capture(
         note = f"planned by blocks, as it cannot be captured op by op: {why}"
         warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=5)
         return by_block((note,))
+
+
+def _of_all(captured: CapturedStep, ranks: Ranks) -> CapturedStep:
+    """`captured` with the largest sizes and times of all ranks, so that one plan fits them."""
+    if ranks.alone:
+        return captured
+    own = max(ranks.gather(captured._own_static_bytes, "compare steps"))
+    states = max(ranks.gather(captured.most_states_bytes, "compare steps"))
+    return replace(
+        captured,
+        workload=envelope(captured.workload, ranks),
+        most_states_bytes=states,
+        _own_static_bytes=own,
+    )
 
 
 def _kept_random_numbers(model: nn.Module) -> Any:
@@ -338,7 +386,7 @@ def _by_block(
 ) -> CapturedStep:
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
-    times = BlockTimes(next(model.parameters()).device)
+    times = BlockTimes(next(model.parameters()).device, num_ranks=len(settings.bound_ranks.members))
     try:
         captured = capture_chain(
             model,
@@ -348,6 +396,7 @@ def _by_block(
             rounds=3,
             known_times=times.find,
             movable=bool(settings.offload),
+            ranks=settings.bound_ranks,
         )
     finally:
         handle.remove()
@@ -375,7 +424,16 @@ def _by_block(
 
 
 def plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings) -> Plan:
-    """The plan of a captured step within `budget_bytes`; one without a schedule where none fits."""
+    """The plan of a captured step within `budget_bytes`; one without a schedule where none fits.
+
+    Of ranks, it is made by the first, and is the same on all.
+    """
+    return planned_once(
+        lambda: _plan_captured(captured, budget_bytes, settings), captured.workload, settings.ranks
+    )
+
+
+def _plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings) -> Plan:
     options = dict(settings.options)
     if settings.offload:
         return _plan_copies(captured, budget_bytes, settings, options)
@@ -392,31 +450,27 @@ def _beside_states(
 ) -> Plan:
     """`plan`, or another whose generator states fit beside it; the least that fits is named so."""
     spare_bytes = 0
-    for _ in range(_STATE_TRIES):
+    for left in range(_STATE_TRIES, 0, -1):
         states_bytes = _states_bytes(captured, plan)
         if plan.peak_bytes is None or plan.peak_bytes + states_bytes <= budget_bytes:
             break
         # The graph's budget is what they leave; twice as many the next time, as another plan
         # may repeat more.
-        spare_bytes = min(max(states_bytes, 2 * spare_bytes), captured.most_states_bytes)
+        most_bytes = captured.most_states_bytes
+        # The last time all of them, which is what the least budget counts on.
+        more_bytes = max(states_bytes, 2 * spare_bytes) if left > 1 else most_bytes
+        spare_bytes = min(more_bytes, most_bytes)
         plan = try_plan(captured.workload, budget_bytes - spare_bytes, planner, **options)
     if plan.schedule is not None:
         states_bytes = _states_bytes(captured, plan)
-        counted = {"generator_states_bytes": states_bytes} if states_bytes else {}
-        return replace(plan, options={**plan.options, **counted})
-    if int(plan.options.get("least_memory_bytes", 0)) > budget_bytes:
-        # One op alone needs more, so that nothing was searched for: do it for the message.
-        near = try_plan(
-            captured.workload, int(plan.options["least_memory_bytes"]), planner, **options
-        )
-        if near.min_feasible_bytes is not None:
-            plan = replace(
-                plan, min_feasible_bytes=near.min_feasible_bytes, binding_op=near.binding_op
-            )
-    if plan.min_feasible_bytes is not None:
-        least = plan.min_feasible_bytes + captured.most_states_bytes
-        plan = replace(plan, budget_bytes=budget_bytes, min_feasible_bytes=least)
-    return plan
+        if not states_bytes:
+            return plan
+        step = StepChanges(captured.level, generator_states_bytes=states_bytes)
+        return replace(plan, setting=replace(plan.setting, step=step))
+    found = plan.min_feasible_bytes
+    if found is not None:
+        found += captured.most_states_bytes
+    return replace(plan, budget_bytes=budget_bytes, least=replace(plan.least, found_bytes=found))
 
 
 def _states_bytes(captured: CapturedStep, plan: Plan) -> int:
@@ -452,23 +506,9 @@ def _plan_copies(
     )
 
 
-def offloading_of(plan: Plan) -> Any:
+def offloading_of(plan: Plan) -> Offloading | None:
     """The links that `plan` copies over; ``None`` where it copies nothing."""
-    if plan.schedule is None or not any(":" in name for name in plan.schedule.op_names):
-        return None
-    if plan.options.get("link") is None:
-        return None
-    return import_module("schedsim.plans.offloading").Offloading.from_options(plan.options)
-
-
-def simulated(workload: Chain | Graph, plan: Plan) -> Simulation:
-    """What the schedule of `plan` costs on `workload`, with its copies."""
-    assert plan.schedule is not None
-    offloading = offloading_of(plan)
-    if offloading is None:
-        return simulate(workload, plan.schedule)
-    found: Simulation = offloading.simulate(workload, plan.schedule, plan.budget_bytes)
-    return found
+    return plan.setting.link if plan.setting.copies_anything(plan.schedule) else None
 
 
 def plan_step(
@@ -488,11 +528,10 @@ def plan_step(
 def _feasible(captured: CapturedStep, plan: Plan) -> Plan:
     if plan.schedule is None:
         least, budget_bytes = plan.min_feasible_bytes, plan.budget_bytes
-        where = f", set by {plan.binding_op!r}" if plan.binding_op else ""
         raise InfeasibleBudgetError(
             f"a step of {captured.workload.name} does not fit {format_bytes(budget_bytes)} at the "
             f"{captured.level} level"
-            + (f": the least budget found is {format_bytes(least)}{where}" if least else ""),
+            + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
             plan=plan,
             hint=(f"budget={least}, " if least else "give more, ")
             + "accumulate='auto' (micro-batches), chunk='auto', or a smaller optimizer state",
@@ -532,16 +571,16 @@ def _module(captured: CapturedStep, plan: Plan) -> nn.Module:
 
 def with_origin(plan: Plan, captured: CapturedStep, settings: Settings) -> Plan:
     """`plan` with what `schedsim.apply` needs to know of the step that it is of."""
-    origin: dict[str, Any] = {
-        "level": captured.level,
-        "structure": captured.structure_hash,
-        "added_bytes": captured.added_bytes,
-    }
-    if settings.chunk:
-        origin["chunk"] = dict(settings.chunk)
-    if captured.num_parts > 1:
-        origin["accumulate"] = captured.num_parts
-    return replace(plan, options={**plan.options, **origin})
+    known = plan.setting.step
+    step = StepChanges(
+        captured.level,
+        captured.structure_hash,
+        captured.added_bytes,
+        chunk=dict(settings.chunk or {}),
+        accumulate=captured.num_parts,
+        generator_states_bytes=known.generator_states_bytes if known is not None else 0,
+    )
+    return replace(plan, setting=replace(plan.setting, step=step))
 
 
 def store_all_peak(captured: CapturedStep) -> int:
@@ -553,7 +592,10 @@ def store_all_peak(captured: CapturedStep) -> int:
 def resolved_budget(
     settings: Settings, captured: CapturedStep | None, model: nn.Module, inputs: Any
 ) -> tuple[int, int]:
-    """(budget, store-all peak) in bytes; the peak is 0 without `captured`."""
+    """(budget, store-all peak) in bytes; the peak is 0 without `captured`.
+
+    Of ranks, the smallest budget is that of all.
+    """
     most = store_all_peak(captured) if captured is not None else 0
     resident: list[Any] = [*model.parameters(), *model.buffers()]
     resident += [p.grad for p in model.parameters() if p.grad is not None]
@@ -561,7 +603,10 @@ def resolved_budget(
     if isinstance(settings.optimizer, torch.optim.Optimizer):
         leaves = torch.utils._pytree.tree_leaves(dict(settings.optimizer.state))
         resident += [leaf for leaf in leaves if _is_tensor(leaf)]
-    return budget_in_bytes(settings.budget, most, resident), most
+    budgets = settings.ranks.gather_from(
+        "read the budget", lambda: budget_in_bytes(settings.budget, most, resident)
+    )
+    return min(budgets), most
 
 
 def _is_tensor(leaf: Any) -> bool:

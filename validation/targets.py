@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import MissingDependencyError, SchedsimError
-from schedsim.files.document import workload_hash
+from schedsim.files.workload_files import workload_hash
+from schedsim.plans.setting import StepChanges
 
 from .block_level import CapturedChain, capture_chain
 from .block_level.module import loss_of
@@ -30,6 +31,7 @@ from .capture import CapturedGraph
 from .dry_cuda import LABEL, dry_device_name, get_dry_device, has_times, is_dry
 from .environment import check_device, device_name
 from .models import build_model, read_options
+from .resident_state import counted_line
 
 if TYPE_CHECKING:
     from .costs import Costs
@@ -174,13 +176,13 @@ class Read:
         return workload_of(self.captured)
 
     @property
-    def origin(self) -> dict[str, Any]:
-        """What a plan of it says for `schedsim.apply`."""
+    def origin(self) -> StepChanges:
+        """How the step was captured, as a plan's setting says it."""
         from .step_planning import bare
 
         level = "block" if isinstance(self.captured, CapturedChain) else "op"
         structure = workload_hash(bare(self.workload, self.workload.static_bytes))
-        return {"level": level, "structure": structure, "added_bytes": 0}
+        return StepChanges(level, structure)
 
 
 def read_target(
@@ -212,7 +214,8 @@ def read_target(
     if target.device.type == "cuda" and is_dry():
         lines.append(LABEL)
     shown = [note for note in captured.notes if level == "block" or note not in lines]
-    return Read(target, captured, (*lines, *shown))
+    state = counted_line(target.model, level)
+    return Read(target, captured, (lines[0], state, *lines[1:], *shown))
 
 
 def _for_a_device_elsewhere(text: str, level: str, device: str) -> Read:
@@ -230,7 +233,8 @@ def _for_a_device_elsewhere(text: str, level: str, device: str) -> Read:
     captured = _graph_of(target, "native" if known.name == "cpu" else "cuda")
     captured = captured.with_costs(roofline_costs(captured, device))
     lines = (f"{text} by op: {_ops(captured.graph)}, roofline of {device} ({known.source})",)
-    return Read(target, captured, (*lines, *captured.notes))
+    state = counted_line(target.model, level)
+    return Read(target, captured, (*lines, state, *captured.notes))
 
 
 def _ops(graph: Graph) -> str:

@@ -12,9 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.copies import Copy
 from schedsim.errors import DeadlockError, PlannerLimitError, SchedsimError
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.levels import MemoryLevel, MemoryLevels, as_levels
 from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 
 from .revolve import _few_slots, _most_that_fit
@@ -195,7 +199,7 @@ def hrevolve(
     levels), for stages all alike, with the means of their times. Among hierarchical schedules it is
     least there: a level's states lie within the reach of one state of the next slower one. The plan
     is replayed with the chain's own times and bytes, and with copies on queues of their own beside
-    the computation: it takes no longer than the sum, which `options` hold as ``synchronous_s``.
+    the computation: it takes no longer than the sum, ``synchronous_s`` in the plan's `search`.
     O(L^2 c) per number of slots tried, for c slots in all; about log2(L) are tried.
 
     References
@@ -214,7 +218,7 @@ def hrevolve(
     ...                           saved_bytes=ones)
     >>> hrevolve(chain, 100, num_slots=2).makespan_s
     40.0
-    >>> hrevolve(chain, 100, num_slots=2, levels=[(4, 0.5, 0.5)]).options["synchronous_s"]
+    >>> hrevolve(chain, 100, num_slots=2, levels=[(4, 0.5, 0.5)]).search.figures["synchronous_s"]
     36.0
     """
     started = time.perf_counter()
@@ -242,15 +246,15 @@ def hrevolve(
     elif not fits(chosen):
         chosen = None
     if chosen is not None:
-        options = {"num_slots": chosen, "synchronous_s": solved(chosen)[0]}
         return make_plan(
             chain,
             budget_bytes,
             solved(chosen)[1],
             planner="hrevolve",
             started=started,
-            options=options,
-            offloading=below,
+            options={"num_slots": chosen},
+            search=SearchRecord(figures={"synchronous_s": solved(chosen)[0]}),
+            setting=Setting(copies=below),
         )
     few = [num_slots] if num_slots else _few_slots(most, None)[:3]
     return make_plan(
@@ -259,8 +263,8 @@ def hrevolve(
         None,
         planner="hrevolve",
         started=started,
-        min_feasible_bytes=min(_least_budget(chain, below, solved(s)[1]) for s in few),
-        offloading=below,
+        least=LeastBudget(min(_least_budget(chain, below, solved(s)[1]) for s in few)),
+        setting=Setting(copies=below),
     )
 
 
@@ -284,8 +288,7 @@ def level_schedule(chain: Chain, num_slots: int, below: MemoryLevels) -> tuple[f
         elif what == "forward":
             names.append(f"F{i}")
         elif level > 0:  # states on the device live as long as they are read
-            out, back, _ = below.names(level + 1)
-            names.append(f"{out if what == 'write' else back}:a{i}")
+            names.append(Copy(f"a{i}", back=what != "write", level=level + 1).name)
     return solved.time_s + chain.loss_s, Schedule.from_names(names)
 
 

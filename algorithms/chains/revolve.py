@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.chain import Chain
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
@@ -63,8 +64,7 @@ def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) ->
         planner="revolve",
         started=started,
         options={"num_slots": chosen} if fits else {},
-        min_feasible_bytes=least.peak_bytes,
-        binding_op=least.peak_op,
+        least=LeastBudget(least.peak_bytes, least.peak_op),
     )
 
 

@@ -11,16 +11,15 @@ after everything reads its results.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numba import njit, types
 from numpy.typing import NDArray
 
 from schedsim.dataflow.arrays import GraphArrays
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from schedsim.kernels.compiled import kernel_for as kernel
+from schedsim.kernels.record import Ints, RandomState, Reals, Record, Table
 
 # Added to an empty slot, so that it is never the largest; far above any sum of sizes.
 _EMPTY = 1 << 60
@@ -43,7 +42,8 @@ FIRST, LAST = range(2)
 LARGEST, ADDED = range(2)
 
 
-class Steps(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Steps(Record):
     """A graph for the kernels: that of `GraphArrays` and the two virtual ops, n and n + 1.
 
     Few arrays with named columns, all of one type: kernels compile several times as fast so.
@@ -64,14 +64,15 @@ class Steps(NamedTuple):
         Input whose storage an output takes over, and the bytes this saves.
     """
 
-    time_s: NDArray[np.float64]
-    op: NDArray[np.int64]
-    tensor: NDArray[np.int64]
-    flat: NDArray[np.int64]
-    share: NDArray[np.int64]
+    time_s: Reals
+    op: Table
+    tensor: Table
+    flat: Ints
+    share: Table
 
 
-class Profile(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Profile(Record):
     """A schedule with its lifetimes and live bytes; every array is changed in place.
 
     Attributes
@@ -97,31 +98,22 @@ class Profile(NamedTuple):
     random : (1,)
     """
 
-    run: NDArray[np.int64]
-    end_of: NDArray[np.int64]
-    slot_run: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    tree: NDArray[np.int64]
-    journal: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    total_s: NDArray[np.float64]
-    scratch: NDArray[np.int64]
-    random: NDArray[np.uint64]
+    run: Table
+    end_of: Ints
+    slot_run: Ints
+    ends: Table
+    tree: Table
+    journal: Table
+    counts: Ints
+    total_s: Reals
+    scratch: Table
+    random: RandomState
 
 
-INT, REAL, BOOL = types.int64, types.float64, types.boolean
-INTS, REALS, TABLE = types.int64[::1], types.float64[::1], types.int64[:, ::1]
-_named: Any = types.NamedTuple
-STEPS = _named((REALS, TABLE, TABLE, INTS, TABLE), Steps)
-PROFILE = _named(
-    (TABLE, INTS, INTS, TABLE, TABLE, TABLE, INTS, REALS, TABLE, types.uint64[::1]), Profile
-)
-
-
-def kernel(*arguments: Any) -> Callable[[Function], Function]:
-    """Compile for these types of arguments, and no others: each variant costs seconds."""
-    compiled: Any = njit(arguments, cache=True, nogil=True)
-    return cast("Callable[[Function], Function]", compiled)
+# What a kernel is declared to take.
+INT, REAL, BOOL = int, float, bool
+INTS, REALS, TABLE = Ints, Reals, Table
+STEPS, PROFILE = Steps, Profile
 
 
 def make_steps(arrays: GraphArrays) -> Steps:

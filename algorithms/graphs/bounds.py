@@ -11,31 +11,32 @@ import numpy as np
 from schedsim.dataflow.footprint import own_bytes
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError
-from schedsim.plans.plan import ANY_SCHEDULE
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.scope import ANY_SCHEDULE, FIXED_ORDER, Scope
 from schedsim.simulation.schedule import Schedule
 
 from ._cut_search import CutSearch
 from ._cuts import ORDERS, Order
 
-FIXED_ORDER = "fixed order of first runs"
-"""The schedules whose first runs come in the graph's order; repeated runs stand anywhere."""
-
 
 def as_finite(
-    graph: Graph, bound_s: float, scope: str, found: bool
-) -> tuple[float, str, dict[str, str]]:
-    """(bound, scope, options to record) of a plan, which holds finite numbers only.
+    graph: Graph, bound_s: float, scope: Scope, budget_bytes: int, found: bool
+) -> tuple[float, Scope, LeastBudget]:
+    """(bound, scope, least budget) of a plan, which holds finite numbers only.
 
-    An infinite bound says that no schedule fits; the plan then records this as an option, and why
-    there is no schedule where that is not proven.
+    An infinite bound says that no schedule of `scope` fits: the least budget is larger.
     """
+    need_bytes, op = least_memory_bytes(graph)
+    least = LeastBudget(None, op, need_bytes)
     if math.isinf(bound_s):
         assert not found, "there is a schedule, and a proof that there is none"
-        return graph.store_all_s, ANY_SCHEDULE, {"infeasible": f"proven over {scope}"}
-    return bound_s, scope, {} if found else {"infeasible": "none found in the time"}
+        if need_bytes <= budget_bytes:
+            least = LeastBudget(None, None, budget_bytes + 1, scope)
+        return graph.store_all_s, ANY_SCHEDULE, least
+    return bound_s, scope, least
 
 
-def scope_of(order: Order) -> str:
+def scope_of(order: Order) -> Scope:
     """The class of schedules that a bound for `order` speaks of.
 
     Raises

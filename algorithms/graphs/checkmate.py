@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError, UnsupportedError
 from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.plans.scope import FIXED_ORDER, Scope
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -20,7 +22,7 @@ from ._cut_search import CutSearch
 from ._programme import Answer, Floats, Programme
 from ._scaling import byte_units, solver_times
 from ._staged_model import StagedModel, build_model, num_variables
-from .bounds import FIXED_ORDER, as_finite, check_order, least_memory_bytes, scope_of
+from .bounds import as_finite, check_order, least_memory_bytes, scope_of
 
 # Beyond this HiGHS does not solve even the relaxation in minutes.
 MAX_VARIABLES = 1_000_000
@@ -28,10 +30,9 @@ MAX_VARIABLES = 1_000_000
 _NEAR = 1.25
 
 
-def staged_scope(passes: int) -> str:
-    """The class of schedules that the programme holds, in words."""
-    rounds = "one round" if passes == 1 else f"{passes} rounds"
-    return f"{FIXED_ORDER}, {rounds} of repeats in that order before each"
+def staged_scope(passes: int) -> Scope:
+    """The class of schedules that the programme holds."""
+    return replace(FIXED_ORDER, rounds=passes)
 
 
 def checkmate(
@@ -121,16 +122,19 @@ def checkmate(
                 hint="checkmate is for some hundred ops; use a heuristic",
             )
         search.solve(passes)
-    bound_s, scope, more = as_finite(graph, search.bound_s, search.scope, search.best is not None)
+    bound_s, scope, least = as_finite(
+        graph, search.bound_s, search.scope, budget_bytes, search.best is not None
+    )
     return make_plan(
         graph,
         budget_bytes,
         search.best,
         planner="checkmate",
         started=started,
-        options={"order": order, "time_limit_s": time_limit_s, "passes": passes, **more},
+        options={"order": order, "time_limit_s": time_limit_s, "passes": passes},
         lower_bound_s=bound_s,
         bound_scope=scope,
+        least=least,
         seed=seed,
     )
 
@@ -161,7 +165,7 @@ class _Search:
             self.best, self.best_s = schedule, simulation.makespan_s
         return fits
 
-    def widen_bound(self, bound_s: float, scope: str = FIXED_ORDER) -> None:
+    def widen_bound(self, bound_s: float, scope: Scope = FIXED_ORDER) -> None:
         if bound_s > self.bound_s:
             self.bound_s, self.scope = bound_s, scope
 
@@ -227,7 +231,7 @@ class _Search:
             at_most -= 0.5 if self.times.whole else 1e-9 * at_most
         programme.placed(1, (0, columns, cost[columns]), lb=at_least - 1e-4, ub=at_most)
 
-    def learn(self, answer: Answer, scope: str) -> None:
+    def learn(self, answer: Answer, scope: Scope) -> None:
         if answer.infeasible:
             # There may be a plan from outside the class; then none within it is better.
             self.widen_bound(math.inf if self.best is None else self.best_s, scope)

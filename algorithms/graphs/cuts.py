@@ -7,6 +7,7 @@ import time
 
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -67,15 +68,17 @@ def cuts(
             search = CutSearch(graph, budget_bytes, order, started + time_limit_s)
             search.run()
             best, bound_s, how = search.best, search.bound_s, search.how
-    bound_s, scope, more = as_finite(graph, bound_s, scope, best is not None)
+    bound_s, scope, least = as_finite(graph, bound_s, scope, budget_bytes, best is not None)
     return make_plan(
         graph,
         budget_bytes,
         best,
         planner="cuts",
         started=started,
-        options={"order": order, "time_limit_s": time_limit_s, "bound": how, **more},
+        options={"order": order, "time_limit_s": time_limit_s},
+        search=SearchRecord(bound_by=how),
         lower_bound_s=bound_s,
         bound_scope=scope,
+        least=least,
         seed=seed,
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.arrays import GraphArrays
 from schedsim.dataflow.graph import Graph
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, best_of
 from schedsim.simulation.schedule import Schedule
 
@@ -123,9 +124,9 @@ def dtr(
             low, high = (low, middle) if more else (middle, high)
         plan = best_of(graph, budget_bytes, found, planner="dtr", started=started)
         if not plan.feasible:
-            return replace(plan, min_feasible_bytes=high)
+            return replace(plan, least=replace(plan.least, found_bytes=high))
     # How far down it would go is not known from one budget.
-    return replace(plan, min_feasible_bytes=None, binding_op=None)
+    return replace(plan, least=LeastBudget())
 
 
 def dtr_runs(

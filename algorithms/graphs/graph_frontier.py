@@ -114,7 +114,7 @@ def graph_frontier(
     return ParetoCurve(
         workload_name=graph.name,
         planner="local_search",
-        scope=scope,
+        scope=str(scope),
         exact=curve.is_exact(),
         points=tuple(curve.points()),
         planning_s=time.perf_counter() - started,
@@ -287,9 +287,9 @@ class _Curve:
         self.proven.append((budget_bytes, plan.lower_bound_s))
         if plan.schedule is not None:
             self.add(simulate(self.graph, plan.schedule))
-        elif str(plan.options.get("infeasible")).startswith("proven"):
-            self.least_bytes = max(self.least_bytes, budget_bytes + 1)
-        if plan.options.get("interrupted"):
+        else:
+            self.least_bytes = max(self.least_bytes, plan.least.floor_bytes)
+        if plan.search.interrupted:
             raise _Interrupted
         return seen[0] if seen else None
 

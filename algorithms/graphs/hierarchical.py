@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 from schedsim.dataflow.graph import Graph
-from schedsim.files.document import workload_hash
+from schedsim.files.workload_files import workload_hash
 from schedsim.plans.plan import Plan, make_plan
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
@@ -68,7 +68,7 @@ def hierarchical(
     Returns
     -------
     Plan
-        With the bound of `local_search`; `options` says how many blocks of how many kinds there
+        With the bound of `local_search`; `search` says how many blocks of how many kinds there
         are, and the time of the schedule before the search (``line_s``).
 
     Raises
@@ -116,18 +116,18 @@ def hierarchical(
         starts=starts,
     )
     line_plan = simulate(graph, starts[0]) if starts else None
-    options: dict[str, Any] = {
-        **plan.options,
-        "time_limit_s": time_limit_s,
+    figures: dict[str, Any] = {
+        **plan.search.figures,
         "blocks": len(solved.line.blocks),
         "kinds": len(solved.classes),
     }
     if line_plan is not None and line_plan.peak_bytes <= budget_bytes:
-        options["line_s"] = line_plan.makespan_s
+        figures["line_s"] = line_plan.makespan_s
     return replace(
         plan,
         planner="hierarchical",
-        options=options,
+        options={**plan.options, "time_limit_s": time_limit_s},
+        search=replace(plan.search, figures=figures),
         planning_s=time.perf_counter() - started,
     )
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -17,13 +17,17 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph, Op
 from schedsim.errors import SchedsimError
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.progress import current
+from schedsim.plans.scope import ANY_SCHEDULE
+from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
 from ._cut_search import CutSearch
 from ._cuts import Order
-from .bounds import as_finite, check_order, least_memory_bytes, scope_of
+from .bounds import check_order, least_memory_bytes, scope_of
 
 # Shares of moves repaired before they count, and temperatures in mean op times at the start of a
 # round. Which is better depends on the graph: the walkers take them in turn.
@@ -97,7 +101,7 @@ def local_search(
     -------
     Plan
         ``optimal`` where it meets the proven bound, else ``feasible`` with its gap. Where none
-        fits, `min_feasible_bytes` is the least peak seen.
+        fits, its least budget is one at which this search finds a schedule again.
 
     Raises
     ------
@@ -135,23 +139,25 @@ def local_search(
     search = _Search(graph, budget_bytes, order, seed, num_threads, gap, max_moves)
     interrupted = search.run(started + time_limit_s, starts)
     best = search.best()
-    lower_bound_s, scope, proven = as_finite(
-        graph, search.bound_s, scope_of(order), best is not None
-    )
+    lower_bound_s, scope = search.bound_s, scope_of(order)
+    least = LeastBudget(None, search.least_op, search.least_bytes)
+    if math.isinf(lower_bound_s):
+        assert best is None, "there is a schedule, and a proof that there is none"
+        if search.least_bytes <= budget_bytes:
+            least = LeastBudget(None, None, budget_bytes + 1, scope)
+        lower_bound_s, scope = graph.store_all_s, ANY_SCHEDULE
     options: dict[str, Any] = {
         "order": order,
         "time_limit_s": time_limit_s,
-        "moves": search.moves,
-        "bound": search.bound_how,
-        "least_memory_bytes": search.least_bytes,
-        "least_memory_op": search.least_op,
-        **proven,
     }
-    if interrupted:
-        options["interrupted"] = True
-    least = search.least() if best is None else None
-    if least is not None and on_least is not None:
-        on_least(least)
+    record = SearchRecord(
+        num_moves=search.moves, interrupted=interrupted, bound_by=search.bound_how
+    )
+    if best is None:
+        if on_least is not None:
+            on_least(search.least())
+        if search.lean is not None:
+            least = replace(least, found_bytes=search.lean.peak_bytes, op=search.lean.peak_op)
     return make_plan(
         graph,
         budget_bytes,
@@ -161,9 +167,9 @@ def local_search(
         options=options,
         lower_bound_s=lower_bound_s,
         bound_scope=scope,
-        min_feasible_bytes=least.peak_bytes if least else None,
-        binding_op=least.peak_op if least else None,
+        least=least,
         seed=seed,
+        search=record,
     )
 
 
@@ -324,8 +330,10 @@ class _Search:
         self.stopped = threading.Event()
         self.cuts: CutSearch | None = None
         self.bound_s, self.bound_how = graph.store_all_s, "store-all time"
+        self.progress = current()
         self.enough_s = self.bound_s * (1 + 1e-12)
         self.failure: BaseException | None = None
+        self.lean: Simulation | None = None
 
     def run(self, deadline: float, starts: Sequence[Schedule]) -> bool:
         """Search until `deadline`; whether it was interrupted."""
@@ -368,6 +376,8 @@ class _Search:
             self.walkers.append(one.result())
         if self.max_moves is not None:
             bounding.join()
+        if not any(walker.best[1] for walker in self.walkers):
+            self._begin_lean(usual)
         active = list(self.walkers)
         num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
         for left in range(num_rounds, 0, -1):
@@ -387,6 +397,17 @@ class _Search:
                 ]
             )
 
+    def _begin_lean(self, lines: Sequence[NDArray[Any]]) -> None:
+        """Have a walker go on from the schedule of least peak that does not depend on the budget.
+
+        It fits wherever this search has named its peak as the least budget found.
+        """
+        from ._lean import lean_schedule
+
+        self.lean = lean_schedule(self.graph, self.steps, lines[:2], self.least_bytes, self.free)
+        runs = self.lean.schedule.bind(self.graph)
+        self.walkers.append(self._make(len(self.walkers), runs, False))
+
     def _shares(self, num_active: int, rounds_left: int) -> list[int | None]:
         """The moves of each walker in this round."""
         if self.max_moves is None:
@@ -398,6 +419,7 @@ class _Search:
         return any(self._stop(walker.best[0]) for walker in self.walkers)
 
     def _stop(self, best_s: float) -> bool:
+        self.progress.report(best_s, self.bound_s)
         if best_s <= self.enough_s:
             self.stopped.set()
         return self.stopped.is_set()
@@ -498,6 +520,8 @@ class _Search:
         best_s = best.best[0] if best is not None else np.inf
         if self.cuts is not None and self.cuts.best is not None and self.cuts.best_s < best_s:
             return self.cuts.best
+        if best is None and self.lean is not None and self.lean.peak_bytes <= self.budget_bytes:
+            return self.lean.schedule  # the walkers' account is careful with what may be in place
         return Schedule(self.graph.op_names, best.found) if best is not None else None
 
     def least(self) -> Simulation:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import time
+from dataclasses import replace
 
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError
 from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.plans.scope import ANY_SCHEDULE, FIXED_ORDER, Scope
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -16,7 +18,7 @@ from ._cut_search import CutSearch
 from ._cuts import Order
 from ._retention_model import RetentionModel, load_cp_model
 from ._scaling import byte_divisor, whole_costs
-from .bounds import FIXED_ORDER, as_finite, check_order, least_memory_bytes, scope_of
+from .bounds import as_finite, check_order, least_memory_bytes, scope_of
 from .local_search import local_search
 
 # CP-SAT multiplies demands by lengths in 64 bits.
@@ -24,12 +26,11 @@ _MOST_AREA = 2**58
 MAX_OPS = 3_000
 
 
-def retention_scope(order: Order, num_intervals: int) -> str:
-    """The class of schedules that the model holds, in words."""
-    repeats = f"at most {num_intervals - 1} repeat{'s' * (num_intervals != 2)} of an op"
+def retention_scope(order: Order, num_intervals: int) -> Scope:
+    """The class of schedules that the model holds."""
     if order == "free":
-        return f"any order, {repeats}"
-    return f"{FIXED_ORDER}, {repeats}, one round of repeats in that order before each"
+        return replace(ANY_SCHEDULE, most_repeats=num_intervals - 1)
+    return replace(FIXED_ORDER, most_repeats=num_intervals - 1, rounds=1)
 
 
 def moccasin(
@@ -138,7 +139,7 @@ def moccasin(
         proven_s = min(proven_s, best_s)  # the best may come from outside the class
         if proven_s > bound_s * (1 + OPTIMALITY_TOLERANCE):
             bound_s, scope = proven_s, retention_scope(order, num_intervals)
-    bound_s, scope, more = as_finite(graph, bound_s, scope, best is not None)
+    bound_s, scope, least = as_finite(graph, bound_s, scope, budget_bytes, best is not None)
     options = {"order": order, "time_limit_s": time_limit_s, "num_intervals": num_intervals}
     return make_plan(
         graph,
@@ -146,9 +147,10 @@ def moccasin(
         best,
         planner="moccasin",
         started=started,
-        options={**options, **more},
+        options={**options},
         lower_bound_s=bound_s,
         bound_scope=scope,
+        least=least,
         seed=seed,
     )
 

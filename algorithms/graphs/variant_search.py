@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.variants import ChosenVariant, GraphVariant, graph_options, resolve
-from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.scope import ANY_SCHEDULE
+from schedsim.plans.setting import Setting
 
 from .local_search import local_search
 
@@ -55,9 +59,9 @@ def variant_search(
     num_searches = 8
 
     def interrupted() -> bool:
-        return any(plan.options.get("interrupted") for plan in tried.values())
+        return any(plan.search.interrupted for plan in tried.values())
 
-    def search(count: int) -> None:
+    def search(count: int, first: bool = False) -> None:
         if count in tried or interrupted():
             return
         left = max(0.2, started + time_limit_s - time.perf_counter())
@@ -73,20 +77,17 @@ def variant_search(
             planner="local_search",
             started=started,
             # What it says of bounds is of the graph with these variants, no bound here.
-            options={
-                **{name: v for name, v in plan.options.items() if name != "bound"},
-                "time_limit_s": time_limit_s,
-                "variants": count,
-            },
+            options={**plan.options, "time_limit_s": time_limit_s, "variants": count},
             bound_scope=ANY_SCHEDULE,
-            min_feasible_bytes=plan.min_feasible_bytes,
-            binding_op=plan.binding_op,
+            # Only of the searches that every budget begins with: it is found again there.
+            least=LeastBudget(plan.min_feasible_bytes, plan.binding_op) if first else LeastBudget(),
             seed=plan.seed,
-            variants=chosen,
+            setting=Setting(variants=chosen),
+            search=replace(plan.search, bound_by=""),
         )
 
     for share in _FIRST_SHARES:
-        search(round(share * len(ranked)))
+        search(round(share * len(ranked)), first=True)
     while len(tried) < num_searches and not interrupted():
         best = min(tried, key=lambda count: _rank(tried[count], count))
         counts = sorted(tried)

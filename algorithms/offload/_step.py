@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from schedsim.dataflow.copies import Copy
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.offloading import Offloading
 
@@ -49,7 +50,7 @@ def token_names(graph: Graph, tokens: Any) -> list[str]:
         if token < num_ops:
             names.append(graph.op_names[token])
         elif token < num_ops + len(tensors):
-            names.append(f"d2h:{tensors[token - num_ops]}")
+            names.append(Copy(tensors[token - num_ops]).name)
         else:
-            names.append(f"h2d:{tensors[token - num_ops - len(tensors)]}")
+            names.append(Copy(tensors[token - num_ops - len(tensors)], back=True).name)
     return names

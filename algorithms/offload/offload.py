@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import DeadlockError, SchedsimError
+from schedsim.plans.least_budget import LeastBudget, least_of
 from schedsim.plans.offloading import LinkLike, Offloading
-from schedsim.plans.plan import ANY_SCHEDULE, Plan, make_plan, with_candidates
+from schedsim.plans.plan import Plan, make_plan, with_candidates
+from schedsim.plans.scope import ANY_SCHEDULE, COPIES, COPIES_IN_ORDER, Scope
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -29,11 +32,7 @@ _BOUND_SHARE, _STARTS_SHARE = 0.2, 0.4
 _TRIED = 8
 
 
-COPIES_IN_ORDER = "fixed order of first runs, with copies on this link"
-COPIES = "any schedule with copies on this link"
-
-
-def copies_scope(workload: Chain | Graph) -> str:
+def copies_scope(workload: Chain | Graph) -> Scope:
     """The class of schedules that the bound speaks of: a chain has one order of first runs."""
     return COPIES if isinstance(workload, Chain) else COPIES_IN_ORDER
 
@@ -125,7 +124,8 @@ def offload(
         return replace(
             everything,
             planner="offload",
-            options={**offloading.to_options(), "chosen": "store_all"},
+            setting=Setting(copies=offloading),
+            search=SearchRecord(chosen="store_all"),
         )
     until = started + time_limit_s
     step = make_step(graph, budget_bytes, offloading)
@@ -140,16 +140,18 @@ def offload(
     search = Search(
         graph, step, seed=seed, num_threads=num_threads or os.cpu_count() or 1, peak_bytes=peak
     )
+    search.progress.report(bound_s=bound.bound_s)
     search.enough_s = max(graph.store_all_s, bound.bound_s) * (1 + gap) * (1 + 1e-12)
     interrupted = False
     if bound.bound_s != float("inf"):
         search.start(starts, max(until, time.perf_counter() + 0.1 * time_limit_s))
         interrupted = search.run(until, max_moves)
     made = _finish(workload, budget_bytes, search, bound, offloading, plans, started, seed)
-    options = {**made.options, "moves": search.moves, "time_limit_s": time_limit_s}
-    if interrupted:
-        options["interrupted"] = True
-    made = replace(made, options=options)
+    made = replace(
+        made,
+        options={**made.options, "time_limit_s": time_limit_s},
+        search=replace(made.search, num_moves=search.moves, interrupted=interrupted),
+    )
     return with_candidates(made, [*plans, made], planning_s=time.perf_counter() - started)
 
 
@@ -183,54 +185,24 @@ def _finish(
         if told.peak_bytes <= budget_bytes and told.makespan_s < best_s:
             best, best_s, chosen = schedule, told.makespan_s, "offload"
             break
-    least, binding = None, None
-    if best is None:
-        known = [plan for plan in plans if plan.min_feasible_bytes is not None]
-        least_plan = min(known, key=lambda plan: plan.min_feasible_bytes or 0, default=None)
-        if least_plan is not None:
-            least, binding = least_plan.min_feasible_bytes, least_plan.binding_op
-        over = min((row[1] for row in search.found if row[1]), default=None)
-        if over is not None and (least is None or budget_bytes + over < least):
-            least, binding = _least(workload, search, offloading, budget_bytes, least, binding)
-    options: dict[str, Any] = {"chosen": chosen}
-    if bound.op:
-        options["bound_at"] = bound.op
+    # Of plans without copies alone: what a search with copies saw, it need not see again.
+    least = least_of([plan.least for plan in plans]) if best is None else LeastBudget()
+    if least.scope != copies_scope(workload):
+        # A floor without copies is none with them.
+        least = LeastBudget(least.found_bytes, least.op)
     bound_s = bound.bound_s if np.isfinite(bound.bound_s) else workload.graph.store_all_s
     if not np.isfinite(bound.bound_s):
-        options["infeasible"] = f"proven over {copies_scope(workload)}"
+        least = replace(least, floor_bytes=budget_bytes + 1, scope=copies_scope(workload))
     return make_plan(
         workload,
         budget_bytes,
         best,
         planner="offload",
         started=started,
-        options=options,
         lower_bound_s=bound_s,
         bound_scope=copies_scope(workload) if bound.op else ANY_SCHEDULE,
-        min_feasible_bytes=least,
-        binding_op=binding,
+        least=least,
         seed=seed,
-        offloading=offloading,
+        setting=Setting(copies=offloading),
+        search=SearchRecord(chosen=chosen, bound_op=bound.op or ""),
     )
-
-
-def _least(
-    workload: Chain | Graph,
-    search: Search,
-    offloading: Offloading,
-    budget_bytes: int,
-    least: int | None,
-    binding: str | None,
-) -> tuple[int | None, str | None]:
-    """(a smaller budget at which a sequence found runs in the engine, its tightest op)."""
-    for _, excess, tokens in search.found[:_TRIED]:
-        budget = budget_bytes + excess
-        if least is not None and budget >= least:
-            break
-        schedule = Schedule.from_names(token_names(workload.graph, tokens))
-        try:
-            told = offloading.simulate(workload, schedule, budget)
-        except DeadlockError:
-            continue
-        return told.peak_bytes, told.peak_op
-    return least, binding

@@ -11,8 +11,12 @@ import numpy as np
 
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.offloading import LinkLike, Offloading
-from schedsim.plans.plan import ANY_SCHEDULE, OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.plans.scope import ANY_SCHEDULE, COPIES_IN_ORDER
+from schedsim.plans.search import SearchRecord
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 
 from ..graphs._scaling import byte_units
@@ -22,7 +26,7 @@ from ._bound import copy_bound
 from ._paging_model import build_paging_model
 from ._search import Search, load_kernels
 from ._step import make_step, token_names
-from .offload import COPIES_IN_ORDER, offload
+from .offload import offload
 
 # Beyond this HiGHS finds nothing in minutes; one with paging has some five times as many.
 MAX_VARIABLES = 60_000
@@ -102,7 +106,7 @@ def poet(
         )
     everything = store_all(graph, budget_bytes)
     if everything.feasible:
-        return replace(everything, planner="poet", options=offloading.to_options())
+        return replace(everything, planner="poet", options={}, setting=Setting(copies=offloading))
     if num_variables(graph, 1) > MAX_VARIABLES:
         raise PlannerLimitError(
             f"{graph.name!r}: {graph.num_ops} ops need more than {MAX_VARIABLES:,} variables",
@@ -111,10 +115,11 @@ def poet(
     step = make_step(graph, budget_bytes, offloading)
     bound = copy_bound(graph, step, budget_bytes, time_limit_s=_BOUND_SHARE * time_limit_s)
     options: dict[str, Any] = {"time_limit_s": time_limit_s, "start": start, "polish": polish}
+    figures: dict[str, float | None] = {}
     best: Schedule | None = None
-    best_s, excess_bytes = math.inf, None
+    best_s, least = math.inf, LeastBudget()
     if math.isinf(bound.bound_s):
-        options["infeasible"] = f"proven over {COPIES_IN_ORDER}"
+        least = LeastBudget(None, None, budget_bytes + 1, COPIES_IN_ORDER)
     elif start:
         first = offload(
             graph,
@@ -125,9 +130,10 @@ def poet(
             seed=seed,
         )
         best, best_s = first.schedule, first.makespan_s or math.inf
-        options["start_s"] = first.makespan_s
+        figures["start_s"] = first.makespan_s
+        least = first.least
     if not math.isinf(bound.bound_s) and best_s > bound.bound_s * (1 + OPTIMALITY_TOLERANCE):
-        found, excess_bytes, told = _solve(
+        found, told = _solve(
             graph, budget_bytes, offloading, started + time_limit_s, seed, polish, best_s
         )
         options.update(told)
@@ -143,9 +149,10 @@ def poet(
         options=options,
         lower_bound_s=bound.bound_s if np.isfinite(bound.bound_s) else graph.store_all_s,
         bound_scope=COPIES_IN_ORDER if bound.op else ANY_SCHEDULE,
-        min_feasible_bytes=budget_bytes + excess_bytes if best is None and excess_bytes else None,
+        least=least,
         seed=seed,
-        offloading=offloading,
+        setting=Setting(copies=offloading),
+        search=SearchRecord(figures=figures),
     )
 
 
@@ -157,8 +164,8 @@ def _solve(
     seed: int,
     polish: bool,
     best_s: float,
-) -> tuple[Schedule | None, int | None, dict[str, Any]]:
-    """(schedule, bytes that the answer lacks, what to record)."""
+) -> tuple[Schedule | None, dict[str, Any]]:
+    """(schedule, what to record)."""
     arrays = graph.arrays
     step = make_step(graph, budget_bytes, offloading)
     sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
@@ -178,7 +185,7 @@ def _solve(
             told["programme"] = "nothing better" if answer.infeasible else "nothing better in time"
         else:
             told["infeasible"] = "the programme has none" if answer.infeasible else "none in time"
-        return None, None, told
+        return None, told
     found = model.tokens(graph, answer.x)
     cost = np.concatenate(model.programme.columns["cost"])
     told["programme_s"] = float(cost @ answer.x) * unit_s
@@ -189,5 +196,5 @@ def _solve(
     if polish:
         search.run(time.perf_counter() + _POLISH_S, None)
     if search.best is None:
-        return None, min((row[1] for row in search.found), default=None), told
-    return Schedule.from_names(token_names(graph, search.best[1])), None, told
+        return None, told
+    return Schedule.from_names(token_names(graph, search.best[1])), told

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, most_in_flight, run_pipeline
 
@@ -19,6 +23,19 @@ from .stage_frontier import StageFrontiers
 
 MOST_ROUNDS = 8
 """Simulations in which a device's room is corrected by what came out."""
+
+
+MOST_CHOICES = 2000
+"""All choices of points for the stages are looked at where there are no more."""
+
+NUM_RUNGS = 16
+"""Smaller budgets for which a choice is tried, too."""
+
+
+def _fastest(runs: Sequence[PipelineRun | None], budget_bytes: int) -> PipelineRun | None:
+    """The first of the fastest of those `runs` that fit."""
+    fits = [run for run in runs if run is not None and run.peak_bytes <= budget_bytes]
+    return min(fits, key=lambda run: run.makespan_s, default=None)
 
 
 class OrderFacts:
@@ -142,6 +159,62 @@ class Selection:
             plans = [self.fronts.plan(lo, hi, p) for p in choice.points]
             found.append(plans if len(plans) > 1 else plans[0])
         return found
+
+    def best(
+        self, budget_bytes: int, bound_s: Callable[[int], float] | None = None
+    ) -> PipelineRun | None:
+        """The fastest run found within the budget, whatever smaller budget it was found for.
+
+        What is chosen for a device depends on its room by a model, so that a smaller room may give
+        a faster run, or the only one. So all choices are looked at where they are few; else the
+        budget itself, and a ladder of smaller ones that does not depend on it.
+
+        Parameters
+        ----------
+        bound_s
+            No run within so many bytes is faster; ends the ladder.
+        """
+        least = self.run(self.least())
+        found = [self.every_choice(budget_bytes), self.within(budget_bytes), least]
+        best = _fastest(found, budget_bytes)
+        for rung in self.ladder(least.peak_bytes, budget_bytes):
+            if best is not None and bound_s is not None and bound_s(rung) >= best.makespan_s:
+                break  # nothing below is faster
+            best = _fastest([best, self.within(rung)], budget_bytes)
+        return best
+
+    def ladder(self, least_bytes: int, budget_bytes: int) -> list[int]:
+        """Budgets below this one, downwards, from those that do not depend on it."""
+        most = [0] * self.pipeline.num_devices
+        for v, stage in enumerate(self.stages):
+            layers = self.pipeline.chain.stages[self.pipeline.cuts[v] : self.pipeline.cuts[v + 1]]
+            kept = stage.input_bytes + sum(layer.saved_bytes for layer in layers)
+            most[self.pipeline.device_of(v)] += stage.in_flight * kept
+        static = self.pipeline.device_static_bytes
+        most_bytes = max(size + more for size, more in zip(static, most, strict=True))
+        steps = np.linspace(least_bytes, max(least_bytes, most_bytes), NUM_RUNGS)
+        return [b for b in sorted({int(step) for step in steps}, reverse=True) if b < budget_bytes]
+
+    def every_choice(self, budget_bytes: int) -> PipelineRun | None:
+        """The fastest of all runs with one point a stage, where there are few; else ``None``."""
+        counts = [stage.front.num_points for stage in self.stages]
+        if not all(counts) or math.prod(counts) > MOST_CHOICES:
+            return None
+        room = self.room(budget_bytes)
+        every = [
+            [stage.choice((p,)) for p in range(stage.front.num_points)] for stage in self.stages
+        ]
+        # The model counts no more than there is, so that what it refuses does not fit.
+        small = [
+            chosen
+            for chosen in itertools.product(*every)
+            if all(self._size(chosen, k) <= size for k, size in enumerate(room))
+        ]
+        for chosen in sorted(small, key=self.makespan_s):
+            run = self.run(chosen)
+            if run.peak_bytes <= budget_bytes:
+                return run
+        return None
 
     def within(self, budget_bytes: int) -> PipelineRun | None:
         """The fastest run found whose simulated peaks stay within the budget on all devices.

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from schedsim.pipelines import Order, Pipeline
+from schedsim.plans.scope import PERSISTENT_IN_PARTITION, Scope
 
 from ._device_choices import mean_bound
 from .stage_frontier import StageFrontiers
-
-ANY_SCHEDULE = "any schedule of this partition"
-PERSISTENT = "persistent recomputation in this order and partition"
-ANY_PARTITION = "persistent recomputation in this order, any partition"
 
 
 def work_bound(pipeline: Pipeline) -> float:
@@ -144,6 +142,6 @@ def layer_output(pipeline: Pipeline, layer: int) -> int:
     return pipeline.chain.stages[layer].output_bytes
 
 
-def partition_scope(cuts: Sequence[int]) -> str:
-    """The words for a bound over the partitions that have this many stages."""
-    return f"{ANY_PARTITION} into {len(cuts) - 1} stages"
+def partition_scope(cuts: Sequence[int]) -> Scope:
+    """The class of a bound over the partitions that have this many stages."""
+    return replace(PERSISTENT_IN_PARTITION, partition=len(cuts) - 1)

@@ -9,8 +9,9 @@ from schedsim.errors import SchedsimError
 from schedsim.pipelines import RECOMPUTE, Pipeline, PipelineRun, make_order, run_pipeline
 from schedsim.pipelines.plan_file import SavedPipelinePlan
 from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions
+from schedsim.plans.scope import THIS_PARTITION
 
-from .bounds import ANY_SCHEDULE, work_bound
+from .bounds import work_bound
 from .plan_pipeline import PipelinePlan
 
 
@@ -91,7 +92,7 @@ def _as_plan(
         order_name=order,
         run=run,
         lower_bound_s=bound,
-        bound_scope=ANY_SCHEDULE,
+        bound_scope=THIS_PARTITION,
         min_feasible_bytes=run.peak_bytes,
         planning_s=time.perf_counter() - started,
         options=options,

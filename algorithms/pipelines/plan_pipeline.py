@@ -10,11 +10,13 @@ from typing import Any, Literal
 from schedsim.errors import UnsupportedError
 from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, make_order
 from schedsim.pipelines.plan_file import PIPELINE_PLAN_SCHEMA
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions
+from schedsim.plans.scope import PERSISTENT_IN_PARTITION, THIS_PARTITION, Scope
 from schedsim.units import format_bytes, format_seconds
 
 from ._selection import OrderFacts, Selection
-from .bounds import ANY_SCHEDULE, PERSISTENT, memory_bound, partition_scope, work_bound
+from .bounds import memory_bound, partition_scope, work_bound
 from .partition import Partitions, neighbours
 from .stage_frontier import MAX_POINTS, StageFrontiers
 
@@ -51,7 +53,7 @@ class PipelinePlan:
     order_name: str
     run: PipelineRun | None
     lower_bound_s: float
-    bound_scope: str
+    bound_scope: Scope
     min_feasible_bytes: int
     planning_s: float
     options: Mapping[str, Any]
@@ -74,6 +76,11 @@ class PipelinePlan:
             return None
         return max(0.0, self.run.makespan_s / self.lower_bound_s - 1.0)
 
+    @property
+    def least(self) -> LeastBudget:
+        """The least budget found, of the device that needs most."""
+        return LeastBudget(self.min_feasible_bytes)
+
     def to_dict(self) -> dict[str, Any]:
         """The plan as the content of a ``schedsim.pipeline-plan/1`` file."""
         return {
@@ -86,7 +93,7 @@ class PipelinePlan:
             "budget_bytes": self.budget_bytes,
             "status": self.status,
             "lower_bound_s": self.lower_bound_s,
-            "bound_scope": self.bound_scope,
+            "bound_scope": str(self.bound_scope),
             "gap": self.gap,
             "min_feasible_bytes": self.min_feasible_bytes,
             "planning_s": self.planning_s,
@@ -119,6 +126,10 @@ def stage_plan_names(run: PipelineRun) -> list[list[str]]:
     return found
 
 
+MOST_DEBTS = 8
+"""Under ``zero-bubble``, every debt is tried on so many devices; on more, the first that fits."""
+
+
 def plan_pipeline(
     pipeline: Pipeline,
     budget_bytes: int,
@@ -133,8 +144,8 @@ def plan_pipeline(
     Early stages hold more micro-batches in flight, so they keep less of each: for every stage the
     points (held, needed, time) of its layers are found, and one is chosen within what the device's
     memory leaves for the number in flight, so that the step as a whole is short. What comes out is
-    simulated; where a device is over, it is chosen again with less room. Under ``zero-bubble``,
-    where nothing fits, devices owe fewer gradients of weights.
+    simulated; where a device is over, it is chosen again with less room, and what fits a smaller
+    budget is looked at, too. Under ``zero-bubble``, devices may owe fewer gradients of weights.
 
     Parameters
     ----------
@@ -186,17 +197,23 @@ def plan_pipeline(
     def select(one: Pipeline) -> Selection:
         return Selection(one, facts, fronts, mix=mix)
 
-    run, bound, scope = None, work_bound(pipeline), ANY_SCHEDULE
+    def within_s(size: int) -> float:
+        return memory_bound(fronts, pipeline, facts.order, size)
+
+    run, bound, scope = None, work_bound(pipeline), THIS_PARTITION
     can_fit = _can_fit(pipeline, fronts)
     if can_fit:
-        run = select(pipeline).within(budget_bytes)
+        run = select(pipeline).best(budget_bytes, within_s)
     options: dict[str, Any] = {"partition": partition, "mix": mix, "max_points": max_points}
-    owed = pipeline.num_devices - 1
-    while can_fit and run is None and order == "zero-bubble" and owed > 0:
-        owed -= 1
-        options["most_owed"] = owed
-        facts = OrderFacts(pipeline, _order(pipeline, order, owed))
-        run = select(pipeline).within(budget_bytes)
+    if can_fit and order == "zero-bubble":
+        # A smaller debt needs less memory, and so less recomputation: it may be faster, too.
+        for owed in range(pipeline.num_devices - 2, -1, -1):
+            if run is not None and pipeline.num_devices > MOST_DEBTS:
+                break
+            other = OrderFacts(pipeline, _order(pipeline, order, owed))
+            smaller = Selection(pipeline, other, fronts, mix=mix).best(budget_bytes)
+            if smaller is not None and (run is None or smaller.makespan_s < run.makespan_s):
+                run, facts, options["most_owed"] = smaller, other, owed
     if partition == "auto":
         few = _for_search(fronts)
         found = _search(pipeline, facts.order, fronts, few, budget_bytes, run, select, mix=mix)
@@ -206,7 +223,7 @@ def plan_pipeline(
     else:
         most = memory_bound(fronts, pipeline, facts.order, budget_bytes) if can_fit else bound
         if most > bound * (1 + OPTIMALITY_TOLERANCE):
-            bound, scope = most, PERSISTENT
+            bound, scope = most, PERSISTENT_IN_PARTITION
     least = _least_budget(pipeline, facts, mix=mix, fronts=fronts, run=run)
     status: Status = "infeasible"
     if run is not None:
@@ -266,7 +283,7 @@ def _search(
     select: Any,
     *,
     mix: bool,
-) -> tuple[PipelineRun, float, str] | None:
+) -> tuple[PipelineRun, float, Scope] | None:
     """The best run found over partitions, from that of the given one, with a bound over all."""
     best = first
     partitions = Partitions(pipeline, order, few, budget_bytes, mix=mix)

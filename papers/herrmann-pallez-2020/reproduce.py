@@ -48,7 +48,7 @@ def replayed(num: int, slots: int, copy_s: float) -> tuple[float, float]:
     chain = unit_chain(num, backward_s=1.0)
     plan = try_plan(chain, 10**6, "hrevolve", num_slots=slots, levels=[(10, copy_s, copy_s)])
     assert plan.makespan_s is not None
-    return plan.options["synchronous_s"], plan.makespan_s
+    return plan.search.figures["synchronous_s"], plan.makespan_s
 
 
 @cache

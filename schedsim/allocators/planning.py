@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..dataflow.variants import resolve
-from ..plans.offloading import replay
+from ..plans.least_budget import LeastBudget
 from ..plans.plan import OPTIMALITY_TOLERANCE, Plan
+from ..plans.setting import AllocatorChoice
 from . import allocate, check_allocator
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ NUM_STEPS = 2
 
 # Inner budgets closer than this share of the budget are not told apart.
 _RESOLUTION = 0.005
+# How often the plan of the least memory is measured, each time at the budget that it needs.
+_MOST_MEASURED = 4
 
 
 def plan_reserved(
@@ -57,7 +59,7 @@ def plan_reserved(
     Returns
     -------
     Plan
-        Its options hold the allocator, `reserved_bytes`, `inner_budget_bytes` and `num_emptied`.
+        Its setting holds the allocator, with the bytes reserved and the inner budget.
         The lower bound is that of the budget itself: what needs more live bytes reserves more too.
 
     Notes
@@ -71,13 +73,11 @@ def plan_reserved(
     started = time.perf_counter()
     first = planner(budget_bytes)
     best: _Measured | None = None
-    least = None
     inner, low, high = budget_bytes, 0, budget_bytes
     plan = first
     for _ in range(max_plans):
         if plan.feasible:
             found = _measure(workload, plan, inner, budget_bytes, allocator, options)
-            least = found.reserved_bytes if least is None else min(least, found.reserved_bytes)
             if found.fits and not (spare_waits and found.num_emptied):
                 if best is None or found.rank < best.rank:
                     best = found
@@ -102,22 +102,64 @@ def plan_reserved(
         if high - low <= _RESOLUTION * budget_bytes and low:
             break
         plan = planner(inner)
-    chosen = best
+    chosen, least = best, LeastBudget()
+    if chosen is None:
+        chosen, least = _leanest(
+            workload, budget_bytes, planner, first, allocator, options, spare_waits=spare_waits
+        )
     if chosen is None:
         return replace(
             first,
             status="infeasible",
-            options={**first.options, **_words(allocator, options)},
+            setting=replace(first.setting, allocator=AllocatorChoice(allocator, dict(options))),
             peak_bytes=None,
             makespan_s=None,
             overhead=None,
             gap=None,
             schedule=None,
-            min_feasible_bytes=least or first.min_feasible_bytes,
-            binding_op=None if first.feasible else first.binding_op,
+            least=least,
             planning_s=time.perf_counter() - started,
         )
     return _finished(chosen, first, allocator, options, started)
+
+
+def _leanest(
+    workload: Chain | Graph,
+    budget_bytes: int,
+    planner: Callable[[int], Plan],
+    first: Plan,
+    allocator: str,
+    options: Mapping[str, Any],
+    *,
+    spare_waits: bool,
+) -> tuple[_Measured | None, LeastBudget]:
+    """The plan of the least memory, where it fits; else the least budget that it would fit.
+
+    It does not depend on the budget, so that it is tried again at the budget that is named.
+    """
+    # A floor of live bytes is one of reserved bytes, too.
+    unknown = LeastBudget(None, None, first.least.floor_bytes, first.least.scope)
+    inner = first.min_feasible_bytes
+    if inner is None or first.feasible:
+        inner = planner(0).min_feasible_bytes
+    if inner is None:
+        return None, unknown
+    plan = planner(inner)
+    if not plan.feasible:
+        return None, unknown
+    wanted = budget_bytes
+    for _ in range(_MOST_MEASURED):
+        found = _measure(workload, plan, inner, wanted, allocator, options)
+        waits = spare_waits and found.num_emptied
+        if found.reserved_bytes <= wanted or (found.fits and not waits):
+            break
+        # What copies wait for depends on the budget: measure again at the one to be named.
+        wanted = found.reserved_bytes
+    else:
+        return None, unknown
+    if wanted == budget_bytes:
+        return found, unknown
+    return None, replace(unknown, found_bytes=wanted, op=plan.binding_op)
 
 
 @dataclass(frozen=True)
@@ -148,7 +190,7 @@ def _measure(
 ) -> _Measured:
     # Runs that wait for memory wait for that of the whole budget, as when the plan is replayed.
     plan = replace(plan, budget_bytes=budget_bytes)
-    simulation = replay(resolve(workload, plan.variants), plan)
+    simulation = plan.simulate(workload)
     plan = replace(
         plan,
         peak_bytes=simulation.peak_bytes,
@@ -182,22 +224,20 @@ def _finished(
     met = chosen.makespan_s <= bound * (1 + OPTIMALITY_TOLERANCE)
     return replace(
         chosen.plan,
-        options={
-            **chosen.plan.options,
-            **_words(allocator, options),
-            "reserved_bytes": chosen.within_bytes,
-            "inner_budget_bytes": chosen.inner,
-            "num_emptied": chosen.num_emptied,
-        },
+        setting=replace(
+            chosen.plan.setting,
+            allocator=AllocatorChoice(
+                allocator,
+                dict(options),
+                inner_budget_bytes=chosen.inner,
+                reserved_bytes=chosen.within_bytes,
+                num_emptied=chosen.num_emptied,
+            ),
+        ),
         status="optimal" if met else "feasible",
         lower_bound_s=bound,
         bound_scope=first.bound_scope,
         gap=max(0.0, chosen.makespan_s / bound - 1.0) if bound else 0.0,
-        min_feasible_bytes=None,
-        binding_op=None,
+        least=LeastBudget(),
         planning_s=time.perf_counter() - started,
     )
-
-
-def _words(allocator: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"allocator": allocator, **({"allocator_options": dict(options)} if options else {})}

@@ -46,9 +46,9 @@ def read_options(allocator: str | None, alloc_conf: str | None) -> dict[str, Any
 
 def of_plan(plan: Plan | None) -> tuple[str | None, dict[str, Any]]:
     """The allocator that a plan was made for, and its options."""
-    if plan is None or "allocator" not in plan.options:
+    if plan is None or plan.setting.allocator is None:
         return None, {}
-    return str(plan.options["allocator"]), dict(plan.options.get("allocator_options", {}))
+    return plan.setting.allocator.name, dict(plan.setting.allocator.options)
 
 
 def allocator_words(plan: Plan) -> list[str]:
@@ -136,7 +136,8 @@ def _problems(
         if not one.fits:
             size = format_bytes(budget_bytes or 0)
             wrong.append(f"{one.allocator} runs out of memory on a {pool} of {size}")
-    said = None if plan is None else plan.options.get("reserved_bytes")
+    choice = None if plan is None else plan.setting.allocator
+    said = None if choice is None else choice.reserved_bytes
     one = found.get("device", next(iter(found.values())))
     if said is not None and one.fits and (one.allocator, dict(one.options)) == of_plan(plan):
         got = one.peak_reserved_bytes

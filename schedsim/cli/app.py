@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ from importlib import import_module
 
 import click
 
+from .. import kernels
 from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError
+from .help import GroupedCommand
 
 COMMANDS = (
     "plan",
@@ -34,6 +37,8 @@ YES, NO, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 
 class SuggestingGroup(click.Group):
     """A group that answers an unknown command with its nearest neighbour."""
+
+    command_class = GroupedCommand
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -95,6 +100,8 @@ def help_without_command(ctx: click.Context) -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; the exit code. Errors go to stderr, a line each."""
+    kernels.on_command_line = True
+    _log_to_stderr()
     try:
         result = cli.main(
             args=list(arguments), prog_name="schedsim", standalone_mode=False, obj=list(arguments)
@@ -130,6 +137,13 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(
             f"internal: {what}", "this is a bug; SCHEDSIM_DEBUG=1 shows the traceback", BUG
         )
+
+
+def _log_to_stderr() -> None:
+    """What ``SCHEDSIM_LOG=info`` asks for: the progress of long searches, where no terminal is."""
+    level = os.environ.get("SCHEDSIM_LOG", "").upper()
+    if level in logging.getLevelNamesMapping():
+        logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s")
 
 
 def _nearest_option(error: click.NoSuchOption) -> str:

@@ -14,13 +14,16 @@ from ..errors import (
     SchedsimError,
     UnsupportedError,
 )
-from ..files.document import workload_hash, write_atomically
+from ..files.atomic import write_atomically
+from ..files.plan_files import candidate_to_dict
+from ..files.workload_files import workload_hash
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from . import complete
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import (
     Source,
     budget_option,
@@ -34,7 +37,11 @@ from .results import compare_results, is_results, only_results
 from .show import percent, print_json, print_table, working
 
 
-@click.command("compare", short_help="Several planners on one workload and budget, a row each.")
+@click.command(
+    "compare",
+    cls=GroupedCommand,
+    short_help="Several planners on one workload and budget, a row each.",
+)
 @budget_option(required=False)
 @click.option(
     "--planners",
@@ -53,7 +60,7 @@ from .show import percent, print_json, print_table, working
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     planners: str | None,
     time_limit_s: float | None,
     as_json: bool,
@@ -73,14 +80,15 @@ def command(
     if is_results(source.files):
         file = only_results(
             source.files,
-            {"--mem": budget_bytes, "--time-limit": time_limit_s, **source.given_flags()},
+            {"--mem": budget, "--time-limit": time_limit_s, **source.given_flags()},
         )
         return compare_results(file, planners, as_json, output)
-    if budget_bytes is None:
+    if budget is None:
         raise click.UsageError("Missing option '--mem'.", click.get_current_context())
     limit_s = 10.0 if time_limit_s is None else time_limit_s
     link = take_link(more)
     loaded = source.read(movable=bool(link))
+    budget_bytes = loaded.budget_bytes(budget)
     names = comparable(loaded.workload, link=bool(link))
     if planners:
         names = [n.strip() for n in planners.split(",")]
@@ -114,7 +122,7 @@ def command(
         print_table(headers, [_row(plan) for plan in plans], left=2)
         scopes = {plan.bound_scope for plan in plans if plan.status == "optimal"}
         if scopes:
-            click.echo(f"\noptimal: proven over {', '.join(sorted(scopes))}")
+            click.echo(f"\noptimal: proven over {', '.join(sorted(map(str, scopes)))}")
     for name, why in refused.items():
         click.echo(f"{name}: {why}", err=True)
     if any(plan.feasible for plan in plans):
@@ -128,14 +136,15 @@ def _explain_none(name: str, budget_bytes: int, plans: list[Plan]) -> None:
     click.echo(
         f"error: {name} does not fit in {format_bytes(budget_bytes)} with any of these", err=True
     )
-    known = [(p.min_feasible_bytes, p.planner) for p in plans if p.min_feasible_bytes is not None]
+    known = [
+        (plan.min_feasible_bytes, not plan.least.proven, k)
+        for k, plan in enumerate(plans)
+        if plan.min_feasible_bytes is not None
+    ]
     if known:
-        least, planner = min(known, key=lambda pair: pair[0])
-        click.echo(
-            f"hint: the smallest feasible budget is {format_bytes(least)}, by {planner}: "
-            f"--mem {size_text(least)}",
-            err=True,
-        )
+        least, _, k = min(known)
+        said = f"{plans[k].least.sentence()}, by {plans[k].planner}"
+        click.echo(f"hint: {said}: --mem {size_text(least)}", err=True)
 
 
 def _row(plan: Plan) -> tuple[str, ...]:
@@ -166,6 +175,6 @@ def _document(
             "content_hash": workload_hash(workload),
         },
         "budget_bytes": budget_bytes,
-        "rows": [{name: getattr(p.row, name) for name in p.row.__slots__} for p in plans],
+        "rows": [candidate_to_dict(plan.row) for plan in plans],
         "refused": refused,
     }

@@ -8,8 +8,8 @@ import click
 
 from ..analysis.explanation import Change, Explanation, explain
 from ..errors import SchedsimError
-from ..files.document import write_atomically
-from ..plans.offloading import refuse_copies
+from ..files.atomic import write_atomically
+from ..plans.setting import refuse_copies
 from ..snapshots.reading import is_snapshot_name
 from ..units import (
     format_bytes,
@@ -18,12 +18,17 @@ from ..units import (
     format_seconds,
     format_seconds_change,
 )
+from .help import GroupedCommand
 from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
 from .show import percent, print_facts, print_json, print_table, working
 from .snapshot import explain_snapshot
 
 
-@click.command("explain", short_help="Why the peak is where it is, and what one change would buy.")
+@click.command(
+    "explain",
+    cls=GroupedCommand,
+    short_help="Why the peak is where it is, and what one change would buy.",
+)
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -66,7 +71,8 @@ def command(
             "--alloc-conf is of a memory snapshot", hint="schedsim simulate --allocator takes it"
         )
     loaded = source.read(plan=True)
-    refuse_copies(loaded.plan, "explain")
+    if loaded.plan is not None:
+        refuse_copies(loaded.plan.setting, loaded.plan.schedule, "explain")
     schedule = schedule_of(loaded.plan) if loaded.plan is not None else None
     with working("trying single changes"):
         explanation = explain(loaded.workload, schedule)

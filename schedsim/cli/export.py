@@ -5,16 +5,19 @@ from __future__ import annotations
 import click
 
 from ..errors import SchedsimError
-from ..export import TARGETS, Exported, export
-from ..files.document import write_atomically
-from ..plans.offloading import refuse_copies
+from ..export import TARGETS, Exported, all_targets, export, get_target, target_names
+from ..files.atomic import write_atomically
+from ..plans.setting import refuse_copies
 from ..units import format_bytes, format_seconds
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
 from .show import percent, print_facts, print_json, print_table, working
 
 
-@click.command("export", short_help="A plan as code or configuration of a framework.")
+@click.command(
+    "export", cls=GroupedCommand, short_help="A plan as code or configuration of a framework."
+)
 @click.option("--to", "target", metavar="TARGET", help=f"One of {', '.join(TARGETS)}.")
 @click.option("--list", "listing", is_flag=True, help="What each target can express.")
 @json_option
@@ -35,21 +38,22 @@ def command(
     if listing and as_json:
         targets = [
             {"name": t.name, "takes": list(t.kinds), "expresses": t.expresses}
-            for t in TARGETS.values()
+            for t in all_targets().values()
         ]
         print_json({"schema": "schedsim.targets/1", "targets": targets})
         return YES
     if listing:
-        rows = [(t.name, ", ".join(t.kinds), t.expresses) for t in TARGETS.values()]
+        rows = [(t.name, ", ".join(t.kinds), t.expresses) for t in all_targets().values()]
         print_table(("target", "takes", "expresses"), rows, left=3)
         return YES
     if target is None:
-        raise SchedsimError("--to is missing", hint=f"one of {', '.join(TARGETS)}")
+        raise SchedsimError("--to is missing", hint=f"one of {', '.join(target_names())}")
+    get_target(target)  # an unknown name is refused before anything is read
     loaded = source.read(plan=True)
     if loaded.plan is None:
         raise SchedsimError("no plan is given", hint="schedsim plan ... -o plan.json makes one")
     schedule_of(loaded.plan)
-    refuse_copies(loaded.plan, "export")
+    refuse_copies(loaded.plan.setting, loaded.plan.schedule, "export")
     with working(f"looking for the nearest that {target} can express"):
         exported = export(loaded.given, loaded.plan, target)
     if output is not None:

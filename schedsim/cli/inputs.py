@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import math
 import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,10 @@ from ..errors import (
     MissingDependencyError,
     SchedsimError,
 )
+from ..plans.budgets import check_budget, is_share, parse_share, read_budget
 from ..units import UnitError, format_bytes, parse_bytes
+from ..workloads.given import is_target
+from ..workloads.named import is_named, named_workload
 from . import complete
 from .complete import OF_OPTIONS
 from .dry import on_device
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from ..dataflow.chain import Chain
     from ..dataflow.graph import Graph
     from ..plans.plan import Plan
+    from ..plans.setting import StepChanges
+    from ..plans.source import WorkloadSource
     from ..simulation.schedule import Schedule
     from ..workloads import WorkloadOptions
 
@@ -52,6 +57,51 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]
         except UnitError as error:
             where = f"{param.opts[0]} " if param else ""
             raise UnitError(f"{where}{error.message}", hint=error.hint) from None
+
+
+class BudgetType(SizeType):
+    """A size in bytes, or a share of the store-all peak as it was written: ``"60%"``."""
+
+    name = "budget"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Bytes, or the share, checked."""
+        if not isinstance(value, str) or not is_share(value):
+            return super().convert(value, param, ctx)
+        try:
+            return check_budget(value.strip())
+        except UnitError as error:
+            where = f"{param.opts[0]} " if param else ""
+            raise UnitError(f"{where}{error.message}", hint=error.hint) from None
+
+
+class GapType(click.ParamType):  # type: ignore[type-arg]
+    """A gap to a bound: ``0.01``, or ``1%``."""
+
+    name = "gap"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The share of the bound, at most 1."""
+        text, where = str(value), param.opts[0] if param else "gap"
+        if is_share(text):
+            return float(parse_share(text))
+        try:
+            gap = float(text)
+        except ValueError:
+            gap = math.nan
+        if gap > 1 and math.isfinite(gap):
+            raise SchedsimError(
+                f"{where} {text} is {gap:.0%} of the bound", hint=f"{where} {text}% is {text} %"
+            )
+        if not 0 <= gap <= 1:
+            raise SchedsimError(
+                f"{where} {text} is not at least 0", hint="a gap is a number like 0.01, or 1%"
+            )
+        return gap
 
 
 def size_text(size: int) -> str:
@@ -154,6 +204,20 @@ class Source:
         return given | ({"--level": self.level} if self.level else {})
 
     @property
+    def origin(self) -> WorkloadSource:
+        """Where the workload comes from, as a plan file remembers it."""
+        from ..plans.source import WorkloadSource
+
+        if self.is_model:
+            target = next(name for name in self.files if is_target(name))
+            given = {"level": self.level, "device": self.options["device"]}
+            options = {name: value for name, value in given.items() if value is not None}
+            return WorkloadSource("model", options, target=target)
+        if self.given:
+            return WorkloadSource("formula", self.given)
+        return WorkloadSource("file", path=self.files[0])
+
+    @property
     def is_model(self) -> bool:
         """Whether the workload is a real model, of which ``--device`` says where it runs."""
         return any(is_target(name) for name in self.files)
@@ -181,24 +245,29 @@ class Source:
             words += [flags[field]] if value is True else [flags[field], text]
         return shlex.join(words)
 
-    def read(self, *, plan: bool = False, movable: bool = False) -> Loaded:
+    def read(self, *, plan: bool = False, movable: bool = False, check: bool = True) -> Loaded:
         """The workload, its assumptions, and the plan among the files where one is allowed.
 
-        `movable`: for a plan with a link, as of a plan among the files that has one.
+        `movable`: for a plan with a link, as of a plan among the files that has one. `check`:
+        refuse a plan that says another peak or time than its schedule gives.
         """
-        from ..dataflow.variants import resolve
+        from ..plans.claims import check_claims
         from ..plans.plan import Plan
 
         workload: Chain | Graph | None = None
         found: Plan | None = None
         lines: tuple[str, ...] = ()
-        origin: dict[str, Any] = {}
+        origin: StepChanges | None = None
         if self.level and not self.is_model:
             raise SchedsimError(
                 f"--level {self.level} is of a model", hint="a formula takes --granularity"
             )
-        # Plans first: a model is captured as they count it.
-        items = {name: _load(name) for name in self.files if self.is_model and not is_target(name)}
+        # Plans first: they know their workload, and a model is captured as they count it.
+        items = {name: _load(name) for name in self.files if not is_target(name)}
+        alone = remembered(self, items)
+        if alone is not None:
+            again = replace(alone, allow=self.allow)
+            return again.read(plan=plan, movable=movable, check=check)
         movable |= any(isinstance(item, Plan) and has_link(item) for item in items.values())
         for name in self.files:
             if is_target(name) and workload is None:
@@ -210,7 +279,7 @@ class Source:
                 built = read_target(name, level=self.level, device=where, movable=movable)
                 workload, lines, origin = built.workload, built.lines, built.origin
                 continue
-            item = items[name] if name in items else _load(name)
+            item = items[name]
             if isinstance(item, Plan):
                 if not plan:
                     raise SchedsimError(
@@ -241,7 +310,10 @@ class Source:
             )
         if found is not None:
             check_plan(found, workload, measured=self.is_model)
-            return Loaded(resolve(workload, found.variants), lines, found, workload, origin)
+            if check and found.schedule is not None:
+                check_claims(found, found.simulate(workload), times=not self.is_model)
+            run = found.setting.resolve(workload)
+            return Loaded(run, lines, found, workload, origin)
         return Loaded(workload, lines, found, workload, origin)
 
 
@@ -261,7 +333,11 @@ class Loaded:
     assumptions: tuple[str, ...]
     plan: Plan | None
     given: Chain | Graph
-    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    origin: StepChanges | None = None
+
+    def budget_bytes(self, budget: int | str) -> int:
+        """Bytes of ``--mem``: a share is one of the store-all peak of the workload as given."""
+        return read_budget(budget, self.given)
 
     def label(self, op_name: str) -> str:
         """An op's name, with that of its stage where it has one."""
@@ -275,17 +351,11 @@ def schedule_of(plan: Plan) -> Schedule:
         raise InfeasibleBudgetError(
             f"the plan has no schedule: nothing fits {format_bytes(plan.budget_bytes)}",
             plan=plan,
-            hint=f"the smallest feasible budget is {format_bytes(least)}: --mem {size_text(least)}"
+            hint=f"{plan.least.sentence(plan.binding_op or '')}: --mem {size_text(least)}"
             if least is not None
             else "plan again with a larger budget",
         )
     return plan.schedule
-
-
-def is_target(name: str) -> bool:
-    """Whether `name` is a model rather than a file: ``my_model.py:build``, ``model:gpt2``."""
-    head = name.partition(",")[0]
-    return head.startswith(("model:", "hf:")) or ".py:" in head or head.endswith(".py")
 
 
 def need_torch() -> None:
@@ -300,7 +370,82 @@ def need_torch() -> None:
 
 def has_link(plan: Plan) -> bool:
     """Whether `plan` was made with a link to host memory."""
-    return plan.options.get("link") is not None
+    return plan.setting.link is not None
+
+
+def remembered(source: Source, items: Mapping[str, Chain | Graph | Plan]) -> Source | None:
+    """The source that a plan among `items` remembers, with the plan; ``None`` if one is given.
+
+    Raises
+    ------
+    SchedsimError
+        Formula options are given that differ from those of the plan, or its file is not there.
+    """
+    from ..plans.plan import Plan
+
+    plans = [(name, item) for name, item in items.items() if isinstance(item, Plan)]
+    others = [name for name in source.files if name not in dict(plans)]
+    if len(plans) != 1 or others:
+        return None
+    name, plan = plans[0]
+    known = plan.workload.source
+    if source.given and not source.is_model:
+        if known is not None and known.kind == "formula":
+            _refuse_difference(source, known.options, name)
+        return None
+    if known is None:
+        raise SchedsimError(
+            f"{name} does not say where its workload {plan.workload.name!r} comes from",
+            hint="give the workload beside it: its file, or the options of its formula",
+        )
+    if known.kind == "formula":
+        return Source(source.files, no_options(_checked_options(known.options, name)))
+    if known.kind == "model":
+        where = {
+            **no_options({}),
+            "device": source.options["device"] or known.options.get("device"),
+        }
+        level = source.level or known.options.get("level")
+        return Source((known.target, *source.files), where, level)
+    file = _found_file(known.path, beside=name)
+    return Source((file, *source.files), source.options, source.level)
+
+
+def _refuse_difference(source: Source, known: Mapping[str, Any], name: str) -> None:
+    """Refuse formula options that are not those of the plan in the file `name`."""
+    flags, given = _flags(), source.given
+    differing = [field for field in {**known, **given} if known.get(field) != given.get(field)]
+    if differing:
+        said = "; ".join(
+            f"{flags.get(field, field)} is {given.get(field, 'not given')}, "
+            f"in the plan {known.get(field, 'not given')}"
+            for field in differing
+        )
+        raise SchedsimError(
+            f"{name} was made for another workload: {said}",
+            hint="leave these options out: the plan remembers its own",
+        )
+
+
+def _checked_options(known: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    unknown = sorted(set(known) - set(_flags()))
+    if unknown:
+        raise SchedsimError(
+            f"{name}: workload.source.options.{unknown[0]} is no option of a formula",
+            hint="the file was edited, or made by another version",
+        )
+    return known
+
+
+def _found_file(path: str, *, beside: str) -> str:
+    """The workload file as the plan names it, from here or from the plan's own folder."""
+    for candidate in (Path(path), Path(beside).parent / path):
+        if candidate.is_file():
+            return str(candidate)
+    raise SchedsimError(
+        f"{beside} was made for the workload in {path}, which is not there",
+        hint="give the workload file beside the plan",
+    )
 
 
 def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -> None:
@@ -309,8 +454,8 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
     Of a `measured` workload the sizes alone must be the same, as times never are: the plan's
     schedule must have the plan's peak.
     """
-    from ..files.document import workload_hash
-    from ..plans.offloading import replay
+    from ..files.workload_files import workload_hash
+    from ..plans.claims import check_belongs
 
     if plan.workload.content_hash == workload_hash(workload):
         return
@@ -322,18 +467,11 @@ def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -
         and plan.static_bytes == workload.static_bytes
     ):
         try:
-            same = replay(workload, plan).peak_bytes == plan.peak_bytes
+            same = plan.simulate(workload).peak_bytes == plan.peak_bytes
         except InvalidScheduleError:
             same = False
     if not same:
-        raise InvalidScheduleError(
-            f"the plan is for another workload: its {plan.workload.name!r} had other stages, "
-            "sizes or times",
-            rule="workload",
-            run_index=None,
-            op_name="",
-            hint="give the workload it was made for, or plan again",
-        )
+        check_belongs(plan, workload)
 
 
 def _load(name: str) -> Chain | Graph | Plan:
@@ -341,7 +479,7 @@ def _load(name: str) -> Chain | Graph | Plan:
 
     if is_target(name):
         raise SchedsimError(f"{name} is a second workload", hint="give one at a time")
-    return load(name)
+    return named_workload(name) if is_named(name) else load(name)
 
 
 def _describe(item: Chain | Graph, name: str) -> str:
@@ -355,11 +493,12 @@ def budget_option(*, required: bool) -> Callable[..., Any]:
     """``--mem SIZE``."""
     return click.option(
         "--mem",
-        "budget_bytes",
-        type=SizeType(),
+        "budget",
+        type=BudgetType(),
         required=required,
-        metavar="SIZE",
-        help="Budget for the simulated peak, model state included: 8GB, 7.5GiB.",
+        metavar="SIZE|SHARE",
+        help="Budget for the simulated peak, model state included: 8GB, 7.5GiB, or 60% of what the "
+        "step takes that recomputes nothing.",
     )
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..dataflow.chain import Chain
+from ..dataflow.copies import copies_in, pool_of_level
 from ..errors import SchedsimError
-from ..plans.levels import MemoryLevel, MemoryLevels
+from ..plans.levels import MemoryLevel
 from ..plans.plan import Plan
 from ..simulation.simulator import Simulation
 from ..units import format_bytes, format_seconds
@@ -33,14 +34,15 @@ def level_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def take_levels(more: dict[str, Any], planner: str, workload: Chain | Graph) -> dict[str, Any]:
     """Takes the levels out of `more`, as options of the planner; empty where none are given."""
-    from ..algorithms import get_planner
+    from ..algorithms import PLANNERS, get_planner
 
     texts = more.pop("memory_levels")
     if not texts:
         return {}
     if "levels" not in get_planner(planner).options():
+        able = [name for name, info in PLANNERS.items() if "levels" in info.options()]
         raise SchedsimError(
-            f"planner {planner!r} does not take {_FLAG}", hint="--planner hrevolve does"
+            f"planner {planner!r} does not take {_FLAG}", hint=f"--planner {able[0]} does"
         )
     if not isinstance(workload, Chain):
         raise SchedsimError(f"{_FLAG} is of a chain, and {workload.name} is a graph")
@@ -62,15 +64,16 @@ def level_words(options: dict[str, Any]) -> list[str]:
 
 def level_facts(plan: Plan, simulation: Simulation) -> list[tuple[str, str]]:
     """Lines of a report: what each level holds, and the time were copies to stop computation."""
-    found = MemoryLevels.from_options(plan.options)
+    found = plan.setting.levels
     if found is None or not found.levels:
         return []
-    names, facts = simulation.run_names, []
-    for number, level in enumerate(found.levels, start=2):
-        out, back, pool = found.names(number)
-        writes = sum(name.startswith(f"{out}:") for name in names)
-        reads = sum(name.startswith(f"{back}:") for name in names)
-        peak = simulation.peak_by_pool.get(pool, 0)
+    facts = []
+    copies = copies_in(simulation.run_names)
+    for number, level in found.numbered:
+        here = [copy for copy in copies if copy.level == number]
+        reads = sum(copy.back for copy in here)
+        writes = len(here) - reads
+        peak = simulation.peak_by_pool.get(pool_of_level(number), 0)
         facts.append(
             (
                 f"level {number}",
@@ -78,6 +81,6 @@ def level_facts(plan: Plan, simulation: Simulation) -> list[tuple[str, str]]:
                 f"{reads} reads of {format_seconds(level.read_s)}, {format_bytes(peak)} at most",
             )
         )
-    together = format_seconds(float(plan.options["synchronous_s"]))
+    together = format_seconds(float(plan.search.figures["synchronous_s"] or 0.0))
     facts.append(("one at a time", f"{together}, were copies to stop the computation"))
     return facts

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InfeasibleBudgetError, SchedsimError
-from ..files.document import save
+from ..files.document import save, to_dict
 from ..plans.maximize import MAX_SIZE, Maximum, Sized, maximize
 from ..units import format_bytes, format_seconds
+from ..workloads.given import is_target
 from .app import NO, YES
-from .inputs import Source, is_target, size_text
+from .inputs import Source, size_text
 from .show import percent, print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:
@@ -63,8 +64,7 @@ def show_maximum(
         )
         if least is not None:
             click.echo(
-                f"hint: the smallest feasible budget there is {format_bytes(least)}: "
-                f"--mem {size_text(least)}",
+                f"hint: {error.plan.least.sentence()} there: --mem {size_text(least)}",
                 err=True,
             )
         return NO
@@ -222,5 +222,5 @@ def _document(found: Maximum, field: str, budget_bytes: int) -> dict[str, Any]:
         "checked_to": found.checked_to,
         "fastest_proven": found.fastest_proven,
         "tried": [row(one) for one in found.tried],
-        "plan": found.largest.plan.to_dict(),
+        "plan": to_dict(found.largest.plan),
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..dataflow.copies import copies_in
 from ..errors import SchedsimError
 from ..plans.offloading import Offloading
 from ..simulation.simulator import Simulation
@@ -110,7 +111,7 @@ def link_words(options: dict[str, Any]) -> list[str]:
 
 def copy_facts(simulation: Simulation, offloading: Offloading) -> list[tuple[str, str]]:
     """Lines of a report: what is offloaded, how busy the link is, and what is waited for."""
-    out = [name[4:] for name in simulation.run_names if name.startswith("d2h:")]
+    out = [copy.tensor for copy in copies_in(simulation.run_names) if not copy.back]
     if not out:
         return [("offloaded", "nothing: the link does not help here")]
     sizes = _sizes(simulation)

@@ -8,6 +8,7 @@ import click
 
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import Source, json_option, output_option
 from .pipeline_inputs import (
     PipelineOptions,
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
     from ..pipelines import PipelineRun
 
 
-@click.command("pipeline", short_help="Layers over devices: order, recomputation, partition.")
+@click.command(
+    "pipeline",
+    cls=GroupedCommand,
+    short_help="Layers over devices: order, recomputation, partition.",
+)
 @json_option
 @output_option("Write the plan to FILE, as JSON.")
 @pipeline_options
 def command(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     options: PipelineOptions,
     as_json: bool,
     output: str | None,
@@ -48,14 +53,14 @@ def command(
     with working("planning the pipeline"):
         problems: list[str] = []
         if options.replay is not None:
-            found, lines, problems = replay(source, options, budget_bytes)
+            found, lines, problems = replay(source, options, budget)
         else:
             pipeline, lines = make_pipeline(source, options)
-            found = plan_pipeline(pipeline, options, budget_bytes)
+            found = plan_pipeline(pipeline, options, budget)
     if output is not None:
         import json
 
-        from ..files.document import write_atomically
+        from ..files.atomic import write_atomically
 
         write_atomically(output, json.dumps(found.to_dict(), indent=1) + "\n")
     for line in lines:

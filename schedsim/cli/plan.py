@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from ..allocators import EXACT
-from ..api import try_plan
-from ..dataflow.variants import VARIANT_KINDS, check_allowed, resolve
+from ..api import get_planner, try_plan
+from ..dataflow.variants import VARIANT_KINDS, check_allowed
 from ..errors import PlannerLimitError, SchedsimError
-from ..files.document import save
-from ..plans.offloading import Offloading, replay
+from ..files.document import save, to_dict
+from ..plans.budgets import sized_budget
+from ..plans.offloading import Offloading
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
@@ -24,12 +25,13 @@ from .allocators import (
     allocator_options,
     allocator_words,
     describe,
-    of_plan,
     read_options,
 )
 from .app import INTERRUPTED, NO, YES
 from .dry import on_device
+from .help import GroupedCommand
 from .inputs import (
+    GapType,
     Loaded,
     Source,
     budget_option,
@@ -43,6 +45,7 @@ from .levels import level_facts, level_option, level_words, take_levels
 from .offloading import copy_facts, link_option, link_words, take_link
 from .show import percent, print_facts, print_json, working
 
+DEFAULT_PLANNER = get_planner().name
 _FLAGS = {
     "time_limit_s": "--time-limit",
     "num_slots": "--slots",
@@ -53,16 +56,20 @@ _FLAGS = {
 }
 
 
-@click.command("plan", short_help="A schedule within a memory budget, and what is proven of it.")
+@click.command(
+    "plan",
+    cls=GroupedCommand,
+    short_help="A schedule within a memory budget, and what is proven of it.",
+)
 @budget_option(required=True)
 @click.option(
     "--planner",
-    default="auto",
+    default=DEFAULT_PLANNER,
     show_default=True,
     shell_complete=complete.planner,
     help="See `schedsim planners`.",
 )
-@click.option("--gap", type=float, help="Gap to the proven bound to stop at: 0.01 is 1 %.")
+@click.option("--gap", type=GapType(), help="Gap to the proven bound to stop at: 0.01, or 1%.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
 @click.option(
@@ -100,7 +107,7 @@ _FLAGS = {
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int,
+    budget: int | str,
     planner: str,
     accumulate: str | None,
     chunk: str | None,
@@ -134,26 +141,30 @@ def command(
     if maximize is not None:
         from .maximize import show_maximum
 
-        return show_maximum(source, budget_bytes, planner, options, maximize, as_json, output)
+        return show_maximum(
+            source, sized_budget(budget), planner, options, maximize, as_json, output
+        )
     if accumulate is not None or chunk is not None or price_all:
         given = read_accumulate(accumulate), read_chunk(chunk), price_all
         own = {name: value for name, value in options.items() if name not in link}
-        return _plan_ways(source, budget_bytes, planner, own, link, given, as_json, output)
+        return _plan_ways(source, budget, planner, own, link, given, as_json, output)
     loaded = source.read(movable=bool(link))
     levels = take_levels(texts, planner, loaded.workload)
     options |= levels
+    budget_bytes = loaded.budget_bytes(budget)
     with working(f"planning with {planner}"):
         # Before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
         plan = try_plan(loaded.workload, budget_bytes, planner, **memory, **options)
+    plan = replace(plan, workload=replace(plan.workload, source=source.origin))
     if loaded.origin:
-        plan = replace(plan, options={**plan.options, **loaded.origin})
+        plan = replace(plan, setting=replace(plan.setting, step=loaded.origin))
     if output is not None:
         save(plan, output)
     if as_json:
         for line in loaded.assumptions:
             click.echo(line, err=True)
-        print_json(plan.to_dict())
+        print_json(to_dict(plan))
     else:
         for line in loaded.assumptions:
             click.echo(line)
@@ -164,7 +175,7 @@ def command(
     if not as_json:
         _show(loaded, plan, everything)
         _next_steps(source, plan, planner, options, output)
-    return INTERRUPTED if plan.options.get("interrupted") else YES
+    return INTERRUPTED if plan.search.interrupted else YES
 
 
 def read_accumulate(text: str | None) -> int | str | None:
@@ -195,7 +206,7 @@ def read_chunk(text: str | None) -> dict[str, int | str] | str | None:
 
 def _plan_ways(
     source: Source,
-    budget_bytes: int,
+    budget: int | str,
     planner: str,
     options: dict[str, Any],
     link: dict[str, Any],
@@ -222,7 +233,7 @@ def _plan_ways(
     with working("capturing and planning each way"):
         outcome = plan_target(
             source.files[0],
-            budget_bytes,
+            budget,
             level=source.level,
             device=source.options["device"],
             planner=planner,
@@ -239,7 +250,7 @@ def _plan_ways(
     for line in loaded.assumptions:
         click.echo(line, err=as_json)
     if as_json:
-        print_json({**outcome.plan.to_dict(), "ways": [way.to_dict() for way in outcome.ways]})
+        print_json({**to_dict(outcome.plan), "ways": [way.to_dict() for way in outcome.ways]})
     else:
         click.echo()
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
@@ -251,8 +262,6 @@ def _plan_ways(
 
 
 def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -> dict[str, Any]:
-    from ..algorithms import get_planner
-
     given = {name: value for name, value in more.items() if value is not None}
     taken = set(get_planner(planner).options())
     if link and "link" not in taken:
@@ -284,8 +293,8 @@ def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -
 def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     assert plan.schedule is not None
     assert plan.overhead is not None
-    simulation = replay(resolve(loaded.workload, plan.variants), plan)
-    chosen = plan.options.get("chosen", plan.planner)
+    simulation = plan.simulate(loaded.given)
+    chosen = plan.found_by
     facts = [
         ("plan", f"{plan.status}, by {chosen} in {format_seconds(plan.planning_s)}"),
         ("budget", format_bytes(plan.budget_bytes)),
@@ -298,12 +307,12 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
     for name, size in simulation.by_category().items():
         if size:
             facts.append((f"  {name}", f"{format_bytes_short(size):>10}"))
-    allocator, allocator_options_ = of_plan(plan)
+    allocator = plan.setting.allocator
     if allocator is not None:
-        found = allocations(simulation, allocator, plan.budget_bytes, allocator_options_)
+        found = allocations(simulation, allocator.name, plan.budget_bytes, dict(allocator.options))
         for pool, allocation in found.items():
             facts += describe(pool, allocation)
-        facts.append(("planned for", format_bytes(plan.options["inner_budget_bytes"])))
+        facts.append(("planned for", format_bytes(allocator.inner_budget_bytes or 0)))
     facts += [
         ("store-all peak", _compared(everything.peak_bytes, simulation.peak_bytes)),
         (
@@ -322,9 +331,8 @@ def _show(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
         ),
     ]
     facts += _variant_facts(plan)
-    offloading = Offloading.from_options(plan.options)
-    if offloading is not None:
-        facts += copy_facts(simulation, offloading)
+    if plan.setting.link is not None:
+        facts += copy_facts(simulation, plan.setting.link)
     facts += level_facts(plan, simulation)
     print_facts(facts)
 
@@ -359,7 +367,7 @@ def _next_steps(
     file = shlex.quote(output or "plan.json")
     steps = []
     if output is None:
-        same = [] if planner == "auto" else ["--planner", planner]
+        same = [] if planner == DEFAULT_PLANNER else ["--planner", planner]
         for name, value in options.items():
             if name not in _FLAGS and name != "seed":
                 continue  # of the link, or the levels
@@ -370,12 +378,12 @@ def _next_steps(
         words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
     steps += [
-        (f"schedsim simulate {arguments} {file}", "replay it"),
-        (f"schedsim plot timeline {arguments} {file} -o timeline.svg", "see its memory"),
+        (f"schedsim simulate {file}", "replay it"),
+        (f"schedsim plot timeline {file} -o timeline.svg", "see its memory"),
         *(
             []
             if link_words(options) or level_words(options)
-            else [(f"schedsim explain {arguments} {file}", "why its peak is there")]
+            else [(f"schedsim explain {file}", "why its peak is there")]
         ),
         (
             " ".join(["schedsim compare", arguments, "--mem", budget, *link_words(options)]),
@@ -396,11 +404,9 @@ def _explain_infeasible(
         by = f"{planner} and the {more['allocator']} allocator"
     click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
     if plan.min_feasible_bytes is not None:
-        where = f", set by {loaded.label(plan.binding_op)}" if plan.binding_op else ""
-        least = format_bytes(plan.min_feasible_bytes)
+        least = plan.least.sentence(loaded.label(plan.binding_op) if plan.binding_op else "")
         # The exact number, as three digits may be less than what is needed.
-        exact = f": --mem {size_text(plan.min_feasible_bytes)}"
-        click.echo(f"hint: the smallest feasible budget is {least}{where}{exact}", err=True)
+        click.echo(f"hint: {least}: --mem {size_text(plan.min_feasible_bytes)}", err=True)
     options = source.formula()
     if options is None:
         return
@@ -419,7 +425,7 @@ def _explain_infeasible(
             if other.peak_bytes is not None and other.overhead is not None:
                 rows.append((label, "fits", f"{percent(other.overhead)} over its store-all"))
             elif least_bytes is not None and least_bytes < (plan.min_feasible_bytes or 0):
-                rows.append((label, "", f"smallest {format_bytes(least_bytes)}"))
+                rows.append((label, "", f"needs {format_bytes(least_bytes)}"))
     if rows:
         click.echo("\nwhat would lower it", err=True)
         width = max(len(label) for label, _, _ in rows)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from .app import YES
+from .help import GroupedCommand
 from .inputs import json_option
 from .show import print_json, print_table
 
 
-@click.command("planners", short_help="What there is to choose from.")
+@click.command("planners", cls=GroupedCommand, short_help="What there is to choose from.")
 @json_option
 def command(as_json: bool) -> int:
     """List the planners: what each takes, costs, and is optimal for.
@@ -17,9 +18,9 @@ def command(as_json: bool) -> int:
     \b
     schedsim planners
     """
-    from ..algorithms import PLANNERS
+    from ..algorithms import all_planners
 
-    infos = list(PLANNERS.values())
+    infos = list(all_planners().values())
     if as_json:
         fields = ("name", "summary", "optimal_for", "complexity", "source")
         rows = [{f: getattr(info, f) for f in fields} | {"kinds": info.kinds} for info in infos]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from ..errors import SchedsimError
-from ..files.document import write_atomically
+from ..files.atomic import write_atomically
+from .help import GroupedCommand
 from .inputs import Source, output_option, schedule_of, workload_options
 from .show import working
 
 
-@click.command("report", short_help="A plan as one self-contained HTML page.")
+@click.command("report", cls=GroupedCommand, short_help="A plan as one self-contained HTML page.")
 @output_option("Write the page to FILE.", required=True)
 @workload_options
 def command(source: Source, output: str) -> int:

@@ -7,7 +7,7 @@ import json
 import click
 
 from ..errors import SchedsimError
-from ..files.document import write_atomically
+from ..files.atomic import write_atomically
 from ..sweeps.results import read_rows
 from ..sweeps.tables import Cell, lines_of
 from ..units import format_bytes_short

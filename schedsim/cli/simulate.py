@@ -9,9 +9,8 @@ import numpy as np
 
 from ..allocators import Allocation
 from ..errors import SchedsimError
-from ..files.document import write_atomically
+from ..files.atomic import write_atomically
 from ..plans.claims import mismatches
-from ..plans.offloading import setting_of
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
 from ..simulation.trace import is_trace_name, write_trace
@@ -21,6 +20,7 @@ from ..units import format_bytes, format_bytes_short, format_seconds
 from .allocators import allocator_options, check_allocator, describe
 from .allocators import document as allocation_document
 from .app import NO, YES
+from .help import GroupedCommand
 from .inputs import (
     Loaded,
     Source,
@@ -47,7 +47,9 @@ _WAITS = {
 }
 
 
-@click.command("simulate", short_help="Replay a plan or a list of op names, and check it.")
+@click.command(
+    "simulate", cls=GroupedCommand, short_help="Replay a plan or a list of op names, and check it."
+)
 @budget_option(required=False)
 @schedule_option
 @allocator_options
@@ -57,7 +59,7 @@ _WAITS = {
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     schedule_file: str | None,
     allocator: str | None,
     alloc_conf: str | None,
@@ -78,30 +80,29 @@ def command(
     schedsim simulate snapshot.pickle --allocator cuda-caching --alloc-conf max_split_size_mb:128
     """
     if any(is_snapshot_name(name) for name in source.files):
-        other = schedule_file is not None or budget_bytes is not None or capacities
+        other = schedule_file is not None or budget is not None or capacities
         if len(source.files) > 1 or source.given or other:
             raise SchedsimError(
                 "a memory snapshot is replayed by itself",
                 hint=f"schedsim simulate {source.files[0]} --allocator cuda-caching",
             )
         return replay_snapshot(source.files[0], allocator, alloc_conf, as_json, output)
-    loaded = source.read(plan=True)
+    loaded = source.read(plan=True, check=False)
     schedule = _schedule(loaded, schedule_file)
-    offloading = setting_of(loaded.plan) if loaded.plan is not None else None
-    workload = loaded.workload
-    if loaded.plan is not None and offloading is not None:
-        # The plan's own copies, on its link and within its memory.
-        workload = offloading.graph(workload, schedule)
-        limits = {**offloading.capacities(loaded.plan.budget_bytes), **(capacities or {})}
-        capacities = {} if workload.one_queue else limits
-    simulation = simulate(workload, schedule, capacities or None)
-    budget = budget_bytes
-    if budget is None and loaded.plan is not None:
-        budget = loaded.plan.budget_bytes
-    problems = _problems(loaded, simulation, budget)
-    found, wrong = check_allocator(simulation, loaded.plan, budget, allocator, alloc_conf)
+    if loaded.plan is not None:
+        plan = loaded.plan
+        simulation = plan.simulate(loaded.given, capacities)
+        run = plan.setting.workload(loaded.given, schedule)
+        capacities = plan.setting.limits(run, plan.budget_bytes, capacities)
+    else:
+        simulation = simulate(loaded.workload, schedule, capacities)
+    budget_bytes = None if budget is None else loaded.budget_bytes(budget)
+    if budget_bytes is None and loaded.plan is not None:
+        budget_bytes = loaded.plan.budget_bytes
+    problems = _problems(loaded, simulation, budget_bytes)
+    found, wrong = check_allocator(simulation, loaded.plan, budget_bytes, allocator, alloc_conf)
     problems += wrong
-    document = _document(simulation, budget, capacities or {}, problems)
+    document = _document(simulation, budget_bytes, capacities or {}, problems)
     if found:
         document["allocations"] = {pool: allocation_document(one) for pool, one in found.items()}
     if output is not None and is_trace_name(output):
@@ -114,7 +115,7 @@ def command(
     if as_json:
         print_json(document)
     else:
-        _show(loaded, simulation, budget, capacities or {}, found)
+        _show(loaded, simulation, budget_bytes, capacities or {}, found)
     if problems:
         click.echo(f"error: {'; '.join(problems)}", err=True)
         click.echo(f"hint: {_remedy(loaded, simulation, allocator, wrong)}", err=True)

@@ -8,7 +8,7 @@ import click
 
 from ..allocators import EXACT, play
 from ..errors import SchedsimError
-from ..files.document import write_atomically
+from ..files.atomic import write_atomically
 from ..snapshots import Findings, examine, peak_of, read_snapshot, requests_of
 from ..snapshots.replay import SETTINGS
 from ..units import format_bytes, format_bytes_change, format_bytes_short

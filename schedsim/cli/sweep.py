@@ -10,8 +10,10 @@ import click
 
 from ..errors import SchedsimError
 from ..units import format_bytes_short, format_seconds
+from ..workloads.given import is_target
 from .app import NO, YES
-from .inputs import Source, is_target, json_option, no_options, output_option
+from .help import GroupedCommand
+from .inputs import Source, json_option, no_options, output_option
 from .show import percent, print_json, print_table
 
 if TYPE_CHECKING:
@@ -21,7 +23,11 @@ if TYPE_CHECKING:
     from ..sweeps.experiment import Experiment, WorkloadSpec
 
 
-@click.command("sweep", short_help="Many runs from one experiment file, resumed where killed.")
+@click.command(
+    "sweep",
+    cls=GroupedCommand,
+    short_help="Many runs from one experiment file, resumed where killed.",
+)
 @click.argument("experiment_file", metavar="EXPERIMENT.toml", type=click.Path())
 @output_option("Results, a JSON line a run; those it has are not run again.", required=True)
 @click.option("--jobs", "num_jobs", type=int, default=1, show_default=True, help="-1: every core.")

@@ -9,18 +9,21 @@ import click
 
 from ..api import try_plan
 from ..errors import SchedsimError
-from ..files.document import load, write_atomically
-from ..plans.offloading import Offloading, refuse_copies, refuse_levels
+from ..files.atomic import write_atomically
+from ..files.document import load
+from ..plans.budgets import read_budget
 from ..plans.plan import Plan
+from ..plans.setting import refuse_copies, refuse_levels
 from ..simulation.schedule import Schedule
 from ..units import format_bytes, format_bytes_short, format_seconds
+from ..workloads.given import is_target
 from .app import NO, YES
 from .dry import on_device
+from .help import GroupedCommand
 from .inputs import (
     budget_option,
     check_plan,
     has_link,
-    is_target,
     json_option,
     need_torch,
     output_option,
@@ -44,7 +47,11 @@ def target_options(function: Any) -> Any:
     return function
 
 
-@click.command("validate", short_help="Run a plan on the real model: predicted against measured.")
+@click.command(
+    "validate",
+    cls=GroupedCommand,
+    short_help="Run a plan on the real model: predicted against measured.",
+)
 @target_options
 @click.argument("plan_file", metavar="[PLAN.json]", required=False)
 @budget_option(required=False)
@@ -58,7 +65,7 @@ def command(
     device: str | None,
     level: str,
     meter: str | None,
-    budget_bytes: int | None,
+    budget: int | str | None,
     rounds: int,
     seed: int,
     as_json: bool,
@@ -94,22 +101,23 @@ def command(
         read = read_target(target, level=level, device=device, meter=meter, movable=movable)
     offloading = None
     if plan is not None:
-        refuse_levels(plan, "a real model")
-        offloading = Offloading.from_options(plan.options)
+        refuse_levels(plan.setting, plan.schedule, "a real model")
+        offloading = plan.setting.link
         if level != "block":
-            refuse_copies(plan, "the op level")
+            refuse_copies(plan.setting, plan.schedule, "the op level")
         check_plan(plan, read.workload, measured=True)
-    elif budget_bytes is not None:
-        planner = "auto" if read.workload.kind == "chain" else "store_all"
-        plan = try_plan(read.workload, budget_bytes, planner)
+    elif budget is not None:
+        plan = try_plan(read.workload, budget)
     schedule = schedule_of(plan) if plan is not None else Schedule.store_all(read.workload)
-    budget = budget_bytes if budget_bytes is not None or plan is None else plan.budget_bytes
+    limit_bytes = None if budget is None else read_budget(budget, read.workload)
+    if limit_bytes is None and plan is not None:
+        limit_bytes = plan.budget_bytes
     with working("running it"):
         report = validate(
             read.target,
             read.captured,
             schedule,
-            budget_bytes=budget,
+            budget_bytes=limit_bytes,
             rounds=rounds,
             seed=seed,
             offloading=offloading,

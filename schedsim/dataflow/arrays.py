@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.record import Codes, Flags, Ints, Reals, Record
 from .queues import DEVICE, device_of, is_compute, queue_of
 
 if TYPE_CHECKING:
     from .graph import Graph
 
 
-@dataclass(frozen=True, slots=True)
-class GraphArrays:
+@dataclass(frozen=True, eq=False)
+class GraphArrays(Record):
     """Ops and tensors by index; lists of lists in compressed form (``start`` has one more entry).
 
     Tensors stand in the order: graph inputs, then outputs in op order. Copies that write a tensor
@@ -56,34 +58,39 @@ class GraphArrays:
     queue_names, pool_names : tuple of str
     """
 
-    op_time_s: NDArray[np.float64]
-    op_workspace_bytes: NDArray[np.int64]
-    op_saving_workspace_bytes: NDArray[np.int64]
-    op_phase: NDArray[np.int8]
-    op_once: NDArray[np.bool_]
-    read_start: NDArray[np.int64]
-    read_tensor: NDArray[np.int64]
-    write_start: NDArray[np.int64]
-    write_tensor: NDArray[np.int64]
-    tensor_bytes: NDArray[np.int64]
-    tensor_producer: NDArray[np.int64]
-    tensor_optional: NDArray[np.bool_]
-    tensor_result: NDArray[np.bool_]
-    tensor_takes_over: NDArray[np.int64]
+    op_time_s: Reals
+    op_workspace_bytes: Ints
+    op_saving_workspace_bytes: Ints
+    op_phase: Codes
+    op_once: Flags
+    read_start: Ints
+    read_tensor: Ints
+    write_start: Ints
+    write_tensor: Ints
+    tensor_bytes: Ints
+    tensor_producer: Ints
+    tensor_optional: Flags
+    tensor_result: Flags
+    tensor_takes_over: Ints
     tensor_names: tuple[str, ...]
-    write_optional: NDArray[np.bool_]
-    write_takes_over: NDArray[np.int64]
-    op_required: NDArray[np.bool_]
-    op_copy: NDArray[np.bool_]
-    op_queue: NDArray[np.int64]
-    op_pool: NDArray[np.int64]
-    op_home: NDArray[np.int64]
-    tensor_pool: NDArray[np.int64]
-    pool_static_bytes: NDArray[np.int64]
-    follow_start: NDArray[np.int64]
-    follow_queue: NDArray[np.int64]
+    write_optional: Flags
+    write_takes_over: Ints
+    op_required: Flags
+    op_copy: Flags
+    op_queue: Ints
+    op_pool: Ints
+    op_home: Ints
+    tensor_pool: Ints
+    pool_static_bytes: Ints
+    follow_start: Ints
+    follow_queue: Ints
     queue_names: tuple[str, ...]
     pool_names: tuple[str, ...]
+
+    @cached_property
+    def num_writes(self) -> NDArray[np.int64]:
+        """How many tensors each op writes, ``(num_ops,)``."""
+        return np.diff(self.write_start)
 
 
 def _compressed(lists: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

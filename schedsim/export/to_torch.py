@@ -6,17 +6,18 @@ from ..dataflow.chain import Chain
 from ..plans.plan import Plan
 from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
+from .code import fill
 from .segments import flips, segment_choices
 
 SUFFIX = ".py"
 
-_CODE = '''"""Checkpointed segments of {name}, for a budget of {budget} bytes.
-
-Simulated peak {peak} bytes. Written by schedsim.
-"""
+_CODE = '''"""Checkpointed segments of a line of blocks. Written by schedsim."""
 
 from torch.utils.checkpoint import checkpoint
 
+WORKLOAD = {name}
+BUDGET_BYTES = {budget}
+SIMULATED_PEAK_BYTES = {peak}
 # Half-open ranges of blocks whose forward runs again when their backward begins.
 SEGMENTS = {segments}
 NUM_BLOCKS = {num}
@@ -51,7 +52,8 @@ def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
 
 def render(chain: Chain, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with a function for the line of blocks."""
-    return _CODE.format(
+    return fill(
+        _CODE,
         name=chain.name,
         budget=plan.budget_bytes,
         peak=peak_bytes,

@@ -10,13 +10,14 @@ from ..dataflow.graph import Graph
 from ..plans.plan import Plan
 from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
+from .code import fill
 from .save_sets import kept_ops, on_demand_schedule
 from .to_torch_sac import aten_name
 
 SUFFIX = ".py"
 MOST_THRESHOLDS = 12
 
-_CODE = '''"""What torch.compile saves for the backward of {name}. Written by schedsim.
+_CODE = '''"""What torch.compile saves for the backward. Written by schedsim.
 
     import torch._functorch.config as config
     config.activation_memory_budget = 0.5  # anything below 1 asks the solver
@@ -26,6 +27,7 @@ _CODE = '''"""What torch.compile saves for the backward of {name}. Written by sc
 
 from torch._inductor.custom_graph_pass import CustomKnapsackSolver
 
+WORKLOAD = {name}
 # Op -> for each of its calls in the forward, whether its output is saved.
 SAVE = {save}
 SAME = {{"mm": "addmm", "baddbmm": "bmm"}}
@@ -48,7 +50,7 @@ class Solver(CustomKnapsackSolver):
         return saved, recomputed
 
     def uuid(self):
-        return {uuid!r}
+        return {uuid}
 '''
 
 
@@ -86,4 +88,4 @@ def render(graph: Graph, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     for i, op in enumerate(graph.ops):
         if op.phase == "forward":
             save.setdefault(aten_name(op.name), []).append(i in choice.data["saved"])
-    return _CODE.format(name=graph.name, save=save, uuid=plan.workload.content_hash)
+    return fill(_CODE, name=graph.name, save=save, uuid=plan.workload.content_hash)

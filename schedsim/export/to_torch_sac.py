@@ -6,6 +6,7 @@ from ..dataflow.graph import Graph
 from ..plans.plan import Plan
 from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
+from .code import fill
 from .save_sets import find_layers, layer_choices, layer_flips
 
 SUFFIX = ".py"
@@ -27,12 +28,7 @@ ATEN = {
     "residual": "add",
 }
 
-_CODE = '''"""Selective checkpointing of the layers of {name}, for a budget of {budget} bytes.
-
-Simulated peak {peak} bytes. Written by schedsim.
-"""
-
-from functools import partial
+_CODE = '''"""Selective checkpointing of the layers of a model. Written by schedsim."""
 
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -40,7 +36,11 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-NUM_CHECKPOINTED = {num}  # of {total} layers, the first
+WORKLOAD = {name}
+BUDGET_BYTES = {budget}
+SIMULATED_PEAK_BYTES = {peak}
+NUM_LAYERS = {total}
+NUM_CHECKPOINTED = {num}  # the first of the layers
 # Op -> for each of its calls in a layer's forward, whether its output is saved.
 SAVE = {save}
 # Products are one op with a bias and another without; attention has a kernel per device.
@@ -66,7 +66,7 @@ def run_layer(index, layer, *args, **kwargs):
     if index >= NUM_CHECKPOINTED:
         return layer(*args, **kwargs)
     return checkpoint(layer, *args, use_reentrant=False, context_fn=_contexts, **kwargs)
-'''.replace("from functools import partial\n\n", "")
+'''
 
 
 def choose(graph: Graph, plan: Plan) -> tuple[Choice, Simulation]:
@@ -92,7 +92,8 @@ def render(graph: Graph, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     save: dict[str, list[bool]] = {}
     for kind in layers.forward[layers.names[0]]:
         save.setdefault(aten_name(kind), []).append(kind in choice.data["saved"])
-    return _CODE.format(
+    return fill(
+        _CODE,
         name=graph.name,
         budget=plan.budget_bytes,
         peak=peak_bytes,

@@ -7,11 +7,12 @@ from ..errors import UnsupportedError
 from ..plans.plan import Plan
 from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
+from .code import fill
 from .segments import as_choice, flips, layer_range, repeated_stages, singles
 
 SUFFIX = ".py"
 
-_CODE = '''"""Gradient checkpointing of chosen layers of {name}. Written by schedsim.
+_CODE = '''"""Gradient checkpointing of chosen layers. Written by schedsim.
 
     model = AutoModelForCausalLM.from_config(config)
     enable(model)
@@ -19,6 +20,7 @@ _CODE = '''"""Gradient checkpointing of chosen layers of {name}. Written by sche
 
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+WORKLOAD = {name}
 # Layers, by their place in the model, whose forward runs again in the backward.
 CHECKPOINTED = {layers}
 NUM_LAYERS = {num}
@@ -60,4 +62,4 @@ def render(chain: Chain, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with a function for the model."""
     layers = layer_range(chain)
     chosen = {start - layers.start for start, _ in choice.data["segments"]}
-    return _CODE.format(name=chain.name, layers=sorted(chosen), num=len(layers))
+    return fill(_CODE, name=chain.name, layers=sorted(chosen), num=len(layers))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..simulation.result import RUN_KINDS, Simulation
-from .plot import COLOURS, KINDS, byte_unit, canvas, second_unit
+from .plot import COLOURS, KINDS, byte_unit, canvas, plain, second_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ def draw_gantt(
         height = _ROW * max(len(names), 2)
         figure, (bars, *below) = _stack([height, *[_PANEL] * panels])
     _draw_bars(bars, simulation, names, row_names or {}, label_of, kinds, colours)
-    bars.set_title(_title(simulation) if title is None else title, fontsize=11)
+    bars.set_title(plain(_title(simulation) if title is None else title), fontsize=11)
     if pools:
         _draw_memory(below, simulation, pools, capacities or {})
         bars.tick_params(labelbottom=False)
@@ -113,7 +113,7 @@ def draw_pools(simulation: Simulation, *, capacities: Mapping[str, int] | None =
     panels = 1 if len(pools) > _MOST_PANELS else len(pools)
     figure, (bars, *below) = _stack([0.17 * max(len(names), 3), *[2.4] * panels])
     _draw_bars(bars, simulation, names, {}, lambda _: "", None, None)
-    bars.set_title(_title(simulation), fontsize=11)
+    bars.set_title(plain(_title(simulation)), fontsize=11)
     bars.tick_params(labelbottom=False)
     _draw_memory(below, simulation, pools, capacities or {})
     _time_axis(below[-1], simulation)
@@ -191,7 +191,8 @@ def _draw_bars(
                 snap=False,  # to whole pixels, which loses the thinnest
             )
     _draw_labels(axes, simulation, queues, start, end, kind, palette, label_of)
-    axes.set_yticks(range(len(queues)), [row_names.get(name, name) for name in queues], fontsize=8)
+    rows = [plain(row_names.get(name, name)) for name in queues]
+    axes.set_yticks(range(len(queues)), rows, fontsize=8)
     axes.set_ylim(len(queues) - 0.5, -0.5)
     axes.tick_params(left=False)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -251,7 +252,7 @@ def _draw_labels(
                 axes.text(
                     (start[k] + end[k]) / 2,
                     row,
-                    text,
+                    plain(text),
                     ha="center",
                     va="center",
                     fontsize=size,
@@ -287,7 +288,7 @@ def _draw_memory(
                 color=_LINES[number % len(_LINES)],
                 linestyle=("-", "--", ":")[number // len(_LINES) % 3],
                 linewidth=1.1,
-                label=f"{pool}, {total.max() / factor:.3g} {unit}",
+                label=f"{plain(pool)}, {total.max() / factor:.3g} {unit}",
             )
         panels[0].set_ylabel(f"live memory [{unit}]", fontsize=9)
         panels[0].set_ylim(bottom=0)
@@ -348,7 +349,7 @@ def _draw_pool(
             ha="right" if place < 0.4 else "left",
             fontsize=8,
         )
-    axes.set_ylabel(f"{pool} [{unit}]", fontsize=9)
+    axes.set_ylabel(f"{plain(pool)} [{unit}]", fontsize=9)
     axes.set_ylim(0, 1.2 * max(peak, capacity or 0) / factor or 1)
     axes.spines[["top", "right"]].set_visible(False)
     _legend(axes)

@@ -65,6 +65,11 @@ def canvas(axes: Axes | None, width: float = 8.0) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
+def plain(text: str) -> str:
+    """`text` as it is on the page: no formula is seen between dollar signs."""
+    return text.replace("$", r"\$")
+
+
 def byte_unit(largest: int) -> tuple[float, str]:
     """Factor and name of the unit in which `largest` is a handy number."""
     for factor, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -133,7 +138,7 @@ def draw_timeline(
     place = middle / edges[-1] if edges[-1] else 0.5
     axes.plot([middle], [peak], "kv", markersize=5)
     axes.annotate(
-        f"peak {peak:.3g} {unit} ({simulation.peak_op})",
+        f"peak {peak:.3g} {unit} ({plain(simulation.peak_op)})",
         (middle, peak),
         textcoords="offset points",
         xytext=(0, 7),
@@ -154,7 +159,7 @@ def draw_timeline(
         )
     again = simulation.num_recomputed
     axes.set_title(
-        f"{simulation.workload_name}: {simulation.overhead:+.1%} time, "
+        f"{plain(simulation.workload_name)}: {simulation.overhead:+.1%} time, "
         f"{again} of {simulation.num_runs} runs repeated",
         pad=44,
         fontsize=11,
@@ -311,7 +316,7 @@ def draw_pareto(curves: Sequence[ParetoCurve], *, axes: Axes | None = None) -> F
             )
     _draw_knee(axes, curves[0], factor, unit)
     axes.set(
-        title=curves[0].workload_name,
+        title=plain(curves[0].workload_name),
         xlabel=f"budget [{unit}]",
         ylabel="time over store-all [%]",
     )
@@ -421,7 +426,7 @@ def draw_schedule(
         interpolation="nearest",
     )
     label = "stage" if isinstance(workload, Chain) else "op"
-    axes.set(title=workload.name, xlabel="op run", ylabel=label)
+    axes.set(title=plain(workload.name), xlabel="op run", ylabel=label)
     handles: list[Any] = [Patch(color=colour, label=name) for name, colour in KINDS.items()]
     axes.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8

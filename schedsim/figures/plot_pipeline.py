@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dataflow.queues import device_of, is_compute
-from .plot import KINDS
+from .plot import KINDS, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -173,7 +173,7 @@ def draw_pipeline(run: PipelineRun, *, axes: Axes | None = None) -> Figure:
         yticklabels=[f"device {k}" for k in range(num)],
     )
     axes.set_title(
-        f"{pipeline.name}: {pipeline.num_micro_batches} micro-batches over {num} devices, "
+        f"{plain(pipeline.name)}: {pipeline.num_micro_batches} micro-batches over {num} devices, "
         f"bubble {run.bubble:.1%}",
         fontsize=11,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..sweeps.tables import Line, lines_of
-from .plot import _LINES
+from .plot import _LINES, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def draw_results(rows: Sequence[Mapping[str, Any]]) -> Figure:
                     markersize=5,
                     clip_on=False,
                 )
-            axes.plot([], [], marker + "-", color=colour, markersize=5, label=label)
+            axes.plot([], [], marker + "-", color=colour, markersize=5, label=plain(label))
     _legend(figure, [axes for _, axes in panels])
     return figure
 
@@ -101,7 +101,7 @@ def _panels(
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     for (name, _), axes in panels:
-        axes.set_title(name, fontsize=9)
+        axes.set_title(plain(name), fontsize=9)
         axes.set(xlabel="budget [% of store-all peak]", ylabel="time over store-all [%]")
         axes.grid(alpha=0.3)
     return figure, panels

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.explanation import Change, Explanation, explain
 from ..dataflow.chain import Chain
-from ..dataflow.variants import VARIANT_KINDS, resolve
-from ..errors import InvalidScheduleError, MissingDependencyError, SchedsimError
-from ..plans.claims import mismatches
-from ..plans.offloading import refuse_copies
+from ..dataflow.variants import VARIANT_KINDS
+from ..errors import MissingDependencyError, SchedsimError
+from ..plans.claims import check_claims
 from ..plans.plan import Plan
+from ..plans.setting import refuse_copies
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
 from ..units import (
@@ -86,17 +86,10 @@ def report(workload: Chain | Graph, plan: Plan, assumptions: Sequence[str] = ())
 
     if plan.schedule is None:
         raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
-    refuse_copies(plan, "a report")
-    run = resolve(workload, plan.variants)
-    simulation = simulate(run, plan.schedule)
-    if wrong := mismatches(plan, simulation):
-        raise InvalidScheduleError(
-            "; ".join(wrong),
-            rule="claims",
-            run_index=None,
-            op_name="",
-            hint="plan again: the file was edited, or made by another version",
-        )
+    refuse_copies(plan.setting, plan.schedule, "a report")
+    run = plan.setting.workload(workload, plan.schedule)
+    simulation = plan.simulate(workload)
+    check_claims(plan, simulation)
     everything = simulate(workload, Schedule.store_all(workload))
     explanation = explain(run, plan.schedule)
     script, (timeline, grid) = components(draw(run.graph, simulation, plan.budget_bytes))
@@ -133,7 +126,7 @@ def _percent(value: float) -> str:
 
 
 def _cards(plan: Plan, simulation: Simulation, everything: Simulation, where: str) -> list[_Card]:
-    chosen = plan.options.get("chosen", plan.planner)
+    chosen = plan.found_by
     share = simulation.peak_bytes / everything.peak_bytes if everything.peak_bytes else 0.0
     return [
         _Card("plan", plan.status, f"by {chosen}", plan.status),

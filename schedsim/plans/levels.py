@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from .._checks import check_seconds
-from ..dataflow.op import Op
-from ..dataflow.queues import D2H, DEVICE, H2D, HOST
+from ..dataflow.copies import HOST_LEVEL, Copy, copies_in
+from ..dataflow.queues import DEVICE
 from ..errors import InvalidWorkloadError, SchedsimError
 from .links import parse_link
 
@@ -81,52 +81,30 @@ class MemoryLevel:
 class MemoryLevels:
     """The levels below the device, the fastest first.
 
-    Level 2 is the pool ``host``, written by ``d2h:x`` and read by ``h2d:x``; level 3, and so on, is
-    the pool ``level3``, written by ``write3:x`` and read by ``read3:x``, on queues of these names.
+    Copies between the device and a level run on streams of their own; `schedsim.dataflow.copies`
+    says what levels, streams and ops are called.
     """
 
     levels: tuple[MemoryLevel, ...]
 
-    @staticmethod
-    def names(level: int) -> tuple[str, str, str]:
-        """Queue to the level (2 or more), queue back, and its pool."""
-        if level == 2:
-            return D2H, H2D, HOST
-        return f"write{level}", f"read{level}", f"level{level}"
+    @property
+    def numbered(self) -> Iterable[tuple[int, MemoryLevel]]:
+        """(number, level); host memory, the first below the device, is number 2."""
+        return enumerate(self.levels, start=HOST_LEVEL)
 
     def graph(self, workload: Chain | Graph, schedule: Schedule) -> Graph:
         """The graph of `workload` with the copies between levels that `schedule` runs."""
         graph = workload.graph
-        given = set(graph.op_names)
-        copies = []
-        for i, level in enumerate(self.levels):
-            out, back, pool = self.names(i + 2)
-            for tensor in _copied(schedule.op_names, (out, back), given):
+        run = copies_in(schedule.op_names, beside=graph.op_names)
+        ops = []
+        for number, level in self.numbered:
+            for tensor in dict.fromkeys(copy.tensor for copy in run if copy.level == number):
                 if graph.pool_of(tensor) != DEVICE:
                     raise SchedsimError(f"{tensor} does not live on the device")
                 size = graph.size_of(tensor)
-                there = f"{tensor}@{pool}"
-                copies += [
-                    Op(
-                        f"{out}:{tensor}",
-                        time_s=level.write_s,
-                        reads=(tensor,),
-                        writes={there: size},
-                        queue=out,
-                        pools={there: pool},
-                        required=False,
-                    ),
-                    Op(
-                        f"{back}:{tensor}",
-                        phase="backward",
-                        time_s=level.read_s,
-                        reads=(there,),
-                        writes={tensor: size},
-                        queue=back,
-                        required=False,
-                    ),
-                ]
-        return replace(graph, ops=(*graph.ops, *copies)) if copies else graph
+                ops.append(Copy(tensor, level=number).op(size, level.write_s))
+                ops.append(Copy(tensor, back=True, level=number).op(size, level.read_s))
+        return replace(graph, ops=(*graph.ops, *ops)) if ops else graph
 
     def simulate(
         self, workload: Chain | Graph, schedule: Schedule, budget_bytes: int | None
@@ -143,32 +121,8 @@ class MemoryLevels:
         """Pool -> bytes, as the engine takes them; levels are bounded by the schedule itself."""
         return {DEVICE: budget_bytes}
 
-    def to_options(self) -> dict[str, Any]:
-        """What a plan's `options` store; `from_options` reads it."""
-        return {"levels": [asdict(level) for level in self.levels]}
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> MemoryLevels | None:
-        """The levels of a plan with these options; ``None`` for one without."""
-        stored = options.get("levels")
-        if stored is None:
-            return None
-        try:
-            return cls(tuple(MemoryLevel(**level) for level in stored))
-        except TypeError:
-            raise SchedsimError(
-                f"options.levels {stored!r} are not memory levels",
-                hint="each has num_slots, write_s and read_s",
-            ) from None
-
 
 def as_levels(levels: Sequence[MemoryLevel | tuple[int, float, float]]) -> MemoryLevels:
     """Levels given as such, or as ``(num_slots, write_s, read_s)``."""
     found = tuple(one if isinstance(one, MemoryLevel) else MemoryLevel(*one) for one in levels)
     return MemoryLevels(found)
-
-
-def _copied(names: Iterable[str], queues: tuple[str, str], given: set[str]) -> list[str]:
-    """Tensors that ops called ``<queue>:<tensor>`` copy, but for those of the workload itself."""
-    found = (name.partition(":") for name in names if name not in given)
-    return list(dict.fromkeys(tensor for queue, _, tensor in found if queue in queues))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .._checks import MAX_SECONDS, check_seconds, shown
+from ..dataflow.copies import Copy
 from ..dataflow.graph import Graph
-from ..dataflow.op import Op
-from ..dataflow.queues import D2H, DEVICE, H2D, HOST
+from ..dataflow.queues import DEVICE
 from ..errors import InvalidWorkloadError, SchedsimError
 from ..units import UnitError, format_bytes_short, format_seconds, parse_bytes
 
@@ -118,9 +118,9 @@ def with_copies(
 ) -> Graph:
     """The graph of `workload` with copies to host memory and back that a schedule may run.
 
-    Each tensor ``x`` gets two ops that no schedule must run: ``d2h:x`` reads ``x`` and writes
-    ``x@host`` in the pool ``host``; ``h2d:x`` reads that and writes ``x`` again. They stand behind
-    the ops of the workload, whose indices stay what they were, as do those of its tensors.
+    Each tensor gets two ops that no schedule must run, one to host memory and one back (see
+    `schedsim.dataflow.copies`). They stand behind the ops of the workload, whose indices stay what
+    they were, as do those of its tensors.
 
     Parameters
     ----------
@@ -149,9 +149,10 @@ def with_copies(
     >>> chain = schedsim.Chain.from_arrays("two", 4, forward_s=[1, 1], backward_s=[2, 2],
     ...                                    output_bytes=[4, 4], saved_bytes=[10, 10])
     >>> graph = with_copies(chain, d2h=Link(4), h2d=Link(4), tensors=["a1"])
-    >>> schedule = schedsim.Schedule.from_names("F0 d2h:a1 F1 loss B1 F0 B0".split())
-    >>> graph.op_names[-2:], schedsim.simulate(graph, schedule).peak_by_pool
-    (('d2h:a1', 'h2d:a1'), {'device': 26, 'host': 4})
+    >>> names = ["F0", Copy("a1").name, *"F1 loss B1 F0 B0".split()]
+    >>> schedule = schedsim.Schedule.from_names(names)
+    >>> len(graph.ops), schedsim.simulate(graph, schedule).peak_by_pool
+    (7, {'device': 26, 'host': 4})
     """
     graph = workload.graph
     sizes = dict(graph.inputs)
@@ -170,25 +171,7 @@ def with_copies(
                 f"{name} lives in pool {graph.pool_of(name)!r}, not on the device",
                 hint="only tensors of the device can be copied to the host",
             )
-        there, size = f"{name}@host", sizes[name]
-        copies += [
-            Op(
-                f"d2h:{name}",
-                time_s=d2h.time_s(size),
-                reads=(name,),
-                writes={there: size},
-                queue=D2H,
-                pools={there: HOST},
-                required=False,
-            ),
-            Op(
-                f"h2d:{name}",
-                phase="backward",
-                time_s=h2d.time_s(size),
-                reads=(there,),
-                writes={name: size},
-                queue=H2D,
-                required=False,
-            ),
-        ]
+        size = sizes[name]
+        copies.append(Copy(name).op(size, d2h.time_s(size)))
+        copies.append(Copy(name, back=True).op(size, h2d.time_s(size)))
     return replace(graph, ops=(*graph.ops, *copies))

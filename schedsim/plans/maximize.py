@@ -10,14 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..api import _budget, try_plan
+from ..api import PlannerLike, get_planner, try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import COMPUTE, Graph
 from ..errors import InfeasibleBudgetError, SchedsimError
-from .plan import ANY_SCHEDULE, PERSISTENT, Plan
+from .budgets import sized_budget
+from .plan import Plan
+from .scope import ANY_SCHEDULE, PERSISTENT
 
-# Planners whose "infeasible" is a proof, and over which schedules.
-_EXACT = {"frontier": PERSISTENT, "exhaustive": ANY_SCHEDULE}
+# Classes of schedules in which what does not fit a smaller workload fits no larger one.
+_CLASSES = (PERSISTENT, ANY_SCHEDULE)
 MAX_SIZE = 2**20
 MAX_PLANS = 64
 # Sizes that are built, to be compared with what does not fit, or for their store-all time.
@@ -84,7 +86,7 @@ class Maximum:
 def maximize(
     family: Callable[[int], Chain | Graph],
     budget_bytes: int | str,
-    planner: str = "auto",
+    planner: PlannerLike | None = None,
     *,
     work: Callable[[int], float] = float,
     unit: str = "samples",
@@ -141,7 +143,7 @@ def maximize(
     >>> found.largest.size, found.beyond.plan.min_feasible_bytes, found.proof
     (3, 104, 'proven')
     """
-    search = _Search(family, _budget(budget_bytes), planner, options, work, step, max_size)
+    search = _Search(family, sized_budget(budget_bytes), planner, options, work, step, max_size)
     return search.run(unit, max_plans, compare)
 
 
@@ -150,7 +152,7 @@ class _Search:
         self,
         family: Callable[[int], Chain | Graph],
         budget_bytes: int,
-        planner: str,
+        planner: PlannerLike | None,
         options: dict[str, Any],
         work: Callable[[int], float],
         step: int,
@@ -182,7 +184,7 @@ class _Search:
             self.tried[number] = None
             if workload is not None:
                 plan = try_plan(workload, self.budget_bytes, self.planner, **self.options)
-                if plan.options.get("interrupted"):  # its planner gave its best: the search ends
+                if plan.search.interrupted:  # its planner gave its best: the search ends
                     raise KeyboardInterrupt
                 self.tried[number] = Sized(size, self.work(size), plan)
         return self.tried[number]
@@ -218,7 +220,7 @@ class _Search:
             fastest=fastest,
             beyond=beyond,
             proof="limit" if best == self.most else "proven" if proven else "found",
-            scope=_EXACT[_who(beyond.plan)] if proven and beyond is not None else "",
+            scope=str(beyond.plan.least.scope) if proven and beyond is not None else "",
             checked_to=checked * self.step,
             fastest_proven=fastest_proven,
             tried=tuple(one for _, one in sorted(self.tried.items()) if one is not None),
@@ -230,12 +232,12 @@ class _Search:
         return sized
 
     def _refuse(self) -> None:
-        plan = self._planned(1).plan
+        plan, by = self._planned(1).plan, get_planner(self.planner).name
         least = plan.min_feasible_bytes
         raise InfeasibleBudgetError(
-            f"not even {self.step} fits in {self.budget_bytes} bytes with {self.planner}",
+            f"not even {self.step} fits in {self.budget_bytes} bytes with {by}",
             plan=plan,
-            hint=f"the smallest feasible budget there is {least} bytes" if least else "",
+            hint=f"{plan.least.sentence()} there: {least} bytes" if least else "",
         )
 
     def _beyond_gaps(self, best: int, top: int) -> tuple[int, int]:
@@ -286,12 +288,7 @@ def _spread(last: int, count: int) -> list[int]:
 
 def _is_proof(plan: Plan) -> bool:
     """Whether an infeasible plan says that no schedule of its class fits."""
-    return not plan.feasible and _who(plan) in _EXACT
-
-
-def _who(plan: Plan) -> str:
-    """The planner that made it, of those that `auto` chooses from."""
-    return str(plan.options.get("chosen", plan.planner))
+    return plan.proven_infeasible and plan.least.scope in _CLASSES
 
 
 def contains(larger: Chain | Graph, smaller: Chain | Graph) -> bool:

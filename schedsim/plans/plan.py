@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..dataflow.variants import ChosenVariant, resolve
-from ..files.document import workload_hash
+from ..dataflow.notebook import ShownInNotebooks
+from ..dataflow.variants import ChosenVariant
+from ..errors import SchedsimError
+from ..files.workload_files import workload_hash
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
 from ..units import format_bytes, format_seconds
+from .least_budget import LeastBudget, least_of
+from .scope import ANY_SCHEDULE, Scope
+from .search import NO_SEARCH, SearchRecord
+from .setting import PLAIN, Setting
+from .source import WorkloadSource
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
     from ..dataflow.graph import Graph
-    from .levels import MemoryLevels
-    from .offloading import Offloading
 
 Status = Literal["optimal", "feasible", "infeasible"]
 STATUSES: tuple[Status, ...] = ("optimal", "feasible", "infeasible")
 
-ANY_SCHEDULE = "any schedule"
-PERSISTENT = "persistent schedules"
+_UNKNOWN = LeastBudget()
 
 # A makespan within this factor of the bound meets it: both are sums of floats.
 OPTIMALITY_TOLERANCE = 1e-9
@@ -32,11 +36,15 @@ OPTIMALITY_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRef:
-    """Which workload a plan belongs to: name, kind (``chain``, ``graph``), content hash."""
+    """Which workload a plan belongs to: name, kind (``chain``, ``graph``), content hash.
+
+    `source` says where it comes from; ``None`` for one that was made in Python.
+    """
 
     name: str
     kind: str
     content_hash: str
+    source: WorkloadSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +57,13 @@ class Candidate:
     makespan_s: float | None
     overhead: float | None
     lower_bound_s: float
-    bound_scope: str
+    bound_scope: Scope
     min_feasible_bytes: int | None
     planning_s: float
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ShownInNotebooks):
     """A schedule for a workload and a budget, and what is proven about it.
 
     Attributes
@@ -71,14 +79,16 @@ class Plan:
         The class of schedules that the bound, and so the word optimal, speaks of.
     gap
         makespan / lower bound - 1.
-    min_feasible_bytes
-        The least budget at which this planner finds a schedule; ``None`` where unknown.
-    binding_op
-        The op that sets `min_feasible_bytes`; ``None`` where unknown.
+    least
+        The least budget at which this planner finds a schedule, and what is proven about it.
     candidates
         One row per planner tried, where several were.
-    variants
-        Those that the schedule runs with: it is a schedule of ``resolve(workload, variants)``.
+    setting
+        In what the workload that the schedule runs on differs from the one given.
+    search
+        How the planner came to the plan.
+    options
+        What the planner was asked.
     """
 
     workload: WorkloadRef
@@ -92,21 +102,79 @@ class Plan:
     store_all_s: float
     overhead: float | None
     lower_bound_s: float
-    bound_scope: str
+    bound_scope: Scope
     gap: float | None
     planning_s: float
-    min_feasible_bytes: int | None
-    binding_op: str | None
     schedule: Schedule | None
+    least: LeastBudget = field(default_factory=LeastBudget)
     candidates: tuple[Candidate, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
-    variants: tuple[ChosenVariant, ...] = ()
+    setting: Setting = PLAIN
+    search: SearchRecord = NO_SEARCH
+
+    def __post_init__(self) -> None:
+        # A schedule of changed ops is legal on the plain workload too, and costs something else
+        # there; so it says that it is not to be simulated without its plan.
+        needs = self.setting.words(self.schedule)
+        if self.schedule is not None and self.schedule.runs_with != needs:
+            marked = Schedule(self.schedule.op_names, self.schedule.runs, needs)
+            object.__setattr__(self, "schedule", marked)
+
+    @property
+    def found_by(self) -> str:
+        """The planner whose schedule this is, of those that were tried."""
+        return self.search.chosen or self.planner
+
+    @property
+    def variants(self) -> tuple[ChosenVariant, ...]:
+        """The variants that the schedule runs with."""
+        return self.setting.variants
+
+    def simulate(
+        self, workload: Chain | Graph, capacities: Mapping[str, int] | None = None
+    ) -> Simulation:
+        """What the plan's schedule costs on `workload`, the one that the plan is of.
+
+        Parameters
+        ----------
+        workload
+            As it was given to the planner; variants and copies are the plan's own.
+        capacities
+            Memory pool -> bytes within which runs wait, in place of the plan's own.
+
+        Raises
+        ------
+        SchedsimError
+            The plan has no schedule.
+        InvalidScheduleError
+            The schedule is not legal on the workload.
+        """
+        if self.schedule is None:
+            raise SchedsimError("the plan has no schedule", hint="plan again with a larger budget")
+        return self.setting.simulate(
+            workload, self.schedule, self.budget_bytes, capacities=capacities
+        )
 
     @property
     def feasible(self) -> bool:
         """Whether there is a schedule within the budget."""
         return self.schedule is not None
+
+    @property
+    def min_feasible_bytes(self) -> int | None:
+        """The least budget at which this planner finds a schedule; ``None`` where unknown."""
+        return self.least.found_bytes
+
+    @property
+    def binding_op(self) -> str | None:
+        """The op that sets `min_feasible_bytes`; ``None`` where unknown."""
+        return self.least.op
+
+    @property
+    def proven_infeasible(self) -> bool:
+        """Whether it is proven that no schedule of ``least.scope`` is within the budget."""
+        return self.schedule is None and self.least.refutes(self.budget_bytes)
 
     @cached_property
     def row(self) -> Candidate:
@@ -123,20 +191,12 @@ class Plan:
             planning_s=self.planning_s,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as the content of a ``schedsim.plan/1`` file."""
-        from ..files.document import plan_to_dict
-
-        return plan_to_dict(self)
-
     def __str__(self) -> str:
         head = f"{self.workload.name}, budget {format_bytes(self.budget_bytes)}: {self.status}"
         lines = [f"{head} ({self.planner})"]
         if self.makespan_s is None or self.peak_bytes is None or self.overhead is None:
             if self.min_feasible_bytes is not None:
-                where = f", set by {self.binding_op}" if self.binding_op else ""
-                least = format_bytes(self.min_feasible_bytes)
-                lines.append(f"  smallest feasible budget  {least}{where}")
+                lines.append(f"  {self.least.sentence(self.binding_op or '')}")
             return "\n".join(lines)
         lines.append(f"  peak         {format_bytes(self.peak_bytes)}")
         lines.append(f"  step time    {format_seconds(self.makespan_s)} ({self.overhead:+.2%})")
@@ -156,12 +216,11 @@ def make_plan(
     started: float,
     options: Mapping[str, Any] | None = None,
     lower_bound_s: float = 0.0,
-    bound_scope: str = ANY_SCHEDULE,
-    min_feasible_bytes: int | None = None,
-    binding_op: str | None = None,
+    bound_scope: Scope = ANY_SCHEDULE,
+    least: LeastBudget = _UNKNOWN,
     seed: int | None = None,
-    variants: Sequence[ChosenVariant] = (),
-    offloading: Offloading | MemoryLevels | None = None,
+    setting: Setting = PLAIN,
+    search: SearchRecord = NO_SEARCH,
 ) -> Plan:
     """The plan for `schedule`, after replaying it; how every planner ends.
 
@@ -174,11 +233,13 @@ def make_plan(
     lower_bound_s
         A proven bound over `bound_scope`; the time that every schedule needs, of a chain that of
         store-all and of a graph that of its busiest queue, is a bound anyhow.
-    variants
-        Those of `workload` that `schedule` runs with.
-    offloading
-        Where `schedule` may copy: the link, and the host memory that bounds it beside the budget,
-        or memory levels. The plan's options store them.
+    setting
+        What `schedule` runs on, where that differs from `workload`: variants, copies.
+    search
+        How `schedule` was found.
+    least
+        The least budget at which the planner is known to find a schedule. Of a plan that fits it
+        says nothing where it is above the plan's peak.
 
     Raises
     ------
@@ -187,14 +248,12 @@ def make_plan(
     """
     if lower_bound_s <= workload.busiest_queue_s:
         lower_bound_s, bound_scope = workload.busiest_queue_s, ANY_SCHEDULE
-    run = resolve(workload, variants)
     simulation = None
-    if schedule is not None and offloading is None:
-        simulation = simulate(run, schedule)
-    elif schedule is not None and offloading is not None:
-        simulation = offloading.simulate(run, schedule, budget_bytes)
+    if schedule is not None:
+        simulation = setting.simulate(workload, schedule, budget_bytes)
     status: Status = "infeasible"
     if simulation is not None:
+        least = least_of([least], peak_bytes=simulation.peak_bytes)
         if simulation.peak_bytes > budget_bytes:
             raise AssertionError(
                 f"{planner} planned {simulation.peak_bytes} bytes for a budget of {budget_bytes}"
@@ -209,7 +268,7 @@ def make_plan(
         workload=WorkloadRef(workload.name, workload.kind, workload_hash(workload)),
         budget_bytes=budget_bytes,
         planner=planner,
-        options={**(options or {}), **(offloading.to_options() if offloading else {})},
+        options=dict(options or {}),
         status=status,
         peak_bytes=simulation.peak_bytes if simulation else None,
         static_bytes=workload.static_bytes,
@@ -220,13 +279,13 @@ def make_plan(
         bound_scope=bound_scope,
         gap=_gap(simulation, lower_bound_s),
         planning_s=time.perf_counter() - started,
-        min_feasible_bytes=min_feasible_bytes,
-        binding_op=binding_op,
+        least=least,
         schedule=schedule,
         candidates=(),
         versions=installed_versions(),
         seed=seed,
-        variants=tuple(variants) if schedule is not None else (),
+        setting=setting if schedule is not None else replace(setting, variants=()),
+        search=search,
     )
 
 
@@ -258,7 +317,7 @@ def best_of(
 ) -> Plan:
     """The plan of the fastest of `schedules` that fits; how heuristics with a family end.
 
-    The least peak of the family is its smallest feasible budget.
+    The least peak of the family is the least budget found.
     """
     best: tuple[float, int, Mapping[str, Any], Schedule] | None = None
     least: Simulation | None = None
@@ -276,8 +335,7 @@ def best_of(
         planner=planner,
         started=started,
         options=best[2] if best else None,
-        min_feasible_bytes=least.peak_bytes if least else None,
-        binding_op=least.peak_op if least else None,
+        least=LeastBudget(least.peak_bytes, least.peak_op) if least else _UNKNOWN,
         seed=seed,
     )
 

@@ -12,7 +12,7 @@ from ..units import format_bytes_short
 
 if TYPE_CHECKING:
     from ..dataflow.graph import Graph
-    from .engine import Course
+    from .engine import Course, Started
 
 # Tensors named of a pool that is full, and queues in the message; the error has all of these.
 _MOST_HOLDERS = 3
@@ -20,23 +20,16 @@ _MOST_WAITS = 4
 
 
 def explain_deadlock(
-    graph: Graph,
-    runs: NDArray[np.int32],
-    instances: tuple[NDArray[Any], ...],
-    course: Course,
-    num_ended: int,
-    uses: NDArray[np.int64],
-    used: NDArray[np.int64],
-    limits: NDArray[np.int64],
+    graph: Graph, course: Course, stuck_at: Started, num_ended: int
 ) -> DeadlockError:
     """The error for a simulation in which nothing can start any more.
 
     Parameters
     ----------
-    uses, used
-        As they were when it got stuck: runs that have yet to use each instance, bytes per pool.
+    stuck_at
+        As it was then: runs that have yet to use each instance, bytes per pool.
     """
-    arrays, bound = graph.arrays, course.bound
+    arrays, bound, runs = graph.arrays, course.bound, stuck_at.runs
     ended = np.zeros(runs.size, dtype=bool)
     happened = course.events[: 2 * num_ended]
     ended[happened[happened % 2 == 1] // 2] = True
@@ -49,9 +42,9 @@ def explain_deadlock(
         if not left.size:
             continue
         k = int(left[0])
-        other, why = _awaited_run(graph, runs, instances[0], course, ended, k)
+        other, why = _awaited_run(graph, stuck_at, course, ended, k)
         if other is None:
-            why, hint = _memory_wait(graph, runs, instances, course, ended, uses, used, limits, k)
+            why, hint = _memory_wait(graph, stuck_at, course, ended, k)
             if stuck is None or k < stuck[0]:
                 stuck = k, hint
         waits.append(f"{_named(graph, runs, k)} on {queue} waits for {why}")
@@ -75,19 +68,14 @@ def _named(graph: Graph, runs: NDArray[np.int32], k: int) -> str:
 
 
 def _awaited_run(
-    graph: Graph,
-    runs: NDArray[np.int32],
-    tensor: NDArray[np.int32],
-    course: Course,
-    ended: NDArray[np.bool_],
-    k: int,
+    graph: Graph, stuck_at: Started, course: Course, ended: NDArray[np.bool_], k: int
 ) -> tuple[int | None, str]:
     """The run that run `k` waits for, where it is not memory, and how to say it."""
-    bound = course.bound
+    bound, runs = course.bound, stuck_at.runs
     for i in bound.input_instance[bound.input_start[k] : bound.input_start[k + 1]].tolist():
         other = int(bound.writer[i])
         if other >= 0 and not ended[other]:
-            name = graph.arrays.tensor_names[tensor[i]]
+            name = graph.arrays.tensor_names[stuck_at.tensor[i]]
             return other, f"{name} of {_named(graph, runs, other)}"
     for other in bound.turn_run[bound.turn_start[k] : bound.turn_start[k + 1]].tolist():
         if other >= 0 and not ended[other]:
@@ -96,20 +84,13 @@ def _awaited_run(
 
 
 def _memory_wait(
-    graph: Graph,
-    runs: NDArray[np.int32],
-    instances: tuple[NDArray[Any], ...],
-    course: Course,
-    ended: NDArray[np.bool_],
-    uses: NDArray[np.int64],
-    used: NDArray[np.int64],
-    limits: NDArray[np.int64],
-    k: int,
+    graph: Graph, stuck_at: Started, course: Course, ended: NDArray[np.bool_], k: int
 ) -> tuple[str, str]:
     """What run `k` lacks and what holds it, and what to do about it."""
     arrays, bound = graph.arrays, course.bound
-    tensor, _, last, source, _ = instances
-    op = int(runs[k])
+    tensor, last, source = stuck_at.tensor, stuck_at.last, stuck_at.source
+    uses, used, limits = stuck_at.uses, stuck_at.used, stuck_at.limits
+    op = int(stuck_at.runs[k])
     needs = np.zeros(used.size, dtype=np.int64)
     saves = False
     base = int(arrays.write_start[op] - bound.made[k])
@@ -126,7 +107,7 @@ def _memory_wait(
     pool = int(np.flatnonzero((limits >= 0) & (used + needs > limits))[0])
     needed, free = int(needs[pool]), int(limits[pool] - used[pool])
     name = arrays.pool_names[pool]
-    holders = _holders(graph, runs, instances, course, ended, uses, pool)
+    holders = _holders(graph, stuck_at, course, ended, pool)
     held = f", held by {', '.join(holders)}" if holders else ""
     fixed = int(arrays.pool_static_bytes[pool])
     held += f", {format_bytes_short(fixed)} of static bytes" if fixed else ""
@@ -140,17 +121,11 @@ def _memory_wait(
 
 
 def _holders(
-    graph: Graph,
-    runs: NDArray[np.int32],
-    instances: tuple[NDArray[Any], ...],
-    course: Course,
-    ended: NDArray[np.bool_],
-    uses: NDArray[np.int64],
-    pool: int,
+    graph: Graph, stuck_at: Started, course: Course, ended: NDArray[np.bool_], pool: int
 ) -> list[str]:
     """The largest tensors alive in `pool`, with the next run that uses each."""
     arrays, bound = graph.arrays, course.bound
-    tensor, _, last, _, _ = instances
+    runs, tensor, last = stuck_at.runs, stuck_at.tensor, stuck_at.last
     written = (bound.writer < 0) | ended[bound.writer]
     alive = written & (last >= 0) & (course.freed == 2 * runs.size)
     alive &= arrays.tensor_pool[tensor] == pool

@@ -6,20 +6,18 @@ imports it.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numba import njit
-from numpy.typing import NDArray
-
+from ..dataflow.arrays import GraphArrays
+from ..kernels.compiled import kernel
+from ..kernels.record import Codes, Ints, Reals, ShortInts
 from ._replay import CHECKPOINT, SAVED, TRANSIENT
+from .engine import Bound, Course, Queues, Started
 
 # What a run waited for last, in the order of `engine.CAUSES`.
 NOTHING, QUEUE, INPUT, TURN, MEMORY = range(5)
 
 
-@njit(cache=True)
-def _push(keys: NDArray[np.float64], items: NDArray[np.int64], size: int, key: float, item: int):  # type: ignore[no-untyped-def]
+@kernel
+def _push(keys: Reals, items: Ints, size: int, key: float, item: int) -> None:
     """Put (key, item) into the binary heap of `size` entries, least first."""
     at = size
     while at > 0:
@@ -31,8 +29,8 @@ def _push(keys: NDArray[np.float64], items: NDArray[np.int64], size: int, key: f
     keys[at], items[at] = key, item
 
 
-@njit(cache=True)
-def _pop(keys: NDArray[np.float64], items: NDArray[np.int64], size: int) -> int:
+@kernel
+def _pop(keys: Reals, items: Ints, size: int) -> int:
     """Take the least entry out of the binary heap of `size` entries; its item."""
     least = int(items[0])
     key, item = keys[size - 1], items[size - 1]
@@ -55,157 +53,76 @@ def _pop(keys: NDArray[np.float64], items: NDArray[np.int64], size: int) -> int:
     return least
 
 
-@njit(cache=True)
+@kernel
 def bind_runs(
-    runs: NDArray[np.int32],
-    op_queue: NDArray[np.int64],
-    num_queues: int,
-    follow_start: NDArray[np.int64],
-    follow_queue: NDArray[np.int64],
-    read_start: NDArray[np.int64],
-    read_tensor: NDArray[np.int64],
-    write_start: NDArray[np.int64],
-    write_tensor: NDArray[np.int64],
-    tensor_producer: NDArray[np.int64],
-) -> Any:
-    """What the sequence decides, whatever the times.
+    graph: GraphArrays, runs: ShortInts, bound: Bound, latest: Ints, newest: Ints
+) -> None:
+    """What the sequence decides, whatever the times: fills `bound`.
 
-    Returns (made, writer, uses, input_start, input_instance, turn_start, turn_run, line_start,
-    line): of each run the first instance that it writes, the instances that it reads and the
-    compute runs that must have started; of each instance its run and how many runs use it; of each
-    queue its runs, in order.
+    `latest` (num_tensors,) and `newest` (num_queues,) are room to work in, -1 at first: the newest
+    instance of each tensor, the newest run of each queue.
     """
-    num_runs, num_tensors = runs.size, tensor_producer.size
-    made = np.empty(num_runs + 1, np.int64)
-    input_start = np.zeros(num_runs + 1, np.int64)
-    turn_start = np.zeros(num_runs + 1, np.int64)
-    line_start = np.zeros(num_queues + 1, np.int64)
-    num_made = 0
-    for t in range(num_tensors):
-        if tensor_producer[t] < 0:
-            num_made += 1
-    num_given = num_made
-    for k in range(num_runs):
-        op = runs[k]
-        made[k] = num_made
-        num_made += write_start[op + 1] - write_start[op]
-        input_start[k + 1] = input_start[k] + read_start[op + 1] - read_start[op]
-        turn_start[k + 1] = turn_start[k] + follow_start[op + 1] - follow_start[op]
-        line_start[op_queue[op] + 1] += 1
-    made[num_runs] = num_made
-    for q in range(num_queues):
-        line_start[q + 1] += line_start[q]
-    writer = np.full(num_made, -1, np.int64)
-    uses = np.zeros(num_made, np.int64)
-    input_instance = np.empty(input_start[num_runs], np.int64)
-    turn_run = np.full(turn_start[num_runs], -1, np.int64)
-    line = np.empty(num_runs, np.int64)
-    filled = line_start.copy()
-    latest = np.full(num_tensors, -1, np.int64)
-    newest = np.full(num_queues, -1, np.int64)
+    made, input_start, turn_start = bound.made, bound.input_start, bound.turn_start
     given = 0
-    for t in range(num_tensors):
-        if tensor_producer[t] < 0:
+    for t in range(latest.size):
+        if graph.tensor_producer[t] < 0:
             latest[t] = given
             given += 1
-    assert given == num_given
-    for k in range(num_runs):
+    for k in range(runs.size):
         op = runs[k]
-        for j in range(read_start[op + 1] - read_start[op]):
-            instance = latest[read_tensor[read_start[op] + j]]
-            input_instance[input_start[k] + j] = instance
-            uses[instance] += 1
-        for j in range(follow_start[op + 1] - follow_start[op]):
-            turn_run[turn_start[k] + j] = newest[follow_queue[follow_start[op] + j]]
-        for j in range(write_start[op + 1] - write_start[op]):
-            instance = made[k] + j
-            latest[write_tensor[write_start[op] + j]] = instance
-            writer[instance] = k
-            uses[instance] += 1
-        q = op_queue[op]
-        newest[q] = k
-        line[filled[q]] = k
-        filled[q] += 1
-    return (
-        made,
-        writer,
-        uses,
-        input_start,
-        input_instance,
-        turn_start,
-        turn_run,
-        line_start,
-        line,
-    )
+        at = input_start[k]
+        for r in range(graph.read_start[op], graph.read_start[op + 1]):
+            instance = latest[graph.read_tensor[r]]
+            bound.input_instance[at] = instance
+            bound.uses[instance] += 1
+            at += 1
+        at = turn_start[k]
+        for f in range(graph.follow_start[op], graph.follow_start[op + 1]):
+            bound.turn_run[at] = newest[graph.follow_queue[f]]
+            at += 1
+        instance = made[k]
+        for w in range(graph.write_start[op], graph.write_start[op + 1]):
+            latest[graph.write_tensor[w]] = instance
+            bound.writer[instance] = k
+            bound.uses[instance] += 1
+            instance += 1
+        newest[graph.op_queue[op]] = k
 
 
-@njit(cache=True)
+@kernel
 def simulate_queues(
-    runs: NDArray[np.int32],
-    op_time_s: NDArray[np.float64],
-    op_queue: NDArray[np.int64],
-    op_pool: NDArray[np.int64],
-    op_home: NDArray[np.int64],
-    op_workspace_bytes: NDArray[np.int64],
-    op_saving_workspace_bytes: NDArray[np.int64],
-    write_optional: NDArray[np.bool_],
-    write_start: NDArray[np.int64],
-    tensor_bytes: NDArray[np.int64],
-    tensor_pool: NDArray[np.int64],
-    tensor: NDArray[np.int32],
-    last: NDArray[np.int32],
-    source: NDArray[np.int32],
-    lasting: NDArray[np.bool_],
-    made: NDArray[np.int64],
-    writer: NDArray[np.int64],
-    uses: NDArray[np.int64],
-    input_start: NDArray[np.int64],
-    input_instance: NDArray[np.int64],
-    turn_start: NDArray[np.int64],
-    turn_run: NDArray[np.int64],
-    line_start: NDArray[np.int64],
-    line: NDArray[np.int64],
-    used: NDArray[np.int64],
-    capacity: NDArray[np.int64],
-) -> Any:
+    graph: GraphArrays, begin: Started, bound: Bound, course: Course, queues: Queues
+) -> int:
     """Start and end every run; O((runs + reads + writes) log queues) where no memory is short.
 
-    `used`, bytes of each pool before the first run, and `uses`, runs that have yet to use each
-    instance, change as time goes. `lasting` instances live to the end.
-
-    Returns (num_ended, start_s, end_s, cause, blocker, events, freed, shared, workspace, memory,
-    peak, peak_run). `events` holds ``2 * run`` for a start and ``2 * run + 1`` for an end, in the
-    order in which they happened; `freed` the event that frees each instance; `shared` the bytes
-    that it takes over from its source; `memory` the bytes of the run's pool right after its start.
+    Fills `course` and changes `begin`; `queues` is room to work in. The number of runs that ended:
+    fewer than there are where none of those left can start.
     """
-    num_runs, num_queues, num_pools = runs.size, line_start.size - 1, used.size
-    start_s = np.zeros(num_runs, np.float64)
-    end_s = np.zeros(num_runs, np.float64)
-    cause = np.zeros(num_runs, np.int8)
-    blocker = np.full(num_runs, -1, np.int32)
-    events = np.empty(2 * num_runs, np.int64)
-    freed = np.full(tensor.size, 2 * num_runs, np.int64)
-    shared = np.zeros(tensor.size, np.int64)
-    handed = np.zeros(tensor.size, np.int64)
-    workspace = np.zeros(num_runs, np.int64)
-    memory = np.zeros(num_runs, np.int64)
-    given = used.copy()
-    peak = np.full(num_pools, -1, np.int64)
-    peak_run = np.full(num_pools, -1, np.int64)
-
-    begun = np.zeros(num_runs, np.bool_)
-    ended = np.zeros(num_runs, np.bool_)
-    short = np.zeros(num_runs, np.bool_)
-    head = line_start[:num_queues].copy()
-    # Queues whose next run waits for the start, or the end, of a run: linked lists by run.
-    await_start = np.full(num_runs, -1, np.int32)
-    await_end = np.full(num_runs, -1, np.int32)
-    next_waiting = np.full(num_queues, -1, np.int32)
-    parked = np.empty(num_queues, np.int64)
-    ready_key = np.empty(num_queues + 1, np.float64)
-    ready_run = np.empty(num_queues + 1, np.int64)
-    going_key = np.empty(num_queues + 1, np.float64)
-    going_run = np.empty(num_queues + 1, np.int64)
+    runs, tensor, last, source = begin.runs, begin.tensor, begin.last, begin.source
+    lasting, uses, used, capacity = begin.lasting, begin.uses, begin.used, begin.limits
+    made, writer, line, line_start = bound.made, bound.writer, bound.line, bound.line_start
+    input_start, input_instance = bound.input_start, bound.input_instance
+    turn_start, turn_run = bound.turn_start, bound.turn_run
+    start_s, end_s, cause, blocker = course.start_s, course.end_s, course.cause, course.blocker
+    events, freed, shared = course.events, course.freed, course.shared
+    workspace, memory, peak, peak_run = (
+        course.workspace,
+        course.memory,
+        course.peak,
+        course.peak_run,
+    )
+    begun, ended, short, handed = queues.begun, queues.ended, queues.short, queues.handed
+    await_start, await_end, next_waiting = (
+        queues.await_start,
+        queues.await_end,
+        queues.next_waiting,
+    )
+    head, parked = queues.head, queues.parked
+    ready_key, ready_run = queues.ready_key, queues.ready_run
+    going_key, going_run = queues.going_key, queues.going_run
+    op_queue, op_pool, write_optional = graph.op_queue, graph.op_pool, graph.write_optional
+    tensor_bytes, tensor_pool = graph.tensor_bytes, graph.tensor_pool
+    num_queues = head.size
     num_ready, num_going, num_parked, num_events, num_ended = 0, 0, 0, 0, 0
     now, freer = 0.0, -1
     for q in range(num_queues):
@@ -240,7 +157,7 @@ def simulate_queues(
                 continue
             # Take the memory, look whether it fits, give it back where it does not.
             saves, fits = False, True
-            base = write_start[op] - made[k]
+            base = graph.write_start[op] - made[k]
             for i in range(made[k], made[k + 1]):
                 if last[i] < 0:
                     continue
@@ -251,7 +168,9 @@ def simulate_queues(
                     shared[i] = min(size, tensor_bytes[tensor[s]])
                     handed[s] = shared[i]
                 used[tensor_pool[tensor[i]]] += size - shared[i]
-            temporary = op_saving_workspace_bytes[op] if saves else op_workspace_bytes[op]
+            temporary = (
+                graph.op_saving_workspace_bytes[op] if saves else graph.op_workspace_bytes[op]
+            )
             used[op_pool[op]] += temporary
             fits = capacity[op_pool[op]] < 0 or used[op_pool[op]] <= capacity[op_pool[op]]
             for i in range(made[k], made[k + 1]):
@@ -277,11 +196,11 @@ def simulate_queues(
             p = op_pool[op]
             if used[p] > peak[p]:
                 peak[p], peak_run[p] = used[p], k
-            memory[k] = used[op_home[op]]
+            memory[k] = used[graph.op_home[op]]
             workspace[k] = temporary
             begun[k] = True
             start_s[k] = now
-            end_s[k] = now + op_time_s[op]
+            end_s[k] = now + graph.op_time_s[op]
             events[num_events] = 2 * k
             num_events += 1
             _push(going_key, going_run, num_going, end_s[k], k)
@@ -347,41 +266,21 @@ def simulate_queues(
             _push(ready_key, ready_run, num_ready, float(other), other)
             num_ready += 1
         num_parked = 0
-    for p in range(num_pools):
-        if given[p] > peak[p]:
-            peak[p], peak_run[p] = given[p], events[0] // 2
-    return (
-        num_ended,
-        start_s,
-        end_s,
-        cause,
-        blocker,
-        events,
-        freed,
-        shared,
-        workspace,
-        memory,
-        peak,
-        peak_run,
-    )
+    for p in range(used.size):
+        if begin.given[p] > peak[p]:
+            peak[p], peak_run[p] = begin.given[p], events[0] // 2
+    return int(num_ended)
 
 
-@njit(cache=True)
-def name_copies(
-    runs: NDArray[np.int32],
-    op_copy: NDArray[np.bool_],
-    made: NDArray[np.int64],
-    input_start: NDArray[np.int64],
-    input_instance: NDArray[np.int64],
-    category: NDArray[np.int8],
-) -> None:
+@kernel
+def name_copies(graph: GraphArrays, runs: ShortInts, bound: Bound, category: Codes) -> None:
     """What is only copied belongs to the category of what is made of it; changes `category`."""
     for k in range(runs.size - 1, -1, -1):
-        if not op_copy[runs[k]]:
+        if not graph.op_copy[runs[k]]:
             continue
-        for i in range(made[k], made[k + 1]):
-            for j in range(input_start[k], input_start[k + 1]):
-                kept = category[input_instance[j]]
+        for i in range(bound.made[k], bound.made[k + 1]):
+            for j in range(bound.input_start[k], bound.input_start[k + 1]):
+                kept = category[bound.input_instance[j]]
                 better = category[i] == CHECKPOINT or (category[i] == SAVED and kept == TRANSIENT)
                 if better and kept in (TRANSIENT, SAVED):
-                    category[input_instance[j]] = category[i]
+                    category[bound.input_instance[j]] = category[i]

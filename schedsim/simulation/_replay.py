@@ -5,11 +5,9 @@ Compiled by numba on first use and cached beside this file; imported only by `si
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numba import njit
-from numpy.typing import NDArray
+from ..dataflow.arrays import GraphArrays
+from ..kernels.compiled import kernel
+from ..kernels.record import Codes, Ints, ShortInts, ShortTable
 
 # What can be wrong with a schedule; the wrapper turns these into errors.
 LEGAL, MISSING_INPUT, RUN_TWICE, NEVER_RUN = 0, 1, 2, 3
@@ -20,133 +18,116 @@ FORWARD_PHASE = 0
 BACKWARD_PHASE = 2
 
 
-@njit(cache=True)
-def find_lifetimes(
-    runs: NDArray[np.int32],
-    op_phase: NDArray[np.int8],
-    op_once: NDArray[np.bool_],
-    read_start: NDArray[np.int64],
-    read_tensor: NDArray[np.int64],
-    write_start: NDArray[np.int64],
-    write_tensor: NDArray[np.int64],
-    tensor_producer: NDArray[np.int64],
-    tensor_result: NDArray[np.bool_],
-    write_optional: NDArray[np.bool_],
-    write_takes_over: NDArray[np.int64],
-    op_required: NDArray[np.bool_],
-    op_copy: NDArray[np.bool_],
-) -> Any:
+# Rows of the table of instances.
+TENSOR, FIRST, LAST, SOURCE = range(4)
+
+# Entries of an outcome: what is wrong, at which run, with which op or tensor.
+CODE, RUN, ITEM = range(3)
+
+
+@kernel
+def replay_runs(
+    graph: GraphArrays,
+    runs: ShortInts,
+    instances: ShortTable,
+    category: Codes,
+    latest: Ints,
+    count: ShortInts,
+    memory: Ints,
+    outcome: Ints,
+) -> None:
     """Instances of tensors with the runs over which they live; O(runs + reads + writes).
 
-    Returns (code, run, op or tensor, tensor, first, last, source, category); the last five have
-    one entry per instance. `last` is -1 for an instance that is never materialised, `source` is
-    the instance whose storage it may take over (-1: none). Instances stand in the order: graph
-    inputs, then outputs run by run.
-    """
-    num_tensors = tensor_producer.size
-    num_ops = op_phase.size
-    num_instances = 0
-    for t in range(num_tensors):
-        if tensor_producer[t] < 0:
-            num_instances += 1
-    for k in range(runs.size):
-        num_instances += write_start[runs[k] + 1] - write_start[runs[k]]
-    tensor = np.empty(num_instances, np.int32)
-    first = np.empty(num_instances, np.int32)
-    last = np.empty(num_instances, np.int32)
-    source = np.full(num_instances, -1, np.int32)
-    category = np.empty(num_instances, np.int8)
+    `instances` (4, num_instances) and `category` (num_instances,) are written: by instance, its
+    tensor, its first and last run, and the instance whose storage it may take over (-1: none). The
+    last run is -1 for an instance that is never materialised. Instances stand in the order: graph
+    inputs, then outputs run by run. `latest` (num_tensors,) and `count` (num_ops,) are room to work
+    in, -1 and 0 at first.
 
-    latest = np.full(num_tensors, -1, np.int64)
-    count = np.zeros(num_ops, np.int32)
+    `memory` (num_runs + 1,), zero at first, becomes the bytes of instances alive during each run
+    and, last, after all; where it is empty, they are not wanted.
+    """
+    num_tensors, num_runs = graph.tensor_producer.size, runs.size
     made = 0
     for t in range(num_tensors):
-        if tensor_producer[t] < 0:
-            tensor[made], first[made], last[made], category[made] = t, 0, -1, TRANSIENT
+        if graph.tensor_producer[t] < 0:
+            instances[TENSOR, made], instances[FIRST, made], instances[LAST, made] = t, 0, -1
+            instances[SOURCE, made], category[made] = -1, TRANSIENT
             latest[t] = made
             made += 1
-    for k in range(runs.size):
+    for k in range(num_runs):
         op = runs[k]
+        phase, copy = graph.op_phase[op], graph.op_copy[op]
         repeat = count[op] > 0
-        if repeat and op_once[op]:
-            return RUN_TWICE, k, op, tensor, first, last, source, category
+        if repeat and graph.op_once[op]:
+            outcome[CODE], outcome[RUN], outcome[ITEM] = RUN_TWICE, k, op
+            return
         count[op] += 1
-        for r in range(read_start[op], read_start[op + 1]):
-            t = read_tensor[r]
+        first_read, after_reads = graph.read_start[op], graph.read_start[op + 1]
+        for r in range(first_read, after_reads):
+            t = graph.read_tensor[r]
             instance = latest[t]
             if instance < 0:
-                return MISSING_INPUT, k, t, tensor, first, last, source, category
-            last[instance] = k
-            if op_copy[op]:
+                outcome[CODE], outcome[RUN], outcome[ITEM] = MISSING_INPUT, k, t
+                return
+            instances[LAST, instance] = k
+            if copy:
                 continue
             kept = category[instance]
-            if repeat and op_phase[op] == FORWARD_PHASE:
+            if repeat and phase == FORWARD_PHASE:
                 # Something is recomputed from it: a checkpoint, whoever else reads it.
                 if kept in (TRANSIENT, SAVED):
                     category[instance] = CHECKPOINT
-            elif op_phase[op] == BACKWARD_PHASE and kept == TRANSIENT:
+            elif phase == BACKWARD_PHASE and kept == TRANSIENT:
                 category[instance] = SAVED
-        for w in range(write_start[op], write_start[op + 1]):
-            t = write_tensor[w]
-            tensor[made] = t
-            first[made] = k
-            last[made] = -1 if write_optional[w] else k
-            if op_copy[op]:
-                read = read_start[op]
-                if read < read_start[op + 1] and category[latest[read_tensor[read]]] == GRADIENT:
-                    category[made] = GRADIENT
-                else:
-                    category[made] = TRANSIENT  # until somebody reads it
-            elif op_phase[op] != FORWARD_PHASE:
-                category[made] = GRADIENT
-            else:
-                category[made] = RECOMPUTE if repeat else TRANSIENT
-            if write_takes_over[w] >= 0:
-                source[made] = latest[write_takes_over[w]]
+        kind = TRANSIENT  # until somebody reads it
+        if copy:
+            if (
+                first_read < after_reads
+                and category[latest[graph.read_tensor[first_read]]] == GRADIENT
+            ):
+                kind = GRADIENT
+        elif phase != FORWARD_PHASE:
+            kind = GRADIENT
+        elif repeat:
+            kind = RECOMPUTE
+        for w in range(graph.write_start[op], graph.write_start[op + 1]):
+            t = graph.write_tensor[w]
+            instances[TENSOR, made], instances[FIRST, made] = t, k
+            instances[LAST, made] = -1 if graph.write_optional[w] else k
+            over = graph.write_takes_over[w]
+            instances[SOURCE, made] = latest[over] if over >= 0 else -1
+            category[made] = kind
             latest[t] = made
             made += 1
-    for op in range(num_ops):
-        if count[op] == 0 and op_required[op]:
-            return NEVER_RUN, -1, op, tensor, first, last, source, category
+    for op in range(count.size):
+        if count[op] == 0 and graph.op_required[op]:
+            outcome[CODE], outcome[RUN], outcome[ITEM] = NEVER_RUN, -1, op
+            return
     for t in range(num_tensors):
-        if tensor_result[t]:
-            last[latest[t]] = runs.size - 1
+        if graph.tensor_result[t]:
+            instances[LAST, latest[t]] = num_runs - 1
     for i in range(made):
         # The last run may read a result, but not take over its storage: the result outlives it.
-        if source[i] >= 0:
-            t = tensor[source[i]]
-            if tensor_result[t] and latest[t] == source[i]:
-                source[i] = -1
-    return LEGAL, -1, -1, tensor, first, last, source, category
-
-
-@njit(cache=True)
-def live_bytes(
-    num_runs: int,
-    tensor: NDArray[np.int32],
-    first: NDArray[np.int32],
-    last: NDArray[np.int32],
-    source: NDArray[np.int32],
-    chosen: NDArray[np.bool_],
-    tensor_bytes: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Bytes of the chosen instances alive during each run, shape ``(num_runs,)``."""
-    change = np.zeros(num_runs + 1, np.int64)
-    for i in range(tensor.size):
-        if last[i] < 0 or not chosen[i]:
+        source = instances[SOURCE, i]
+        if source >= 0:
+            t = instances[TENSOR, source]
+            if graph.tensor_result[t] and latest[t] == source:
+                instances[SOURCE, i] = -1
+    if memory.size == 0:
+        return
+    for i in range(made):
+        last, first = instances[LAST, i], instances[FIRST, i]
+        if last < 0:
             continue
-        size = tensor_bytes[tensor[i]]
-        change[first[i]] += size
-        change[last[i] + 1] -= size
-        from_ = source[i]
-        if from_ >= 0 and last[from_] == first[i]:
+        size = graph.tensor_bytes[instances[TENSOR, i]]
+        memory[first] += size
+        memory[last + 1] -= size
+        source = instances[SOURCE, i]
+        if source >= 0 and instances[LAST, source] == first:
             # In place: this run is the input's last use, so the two share the larger storage.
-            shared = min(size, tensor_bytes[tensor[from_]])
-            change[first[i]] -= shared
-            change[first[i] + 1] += shared
-    live = np.empty(num_runs, np.int64)
-    total = 0
+            shared = min(size, graph.tensor_bytes[instances[TENSOR, source]])
+            memory[first] -= shared
+            memory[first + 1] += shared
     for k in range(num_runs):
-        total += change[k]
-        live[k] = total
-    return live
+        memory[k + 1] += memory[k]

@@ -6,9 +6,9 @@ Queues run their entries in the order of the schedule, one at a time. A run star
 - the runs that write its inputs have ended; which instance of a tensor a run reads is decided by
   the order of the schedule, never by times,
 - it is a copy's turn: a copy, an op that need not run, starts no earlier than the compute run
-  before it in the schedule, on the device whose memory it touches. So the place of ``h2d:x`` in the
-  schedule says when the prefetch may begin, and take its bytes. Without this rule it would begin
-  as soon as ``d2h:x`` has ended,
+  before it in the schedule, on the device whose memory it touches. So the place of a prefetch in
+  the schedule says when it may begin, and take its bytes. Without this rule it would begin as soon
+  as the copy to the host has ended,
 - its outputs and its workspace fit, in every pool that has a capacity.
 
 What happens at the same time happens in this order: first runs end, then runs start, by their
@@ -26,7 +26,7 @@ SIAM J. Appl. Math. 17): a run that comes early may take the memory that a more 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from .._checks import check_bytes, shown
 from ..errors import DeadlockError, SchedsimError
+from ..kernels.record import Codes, Flags, Ints, Reals, Record, ShortInts
 from ..units import format_bytes_short
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ CAUSES = ("nothing", "queue", "input", "turn", "memory")
 that writes an input, the compute run that a copy follows, or memory."""
 
 
-@dataclass(frozen=True)
-class Bound:
+@dataclass(frozen=True, eq=False)
+class Bound(Record):
     """What the order of a schedule decides, whatever the times.
 
     Attributes
@@ -63,19 +64,19 @@ class Bound:
         Runs of each queue, in order.
     """
 
-    made: NDArray[np.int64]
-    writer: NDArray[np.int64]
-    uses: NDArray[np.int64]
-    input_start: NDArray[np.int64]
-    input_instance: NDArray[np.int64]
-    turn_start: NDArray[np.int64]
-    turn_run: NDArray[np.int64]
-    line_start: NDArray[np.int64]
-    line: NDArray[np.int64]
+    made: Ints
+    writer: Ints
+    uses: Ints
+    input_start: Ints
+    input_instance: Ints
+    turn_start: Ints
+    turn_run: Ints
+    line_start: Ints
+    line: Ints
 
 
-@dataclass(frozen=True)
-class Course:
+@dataclass(frozen=True, eq=False)
+class Course(Record):
     """What happened, in time.
 
     Attributes
@@ -96,22 +97,79 @@ class Course:
     peak, peak_run : (num_pools,) int64
     """
 
-    start_s: NDArray[np.float64]
-    end_s: NDArray[np.float64]
-    cause: NDArray[np.int8]
-    blocker: NDArray[np.int32]
-    events: NDArray[np.int64]
-    freed: NDArray[np.int64]
-    shared: NDArray[np.int64]
-    workspace: NDArray[np.int64]
-    memory: NDArray[np.int64]
-    peak: NDArray[np.int64]
-    peak_run: NDArray[np.int64]
+    start_s: Reals
+    end_s: Reals
+    cause: Codes
+    blocker: ShortInts
+    events: Ints
+    freed: Ints
+    shared: Ints
+    workspace: Ints
+    memory: Ints
+    peak: Ints
+    peak_run: Ints
     bound: Bound
 
 
-# What the kernel returns, but for the number of runs that ended.
-_COURSE = [field.name for field in fields(Course)][:-1]
+@dataclass(frozen=True, eq=False)
+class Started(Record):
+    """What is there before the first run, and changes as time goes.
+
+    Attributes
+    ----------
+    runs : (num_runs,) int32
+    tensor, last, source : (num_instances,) int32
+        As `_replay.replay_runs` finds them.
+    lasting : (num_instances,) bool
+        Those that live to the end.
+    uses : (num_instances,) int64
+        Runs that have yet to use each.
+    used, given, limits : (num_pools,) int64
+        Bytes in each pool, now and before the first run; bytes that it may hold, -1 for no limit.
+    """
+
+    runs: ShortInts
+    tensor: ShortInts
+    last: ShortInts
+    source: ShortInts
+    lasting: Flags
+    uses: Ints
+    used: Ints
+    given: Ints
+    limits: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Queues(Record):
+    """Room for what the simulation remembers of runs and queues.
+
+    Attributes
+    ----------
+    begun, ended, short : (num_runs,) bool
+        Whether a run has started, has ended, has once lacked memory.
+    await_start, await_end, next_waiting : (num_runs,), (num_runs,), (num_queues,) int64
+        Queues whose next run waits for the start, or the end, of a run: linked lists, by run.
+    head, parked : (num_queues,) int64
+        The place of the next run in `Bound.line`; queues whose next run lacks memory.
+    ready_key, ready_run, going_key, going_run : (num_queues + 1,)
+        Heaps of runs to try, by place, and of runs that go on, by end.
+    handed : (num_instances,) int64
+        Bytes that the instance has given to another.
+    """
+
+    begun: Flags
+    ended: Flags
+    short: Flags
+    await_start: Ints
+    await_end: Ints
+    next_waiting: Ints
+    head: Ints
+    parked: Ints
+    ready_key: Reals
+    ready_run: Ints
+    going_key: Reals
+    going_run: Ints
+    handed: Ints
 
 
 def bind(graph: Graph, runs: NDArray[np.int32]) -> Bound:
@@ -119,20 +177,30 @@ def bind(graph: Graph, runs: NDArray[np.int32]) -> Bound:
     from ._engine_kernel import bind_runs
 
     arrays = graph.arrays
-    return Bound(
-        *bind_runs(
-            runs,
-            arrays.op_queue,
-            len(arrays.queue_names),
-            arrays.follow_start,
-            arrays.follow_queue,
-            arrays.read_start,
-            arrays.read_tensor,
-            arrays.write_start,
-            arrays.write_tensor,
-            arrays.tensor_producer,
-        )
+    ints = np.int64
+    made = np.empty(runs.size + 1, ints)
+    input_start = np.zeros(runs.size + 1, ints)
+    turn_start = np.zeros(runs.size + 1, ints)
+    made[0] = len(graph.inputs)
+    np.cumsum(arrays.num_writes[runs], out=made[1:])
+    made[1:] += made[0]
+    np.cumsum(np.diff(arrays.read_start)[runs], out=input_start[1:])
+    np.cumsum(np.diff(arrays.follow_start)[runs], out=turn_start[1:])
+    queues = arrays.op_queue[runs]
+    bound = Bound(
+        made=made,
+        writer=np.full(made[-1], -1, ints),
+        uses=np.zeros(made[-1], ints),
+        input_start=input_start,
+        input_instance=np.empty(input_start[-1], ints),
+        turn_start=turn_start,
+        turn_run=np.full(turn_start[-1], -1, ints),
+        line_start=np.searchsorted(np.sort(queues), np.arange(len(arrays.queue_names) + 1)),
+        line=np.argsort(queues, kind="stable"),
     )
+    latest = np.full(arrays.tensor_bytes.size, -1, ints)
+    bind_runs(arrays, runs, bound, latest, np.full(len(arrays.queue_names), -1, ints))
+    return bound
 
 
 def run_queues(
@@ -146,7 +214,7 @@ def run_queues(
     Parameters
     ----------
     instances
-        As found by `_replay.find_lifetimes`; the categories of what is copied are settled here.
+        As found by `_replay.replay_runs`; the categories of what is copied are settled here.
 
     Raises
     ------
@@ -158,7 +226,7 @@ def run_queues(
     arrays = graph.arrays
     tensor, _, last, source, category = instances
     bound = bind(graph, runs)
-    name_copies(runs, arrays.op_copy, bound.made, bound.input_start, bound.input_instance, category)
+    name_copies(arrays, runs, bound, category)
     lasting = _lasting(arrays, tensor)
     used = arrays.pool_static_bytes.copy()
     given = tensor[(bound.writer < 0) & (last >= 0)]
@@ -175,41 +243,54 @@ def run_queues(
             waits=(),
             hint="static bytes and inputs alone need a larger capacity",
         )
-    uses = bound.uses.copy()
-    ended, *happened = simulate_queues(
-        runs,
-        arrays.op_time_s,
-        arrays.op_queue,
-        arrays.op_pool,
-        arrays.op_home,
-        arrays.op_workspace_bytes,
-        arrays.op_saving_workspace_bytes,
-        arrays.write_optional,
-        arrays.write_start,
-        arrays.tensor_bytes,
-        arrays.tensor_pool,
-        tensor,
-        last,
-        source,
-        lasting,
-        bound.made,
-        bound.writer,
-        uses,
-        bound.input_start,
-        bound.input_instance,
-        bound.turn_start,
-        bound.turn_run,
-        bound.line_start,
-        bound.line,
-        used,
-        limits,
+    begin = Started(
+        runs, tensor, last, source, lasting, bound.uses.copy(), used, used.copy(), limits
     )
-    found = Course(**dict(zip(_COURSE, happened, strict=True)), bound=bound)
+    found = _empty_course(bound, tensor.size, runs.size, used.size)
+    ended = simulate_queues(arrays, begin, bound, found, _empty_queues(bound, tensor.size))
     if ended < runs.size:
         from ._deadlock import explain_deadlock
 
-        raise explain_deadlock(graph, runs, instances, found, ended, uses, used, limits)
+        raise explain_deadlock(graph, found, begin, ended)
     return found
+
+
+def _empty_course(bound: Bound, num_instances: int, num_runs: int, num_pools: int) -> Course:
+    ints = np.int64
+    return Course(
+        start_s=np.zeros(num_runs),
+        end_s=np.zeros(num_runs),
+        cause=np.zeros(num_runs, np.int8),
+        blocker=np.full(num_runs, -1, np.int32),
+        events=np.empty(2 * num_runs, ints),
+        freed=np.full(num_instances, 2 * num_runs, ints),
+        shared=np.zeros(num_instances, ints),
+        workspace=np.zeros(num_runs, ints),
+        memory=np.zeros(num_runs, ints),
+        peak=np.full(num_pools, -1, ints),
+        peak_run=np.full(num_pools, -1, ints),
+        bound=bound,
+    )
+
+
+def _empty_queues(bound: Bound, num_instances: int) -> Queues:
+    num_runs, num_queues = bound.line.size, bound.line_start.size - 1
+    ints = np.int64
+    return Queues(
+        begun=np.zeros(num_runs, np.bool_),
+        ended=np.zeros(num_runs, np.bool_),
+        short=np.zeros(num_runs, np.bool_),
+        await_start=np.full(num_runs, -1, ints),
+        await_end=np.full(num_runs, -1, ints),
+        next_waiting=np.full(num_queues, -1, ints),
+        head=bound.line_start[:-1].copy(),
+        parked=np.empty(num_queues, ints),
+        ready_key=np.empty(num_queues + 1),
+        ready_run=np.empty(num_queues + 1, ints),
+        going_key=np.empty(num_queues + 1),
+        going_run=np.empty(num_queues + 1, ints),
+        handed=np.zeros(num_instances, ints),
+    )
 
 
 def capacity_array(

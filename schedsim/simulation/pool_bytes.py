@@ -24,6 +24,24 @@ def newest_instances(arrays: GraphArrays, tensor: NDArray[np.int32]) -> NDArray[
     return newest
 
 
+def live_bytes(
+    arrays: GraphArrays, instances: Instances, chosen: NDArray[np.bool_], num_runs: int
+) -> NDArray[np.int64]:
+    """Bytes of the chosen instances alive during each run of one queue, ``(num_runs,)``."""
+    tensor, first, last, source, _ = instances
+    sizes = arrays.tensor_bytes[tensor]
+    change = np.zeros(num_runs + 1, dtype=np.int64)
+    mine = np.flatnonzero(chosen & (last >= 0))
+    np.add.at(change, first[mine], sizes[mine])
+    np.subtract.at(change, last[mine] + 1, sizes[mine])
+    # In place: where this run is the input's last use, the two share the larger storage.
+    mine = mine[(source[mine] >= 0) & (last[source[mine]] == first[mine])]
+    shared = np.minimum(sizes[mine], sizes[source[mine]])
+    np.subtract.at(change, first[mine], shared)
+    np.add.at(change, first[mine] + 1, shared)
+    return np.cumsum(change)[:-1]
+
+
 def instance_events(
     arrays: GraphArrays,
     instances: Instances,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataflow.notebook import ShownInNotebooks
 from ..dataflow.queues import DEVICE, is_compute
 from ..units import format_bytes, format_seconds
 
@@ -62,7 +63,7 @@ class LiveTensor:
 
 
 @dataclass(frozen=True)
-class Simulation:
+class Simulation(ShownInNotebooks):
     """What happens when a schedule runs on a workload.
 
     Attributes
@@ -272,10 +273,9 @@ class Simulation:
         """
         if self.course is not None:
             return self._timeline_at_starts()
-        from ._replay import live_bytes
+        from .pool_bytes import live_bytes
 
-        tensor, first, last, source, category = self._instances
-        arrays = self._graph.arrays
+        category = self._instances[-1]
         table: dict[str, NDArray[np.int64]] = {}
         for code, name in enumerate(CATEGORIES):
             if name == "static":
@@ -283,9 +283,8 @@ class Simulation:
             elif name == "workspace":
                 table[name] = self._workspace
             else:
-                chosen = category == code
                 table[name] = live_bytes(
-                    self.num_runs, tensor, first, last, source, chosen, arrays.tensor_bytes
+                    self._graph.arrays, self._instances, category == code, self.num_runs
                 )
         return table
 

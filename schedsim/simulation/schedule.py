@@ -28,6 +28,9 @@ class Schedule:
         The table of ops that `runs` points into.
     runs
         Indices into `op_names`, shape ``(num_runs,)``, in run order.
+    runs_with
+        What a plan's schedule runs with beside the workload as it was given, in words: its
+        variants, its copies. Empty for a schedule of a plain workload. It is no part of equality.
 
     Raises
     ------
@@ -40,12 +43,18 @@ class Schedule:
     Schedule(F0 F1 loss B1 F0 B0)
     """
 
-    __slots__ = ("op_names", "runs")
+    __slots__ = ("op_names", "runs", "runs_with")
 
     op_names: tuple[str, ...]
     runs: NDArray[np.int32]
+    runs_with: str
 
-    def __init__(self, op_names: Sequence[str], runs: Sequence[int] | NDArray[Any]) -> None:
+    def __init__(
+        self,
+        op_names: Sequence[str],
+        runs: Sequence[int] | NDArray[Any],
+        runs_with: str = "",
+    ) -> None:
         given = np.asarray(runs)
         # Looked at before the conversion, which would cut and wrap what does not fit.
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
@@ -58,12 +67,13 @@ class Schedule:
         array.setflags(write=False)
         object.__setattr__(self, "op_names", tuple(op_names))
         object.__setattr__(self, "runs", array)
+        object.__setattr__(self, "runs_with", runs_with)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a schedule is immutable")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Schedule, (self.op_names, self.runs))
+        return (Schedule, (self.op_names, self.runs, self.runs_with))
 
     @classmethod
     def from_names(cls, names: Iterable[str]) -> Schedule:

@@ -67,17 +67,14 @@ def simulate(
     >>> simulate(chain, Schedule.from_names(["F0", "F1", "loss", "B1", "F0", "B0"])).peak_bytes
     26
     """
-    from ._replay import live_bytes
-
     graph = workload.graph
     arrays = graph.arrays
-    runs = schedule.bind(graph)
-    tensor, first, last, source, category = _lifetimes(graph, runs)
+    runs = schedule.bind(graph).copy()  # kernels take arrays that may be written
     if capacities is not None or not graph.one_queue:
-        instances = (tensor, first, last, source, category)
+        instances, _ = _replayed(graph, runs)
         return _on_several_queues(graph, schedule, runs, instances, capacities)
-    everything = np.ones(tensor.size, dtype=np.bool_)
-    memory = live_bytes(runs.size, tensor, first, last, source, everything, arrays.tensor_bytes)
+    instances, memory = _replayed(graph, runs, with_memory=True)
+    tensor, first, last, *_ = instances
     saves = np.zeros(runs.size, dtype=np.bool_)
     saves[first[arrays.tensor_optional[tensor] & (last >= 0)]] = True
     workspace = np.where(
@@ -101,7 +98,7 @@ def simulate(
         peak_by_pool={"device": int(memory[peak_run])},
         _graph=graph,
         _runs=runs,
-        _instances=(tensor, first, last, source, category),
+        _instances=instances,
         _workspace=workspace,
     )
 
@@ -110,33 +107,31 @@ def store_all_makespan(graph: Graph) -> float:
     """Seconds from first to last when each required op runs once, in order, on its queue."""
     from .engine import run_queues
 
-    runs = Schedule.store_all(graph).bind(graph)
-    return float(run_queues(graph, runs, _lifetimes(graph, runs), None).end_s.max())
+    runs = Schedule.store_all(graph).bind(graph).copy()
+    return float(run_queues(graph, runs, _replayed(graph, runs)[0], None).end_s.max())
 
 
-def _lifetimes(graph: Graph, runs: NDArray[np.int32]) -> tuple[NDArray[Any], ...]:
-    """Instances as `find_lifetimes` returns them, of legal runs."""
-    from ._replay import LEGAL, find_lifetimes
+def _replayed(
+    graph: Graph, runs: NDArray[np.int32], *, with_memory: bool = False
+) -> tuple[tuple[NDArray[Any], ...], NDArray[np.int64]]:
+    """Instances of legal runs as (tensor, first, last, source, category), and bytes by run."""
+    from ..kernels.compiled import run
+    from ._replay import CODE, ITEM, LEGAL, RUN, replay_runs
 
     arrays = graph.arrays
-    code, run, item, *instances = find_lifetimes(
-        runs,
-        arrays.op_phase,
-        arrays.op_once,
-        arrays.read_start,
-        arrays.read_tensor,
-        arrays.write_start,
-        arrays.write_tensor,
-        arrays.tensor_producer,
-        arrays.tensor_result,
-        arrays.write_optional,
-        arrays.write_takes_over,
-        arrays.op_required,
-        arrays.op_copy,
-    )
-    if code != LEGAL:
-        raise _illegal(graph, runs, int(code), int(run), int(item))
-    return tuple(instances)
+    num_inputs = len(graph.inputs)
+    num_instances = num_inputs + int(arrays.num_writes[runs].sum())
+    instances = np.empty((4, num_instances), np.int32)
+    category = np.empty(num_instances, np.int8)
+    latest = np.full(arrays.tensor_bytes.size, -1, np.int64)
+    count = np.zeros(graph.num_ops, np.int32)
+    memory = np.zeros(runs.size + 1 if with_memory else 0, np.int64)
+    outcome = np.zeros(3, np.int64)
+    steps = runs.size + 2 * num_instances + graph.num_ops
+    run(replay_runs, steps, arrays, runs, instances, category, latest, count, memory, outcome)
+    if outcome[CODE] != LEGAL:
+        raise _illegal(graph, runs, int(outcome[CODE]), int(outcome[RUN]), int(outcome[ITEM]))
+    return (*instances, category), memory[:-1]
 
 
 def _on_several_queues(

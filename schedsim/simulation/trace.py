@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..files.document import write_atomically
+from ..files.atomic import write_atomically
 from .result import RUN_KINDS
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import Any
 
 from ..api import try_plan
 from ..errors import MissingDependencyError, SchedsimError
-from ..simulation.simulator import simulate
 from .results import SCHEMA, ResultFile, encode, in_order, write_whole
 from .runs import CLOCK_SHARE, Run
 
@@ -41,16 +40,16 @@ def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
             "error": {"type": type(error).__name__, "message": " ".join(message.split())},
         }
     else:
-        replay = None if plan.schedule is None else simulate(run.workload, plan.schedule)
+        replay = None if plan.schedule is None else plan.simulate(run.workload)
         row |= {
             "status": plan.status,
-            "chosen": plan.options.get("chosen", plan.planner),
+            "chosen": plan.found_by,
             "peak_bytes": plan.peak_bytes,
             "makespan_s": plan.makespan_s,
             "store_all_s": plan.store_all_s,
             "overhead": plan.overhead,
             "lower_bound_s": plan.lower_bound_s,
-            "bound_scope": plan.bound_scope,
+            "bound_scope": str(plan.bound_scope),
             "gap": plan.gap,
             "num_recomputed": None if replay is None else replay.num_recomputed,
             "min_feasible_bytes": plan.min_feasible_bytes,

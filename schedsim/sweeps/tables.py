@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..plans.plan import ANY_SCHEDULE
+from ..plans.scope import Scope, common
 
 # Limits say when a search ends, and are the same all over an experiment as a rule.
 _LIMITS = ("time_limit_s", "max_moves", "num_threads")
@@ -118,11 +118,14 @@ def _cell(rows: Sequence[Mapping[str, Any]]) -> Cell:
 
 
 def _bound(rows: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
-    """The best bound over the one narrower class that the rows speak of, or over any schedule."""
+    """The best bound over the narrowest class that the rows speak of, or over any schedule."""
     known = [row for row in rows if row.get("overhead") is not None and row["store_all_s"]]
-    narrower = {row["bound_scope"] for row in known} - {ANY_SCHEDULE}
-    scope = narrower.pop() if len(narrower) == 1 else ANY_SCHEDULE
-    # What holds for any schedule holds for fewer of them, too.
-    counted = [row for row in known if row["bound_scope"] in (scope, ANY_SCHEDULE)]
-    bounds = (row["lower_bound_s"] / row["store_all_s"] - 1 for row in counted)
-    return max(bounds, default=0.0), scope
+    scopes = [Scope.parse(row["bound_scope"]) for row in known]
+    scope = common(scopes)
+    # What holds for a wider class of schedules holds for fewer of them, too.
+    bounds = (
+        row["lower_bound_s"] / row["store_all_s"] - 1
+        for row, wider in zip(known, scopes, strict=True)
+        if scope <= wider
+    )
+    return max(bounds, default=0.0), str(scope)

@@ -19,8 +19,8 @@ import schedsim
 from schedsim import Schedule, simulate
 from schedsim.api import try_plan
 from schedsim.errors import SchedsimError
-from schedsim.files.document import from_dict
-from schedsim.plans.plan import ANY_SCHEDULE
+from schedsim.files.document import from_dict, to_dict
+from schedsim.plans.scope import ANY_SCHEDULE
 
 # Those that offload have tests of their own.
 CHAIN_PLANNERS = [
@@ -131,8 +131,8 @@ def test_plans_survive_json(seed, num_stages):
     chain = random_chain(rng, num_stages, integer_times=False)
     budget = some_budget(rng, chain)
     for name in CHAIN_PLANNERS:
-        document = try_plan(chain, budget, name).to_dict()
-        assert from_dict(json.loads(json.dumps(document))).to_dict() == document
+        document = to_dict(try_plan(chain, budget, name))
+        assert to_dict(from_dict(json.loads(json.dumps(document)))) == document
 
 
 @pytest.mark.parametrize("name", list(PLANNERS))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from schedsim.algorithms.chains.persistent import Problem
 
 from schedsim import Chain, Schedule, simulate
-from schedsim.plans.offloading import replay
 
 
 def check(workload, plan, offloading) -> None:
     """What holds of every plan: it runs in the engine, within both memories."""
     if not plan.feasible:
         return
-    told = replay(workload, plan)
+    told = plan.simulate(workload)
     assert told.peak_bytes == plan.peak_bytes <= plan.budget_bytes
     assert told.makespan_s == plan.makespan_s
     if offloading.host_bytes is not None:

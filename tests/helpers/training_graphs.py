@@ -8,7 +8,8 @@ import numpy as np
 from schedsim.algorithms.exhaustive import exhaustive
 
 from schedsim import Graph, Op, PlannerLimitError, Schedule, simulate
-from schedsim.plans.plan import ANY_SCHEDULE, Plan
+from schedsim.plans.plan import Plan
+from schedsim.plans.scope import ANY_SCHEDULE
 
 
 def random_training_graph(rng: np.random.Generator, num_forward: int) -> Graph:

@@ -79,7 +79,7 @@ def test_results_print_well():
     plan = schedsim.plan(chain, 20)
     assert "optimal" in str(plan)
     assert "lower bound" in str(plan)
-    assert "smallest feasible budget" in str(schedsim.api.try_plan(chain, 1))
+    assert "least budget" in str(schedsim.api.try_plan(chain, 1))
     assert len(repr(plan.schedule)) < 200
     assert "break points" in str(schedsim.pareto(chain))
 

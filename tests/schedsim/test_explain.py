@@ -192,4 +192,4 @@ def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     run(["plan", "chain.json", "--mem", "10", "-o", "none.json"])
     capsys.readouterr()
     assert run(["explain", "chain.json", "none.json"]) == 1
-    assert "smallest feasible budget" in capsys.readouterr().err
+    assert "least budget" in capsys.readouterr().err

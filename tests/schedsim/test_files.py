@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import schedsim
 from schedsim import Chain, Graph, InvalidWorkloadError, Stage
-from schedsim import _reader as reader
-from schedsim.files.document import MAX_FILE_BYTES, from_dict, to_dict, workload_hash
+from schedsim.files import reader
+from schedsim.files.document import MAX_FILE_BYTES, from_dict, to_dict
+from schedsim.files.workload_files import workload_hash
 
 CHAIN = to_dict(Chain("c", 4, (Stage("s0", 1, 2, 4, 10), Stage("s1", 1, 2, 4, 10))))
 GRAPH = {
@@ -31,7 +32,7 @@ GRAPH = {
     ],
     "results": ["z"],
 }  # fmt: skip
-PLAN = schedsim.plan(from_dict(CHAIN), 26).to_dict()
+PLAN = to_dict(schedsim.plan(from_dict(CHAIN), 26))
 MISSING = object()
 
 
@@ -189,8 +190,8 @@ def test_round_trips(seed, size):
         assert workload_hash(back) == workload_hash(item)
         for budget in (0, 10**9):
             plan = schedsim.api.try_plan(item, budget, "store_all")
-            again = from_dict(json.loads(json.dumps(plan.to_dict())))
-            assert again.to_dict() == plan.to_dict()
+            again = from_dict(json.loads(json.dumps(to_dict(plan))))
+            assert to_dict(again) == to_dict(plan)
             assert again.schedule == plan.schedule
 
 

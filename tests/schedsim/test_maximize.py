@@ -16,6 +16,7 @@ import schedsim
 from schedsim.cli.app import run
 from schedsim.errors import InfeasibleBudgetError, SchedsimError
 from schedsim.plans.maximize import contains
+from schedsim.plans.search import SearchRecord
 from schedsim.workloads import WorkloadOptions, build_workload
 
 
@@ -218,12 +219,12 @@ def test_of_a_real_model(capsys):
 
 def test_an_interrupt_ends_the_search(monkeypatch):
     """An anytime planner answers it with its best; no other size is begun after that."""
-    module, calls = sys.modules["schedsim.maximize"], []
+    module, calls = sys.modules["schedsim.plans.maximize"], []
 
     def interrupted(*arguments, **options):
         calls.append(1)
         plan = schedsim.api.try_plan(*arguments, **options)
-        return dataclasses.replace(plan, options={**plan.options, "interrupted": True})
+        return dataclasses.replace(plan, search=SearchRecord(interrupted=True))
 
     monkeypatch.setattr(module, "try_plan", interrupted)
     with pytest.raises(KeyboardInterrupt):

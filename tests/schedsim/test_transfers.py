@@ -14,7 +14,8 @@ from schedsim import (
     Stage,
     simulate,
 )
-from schedsim.files.document import from_dict, to_dict, workload_hash
+from schedsim.files.document import from_dict, to_dict
+from schedsim.files.workload_files import workload_hash
 from schedsim.plans.links import LINKS, Link, parse_link, with_copies
 from schedsim.units import UnitError
 

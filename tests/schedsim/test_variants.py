@@ -17,7 +17,8 @@ import schedsim
 from schedsim import Chain, Graph, InvalidWorkloadError, Op, SchedsimError, Schedule, simulate
 from schedsim.cli.app import run
 from schedsim.dataflow.variants import ChosenVariant, GraphVariant, StageVariant, resolve
-from schedsim.files.document import from_dict, to_dict, workload_hash
+from schedsim.files.document import from_dict, to_dict
+from schedsim.files.workload_files import workload_hash
 from schedsim.workloads import WorkloadOptions, build_workload
 
 ALL = ("quantize", "precision", "approx", "share")
@@ -274,5 +275,5 @@ def test_the_search_takes_one_of_those_that_exclude_each_other():
     plan = schedsim.plan(graph, peak - 60, allow="quantize", time_limit_s=1.0)
     assert [c.label for c in plan.variants] == ["int8 x"]
     assert plan.makespan_s == pytest.approx(13.2)
-    assert "bound" not in plan.options
+    assert not plan.search.bound_by
     assert plan.options["time_limit_s"] == 1.0

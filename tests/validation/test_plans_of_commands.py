@@ -80,7 +80,7 @@ def test_a_plan_with_chunks_and_micro_batches_is_applied_with_them(tmp_path, lev
     assert [way["status"] for way in printed["ways"]] == ["chosen"]
     target = load_target(GPT)
     module = schedsim.apply(target.model, file, target.inputs, target.loss)
-    assert module.plan.options["accumulate"] == 4
+    assert module.plan.setting.step.accumulate == 4
     with schedsim.watch(module) as seen:
         loss = module(*target.inputs)
         loss.backward()

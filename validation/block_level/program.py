@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.copies import parse_copy
 from schedsim.dataflow.graph import DEVICE, Graph
 from schedsim.errors import InvalidScheduleError
 from schedsim.simulation.result import Simulation
@@ -27,8 +28,8 @@ class Run:
     Attributes
     ----------
     name, kind, index
-        ``F3`` is (``"F3"``, ``"F"``, 3); the loss has kind ``"loss"``; ``h2d:a4`` is
-        (``"h2d:a4"``, ``"h2d"``, 4), and copies ``moves``.
+        ``F3`` is (``"F3"``, ``"F"``, 3); the loss has kind ``"loss"``; a copy back of ``a4`` has
+        kind ``"h2d"`` and index 4, and copies ``moves``.
     saves
         A forward whose bundle is read.
     first, last
@@ -39,7 +40,7 @@ class Run:
         Of a schedule with copies, the number of the run that made each of these: another instance
         may have taken its place.
     moves
-        What a copy copies; of ``h2d:a4`` ``("a", 4, -1)``.
+        What a copy copies; of ``a4`` it is ``("a", 4, -1)``.
     """
 
     name: str
@@ -156,9 +157,9 @@ def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> Progra
     for number, run in enumerate(at):
         name = names[run]
         moves = None
-        if ":" in name:
-            kind, _, tensor_name = name.partition(":")
-            moves = _parsed(tensor_name, num_parts)
+        copy = parse_copy(name)
+        if copy is not None:
+            kind, moves = copy.queue, _parsed(copy.tensor, num_parts)
             index = moves[1]
         else:
             kind, index = ("loss", num_parts) if name == "loss" else (name[0], int(name[1:]))

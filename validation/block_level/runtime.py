@@ -33,6 +33,7 @@ from .replay import (
     frozen_statistics,
     replaced_buffers,
 )
+from .sharded import Sharding
 from .transfers import Mover
 
 ANCHOR = torch.empty((), requires_grad=True)
@@ -69,6 +70,8 @@ class Layout:
         Whose random numbers are replayed.
     releases_output
         Whether the model's output goes with the forward of the loss, unless somebody keeps it.
+    sharding
+        Where parameters are sharded over ranks: which part gathers what.
     """
 
     parts: Sequence[Part]
@@ -78,6 +81,7 @@ class Layout:
     state: Sequence[Buffers]
     devices: tuple[str, ...]
     releases_output: bool = False
+    sharding: Sharding | None = None
 
 
 @dataclass
@@ -182,6 +186,8 @@ class Step:
                 "the step has run backward already",
                 hint="call the module again: what it kept is gone",
             )
+        if self.layout.sharding is not None:
+            self.layout.sharding.begin_backward()
         self._loss_backward(gradient)
         self._finish(at, runs[at])
         for number in range(at + 1, len(runs)):
@@ -205,6 +211,10 @@ class Step:
         if self.observer is not None:
             self.observer.end(number, run, self)
         self.counts[run.name] = self.counts.get(run.name, 0) + 1
+        if self.layout.sharding is not None:
+            runs = self.program.runs
+            following = runs[number + 1] if number + 1 < len(runs) else None
+            self.layout.sharding.after(run, following)
         if self.copies is not None:
             self.copies.after(number, run)
             return

@@ -207,6 +207,7 @@ def choose(
     if price_all:
         others, refused = candidates(model, inputs, keywords, _everything(settings), price_all=True)
         asked += [way for way in others if way not in asked]
+    settings.ranks.same("compare ways", {"ways": asked})
     steps = _captured(model, inputs, keywords, settings, asked, first, refused)
     mine = asked[:allowed]
     best: _Priced | None = None
@@ -246,6 +247,7 @@ def price(
     """All ways, planned; none is chosen, and none need fit."""
     settings = _everything(settings)
     asked, refused = candidates(model, inputs, keywords, settings, price_all=True)
+    settings.ranks.same("compare ways", {"ways": asked})
     steps = _captured(model, inputs, keywords, settings, asked, first, refused)
     steps.sort(key=lambda step: step.least_s)
     return [*(_priced(step, budget_bytes, True).way for step in steps), *refused]
@@ -330,7 +332,7 @@ def _captured(
 
 
 def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
-    from ..step_planning import plan_captured, simulated
+    from ..step_planning import plan_captured
 
     plan = plan_captured(step.captured, budget_bytes, step.settings)
     if plan.schedule is None or plan.makespan_s is None:
@@ -340,7 +342,7 @@ def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
     step_s = step.captured.num_parts * plan.makespan_s
     status, note = "fits" if allowed else "fits, not allowed", ""
     if step.asked[2]:
-        host_bytes = simulated(step.captured.workload, plan).peak_by_pool.get(HOST, 0)
+        host_bytes = plan.simulate(step.captured.workload).peak_by_pool.get(HOST, 0)
         note = f"{format_bytes_short(host_bytes)} on the host" if host_bytes else "copies nothing"
     way = step.way(status, step_s=step_s, peak_bytes=plan.peak_bytes, note=note)
     return _Priced(step, plan, way)

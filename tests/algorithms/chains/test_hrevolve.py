@@ -13,7 +13,6 @@ from slow_levels import least_time
 
 from schedsim import Chain, SchedsimError, load, save, simulate
 from schedsim.plans.levels import MemoryLevel
-from schedsim.plans.offloading import replay
 
 COSTS = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 5.0])
 
@@ -192,9 +191,9 @@ def test_the_replay_takes_no_longer_than_the_recurrence_says(num, copy_s):
     chain = uniform(num, backward_s=2.0)
     levels = [MemoryLevel(3, copy_s, copy_s), MemoryLevel(5, 2 * copy_s, 2 * copy_s)]
     plan = hrevolve(chain, 10**6, num_slots=2, levels=levels)
-    simulation = replay(chain, plan)
-    assert simulation.run_s.sum() == pytest.approx(plan.options["synchronous_s"])
-    assert plan.makespan_s <= plan.options["synchronous_s"] * (1 + 1e-12)
+    simulation = plan.simulate(chain)
+    assert simulation.run_s.sum() == pytest.approx(plan.search.figures["synchronous_s"])
+    assert plan.makespan_s <= plan.search.figures["synchronous_s"] * (1 + 1e-12)
     assert simulation.peak_by_pool.get("host", 0) <= 3
     assert simulation.peak_by_pool.get("level3", 0) <= 5
 
@@ -206,8 +205,8 @@ def test_a_level_makes_a_plan_faster_or_possible():
     two = hrevolve(chain, budget, levels=[(10, 0.5, 0.5)])
     disk = hrevolve(chain, budget, levels=[(30, 0.5, 0.5)])
     assert one.makespan_s == revolve(chain, budget).makespan_s
-    assert disk.options["synchronous_s"] <= two.options["synchronous_s"]
-    assert two.options["synchronous_s"] < one.makespan_s
+    assert disk.search.figures["synchronous_s"] <= two.options["synchronous_s"]
+    assert two.search.figures["synchronous_s"] < one.makespan_s
 
 
 @settings(max_examples=60, deadline=None)
@@ -220,7 +219,7 @@ def test_plans_of_uneven_chains_are_within_the_budget(seed, num, copy_s):
     budget = int(rng.integers(0, high + 1))
     plan = hrevolve(chain, budget, levels=levels)
     if plan.feasible:
-        found = replay(chain, plan)
+        found = plan.simulate(chain)
         assert found.peak_bytes == plan.peak_bytes <= budget
         assert found.makespan_s == plan.makespan_s
         assert plan.makespan_s >= chain.store_all_s * (1 - 1e-12)
@@ -235,7 +234,7 @@ def test_a_plan_file_replays_on_the_chain(tmp_path):
     save(plan, tmp_path / "plan.json")
     again = load(tmp_path / "plan.json")
     assert again.workload.kind == "chain"
-    assert replay(chain, again).makespan_s == plan.makespan_s
+    assert again.simulate(chain).makespan_s == plan.makespan_s
 
 
 @pytest.mark.parametrize(

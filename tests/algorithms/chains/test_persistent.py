@@ -195,7 +195,7 @@ def test_an_interrupted_planner_gives_its_best_so_far(monkeypatch):
     monkeypatch.setattr(rotor_module, "_both_roundings", second_is_interrupted)
     plan = rotor(chain, budget, num_slots=10, gap=0.0)
     assert plan.feasible
-    assert plan.options["interrupted"]
+    assert plan.search.interrupted
     assert plan.peak_bytes <= budget
 
 
@@ -219,9 +219,9 @@ def test_auto_prefers_proofs_and_lists_what_it_tried():
     """Store-all where it fits, else the frontier, else rotor."""
     chain = random_chain(np.random.default_rng(3), 10)
     store_all = simulate(chain, Schedule.store_all(chain)).peak_bytes
-    assert auto(chain, store_all).options["chosen"] == "store_all"
+    assert auto(chain, store_all).found_by == "store_all"
     plan = auto(chain, store_all - 1)
-    assert (plan.status, plan.options["chosen"]) == ("optimal", "frontier")
+    assert (plan.status, plan.found_by) == ("optimal", "frontier")
     assert [row.planner for row in plan.candidates] == ["store_all", "frontier"]
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from schedsim.algorithms.exhaustive import exhaustive
 from schedsim.algorithms.graphs._cut_search import CutSearch
 from schedsim.algorithms.graphs._staged_model import build_model
-from schedsim.algorithms.graphs.bounds import FIXED_ORDER, least_memory_bytes
+from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.checkmate import checkmate
 from schedsim.algorithms.graphs.cuts import cuts
 from schedsim.algorithms.graphs.moccasin import moccasin
@@ -26,7 +26,7 @@ import schedsim
 from schedsim import Graph, Op, Schedule, load, simulate
 from schedsim.api import try_plan
 from schedsim.errors import MissingDependencyError, SchedsimError, UnsupportedError
-from schedsim.plans.plan import ANY_SCHEDULE
+from schedsim.plans.scope import ANY_SCHEDULE, FIXED_ORDER
 
 ortools = pytest.importorskip("ortools", reason="moccasin needs the extra cp")
 
@@ -59,7 +59,7 @@ def check(plan, graph, budget, want):
     """The plan is the optimum of its class, or says with proof that there is none."""
     if math.isinf(want):
         assert not plan.feasible
-        assert plan.options["infeasible"].startswith("proven")
+        assert plan.proven_infeasible
         return
     assert plan.status == "optimal"
     assert plan.makespan_s == pytest.approx(want, rel=1e-9)
@@ -109,7 +109,7 @@ def test_moccasin_in_free_order(seed):
         if not best.feasible:
             assert not plan.feasible
             continue
-        assert plan.lower_bound_s <= best.makespan_s or "at most" in plan.bound_scope
+        assert plan.lower_bound_s <= best.makespan_s or "at most" in str(plan.bound_scope)
         counts = np.bincount(best.schedule.bind(graph))
         if counts.max() <= 2:
             assert plan.status == "optimal"
@@ -149,7 +149,8 @@ def test_rounds_make_a_difference():
     assert math.isinf(optimum_at(staged_frontier(graph), 10))
     one = checkmate(graph, 10)
     assert not one.feasible
-    assert "one round" in one.options["infeasible"]
+    assert one.proven_infeasible
+    assert "one round" in str(one.least.scope)
     two = checkmate(graph, 10, passes=2)
     assert (two.makespan_s, two.status) == (8, "optimal")
 
@@ -204,7 +205,7 @@ def test_plans_read_off_cuts(order, seed):
             assert simulate(graph, plan.schedule).peak_bytes == plan.peak_bytes <= budget
             assert plan.makespan_s >= best * (1 - 1e-9)
             assert (plan.status == "optimal") == (plan.lower_bound_s == plan.makespan_s)
-        elif plan.options["infeasible"].startswith("proven"):
+        elif plan.proven_infeasible:
             assert math.isinf(best)
 
 
@@ -259,8 +260,8 @@ def test_a_start_from_outside_the_class():
         with without_cuts():
             plan = planner(graph, 10, start=start)
         assert plan.makespan_s == plan.lower_bound_s == 8
-        assert "of repeats" in plan.bound_scope
-        assert "infeasible" not in plan.options
+        assert "of repeats" in str(plan.bound_scope)
+        assert not plan.proven_infeasible
 
 
 def test_a_start_in_another_order_is_refused():

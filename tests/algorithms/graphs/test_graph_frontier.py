@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_interrupting_gives_the_curve_so_far(monkeypatch, by_plan):
             raise KeyboardInterrupt
         plan = local_search(*args, **more)
         if len(calls) == 3:
-            plan.options["interrupted"] = True
+            plan = replace(plan, search=replace(plan.search, interrupted=True))
         return plan
 
     monkeypatch.setattr(module, "local_search", stopping)

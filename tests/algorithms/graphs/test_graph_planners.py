@@ -21,7 +21,7 @@ from fixed_order import fixed_order_optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.exhaustive import exhaustive
-from schedsim.algorithms.graphs.bounds import FIXED_ORDER, least_memory_bytes, time_bound_s
+from schedsim.algorithms.graphs.bounds import least_memory_bytes, time_bound_s
 from schedsim.algorithms.graphs.checkmate import checkmate
 from schedsim.algorithms.graphs.chen_articulation import chen_articulation
 from schedsim.algorithms.graphs.cuts import cuts
@@ -33,7 +33,8 @@ from schedsim.algorithms.graphs.saved_bytes import saved_bytes
 from training_graphs import random_training_graph
 
 from schedsim import Graph, PlannerLimitError, Schedule, simulate
-from schedsim.plans.plan import ANY_SCHEDULE, Plan
+from schedsim.plans.plan import Plan
+from schedsim.plans.scope import ANY_SCHEDULE, FIXED_ORDER
 
 NEAR = 1 + 1e-9
 
@@ -132,9 +133,8 @@ class Case:
             assert plan.lower_bound_s <= scope_s[plan.bound_scope] * NEAR
         if plan.schedule is None:
             assert plan.status == "infeasible"
-            reason = plan.options.get("infeasible", "")
             for scope, optimum_s in scope_s.items():
-                if reason == f"proven over {scope}":
+                if plan.proven_infeasible and scope <= plan.least.scope:
                     assert math.isinf(optimum_s)
             if plan.min_feasible_bytes is not None:
                 assert plan.min_feasible_bytes > budget

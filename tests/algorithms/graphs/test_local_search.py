@@ -60,8 +60,8 @@ def test_counted_moves_are_reproducible(order):
     one, again, other = found(1), found(1), found(2)
     assert one.schedule == again.schedule
     assert one.options == again.options
-    assert one.options["moves"] <= 3000
-    assert one.options["moves"] != 0 or one.status == "optimal"
+    assert one.search.num_moves <= 3000
+    assert one.search.num_moves != 0 or one.status == "optimal"
     assert one.seed == 1
     assert other.feasible
 
@@ -73,7 +73,7 @@ def test_moves_are_counted_over_all_walkers(max_moves):
     budget = (peak_of(graph) + 3 * least_memory_bytes(graph)[0]) // 4
     plan = local_search(graph, budget, max_moves=max_moves, num_threads=2, time_limit_s=3)
     assert plan.status != "optimal"
-    assert plan.options["moves"] == max_moves
+    assert plan.search.num_moves == max_moves
 
 
 def test_store_all_is_found_where_it_fits():
@@ -99,7 +99,7 @@ def test_infeasible_budgets_give_the_least_peak_seen():
     least, _ = least_memory_bytes(graph)
     plan = local_search(graph, least - 1, time_limit_s=1)
     assert plan.status == "infeasible"
-    assert plan.options["infeasible"].startswith("proven")
+    assert plan.proven_infeasible
     assert plan.min_feasible_bytes >= least
     assert plan.binding_op in graph.op_names
     # Not proven by one op alone: the walkers have gone down from the store-all peak.
@@ -159,7 +159,7 @@ def test_the_gap_stops_early():
     loose = local_search(graph, budget, max_moves=20_000, time_limit_s=3, num_threads=1, gap=5.0)
     assert strict.gap > 0
     assert loose.gap <= 5.0
-    assert loose.options["moves"] < strict.options["moves"]
+    assert loose.search.num_moves < strict.search.num_moves
 
 
 def test_the_fixed_order_is_kept_and_the_free_one_is_used():
@@ -209,7 +209,7 @@ def test_an_interrupt_gives_the_best_plan_so_far(after_s, request):
     timer.start()
     plan = local_search(graph, budget, time_limit_s=30)
     assert time.perf_counter() - begun < 15
-    assert plan.options["interrupted"] is True
+    assert plan.search.interrupted
     if plan.schedule is not None:
         assert simulate(graph, plan.schedule).peak_bytes <= budget
     else:
@@ -225,7 +225,7 @@ def test_an_interrupt_before_the_bound_begins(monkeypatch):
     monkeypatch.setattr(module._Search, "_starts", interrupted)
     plan = local_search(four(), 4)
     assert plan.status == "infeasible"
-    assert plan.options["interrupted"] is True
+    assert plan.search.interrupted
 
 
 def test_a_failure_in_a_thread_is_not_lost(monkeypatch):

@@ -14,15 +14,16 @@ from offload_plans import check, some_budget, tiny_chain
 from offload_steps import random_offloading
 from schedsim.algorithms.chains.frontier import exact_frontier, frontier
 from schedsim.algorithms.chains.persistent import Problem
-from schedsim.algorithms.offload.offload import COPIES, offload
+from schedsim.algorithms.offload.offload import offload
 from slow_offload import least_time_s
 
 import schedsim
 from schedsim import Chain, Schedule, simulate
 from schedsim.errors import SchedsimError, UnsupportedError
-from schedsim.files.document import from_dict
+from schedsim.files.document import from_dict, to_dict
 from schedsim.plans.links import Link
-from schedsim.plans.offloading import Offloading, replay
+from schedsim.plans.offloading import Offloading
+from schedsim.plans.scope import COPIES
 from schedsim.workloads import WorkloadOptions, build_workload
 
 
@@ -98,7 +99,7 @@ def test_nothing_beats_the_oracle_and_optimal_plans_meet_it(seed, num_stages):
         assert best <= plan.makespan_s
     if plan.status == "optimal":
         assert plan.makespan_s == best
-    if "proven" in str(plan.options.get("infeasible")):
+    if plan.proven_infeasible:
         assert best == float("inf")
 
 
@@ -130,7 +131,7 @@ def test_nothing_beats_the_oracle_on_graphs(seed, num_ops):
         assert best <= plan.makespan_s
     if plan.status == "optimal":
         assert plan.makespan_s == best
-    if "proven" in str(plan.options.get("infeasible")):
+    if plan.proven_infeasible:
         assert best == float("inf")
 
 
@@ -161,7 +162,7 @@ def test_a_link_that_carries_nothing_changes_nothing():
     for budget in (11, 13, 16):
         plan = offload(chain, budget, link=Link(1e-9), max_moves=500, num_threads=1)
         assert plan.makespan_s == frontier(chain, budget).makespan_s
-        assert replay(chain, plan).num_copies == 0
+        assert plan.simulate(chain).num_copies == 0
 
 
 def test_no_host_memory_is_no_link():
@@ -171,7 +172,7 @@ def test_no_host_memory_is_no_link():
     none = offload(chain, 13, link=Link(3), host_bytes=0, max_moves=500, num_threads=1)
     assert none.makespan_s == without
     some = offload(chain, 13, link=Link(3), host_bytes=3, max_moves=2000, num_threads=1)
-    assert replay(chain, some).peak_by_pool.get("host", 0) <= 3
+    assert some.simulate(chain).peak_by_pool.get("host", 0) <= 3
     assert some.makespan_s <= without
 
 
@@ -218,10 +219,10 @@ def test_plans_survive_json_and_replay():
     """The file holds the link; the replay on the original workload is the plan's."""
     chain = bundles()
     plan = schedsim.plan(chain, 13, link=(Link(3, 0.5), Link(2)), host_bytes=40, time_limit_s=0.5)
-    back = from_dict(json.loads(json.dumps(plan.to_dict())))
-    assert back.to_dict() == plan.to_dict()
+    back = from_dict(json.loads(json.dumps(to_dict(plan))))
+    assert to_dict(back) == to_dict(plan)
     assert Offloading.from_options(back.options) == Offloading(Link(3, 0.5), Link(2), 40)
-    told = replay(chain, back)
+    told = back.simulate(chain)
     assert (told.makespan_s, told.peak_bytes) == (plan.makespan_s, plan.peak_bytes)
 
 
@@ -247,7 +248,7 @@ def claims(chain: Chain, link: Link, factors: tuple[int, ...]) -> list[tuple[flo
     for factor in factors:
         without = frontier(chain, peak // factor)
         plan = offload(chain, peak // factor, link=link, max_moves=8_000, time_limit_s=60)
-        assert replay(chain, plan).peak_bytes <= peak // factor
+        assert plan.simulate(chain).peak_bytes <= peak // factor
         found.append((without.overhead, plan.overhead, plan.bound_scope))
     return found
 

@@ -18,7 +18,6 @@ from slow_offload import least_time_s
 from schedsim import Chain
 from schedsim.errors import PlannerLimitError
 from schedsim.plans.links import Link
-from schedsim.plans.offloading import replay
 from schedsim.workloads import WorkloadOptions, build_workload
 
 
@@ -86,7 +85,7 @@ def test_a_copy_that_lasts_several_stages_hides_behind_them():
     plan = poet(chain.graph, 20, link=Link(8 / 6), time_limit_s=20, start=False, polish=False)
     assert plan.makespan_s == chain.store_all_s
     assert plan.status == "optimal"
-    told = replay(chain.graph, plan)
+    told = plan.simulate(chain.graph)
     assert told.num_copies == 2
     assert told.busy_s["d2h"] == told.busy_s["h2d"] == 6.0
 

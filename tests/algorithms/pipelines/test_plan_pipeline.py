@@ -258,3 +258,46 @@ def test_the_one_call():
     assert error.value.min_feasible_bytes == plan_pipeline(pipeline, 5_000_000).min_feasible_bytes
     with pytest.raises(UnsupportedError, match="does not take a pipeline"):
         schedsim.plan(pipeline, "60MB")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_more_memory_is_never_slower(seed):
+    """Every budget up to that of keeping all, against a search over all points of all stages.
+
+    A run that fits a budget fits every larger one, so the step time never rises, and what is
+    refused lies below all that is not.
+    """
+    rng = np.random.default_rng(900 + seed)
+    order = ("1f1b", "gpipe", "1f1b", "zero-bubble")[seed % 4]
+    pipeline = make_pipeline(
+        random_chain(rng, int(rng.integers(3, 6))),
+        int(rng.integers(2, 4)) if seed % 2 else 2,
+        int(rng.integers(2, 5)),
+        split_backward=order == "zero-bubble",
+        link=Link(8.0, 0.25) if seed % 3 else None,
+    )
+    most = fixed_recomputation(pipeline, order=order).run.peak_bytes
+    budgets = sorted({int(b) for b in np.linspace(0, most, 60)})
+    times = [_step_s(plan_pipeline(pipeline, budget, order=order, mix=False)) for budget in budgets]
+    assert times == sorted(times, reverse=True)
+    mixed = [_step_s(plan_pipeline(pipeline, budget, order=order)) for budget in budgets]
+    assert all(m <= t for m, t in zip(mixed, times, strict=True))
+    assert [m == np.inf for m in mixed] == sorted((m == np.inf for m in mixed), reverse=True)
+
+
+def _step_s(plan) -> float:
+    return np.inf if plan.run is None else plan.run.makespan_s
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_least_budget_named_is_accepted(seed):
+    """By the same planner with the same options."""
+    rng = np.random.default_rng(300 + seed)
+    pipeline = make_pipeline(random_chain(rng, 7), 2 + seed % 3, 3 + seed % 4)
+    order = ("1f1b", "gpipe", "zero-bubble")[seed % 3]
+    options = {"order": order, "mix": seed % 2 == 0}
+    refused = plan_pipeline(pipeline, 1, **options)
+    assert refused.run is None
+    least = refused.min_feasible_bytes
+    assert plan_pipeline(pipeline, least, **options).run is not None
+    assert plan_pipeline(pipeline, least + 1, **options).run is not None

@@ -14,7 +14,6 @@ import schedsim
 from schedsim import Chain, Graph, Op, SchedsimError, Schedule, allocate, simulate
 from schedsim.allocators import ALLOCATORS
 from schedsim.allocators.requests import requests_of
-from schedsim.plans.offloading import replay
 from schedsim.workloads import WorkloadOptions, build_workload
 
 MIB = 1 << 20
@@ -140,12 +139,12 @@ def test_a_plan_is_within_the_budget_as_reserved(layers, allocator, share):
     plan = schedsim.plan(layers, budget, allocator=allocator)
     simulation = simulate(layers, plan.schedule)
     found = allocate(simulation, allocator, num_steps=2)
-    if plan.options["num_emptied"]:
+    if plan.setting.allocator.num_emptied:
         found = allocate(simulation, allocator, num_steps=2, capacity_bytes=budget)
     assert found.fits
-    assert found.peak_reserved_bytes == plan.options["reserved_bytes"] <= budget
+    assert found.peak_reserved_bytes == plan.setting.allocator.reserved_bytes <= budget
     assert plan.budget_bytes == budget
-    assert plan.peak_bytes == simulation.peak_bytes <= plan.options["inner_budget_bytes"]
+    assert plan.peak_bytes == simulation.peak_bytes <= plan.setting.allocator.inner_budget_bytes
     assert plan.makespan_s >= exact.makespan_s * (1 - 1e-9)
     assert plan.lower_bound_s <= exact.lower_bound_s * (1 + 1e-9)
     assert plan.status == ("optimal" if plan.gap == 0 else "feasible")
@@ -177,9 +176,10 @@ def test_a_plan_file_keeps_the_allocator(layers, tmp_path):
         layers, budget, allocator="cuda-caching", allocator_options={"expandable_segments": True}
     )
     schedsim.save(plan, tmp_path / "plan.json")
-    options = schedsim.load(tmp_path / "plan.json").options
-    assert options["allocator"] == "cuda-caching"
-    assert options["allocator_options"] == {"expandable_segments": True}
+    allocator = schedsim.load(tmp_path / "plan.json").setting.allocator
+    assert allocator == plan.setting.allocator
+    assert allocator.name == "cuda-caching"
+    assert allocator.options == {"expandable_segments": True}
 
 
 def test_plans_that_never_wait_for_the_device(layers):
@@ -189,10 +189,10 @@ def test_plans_that_never_wait_for_the_device(layers):
     calm = schedsim.plan(
         layers, budget, allocator="cuda-caching", allocator_options={"spare_waits": True}
     )
-    assert calm.options["num_emptied"] == 0
+    assert calm.setting.allocator.num_emptied == 0
     assert calm.makespan_s >= quick.makespan_s
     free = allocate(simulate(layers, calm.schedule), num_steps=2)
-    assert free.peak_reserved_bytes == calm.options["reserved_bytes"] <= budget
+    assert free.peak_reserved_bytes == calm.setting.allocator.reserved_bytes <= budget
 
 
 def test_a_plan_with_copies_is_measured_as_it_is_replayed(layers):
@@ -200,9 +200,9 @@ def test_a_plan_with_copies_is_measured_as_it_is_replayed(layers):
     plan = schedsim.plan(
         layers, budget, "hrevolve", levels=[(24, 1e-5, 1e-5)], allocator="cuda-caching"
     )
-    simulation = replay(layers, plan)
+    simulation = plan.simulate(layers)
     assert simulation.peak_bytes == plan.peak_bytes
     assert simulation.makespan_s == plan.makespan_s
     found = allocate(simulation, num_steps=2, capacity_bytes=budget)
     assert found.fits
-    assert found.peak_reserved_bytes == plan.options["reserved_bytes"]
+    assert found.peak_reserved_bytes == plan.setting.allocator.reserved_bytes

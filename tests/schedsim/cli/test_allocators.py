@@ -51,8 +51,8 @@ def test_a_plan_is_checked_with_the_allocator_it_was_made_for(call, tmp_path):
     assert code == 0
     assert "by cuda-caching" in out
     document = json.loads(file.read_text())
-    assert document["options"]["reserved_bytes"] <= 400_000_000
-    document["options"]["reserved_bytes"] -= 512
+    assert document["setting"]["allocator"]["reserved_bytes"] <= 400_000_000
+    document["setting"]["allocator"]["reserved_bytes"] -= 512
     file.write_text(json.dumps(document))
     code, _, err = call("simulate", *LAYERS, str(file))
     assert code == 1

@@ -57,7 +57,7 @@ def test_json_is_one_document(call):
     """Narration goes to stderr; the document is the plan file."""
     code, out, err = call("plan", "--layers", "8", "--mem", "8GB", "--json")
     plan = json.loads(out)
-    assert (code, plan["schema"], plan["status"]) == (0, "schedsim.plan/1", "optimal")
+    assert (code, plan["schema"], plan["status"]) == (0, "schedsim.plan/2", "optimal")
     assert "8 layers of gpt3-175b" in err
 
 
@@ -66,7 +66,7 @@ def test_infeasible_says_what_would_do(call):
     code, _, err = call("plan", "--layers", "4", "--mem", "1GB")
     assert code == 1
     assert "error: gpt3-175b does not fit in 1.00 GB" in err
-    assert "hint: the smallest feasible budget is" in err
+    assert "hint: the proven least budget is" in err
     assert "(layer" in err
     assert "--attention flash" in err
     assert "--tensor-parallel 8" in err

@@ -71,8 +71,8 @@ def test_a_tampered_plan_is_found_out(run, chain_file, tmp_path):
     run("plan", chain_file, "--mem", "10", "--link", "1B/s", "--time-limit", "1",
         "-o", str(plan_file))  # fmt: skip
     document = json.loads(plan_file.read_text())
-    document["options"]["link"]["h2d"]["bytes_per_s"] = 0.1
-    document["options"]["link"]["d2h"]["bytes_per_s"] = 0.1
+    document["setting"]["link"]["h2d"]["bytes_per_s"] = 0.1
+    document["setting"]["link"]["d2h"]["bytes_per_s"] = 0.1
     plan_file.write_text(json.dumps(document))
     code, _, err = run("simulate", chain_file, str(plan_file))
     assert code == 1

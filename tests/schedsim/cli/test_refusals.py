@@ -65,9 +65,9 @@ def call(capsys):
         ("compare chain.json --mem 60 --planners store_all,rotr", 2, "did you mean 'rotor'?"),
         ("simulate other.json plan.json", 1, "another workload"),
         ("plot timeline other.json plan.json -o x.svg", 1, "another workload"),
-        ("plot schedule chain.json infeasible.json -o x.svg", 1, "smallest feasible budget"),
-        ("plot timeline chain.json --mem 10 -o x.svg", 1, "smallest feasible budget"),
-        ("simulate chain.json infeasible.json", 1, "smallest feasible budget"),
+        ("plot schedule chain.json infeasible.json -o x.svg", 1, "least budget"),
+        ("plot timeline chain.json --mem 10 -o x.svg", 1, "least budget"),
+        ("simulate chain.json infeasible.json", 1, "least budget"),
     ],
 )
 def test_refusals(call, line, code, says):
@@ -114,7 +114,7 @@ def test_compare_says_why_nothing_fits(call):
     code, out, err = call("compare", "chain.json", "--mem", "10", "--planners", "store_all,rotor")
     assert code == 1
     assert out.count("infeasible") == 2
-    assert re.search(r"hint: the smallest feasible budget is .*, by rotor: --mem \d+\n", err)
+    assert re.search(r"hint: the proven least budget is .*, by rotor: --mem \d+\n", err)
 
 
 def test_two_problems_are_one_error(call):

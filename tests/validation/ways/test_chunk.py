@@ -146,7 +146,7 @@ def test_a_chunked_step_fits_where_the_plain_one_does_not(name, level):
     assert seen.measured_bytes[0] <= module.plan.peak_bytes <= budget
     assert seen.measured_bytes[0] >= 0.97 * module.plan.peak_bytes
     assert close(plain, {name: p.grad for name, p in work.model.named_parameters()})
-    assert module.plan.options["chunk"] == chunk
+    assert module.plan.setting.step.chunk == chunk
     (way,) = module.ways
     assert way.status == "chosen"
     assert not way.same_bits

@@ -1,0 +1,103 @@
+"""A schedule of little memory that depends on the graph and the order alone.
+
+A search that finds nothing within a budget names the least budget that it knows of, and must find a
+schedule there when it is asked again: in another process, by another clock, at other op times. So
+this descent takes neither time nor budget into account, only a fixed number of evictions and moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.dataflow.graph import Graph
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import Simulation, simulate
+
+from ._anneal import anneal
+from ._forward_part import forward_part
+from ._moves import repair
+from ._profile import LARGEST, NUM_EDITS, Profile, Steps, make_profile, store_runs
+from .chen_articulation import segment_runs
+
+# In chunks, after each of which the lowest peak is kept.
+_EVICTIONS, _MOVES = 250, 50
+_EVICTION_CHUNKS, _MOVE_CHUNKS = 4, 20
+# Of the price of an eviction: a byte over the limit, a second, a run.
+_PRICE = (2.0, 0.02, 1000.0)
+
+
+def lean_schedule(
+    graph: Graph, steps: Steps, lines: Iterable[NDArray[Any]], least_bytes: int, free: bool
+) -> Simulation:
+    """The schedule of the least peak found from `lines` and from Chen's segments, simulated.
+
+    It is kept with the graph, of which it is a function.
+
+    Parameters
+    ----------
+    lines
+        Legal runs, in the order asked for.
+    least_bytes
+        A bound on the peak of every schedule, in bytes.
+    free
+        Whether the order of first runs may change.
+
+    Notes
+    -----
+    About 1,000 evictions and 1,000 moves a line; 10,000 ops take two seconds.
+    """
+    kept: dict[bool, Simulation] = graph.__dict__.setdefault("_lean", {})
+    if free in kept:
+        return kept[free]
+    # All ops take the same time: measured times differ from one capture to the next.
+    steps = replace(steps, time_s=np.append(np.ones(graph.num_ops), [0.0, 0.0]))
+    limit = least_bytes - graph.static_bytes - 1  # never met
+    found = []
+    for line in [*lines, *_segments(graph)]:
+        runs = _lowered(steps, make_profile(steps, line), limit, graph.num_ops, free)
+        for one in (line, runs):
+            found.append(simulate(graph, Schedule(graph.op_names, one)))
+    kept[free] = min(found, key=lambda simulation: simulation.peak_bytes)
+    return kept[free]
+
+
+def _segments(graph: Graph) -> list[NDArray[np.int32]]:
+    """Of Chen's segments the schedule of the least peak: on long graphs, far below the others."""
+    best: tuple[int, NDArray[np.int32]] | None = None
+    for _, runs in segment_runs(forward_part(graph.arrays)):
+        peak = simulate(graph, Schedule(graph.op_names, runs)).peak_bytes
+        if best is None or peak < best[0]:
+            best = peak, runs
+    return [best[1]] if best is not None else []
+
+
+def _lowered(
+    steps: Steps, profile: Profile, limit: int, num_ops: int, free: bool
+) -> NDArray[np.int64]:
+    """The runs of the lowest peak on the way down from `profile`."""
+    lowest, runs = 2**62, np.empty(profile.run.shape[0], np.int64)
+    size = 0
+
+    def note() -> None:
+        nonlocal lowest, size
+        peak = int(profile.tree[1, LARGEST])
+        if peak < lowest:
+            lowest, size = peak, store_runs(steps, profile, runs)
+
+    note()
+    for _ in range(_EVICTION_CHUNKS):
+        repair(steps, profile, limit, free, np.inf, _EVICTIONS, 0.3, 200, True)
+        note()
+    profile.counts[NUM_EDITS] = 0
+    unit = num_ops / max(1, lowest)
+    price = np.array([_PRICE[0] * unit, _PRICE[1] * unit, _PRICE[2] * unit])
+    seen, best = np.zeros_like(runs), np.array([np.inf, 0.0])
+    for _ in range(_MOVE_CHUNKS):
+        anneal(steps, profile, seen, best, limit, price, 0.5, _MOVES, 0.3, free)
+        note()
+    return runs[:size].copy()

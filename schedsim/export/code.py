@@ -1,0 +1,36 @@
+"""Code that is written for others to run: a template of ours, and data in it as literals."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+
+def fill(template: str, **values: Any) -> str:
+    """`template` with each ``{field}`` replaced by the Python literal of its value.
+
+    Whatever a name in a workload holds, it is a literal in the code, and never code: no template
+    puts a value into a docstring or a comment.
+
+    Raises
+    ------
+    TypeError
+        A value has no literal.
+
+    Examples
+    --------
+    >>> fill("WORKLOAD = {name}", name='two "quotes"')
+    'WORKLOAD = \\'two "quotes"\\''
+    """
+    return template.format(**{field: _literal(value) for field, value in values.items()})
+
+
+def _literal(value: Any) -> str:
+    text = repr(value)
+    try:
+        same = bool(ast.literal_eval(text) == value)
+    except (ValueError, SyntaxError):
+        same = False
+    if not same:
+        raise TypeError(f"{text} is not a literal")
+    return text

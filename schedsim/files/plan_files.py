@@ -1,0 +1,198 @@
+"""Reading and writing ``schedsim.plan/2``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InvalidWorkloadError
+from ..plans.least_budget import LeastBudget
+from ..plans.plan import STATUSES, Candidate, Plan, WorkloadRef
+from ..plans.scope import Scope
+from ..plans.search import SearchRecord
+from ..plans.source import SOURCE_KINDS, WorkloadSource
+from ..simulation.schedule import Schedule
+from .reader import Reader
+from .setting_files import read_setting, setting_to_dict
+
+PLAN_SCHEMA = "schedsim.plan/2"
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """The content of a ``schedsim.plan/2`` file."""
+    return {
+        "schema": PLAN_SCHEMA,
+        "workload": _reference_to_dict(plan.workload),
+        "budget_bytes": plan.budget_bytes,
+        "planner": plan.planner,
+        "options": dict(plan.options),
+        "setting": setting_to_dict(plan.setting),
+        "search": _search_to_dict(plan.search),
+        "status": plan.status,
+        "peak_bytes": plan.peak_bytes,
+        "static_bytes": plan.static_bytes,
+        "makespan_s": plan.makespan_s,
+        "store_all_s": plan.store_all_s,
+        "overhead": plan.overhead,
+        "lower_bound_s": plan.lower_bound_s,
+        "bound_scope": str(plan.bound_scope),
+        "gap": plan.gap,
+        "planning_s": plan.planning_s,
+        **_least_to_dict(plan.least),
+        "candidates": [candidate_to_dict(row) for row in plan.candidates],
+        "schedule": plan.schedule.names if plan.schedule is not None else None,
+        "versions": dict(plan.versions),
+        "seed": plan.seed,
+    }
+
+
+def read_plan(reader: Reader) -> Plan:
+    """The plan of a ``schedsim.plan/2`` file."""
+    fields = read_common(reader)
+    plan = Plan(
+        **fields,
+        options=reader.take_settings("options"),
+        setting=read_setting(reader.take_object("setting")),
+        search=_read_search(reader.take_object("search")),
+    )
+    reader.finish()
+    check_whole(plan)
+    return plan
+
+
+def read_common(reader: Reader) -> dict[str, Any]:
+    """The fields of `Plan` that every version of the schema has in the same form."""
+    item = reader.take_object("workload")
+    reference = WorkloadRef(
+        name=item.take("name", str),
+        kind=item.take_choice("kind", ("chain", "graph")),
+        content_hash=item.take("content_hash", str),
+        source=_read_source(item),
+    )
+    item.finish()
+    names = reader.take_names("schedule", None)
+    return {
+        "workload": reference,
+        "budget_bytes": reader.take_bytes("budget_bytes"),
+        "planner": reader.take("planner", str),
+        "status": reader.take_choice("status", STATUSES),
+        "peak_bytes": reader.take_optional_bytes("peak_bytes"),
+        "static_bytes": reader.take_bytes("static_bytes"),
+        "makespan_s": reader.take_optional_total_seconds("makespan_s"),
+        "store_all_s": reader.take_total_seconds("store_all_s"),
+        "overhead": reader.take_optional_ratio("overhead"),
+        "lower_bound_s": reader.take_total_seconds("lower_bound_s"),
+        "bound_scope": Scope.parse(reader.take("bound_scope", str)),
+        "gap": reader.take_optional_ratio("gap"),
+        "planning_s": reader.take_seconds("planning_s"),
+        "least": _read_least(reader),
+        "schedule": Schedule.from_names(names) if names is not None else None,
+        "candidates": tuple(_read_candidate(row) for row in reader.take_objects("candidates")),
+        "versions": reader.take_texts("versions", {}),
+        "seed": reader.take("seed", int, None),
+    }
+
+
+def check_whole(plan: Plan) -> None:
+    """Refuse a plan whose status and schedule do not agree, or that lacks a number of it."""
+    if (plan.schedule is None) != (plan.status == "infeasible"):
+        raise InvalidWorkloadError(
+            f"a plan with status {plan.status!r} "
+            + ("must have a schedule" if plan.schedule is None else "has none: it must be null"),
+            path="schedule",
+        )
+    for name in ("peak_bytes", "makespan_s", "overhead", "gap"):
+        if plan.schedule is not None and getattr(plan, name) is None:
+            raise InvalidWorkloadError("null, but the plan has a schedule", path=name)
+
+
+def _least_to_dict(least: LeastBudget) -> dict[str, Any]:
+    item: dict[str, Any] = {"min_feasible_bytes": least.found_bytes, "binding_op": least.op}
+    if least.floor_bytes:
+        item["proven_least"] = {"floor_bytes": least.floor_bytes, "scope": str(least.scope)}
+    return item
+
+
+def _read_least(reader: Reader) -> LeastBudget:
+    found = reader.take_optional_bytes("min_feasible_bytes")
+    op = reader.take("binding_op", str, None)
+    if "proven_least" not in reader.names():
+        return LeastBudget(found, op)
+    item = reader.take_object("proven_least")
+    floor, scope = item.take_bytes("floor_bytes"), Scope.parse(item.take("scope", str))
+    item.finish()
+    if found is not None and found < floor:
+        raise InvalidWorkloadError(
+            f"{floor} is more than min_feasible_bytes {found}", path="proven_least.floor_bytes"
+        )
+    return LeastBudget(found, op, floor, scope)
+
+
+def candidate_to_dict(row: Candidate) -> dict[str, Any]:
+    """A row of a comparison, as plan files and ``schedsim.comparison/1`` have it."""
+    return {name: getattr(row, name) for name in row.__slots__} | {
+        "bound_scope": str(row.bound_scope)
+    }
+
+
+def _read_candidate(row: Reader) -> Candidate:
+    candidate = Candidate(
+        planner=row.take("planner", str),
+        status=row.take_choice("status", STATUSES),
+        peak_bytes=row.take_optional_bytes("peak_bytes"),
+        makespan_s=row.take_optional_total_seconds("makespan_s"),
+        overhead=row.take_optional_ratio("overhead"),
+        lower_bound_s=row.take_total_seconds("lower_bound_s"),
+        bound_scope=Scope.parse(row.take("bound_scope", str)),
+        min_feasible_bytes=row.take_optional_bytes("min_feasible_bytes"),
+        planning_s=row.take_seconds("planning_s"),
+    )
+    row.finish()
+    return candidate
+
+
+def _reference_to_dict(reference: WorkloadRef) -> dict[str, Any]:
+    item: dict[str, Any] = {
+        "name": reference.name,
+        "kind": reference.kind,
+        "content_hash": reference.content_hash,
+    }
+    source = reference.source
+    if source is not None:
+        item["source"] = {"kind": source.kind, "options": dict(source.options)}
+        for name in ("path", "target"):
+            if text := getattr(source, name):
+                item["source"][name] = text
+    return item
+
+
+def _read_source(reference: Reader) -> WorkloadSource | None:
+    if "source" not in reference.names():
+        return None
+    item = reference.take_object("source")
+    source = WorkloadSource(
+        kind=item.take_choice("kind", SOURCE_KINDS),
+        options=item.take_settings("options"),
+        path=item.take("path", str, ""),
+        target=item.take("target", str, ""),
+    )
+    item.finish()
+    return source
+
+
+def _search_to_dict(search: SearchRecord) -> dict[str, Any]:
+    item = {name: getattr(search, name) for name in search.__slots__ if name != "figures"}
+    return item | {"figures": dict(search.figures)}
+
+
+def _read_search(item: Reader) -> SearchRecord:
+    search = SearchRecord(
+        chosen=item.take("chosen", str, ""),
+        num_moves=item.take("num_moves", int, None),
+        interrupted=item.take("interrupted", bool, False),
+        ended_by_clock=item.take("ended_by_clock", bool, False),
+        bound_by=item.take("bound_by", str, ""),
+        bound_op=item.take("bound_op", str, ""),
+        figures=item.take_settings("figures"),
+    )
+    item.finish()
+    return search

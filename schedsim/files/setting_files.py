@@ -1,0 +1,126 @@
+"""The field ``setting`` of a plan file: what the plan runs on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InvalidWorkloadError
+from ..plans.levels import MemoryLevel, MemoryLevels
+from ..plans.links import Link
+from ..plans.offloading import Offloading
+from ..plans.setting import AllocatorChoice, Setting, StepChanges
+from .parts import chosen_to_list, read_chosen
+from .reader import Reader
+
+
+def setting_to_dict(setting: Setting) -> dict[str, Any]:
+    """Only what differs from the workload as it was given: of a plain plan, an empty object."""
+    item: dict[str, Any] = {}
+    if setting.variants:
+        item["variants"] = chosen_to_list(setting.variants)
+    if setting.link is not None:
+        item["link"] = {
+            "d2h": _link_to_dict(setting.link.d2h),
+            "h2d": _link_to_dict(setting.link.h2d),
+            "host_bytes": setting.link.host_bytes,
+        }
+    if setting.levels is not None:
+        item["levels"] = [_level_to_dict(level) for level in setting.levels.levels]
+    if setting.allocator is not None:
+        item["allocator"] = _allocator_to_dict(setting.allocator)
+    if setting.step is not None:
+        item["step"] = _step_to_dict(setting.step)
+    return item
+
+
+def read_setting(item: Reader) -> Setting:
+    """The setting that `setting_to_dict` wrote."""
+    given = item.names()
+    if "link" in given and "levels" in given:
+        raise InvalidWorkloadError("both a link and memory levels", path="setting.levels")
+    copies: Offloading | MemoryLevels | None = None
+    if "link" in given:
+        copies = read_link(item.take_object("link"))
+    if "levels" in given:
+        copies = MemoryLevels(tuple(read_level(level) for level in item.take_objects("levels")))
+    setting = Setting(
+        variants=read_chosen(item),
+        copies=copies,
+        allocator=_read_allocator(item.take_object("allocator")) if "allocator" in given else None,
+        step=_read_step(item.take_object("step")) if "step" in given else None,
+    )
+    item.finish()
+    return setting
+
+
+def _link_to_dict(link: Link) -> dict[str, float]:
+    return {"bytes_per_s": float(link.bytes_per_s), "latency_s": float(link.latency_s)}
+
+
+def _read_direction(item: Reader) -> Link:
+    rate = item.take_number("bytes_per_s")
+    link = Link(rate, item.take_seconds("latency_s", 0.0))
+    item.finish()
+    return link
+
+
+def read_link(item: Reader) -> Offloading:
+    """A link of two directions, and the host memory behind it."""
+    found = Offloading(
+        _read_direction(item.take_object("d2h")),
+        _read_direction(item.take_object("h2d")),
+        item.take_optional_bytes("host_bytes", None),
+    )
+    item.finish()
+    return found
+
+
+def _level_to_dict(level: MemoryLevel) -> dict[str, Any]:
+    return {
+        "num_slots": level.num_slots,
+        "write_s": float(level.write_s),
+        "read_s": float(level.read_s),
+    }
+
+
+def read_level(item: Reader) -> MemoryLevel:
+    """A memory level."""
+    slots, write_s = item.take("num_slots", int), item.take_seconds("write_s")
+    level = MemoryLevel(slots, write_s, item.take_seconds("read_s"))
+    item.finish()
+    return level
+
+
+def _allocator_to_dict(choice: AllocatorChoice) -> dict[str, Any]:
+    item = {name: getattr(choice, name) for name in choice.__slots__ if name != "options"}
+    return item | {"options": dict(choice.options)}
+
+
+def _read_allocator(item: Reader) -> AllocatorChoice:
+    choice = AllocatorChoice(
+        name=item.take("name", str),
+        options=item.take_settings("options"),
+        inner_budget_bytes=item.take_optional_bytes("inner_budget_bytes", None),
+        reserved_bytes=item.take_optional_bytes("reserved_bytes", None),
+        num_emptied=item.take("num_emptied", int, 0),
+    )
+    item.finish()
+    return choice
+
+
+def _step_to_dict(step: StepChanges) -> dict[str, Any]:
+    item = {name: getattr(step, name) for name in step.__slots__ if name != "chunk"}
+    return item | {"chunk": dict(step.chunk)}
+
+
+def _read_step(item: Reader) -> StepChanges:
+    step = StepChanges(
+        level=item.take_choice("level", ("block", "op")),
+        structure=item.take("structure", str, ""),
+        added_bytes=item.take("added_bytes", int, 0),
+        chunk=item.take_settings("chunk"),
+        accumulate=item.take("accumulate", int, 1),
+        generator_states_bytes=item.take_bytes("generator_states_bytes", 0),
+    )
+    item.finish()
+    return step

@@ -1,0 +1,272 @@
+"""How kernels are compiled: once, for the types they are annotated with, when first called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, cached_property
+from types import FunctionType
+from typing import Any, TypeVar, cast, get_type_hints
+
+from llvmlite import ir
+from numba import config, types
+from numba.core import cgutils, event
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import CPUDispatcher
+from numba.core.typing.templates import AttributeTemplate
+from numba.extending import (
+    NativeValue,
+    infer_getattr,
+    lower_getattr_generic,
+    models,
+    register_model,
+    typeof_impl,
+    unbox,
+)
+
+from .joined import JoinedCompiler, set_environments
+from .notice import CompilingNotice
+from .record import Layout, Record, layout_of, layout_of_record
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+Result = TypeVar("Result")
+
+MOST_PLAIN_STEPS = 40_000
+"""Steps that Python makes of one kernel before it is compiled: some tenths of a second."""
+
+_WORD = ir.IntType(64)
+
+
+class RecordType(types.Type):  # type: ignore[misc]
+    """A pointer to the words of a record; its name holds the layout, which caches go by."""
+
+    def __init__(self, record: type[Record]) -> None:
+        self.record = record
+        described = ", ".join(f"{name}: {_type_of(it)}" for name, it in layout_of_record(record))
+        super().__init__(name=f"{record.__module__}.{record.__qualname__}({described})")
+
+
+@cache
+def _type_of(layout: Layout | type[Record]) -> Any:
+    if isinstance(layout, type):
+        return RecordType(layout)
+    scalar = {"bool": types.boolean}.get(layout.dtype) or getattr(types, layout.dtype)
+    return types.Array(scalar, layout.num_axes, "C") if layout.num_axes else scalar
+
+
+@typeof_impl.register(Record)  # type: ignore[untyped-decorator]
+def _typeof_record(value: Record, _context: Any) -> Any:
+    return _type_of(type(value))
+
+
+@register_model(RecordType)  # type: ignore[untyped-decorator]
+class _RecordModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: RecordType) -> None:
+        super().__init__(manager, kind, _WORD.as_pointer())
+
+
+@unbox(RecordType)  # type: ignore[untyped-decorator]
+def _unbox_record(_kind: RecordType, value: Any, c: Any) -> Any:
+    address = c.pyapi.object_getattr_string(value, "address")
+    found = cgutils.alloca_once_value(c.builder, cgutils.get_null_value(_WORD.as_pointer()))
+    with c.builder.if_then(cgutils.is_not_null(c.builder, address)):  # else a field does not fit
+        number = c.pyapi.long_as_voidptr(address)
+        c.pyapi.decref(address)
+        c.builder.store(c.builder.bitcast(number, _WORD.as_pointer()), found)
+    is_error = cgutils.is_null(c.builder, address)
+    return NativeValue(c.builder.load(found), is_error=is_error)
+
+
+@infer_getattr
+class _RecordFields(AttributeTemplate):  # type: ignore[misc]
+    key = RecordType
+
+    def generic_resolve(self, kind: RecordType, name: str) -> Any:
+        found = dict(layout_of_record(kind.record)).get(name)
+        return None if found is None else _type_of(found)
+
+
+@lower_getattr_generic(RecordType)  # type: ignore[untyped-decorator]
+def _lower_field(context: Any, builder: Any, kind: RecordType, value: Any, name: str) -> Any:
+    """Load the words of a field; they never change, so that loads move out of loops."""
+    at = 0
+    for other, layout in layout_of_record(kind.record):
+        if other == name:
+            break
+        at += 1 + (0 if isinstance(layout, type) else layout.num_axes)
+
+    def word(offset: int, of_type: Any) -> Any:
+        place = builder.gep(value, [ir.Constant(ir.IntType(32), at + offset)])
+        loaded = builder.load(builder.bitcast(place, of_type.as_pointer()))
+        loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return loaded
+
+    if isinstance(layout, type):
+        return word(0, _WORD.as_pointer())
+    kind_of_field = _type_of(layout)
+    if not layout.num_axes:
+        if layout.dtype == "bool":
+            return builder.icmp_unsigned("!=", word(0, _WORD), ir.Constant(_WORD, 0))
+        return word(0, context.get_value_type(kind_of_field))
+    array = context.make_array(kind_of_field)(context, builder)
+    item_type = context.get_data_type(kind_of_field.dtype)
+    item_bytes = context.get_constant(types.intp, context.get_abi_sizeof(item_type))
+    shape = [word(1 + axis, _WORD) for axis in range(layout.num_axes)]
+    strides = [item_bytes]
+    for length in reversed(shape[1:]):
+        strides.insert(0, builder.mul(strides[0], length))
+    no_owner = ir.Constant(context.get_value_type(types.MemInfoPointer(types.voidptr)), None)
+    array.meminfo = no_owner
+    array.parent = cgutils.get_null_value(array.parent.type)
+    array.nitems = shape[0] if len(shape) == 1 else builder.mul(shape[0], shape[1])
+    array.itemsize = item_bytes
+    array.data = word(0, item_type.as_pointer())
+    array.shape = cgutils.pack_array(builder, shape)
+    array.strides = cgutils.pack_array(builder, strides)
+    return array._getvalue()
+
+
+class _OneVariant(CPUDispatcher):  # type: ignore[misc]
+    """A kernel that is compiled for the types of its annotations, and no others.
+
+    Each variant of a kernel costs up to seconds; numba would make one for each mixture of argument
+    types that it meets.
+    """
+
+    declared: tuple[Any, ...] = ()
+
+    def compile(self, given: Any) -> Any:
+        """Compile, or load, the one variant; arguments of other types are converted to it."""
+        kinds = self.declared or _argument_types(self.py_func)
+        if self._can_compile:
+            super().compile(kinds)
+            self.disable_compile()
+        if len(given) != len(kinds) or any(
+            self.typingctx.can_convert(one, other) is None
+            for one, other in zip(given, kinds, strict=True)
+        ):
+            raise TypeError(f"{self.py_func.__name__} takes {kinds}, not {tuple(given)}")
+        return self.overloads[kinds].entry_point
+
+
+class _Kernel(_OneVariant):
+    """As Python calls it; kernels that call it get its twin, which has no machine code."""
+
+    twin: _OneVariant
+    looked = False
+    num_plain_steps = 0
+
+    def at_hand(self) -> bool:
+        """Whether machine code is there, or in the cache."""
+        if not self.overloads and not self.looked:
+            with global_compiler_lock:
+                self.looked = True
+                kinds = self.declared or _argument_types(self.py_func)
+                if self._cache.load_overload(kinds, self.targetctx) is not None:
+                    self.compile(kinds)
+        return bool(self.overloads)
+
+    @cached_property
+    def in_python(self) -> Callable[..., Any]:
+        """The same code, run by Python, with the kernels that it calls."""
+        function = self.py_func
+        names = {**function.__globals__}
+        for name in function.__code__.co_names:
+            if isinstance(names.get(name), _Kernel):
+                names[name] = names[name].in_python
+        return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+
+    def add_overload(self, compiled: Any) -> None:
+        """Called when machine code is there."""
+        set_environments(compiled.library)
+        super().add_overload(compiled)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """What numba asks while it compiles a caller."""
+        self.twin.declared = self.declared
+        return self.twin.get_call_template(args, kws)
+
+    def get_overload(self, sig: Any) -> Any:
+        """What the caller links."""
+        return self.twin.get_overload(sig)
+
+
+def _argument_types(function: Callable[..., Any]) -> tuple[Any, ...]:
+    hints = get_type_hints(function, include_extras=True)
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    found = []
+    for name in names:
+        layout = layout_of(hints[name])
+        if layout is None:
+            raise TypeError(f"{function.__name__}: no kernel takes {name}: {hints[name]}")
+        found.append(_type_of(layout))
+    return tuple(found)
+
+
+def kernel_for(*hints: Any) -> Callable[[Function], Function]:
+    """Like `kernel`, for the types of `hints` instead of the annotations."""
+    kinds = tuple(_type_of(cast("Layout | type[Record]", layout_of(hint))) for hint in hints)
+
+    def compile_later(function: Function) -> Function:
+        compiled = kernel(function)
+        if isinstance(compiled, _Kernel):
+            compiled.declared = kinds
+        return compiled
+
+    return compile_later
+
+
+def kernel(function: Function) -> Function:
+    """Compile `function` on its first call, for the types of its annotations; cached beside it.
+
+    It runs without Python's lock. Kernels that call kernels compile fast where the arguments are
+    records (`schedsim.kernels.record`), arrays with one of that module's aliases, and numbers.
+    """
+    return kernel_with()(function)
+
+
+def kernel_with(**flags: Any) -> Callable[[Function], Function]:
+    """Like `kernel`, with flags of numba's own."""
+    options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, **flags}
+    inside = {**options, "no_cpython_wrapper": True}
+
+    def compile_later(function: Function) -> Function:
+        if config.DISABLE_JIT:
+            return function
+        compiled = _Kernel(function, locals={}, targetoptions=options)
+        with suppress(RuntimeError):  # there is no place for a cache: compiled for this process
+            compiled.enable_caching()
+        compiled.twin = _OneVariant(
+            function, locals={}, targetoptions=inside, pipeline_class=JoinedCompiler
+        )
+        return cast("Function", compiled)
+
+    return compile_later
+
+
+def at_hand(function: Callable[..., Any]) -> bool:
+    """Whether a call of this kernel would not wait for the compiler."""
+    return not isinstance(function, _Kernel) or function.at_hand()
+
+
+def in_python(function: Function) -> Function:
+    """The kernel's own source, run by Python."""
+    return cast("Function", function.in_python) if isinstance(function, _Kernel) else function
+
+
+def run(function: Callable[..., Result], num_steps: int, *arguments: Any) -> Result:
+    """Call a kernel: in Python where that is sooner done than compiling it.
+
+    To compile takes a second, a step in Python some microseconds. So as long as a process has made
+    few steps, by its own count, and there is no machine code yet, Python makes them: the same
+    source on the same numbers. Who plans a small chain once never waits for the compiler.
+    """
+    if isinstance(function, _Kernel) and not function.at_hand():
+        function.num_plain_steps += num_steps
+        if function.num_plain_steps <= MOST_PLAIN_STEPS:
+            return cast("Result", function.in_python(*arguments))
+    return function(*arguments)
+
+
+event.register("numba:compile", CompilingNotice())

@@ -1,0 +1,114 @@
+"""Records: arrays that belong together, given to kernels as one pointer.
+
+A kernel that takes 26 arrays takes 180 machine words, and each of them is typed, checked, counted
+and passed on again at every call inside it: most of the time of compiling went there. A record is
+a block of words instead, an address and the lengths of each array, which a kernel reads where it
+needs them. It holds no more than Python's own references do: a kernel must not return an array of
+a record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache, cached_property
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Layout(NamedTuple):
+    """What a field of a record, or an argument of a kernel, is in memory."""
+
+    dtype: str
+    num_axes: int
+
+
+Ints = Annotated[NDArray[np.int64], Layout("int64", 1)]
+Table = Annotated[NDArray[np.int64], Layout("int64", 2)]
+ShortInts = Annotated[NDArray[np.int32], Layout("int32", 1)]
+ShortTable = Annotated[NDArray[np.int32], Layout("int32", 2)]
+Codes = Annotated[NDArray[np.int8], Layout("int8", 1)]
+Reals = Annotated[NDArray[np.float64], Layout("float64", 1)]
+RealTable = Annotated[NDArray[np.float64], Layout("float64", 2)]
+Flags = Annotated[NDArray[np.bool_], Layout("bool", 1)]
+RandomState = Annotated[NDArray[np.uint64], Layout("uint64", 1)]
+
+_SCALARS = {int: Layout("int64", 0), float: Layout("float64", 0), bool: Layout("bool", 0)}
+
+
+def layout_of(hint: Any) -> Layout | type[Record] | None:
+    """What a kernel makes of an annotation; None for what it cannot read.
+
+    Examples
+    --------
+    >>> layout_of(Table), layout_of(float), layout_of(str)
+    (Layout(dtype='int64', num_axes=2), Layout(dtype='float64', num_axes=0), None)
+    """
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return hint
+    if isinstance(hint, type):
+        return _SCALARS.get(hint)
+    found = getattr(hint, "__metadata__", (None,))[0]
+    return found if isinstance(found, Layout) else None
+
+
+class Record:
+    """Base of frozen dataclasses whose arrays kernels read by name.
+
+    Fields annotated with the aliases of this module, with `int`, `float`, `bool` or with another
+    record are there for kernels; others, such as names, are for Python alone.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, eq=False)
+    ... class Point(Record):
+    ...     coordinates: Reals
+    >>> point = Point(np.zeros(3))
+    >>> point.words[1]  # its one length
+    np.int64(3)
+    """
+
+    @cached_property
+    def words(self) -> NDArray[np.int64]:
+        """The block that kernels read: per field an address and lengths, or a value."""
+        words: list[int] = []
+        for name, layout in layout_of_record(type(self)):
+            value = getattr(self, name)
+            if isinstance(layout, type):
+                words.append(value.address)
+            elif layout.num_axes:
+                _check(self, name, value, layout)
+                words += [value.ctypes.data, *value.shape]
+            elif layout.dtype == "float64":
+                words.append(int(np.float64(value).view(np.int64)))
+            else:
+                words.append(int(value))
+        return np.array(words, np.int64)
+
+    @cached_property
+    def address(self) -> int:
+        """Where the block stands."""
+        return int(self.words.ctypes.data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Addresses mean nothing to another process."""
+        return {key: it for key, it in self.__dict__.items() if key not in ("words", "address")}
+
+
+def _check(record: Record, name: str, value: Any, layout: Layout) -> None:
+    fits = value.dtype == np.dtype(layout.dtype) and value.ndim == layout.num_axes
+    if not (fits and value.flags.c_contiguous):
+        raise TypeError(
+            f"{type(record).__name__}.{name} is {value.dtype} of {value.ndim} axes, strides "
+            f"{value.strides}; kernels read it as {layout.dtype} of {layout.num_axes}, contiguous"
+        )
+
+
+@cache
+def layout_of_record(record: type[Record]) -> tuple[tuple[str, Layout | type[Record]], ...]:
+    """The fields of a record that kernels read, in order."""
+    hints = get_type_hints(record, include_extras=True)
+    found = [(field.name, layout_of(hints[field.name])) for field in fields(record)]  # type: ignore[arg-type]
+    return tuple((name, layout) for name, layout in found if layout is not None)

@@ -1,0 +1,97 @@
+"""The least budget: what is known of how much memory a workload needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..units import format_bytes
+from .scope import ANY_SCHEDULE, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class LeastBudget:
+    """Two numbers with different claims: a budget that does, and one below which nothing does.
+
+    Attributes
+    ----------
+    found_bytes
+        The least budget at which the planner is known to find a schedule, with the options that it
+        was asked with; ``None`` where unknown.
+    op
+        The op that sets `found_bytes`; ``None`` where unknown.
+    floor_bytes
+        No schedule of `scope` fits in less: proven.
+    scope
+        The class of schedules that `floor_bytes` speaks of.
+
+    Examples
+    --------
+    >>> least = LeastBudget(found_bytes=26, op="B1", floor_bytes=26)
+    >>> least.proven, least.refutes(25), least.sentence("B1")
+    (True, True, 'the proven least budget is 26 B over any schedule, set by B1')
+    >>> LeastBudget(found_bytes=26, floor_bytes=20).sentence()
+    'the least budget found is 26 B'
+    """
+
+    found_bytes: int | None = None
+    op: str | None = None
+    floor_bytes: int = 0
+    scope: Scope = ANY_SCHEDULE
+
+    @property
+    def proven(self) -> bool:
+        """Whether no schedule of `scope` needs less than `found_bytes`."""
+        return self.found_bytes is not None and self.found_bytes <= self.floor_bytes
+
+    def sentence(self, set_by: str = "") -> str:
+        """What is known, for people: never that a number is the least where it was only found.
+
+        Parameters
+        ----------
+        set_by
+            `op` with its label, where there is one.
+        """
+        if self.found_bytes is None:
+            return "no budget is known that does"
+        size, where = format_bytes(self.found_bytes), f", set by {set_by}" if set_by else ""
+        if self.proven:
+            return f"the proven least budget is {size} over {self.scope}{where}"
+        return f"the least budget found is {size}{where}"
+
+    def refutes(self, budget_bytes: int) -> bool:
+        """Whether it is proven that no schedule of `scope` fits in `budget_bytes`."""
+        return budget_bytes < self.floor_bytes
+
+
+def least_of(leasts: list[LeastBudget], *, peak_bytes: int | None = None) -> LeastBudget:
+    """What several planners of one workload know together.
+
+    The least of what they found, and the highest floor that does not speak of fewer schedules than
+    the other does.
+
+    Parameters
+    ----------
+    peak_bytes
+        Of a schedule that was found: a larger number is not the least.
+
+    Examples
+    --------
+    >>> least_of([LeastBudget(30, "f"), LeastBudget(26, "b", 26)]).found_bytes
+    26
+    """
+    known = [
+        (least.found_bytes, not least.proven, k)
+        for k, least in enumerate(leasts)
+        if least.found_bytes is not None and (peak_bytes is None or least.found_bytes <= peak_bytes)
+    ]
+    best = leasts[min(known)[2]] if known else LeastBudget()
+    if best.proven:
+        return best
+    # A floor over a narrower class may be above what was found in a wider one.
+    floors = [
+        (least.floor_bytes, least.scope)
+        for least in leasts
+        if best.found_bytes is None or least.floor_bytes <= best.found_bytes
+    ]
+    floor, scope = max(floors, key=lambda pair: pair[0], default=(0, ANY_SCHEDULE))
+    return LeastBudget(best.found_bytes, best.op, floor, scope)

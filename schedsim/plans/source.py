@@ -1,0 +1,39 @@
+"""Where the workload of a plan comes from, so that a plan file alone is enough to find it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SourceKind = Literal["formula", "file", "model"]
+SOURCE_KINDS: tuple[SourceKind, ...] = ("formula", "file", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSource:
+    """A formula with its options, a workload file, or a real model.
+
+    Attributes
+    ----------
+    kind
+        ``"formula"``: `options` make the workload. ``"file"``: it is in the file `path`.
+        ``"model"``: it is captured from `target`.
+    options
+        Of a formula: fields of `schedsim.workloads.WorkloadOptions` that were given. Of a model:
+        ``level`` and ``device``.
+    path
+        Of a file: as it was given.
+    target
+        Of a model: ``FILE.py:FUNCTION``, ``model:NAME,...`` or ``hf:NAME,...``.
+    """
+
+    kind: SourceKind
+    options: Mapping[str, Any] = field(default_factory=dict)
+    path: str = ""
+    target: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "formula":
+            return " ".join(f"{name}={value}" for name, value in self.options.items())
+        return self.path or self.target

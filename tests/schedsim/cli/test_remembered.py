@@ -1,0 +1,106 @@
+"""A plan file remembers its workload: nothing else is needed beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import schedsim
+from schedsim.cli.app import run
+from schedsim.files import document
+
+CHAIN = schedsim.Chain.from_arrays(
+    "four", 4, forward_s=[1] * 4, backward_s=[2] * 4, output_bytes=[4] * 4, saved_bytes=[20] * 4
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    document.save(CHAIN, "chain.json")
+    return tmp_path
+
+
+def planned(*workload: str) -> None:
+    assert run(["plan", *workload, "-o", "plan.json"]) == 0
+
+
+@pytest.mark.parametrize(
+    "workload", [("chain.json", "--mem", "60"), ("--layers", "8", "--mem", "8GB")]
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("simulate",),
+        ("explain",),
+        ("plot", "timeline", "-o", "t.svg"),
+        ("export", "--to", "torch"),
+        ("report", "-o", "r.html"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_plan_file_alone_is_enough(folder, workload, command, capsys):
+    """Of a workload file and of a formula, for every command that reads plans."""
+    planned(*workload)
+    assert run([*command, "plan.json"]) == 0, capsys.readouterr().err
+
+
+def test_the_same_formula_beside_it_is_taken_another_is_refused(folder, capsys):
+    """The refusal names the option, both values and the remedy."""
+    planned("--layers", "8", "--mem", "8GB")
+    assert run(["simulate", "--layers", "8", "plan.json"]) == 0
+    assert run(["simulate", "--layers", "9", "--batch", "2", "plan.json"]) == 2
+    error = capsys.readouterr().err
+    assert "--layers is 9, in the plan 8" in error
+    assert "--batch is 2, in the plan not given" in error
+    assert "leave these options out" in error
+
+
+def test_the_file_is_found_beside_the_plan(folder, capsys):
+    """A folder that was moved as a whole still works from elsewhere."""
+    planned("chain.json", "--mem", "60")
+    (folder / "elsewhere").mkdir()
+    os.chdir(folder / "elsewhere")
+    assert run(["simulate", "../plan.json"]) == 0
+    (folder / "chain.json").unlink()
+    assert run(["simulate", "../plan.json"]) == 2
+    assert "chain.json, which is not there" in capsys.readouterr().err
+
+
+def test_a_file_that_changed_is_refused(folder, capsys):
+    """Its hash is not the plan's."""
+    planned("chain.json", "--mem", "60")
+    document.save(schedsim.Chain("four", 8, CHAIN.stages), "chain.json")
+    assert run(["simulate", "plan.json"]) == 1
+    assert "another workload" in capsys.readouterr().err
+
+
+def test_a_plan_made_in_python_says_that_it_does_not_know(folder, capsys):
+    """One line with the remedy."""
+    document.save(schedsim.plan(CHAIN, 60), "plan.json")
+    assert run(["simulate", "plan.json"]) == 2
+    assert "does not say where its workload" in capsys.readouterr().err
+    assert run(["simulate", "chain.json", "plan.json"]) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("explain",),
+        ("plot", "timeline", "-o", "t.svg"),
+        ("export", "--to", "torch"),
+        ("report", "-o", "r.html"),
+    ],
+    ids=lambda c: c[0],
+)
+def test_every_reader_refuses_a_doctored_plan(folder, command, capsys):
+    """As `simulate` does: the peak in the file is not that of its schedule."""
+    planned("chain.json", "--mem", "60")
+    content = json.loads(Path("plan.json").read_text())
+    content["peak_bytes"] -= 1
+    Path("plan.json").write_text(json.dumps(content))
+    assert run([*command, "plan.json"]) in (1, 2)
+    assert "the plan says peak" in capsys.readouterr().err
