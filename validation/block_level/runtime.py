@@ -68,10 +68,10 @@ class Layout:
         Of each part, its buffers besides batch norms' that a forward changes.
     devices
         Whose random numbers are replayed.
-    releases_output
-        Whether the model's output goes with the forward of the loss, unless somebody keeps it.
     sharding
         Where parameters are sharded over ranks: which part gathers what.
+    releases_output
+        Whether the model's output goes with the forward of the loss, unless somebody keeps it.
     """
 
     parts: Sequence[Part]
@@ -80,8 +80,8 @@ class Layout:
     needs_gradient: Sequence[tuple[bool, ...]]
     state: Sequence[Buffers]
     devices: tuple[str, ...]
-    releases_output: bool = False
     sharding: Sharding | None = None
+    releases_output: bool = False
 
 
 @dataclass

@@ -66,7 +66,8 @@ class _AsItIs(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @contextmanager
 def _autograd(enabled: bool) -> Iterator[None]:
     """Composite ops, and gradients where `enabled`, inside of an op."""
-    with enable_reentrant_dispatch(), _AsItIs(), torch.set_grad_enabled(enabled):
+    as_it_is: Any = _AsItIs
+    with enable_reentrant_dispatch(), as_it_is(), torch.set_grad_enabled(enabled):
         yield
 
 
@@ -100,39 +101,24 @@ def _first(seed: Tensor) -> int:
     return int(seed.flatten()[0]) if seed.numel() else 0
 
 
+def _given(found: tuple[Any, ...], *defaults: Any) -> tuple[Any, ...]:
+    """Positional arguments, the last of them as they are by default where left out."""
+    return (*found, *defaults[len(found) :])
+
+
 def _efficient(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    lse: bool,
-    p: float = 0.0,
-    causal: bool = False,
-    *,
-    scale: float | None = None,
-    seed: int = 0,
+    q: Tensor, k: Tensor, v: Tensor, bias: Any, lse: bool, *more: Any, **named: Any
 ) -> Any:
-    out, statistics = _attention(q, k, v, bias, p, causal, scale, seed)
+    p, causal = _given(more, 0.0, False)
+    seed = named["seed"]
+    out, statistics = _attention(q, k, v, bias, p, causal, named.get("scale"), seed)
     return out, (statistics if lse else None), torch.tensor(seed), None
 
 
 def _efficient_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    state: Tensor,
-    offset: Tensor,
-    p: float,
-    wanted: Any,
-    causal: bool = False,
-    *,
-    scale: float | None = None,
-    seed: int = 0,
+    grad: Tensor, *given: Any, seed: int = 0, scale: float | None = None
 ) -> Any:
+    q, k, v, bias, _, _, state, _, p, wanted, causal = _given(given, *(None,) * 10, False)
     if bias is not None and wanted[3]:
         raise UnsupportedError(
             "the dry device has no values for the gradient of an attention's bias",
@@ -141,110 +127,39 @@ def _efficient_backward(
     return *_attention_gradients(grad, (q, k, v), bias, p, causal, scale, _first(state)), None
 
 
-def _flash(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    p: float = 0.0,
-    causal: bool = False,
-    debug: bool = False,
-    *,
-    scale: float | None = None,
-    seed: int = 0,
-) -> Any:
-    out, lse = _attention(q, k, v, None, p, causal, scale, seed)
+def _flash(q: Tensor, k: Tensor, v: Tensor, *more: Any, **named: Any) -> Any:
+    p, causal, _ = _given(more, 0.0, False, False)
+    seed = named["seed"]
+    out, lse = _attention(q, k, v, None, p, causal, named.get("scale"), seed)
     return out, lse, None, None, None, None, torch.tensor([seed, 0]), None, None
 
 
-def _flash_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    cq: Any,
-    ck: Any,
-    mq: Any,
-    mk: Any,
-    p: float,
-    causal: bool,
-    state: Tensor,
-    offset: Any,
-    *,
-    scale: float | None = None,
-    seed: int = 0,
-) -> Any:
+def _flash_backward(grad: Tensor, *given: Any, seed: int = 0, scale: float | None = None) -> Any:
+    q, k, v = given[:3]
+    p, causal, state = given[9:12]
     return _attention_gradients(grad, (q, k, v), None, p, causal, scale, _first(state))
 
 
-def _cudnn_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    lse: bool,
-    p: float = 0.0,
-    causal: bool = False,
-    debug: bool = False,
-    *,
-    scale: float | None = None,
-    seed: int = 0,
-) -> Any:
-    out, statistics = _attention(q, k, v, bias, p, causal, scale, seed)
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, bias: Any, lse: bool, *more: Any, **named: Any) -> Any:
+    p, causal, _ = _given(more, 0.0, False, False)
+    seed = named["seed"]
+    out, statistics = _attention(q, k, v, bias, p, causal, named.get("scale"), seed)
     kept = statistics if lse else None
     return out, kept, None, None, None, None, torch.tensor(seed), None, None
 
 
-def _cudnn_attention_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    state: Tensor,
-    offset: Tensor,
-    bias: Tensor | None,
-    cq: Any,
-    ck: Any,
-    mq: Any,
-    mk: Any,
-    p: float,
-    causal: bool,
-    *,
-    scale: float | None = None,
-    seed: int = 0,
-) -> Any:
+def _cudnn_backward(grad: Tensor, *given: Any, seed: int = 0, scale: float | None = None) -> Any:
+    q, k, v, _, _, state, _, bias = given[:8]
+    p, causal = given[12:14]
     return _attention_gradients(grad, (q, k, v), bias, p, causal, scale, _first(state))
 
 
-def _batch_norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    seed: int = 0,
-) -> Any:
-    return *aten.native_batch_norm(x, weight, bias, mean, var, training, momentum, eps), None
+def _batch_norm(*given: Any, seed: int = 0) -> Any:
+    return *aten.native_batch_norm(*given), None
 
 
-def _batch_norm_backward(
-    x: Tensor,
-    grad: Tensor,
-    weight: Tensor,
-    mean: Any,
-    var: Any,
-    save_mean: Tensor,
-    save_var: Tensor,
-    eps: float,
-    reserve: Any,
-    seed: int = 0,
-) -> Any:
+def _batch_norm_backward(x: Tensor, grad: Tensor, *given: Any, seed: int = 0) -> Any:
+    weight, mean, var, save_mean, save_var, eps, _ = given
     three = [True, True, True]
     return aten.native_batch_norm_backward(
         grad, x, weight, mean, var, save_mean, save_var, True, eps, three
@@ -281,57 +196,20 @@ def _rnn(
     return run
 
 
-def _cudnn_rnn(
-    x: Tensor,
-    weights: list[Tensor],
-    per_layer: int,
-    buffer: Any,
-    hx: Tensor,
-    cx: Tensor | None,
-    mode: int,
-    hidden: int,
-    projected: int,
-    num_layers: int,
-    batch_first: bool,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_sizes: Any,
-    state: Any,
-    seed: int = 0,
-) -> Any:
-    run = _rnn(mode, num_layers, batch_first, dropout, bidirectional, batch_sizes, per_layer)
+def _cudnn_rnn(x: Tensor, weights: list[Tensor], per_layer: int, *given: Any, seed: int = 0) -> Any:
+    _, hx, cx, mode, _, _, num_layers, batch_first, dropout, _, both, sizes, _ = given
+    run = _rnn(mode, num_layers, batch_first, dropout, both, sizes, per_layer)
     with _autograd(False):
         out, hy, cy = run(x, hx, cx, list(weights))
     return out, hy, cy, None, None
 
 
 def _cudnn_rnn_backward(
-    x: Tensor,
-    weights: list[Tensor],
-    per_layer: int,
-    buffer: Any,
-    hx: Tensor,
-    cx: Tensor | None,
-    out: Tensor,
-    grad_out: Tensor | None,
-    grad_hy: Tensor | None,
-    grad_cy: Tensor | None,
-    mode: int,
-    hidden: int,
-    projected: int,
-    num_layers: int,
-    batch_first: bool,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_sizes: Any,
-    state: Any,
-    reserve: Any,
-    wanted: Any,
-    seed: int = 0,
+    x: Tensor, weights: list[Tensor], per_layer: int, *given: Any, seed: int = 0
 ) -> Any:
-    run = _rnn(mode, num_layers, batch_first, dropout, bidirectional, batch_sizes, per_layer)
+    _, hx, cx, _, *grads, mode, _, _, num_layers, batch_first = given[:12]
+    dropout, _, both, sizes = given[12:16]
+    run = _rnn(mode, num_layers, batch_first, dropout, both, sizes, per_layer)
     with _autograd(True):
         leaves = [
             None if one is None else one.detach().clone().requires_grad_()
@@ -340,7 +218,7 @@ def _cudnn_rnn_backward(
         found = run(leaves[0], leaves[1], leaves[2], leaves[3:])
         pairs = [
             (made, grad)
-            for made, grad in zip(found, (grad_out, grad_hy, grad_cy), strict=True)
+            for made, grad in zip(found, grads, strict=True)
             if made is not None and grad is not None
         ]
         inputs = [leaf for leaf in leaves if leaf is not None]
@@ -362,8 +240,8 @@ SUBSTITUTES: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_efficient_attention_backward: _efficient_backward,
     aten._scaled_dot_product_flash_attention: _flash,
     aten._scaled_dot_product_flash_attention_backward: _flash_backward,
-    aten._scaled_dot_product_cudnn_attention: _cudnn_attention,
-    aten._scaled_dot_product_cudnn_attention_backward: _cudnn_attention_backward,
+    aten._scaled_dot_product_cudnn_attention: _cudnn,
+    aten._scaled_dot_product_cudnn_attention_backward: _cudnn_backward,
     aten.cudnn_batch_norm: _batch_norm,
     aten.cudnn_batch_norm_backward: _batch_norm_backward,
     aten._cudnn_rnn: _cudnn_rnn,
