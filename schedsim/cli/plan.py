@@ -29,6 +29,7 @@ from .allocators import (
     read_options,
 )
 from .app import INTERRUPTED, NO, YES
+from .dry import on_device
 from .help import GroupedCommand
 from .inputs import (
     GapType,
@@ -240,6 +241,7 @@ def _plan_ways(
             hint="as in schedsim plan model:gpt2,layers=4 --mem 2GB --accumulate auto",
         )
     source.formula()  # refuses the options of formulas
+    on_device(source.options["device"])
     need_torch()
     from ..validation.ways.commands import plan_target
 

@@ -237,6 +237,7 @@ def capture_chain(
         num_readings = 1 if ranks.alone else READINGS_OF_RANKS
         bench = Bench(layout, step, sizes, chosen, device, num_readings=num_readings)
         rows = bench.measure_bytes(values)
+        layout = replace(layout, releases_output=bench.releases_output)
         if movable:
             for i, row in enumerate(rows[:-1]):
                 bench.check_movable(i, values, row.saved_bytes - sizes.value_bytes[i + 1])

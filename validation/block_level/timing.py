@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from schedsim.dataflow.graph import Graph
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
+from ..dry_cuda import dry_device_name, get_dry_device, has_times
 from ..environment import device_memory_bytes
 from ..ranks import ALONE, Ranks
 from .bench import Measured
@@ -59,7 +61,8 @@ def measure_times(
                     row.replayed_s.append(seconds + keeping.get(run.index, 0.0))
                 if schedule is everything or not fits:
                     (row.saving_s if run.kind == "F" else row.backward_s).append(seconds)
-    return "store-all and replaying steps" if fits else "replaying steps"
+    how = "store-all and replaying steps" if fits else "replaying steps"
+    return how if has_times(device) else f"{how}, by roofline"
 
 
 IMPLAUSIBLE = 20.0
@@ -106,13 +109,20 @@ def _timed_step(
     device: torch.device,
 ) -> list[tuple[Run, float]]:
     program = make_program(workload, schedule, len(layout.parts))
-    clock = _CudaClock() if device.type == "cuda" else _Clock()
+    clock = _clock_of(device)
     given = StepInputs(inputs.arguments, inputs.keywords, inputs.extra)
     step = Step(layout, program, given, clock)
-    with torch.no_grad():
+    with torch.no_grad(), clock.counting():
         loss = step.forward()
         step.backward(torch.ones_like(loss))
     return clock.times()
+
+
+def _clock_of(device: torch.device) -> _Clock:
+    """What tells the time of runs on `device`: of a dry one, its data sheet does."""
+    if not has_times(device):
+        return _RooflineClock()
+    return _CudaClock() if device.type == "cuda" else _Clock()
 
 
 class _Clock:
@@ -121,6 +131,10 @@ class _Clock:
     def __init__(self) -> None:
         self.marks: list[tuple[Run, Any, Any]] = []
         self.started: Any = None
+
+    def counting(self) -> AbstractContextManager[Any]:
+        """To be entered around the step."""
+        return nullcontext()
 
     def now(self) -> Any:
         """A mark in time."""
@@ -152,3 +166,21 @@ class _CudaClock(_Clock):
         """The runs with their seconds."""
         torch.cuda.synchronize()
         return [(run, begin.elapsed_time(end) / 1000) for run, begin, end in self.marks]
+
+
+class _RooflineClock(_Clock):
+    """Seconds of each run by the data sheet of the device that the dry one stands for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from ..costs.roofline_clock import RooflineClock
+
+        self.clock = RooflineClock(get_dry_device(dry_device_name() or "").roofline)
+
+    def counting(self) -> AbstractContextManager[Any]:
+        """The mode that sees the ops."""
+        return self.clock
+
+    def now(self) -> Any:
+        """Seconds of the ops so far."""
+        return self.clock.elapsed_s
