@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from schedsim.kernels.compiled import kernel_for as kernel
 from schedsim.kernels.record import Ints, Reals, Record
 
 from ._moves import (
@@ -44,7 +45,6 @@ from ._profile import (
     Profile,
     Steps,
     first_out,
-    kernel,
     max_range,
     next_read,
     peak_slot,

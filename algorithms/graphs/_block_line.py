@@ -84,7 +84,7 @@ class SolvedLine:
         work = float(row_length.sum()) + 24.0 * row_block.size
         num_slots = int(min(MOST_SLOTS, max(100.0, _WORK / work)))
         problem = self._in_slots(max(room, 1) * _ROOM / num_slots)
-        rows = BlockRows(*problem, row_of, row_block, row_length)
+        rows = BlockRows(*problem, row_of, row_block, row_length)  # type: ignore[call-arg]
         table = solve_rows(rows, num_slots)
         whole = table[row_of[0, row_of.shape[0]]]
         feasible = np.flatnonzero(whole < INFINITE)

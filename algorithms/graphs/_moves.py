@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from schedsim.kernels.compiled import kernel_for as kernel
+
 from ._profile import (
     BOOL,
     EXTRA,
@@ -37,7 +39,6 @@ from ._profile import (
     first_out,
     insert_run,
     is_unread,
-    kernel,
     last_read,
     max_range,
     next_read,

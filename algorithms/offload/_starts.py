@@ -17,11 +17,12 @@ from schedsim.plans.plan import Plan
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
+from ..chains._line import Table
 from ..chains.bisection import bisection
 from ..chains.chen import chen_greedy
 from ..chains.frontier import frontier
 from ..chains.periodic import periodic
-from ..chains.persistent import MAX_STAGES, Problem, Table, WorkLimitReached
+from ..chains.persistent import MAX_STAGES, Problem, WorkLimitReached
 from ..chains.revolve import revolve
 from ..chains.rotor import rotor
 from ..graphs.graph_frontier import graph_frontier
