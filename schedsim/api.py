@@ -92,6 +92,7 @@ def plan(
     >>> schedsim.plan(chain, 26, link="16B/s").makespan_s  # some of it goes to the host and back
     6.375
     """
+    workload = read_workload(workload)
     result = try_plan(
         workload,
         budget_bytes,
@@ -101,7 +102,7 @@ def plan(
         **options,
     )
     if not result.feasible:
-        name, by = result.workload.name, get_planner(planner).name
+        name, by = workload.name, get_planner(planner).name
         raise InfeasibleBudgetError(
             f"{name} does not fit {format_bytes(result.budget_bytes)} with {by}",
             plan=result,
