@@ -89,12 +89,26 @@ class Recorded:
                 hint="draw them with torch, or outside of forward and loss as an input; "
                 "or level='block'",
             )
+        numbers = [q for q in self.questions if _is_measured(q.answer)]
+        if numbers:
+            raise UnsupportedError(
+                f"{numbers[0].name} of a tensor is {str(numbers[0].answer)[:40]} in this step, and likely "
+                "another number in every other",
+                hint="compare tensors, as (x > 0).all(), or stay with tensors; or level='block'",
+            )
         if self.effects and not self.settles:
             raise UnsupportedError(
                 f"a step changes what Python holds, which a graph would not: {self.effects[0]}",
                 hint="keep it in a buffer that is changed in place, or do it in the loop; "
                 "or level='block'",
             )
+
+
+def _is_measured(answer: Any) -> bool:
+    """Whether an answer is or holds a number that is no whole one."""
+    if isinstance(answer, list):
+        return any(map(_is_measured, answer))
+    return isinstance(answer, float | complex)
 
 
 def python_generators() -> tuple[Any, Any]:
