@@ -6,8 +6,10 @@ import difflib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ._checks import MAX_SECONDS, shown
 from .dataflow.chain import Chain
 from .dataflow.graph import Graph
 from .errors import (
@@ -194,6 +196,7 @@ def try_plan(
     **options: Any,
 ) -> Plan:
     """Like `plan`, but an infeasible budget gives a plan with status ``infeasible``."""
+    check_limits(options)
     workload = read_workload(workload)
     info = get_planner(planner, workload.kind)
     if info.needs_link and options.get("link") is None:
@@ -236,9 +239,8 @@ def _run(
     if info.function is None:  # schedsim's own planners end with a replay
         own: Plan = found
         return own
-    return checked_plan(
-        found, workload, budget_bytes, planner=info.name, started=started, options=options
-    )
+    plan = checked_plan(found, workload, budget_bytes, planner=info.name, options=options)
+    return replace(plan, planning_s=time.perf_counter() - started)
 
 
 def check_options(info: PlannerInfo, options: Mapping[str, Any]) -> None:
@@ -294,9 +296,13 @@ def compare(
         taken = info.options()
         options = {key: value for key, value in link.items() if key in taken}
         try:
-            plans.append(try_plan(workload, budget_bytes, planner, **options))
+            plan = try_plan(workload, budget_bytes, planner, **options)
         except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
             warnings.warn(f"{info.name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
+            continue
+        if plan.search.interrupted:
+            raise KeyboardInterrupt  # half a search is no row
+        plans.append(plan)
     return plans
 
 
@@ -323,6 +329,25 @@ def curve_planner(kind: str) -> PlannerInfo:
     from .algorithms import registry
 
     return registry.curve_planner(kind)
+
+
+def check_limits(options: Mapping[str, Any]) -> None:
+    """Refuse limits of a search that are no numbers to stop at.
+
+    Raises
+    ------
+    SchedsimError
+        ``time_limit_s`` or ``gap`` is not finite, or negative.
+    """
+    for name, flag in (("time_limit_s", "seconds"), ("gap", "a share: 0.01 is 1 %")):
+        value = options.get(name)
+        if value is None:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 <= value <= MAX_SECONDS:
+            raise SchedsimError(
+                f"{name} {shown(value)} is not a finite number, zero or more", hint=f"give {flag}"
+            )
 
 
 def planner_takes(name: str) -> tuple[tuple[str, ...], frozenset[str]]:

@@ -129,7 +129,7 @@ def capture_target(
         movable=movable,
     )
     if rounds:
-        times.keep(found.workload)
+        times.keep(found.workload, found.times_spread)
     return found.with_input_held if movable else found
 
 

@@ -19,6 +19,7 @@ COMMANDS = (
     "plan",
     "simulate",
     "compare",
+    "estimate",
     "sweep",
     "explain",
     "pipeline",
@@ -75,7 +76,8 @@ class LazyGroup(SuggestingGroup):
     subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Sizes: 8GB is 8 * 10^9 bytes, 8GiB is 8 * 2^30. "
-    "Exit codes: 0 yes, 1 no (infeasible, mismatch), 2 usage or a bad file, 130 interrupted.",
+    "Exit codes: 0 yes, 1 no (infeasible, mismatch), 2 usage or a bad file, "
+    "70 a bug of schedsim, 130 interrupted.",
 )
 @click.version_option(package_name="schedsim", message="%(prog)s %(version)s")
 @click.pass_context

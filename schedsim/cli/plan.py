@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ from ..allocators import EXACT
 from ..api import get_planner, try_plan
 from ..dataflow.variants import VARIANT_KINDS, check_allowed
 from ..errors import PlannerLimitError, SchedsimError
-from ..files.document import save, to_dict
+from ..files.document import load, save, to_dict
 from ..plans.budgets import sized_budget
 from ..plans.offloading import Offloading
 from ..plans.plan import Plan
@@ -48,6 +49,7 @@ from .show import percent, print_facts, print_json, working
 DEFAULT_PLANNER = get_planner().name
 _FLAGS = {
     "time_limit_s": "--time-limit",
+    "effort": "--effort",
     "num_slots": "--slots",
     "gap": "--gap",
     "order": "--order",
@@ -71,6 +73,7 @@ _FLAGS = {
 )
 @click.option("--gap", type=GapType(), help="Gap to the proven bound to stop at: 0.01, or 1%.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
+@click.option("--effort", type=float, help="Work to plan for: the same plan every time [20].")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
 @click.option(
     "--order",
@@ -160,7 +163,7 @@ def command(
     if loaded.origin:
         plan = replace(plan, setting=replace(plan.setting, step=loaded.origin))
     if output is not None:
-        save(plan, output)
+        _keep(plan, output)
     if as_json:
         for line in loaded.assumptions:
             click.echo(line, err=True)
@@ -176,6 +179,22 @@ def command(
         _show(loaded, plan, everything)
         _next_steps(source, plan, planner, options, output)
     return INTERRUPTED if plan.search.interrupted else YES
+
+
+def _keep(plan: Plan, path: str) -> None:
+    """Write `plan` to the file at `path`, but one without a schedule over no other file."""
+    if not plan.feasible and Path(path).is_file() and not _holds_infeasible(path):
+        click.echo(f"note: {path} is kept as it was, as this plan has no schedule", err=True)
+        return
+    save(plan, path)
+
+
+def _holds_infeasible(path: str) -> bool:
+    try:
+        old = load(path)
+    except (SchedsimError, OSError):
+        return False
+    return isinstance(old, Plan) and not old.feasible
 
 
 def read_accumulate(text: str | None) -> int | str | None:
@@ -425,7 +444,7 @@ def _explain_infeasible(
             if other.peak_bytes is not None and other.overhead is not None:
                 rows.append((label, "fits", f"{percent(other.overhead)} over its store-all"))
             elif least_bytes is not None and least_bytes < (plan.min_feasible_bytes or 0):
-                rows.append((label, "", f"needs {format_bytes(least_bytes)}"))
+                rows.append((label, "", f"least {format_bytes(least_bytes)}"))
     if rows:
         click.echo("\nwhat would lower it", err=True)
         width = max(len(label) for label, _, _ in rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InvalidWorkloadError
+from ..plans.effort import ENDED_BY
 from ..plans.least_budget import LeastBudget
 from ..plans.plan import STATUSES, Candidate, Plan, WorkloadRef
 from ..plans.scope import Scope
@@ -38,7 +39,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "gap": plan.gap,
         "planning_s": plan.planning_s,
         **_least_to_dict(plan.least),
-        "candidates": [candidate_to_dict(row) for row in plan.candidates],
+        "candidates": [row.to_dict() for row in plan.candidates],
         "schedule": plan.schedule.names if plan.schedule is not None else None,
         "versions": dict(plan.versions),
         "seed": plan.seed,
@@ -127,13 +128,6 @@ def _read_least(reader: Reader) -> LeastBudget:
     return LeastBudget(found, op, floor, scope)
 
 
-def candidate_to_dict(row: Candidate) -> dict[str, Any]:
-    """A row of a comparison, as plan files and ``schedsim.comparison/1`` have it."""
-    return {name: getattr(row, name) for name in row.__slots__} | {
-        "bound_scope": str(row.bound_scope)
-    }
-
-
 def _read_candidate(row: Reader) -> Candidate:
     candidate = Candidate(
         planner=row.take("planner", str),
@@ -188,8 +182,7 @@ def _read_search(item: Reader) -> SearchRecord:
     search = SearchRecord(
         chosen=item.take("chosen", str, ""),
         num_moves=item.take("num_moves", int, None),
-        interrupted=item.take("interrupted", bool, False),
-        ended_by_clock=item.take("ended_by_clock", bool, False),
+        ended_by=item.take_choice("ended_by", ENDED_BY, "itself"),
         bound_by=item.take("bound_by", str, ""),
         bound_op=item.take("bound_op", str, ""),
         figures=item.take_settings("figures"),

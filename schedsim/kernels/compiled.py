@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, cached_property
 from types import FunctionType
 from typing import Any, TypeVar, cast, get_type_hints
@@ -24,6 +23,7 @@ from numba.extending import (
     unbox,
 )
 
+from .cached import cache_where_possible
 from .joined import JoinedCompiler, set_environments
 from .notice import CompilingNotice
 from .record import Layout, Record, layout_of, layout_of_record
@@ -235,8 +235,7 @@ def kernel_with(**flags: Any) -> Callable[[Function], Function]:
         if config.DISABLE_JIT:
             return function
         compiled = _Kernel(function, locals={}, targetoptions=options)
-        with suppress(RuntimeError):  # there is no place for a cache: compiled for this process
-            compiled.enable_caching()
+        cache_where_possible(compiled)
         compiled.twin = _OneVariant(
             function, locals={}, targetoptions=inside, pipeline_class=JoinedCompiler
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 
 from schedsim.dataflow.chain import Chain
@@ -40,12 +41,7 @@ def measure_times(
     Two kinds of steps are timed, those that replay every block, and store-all where that fits; on
     `ranks` where it fits all.
     """
-    names = list(workload.op_names)
-    at = names.index("loss")
-    replaying = names[: at + 1]
-    for backward in names[at + 1 :]:
-        replaying += [f"F{backward[1:]}", backward]
-    replay, everything = Schedule.from_names(replaying), Schedule.store_all(workload)
+    replay, everything = _replaying(workload), Schedule.store_all(workload)
     room = SHARE_OF_MEMORY[device.type] * device_memory_bytes(device)
     fits = ranks.all(simulate(workload, everything).peak_bytes <= room, "choose steps to time")
     for round_ in range(rounds + 1):
@@ -67,6 +63,42 @@ def measure_times(
                     (row.saving_s if run.kind == "F" else row.backward_s).append(seconds)
     how = "store-all and replaying steps" if fits else "replaying steps"
     return how if has_times(device) else f"{how}, by roofline"
+
+
+IMPLAUSIBLE = 20.0
+"""Kept times so many times as long as a step now were measured on a busy machine."""
+
+
+def step_seconds(
+    layout: Layout,
+    inputs: StepInputs,
+    workload: Chain | Graph,
+    device: torch.device,
+) -> float:
+    """Seconds of the runs of one step that replays every block, cold as it is."""
+    runs = _timed_step(layout, inputs, workload, _replaying(workload), device)
+    return sum(seconds for _, seconds in runs)
+
+
+def spread_of(rows: Sequence[Measured]) -> float:
+    """How far the rounds of an op lie apart, as a share of their median; of most ops, in time."""
+    shares, weights = [], []
+    for row in rows:
+        for times in (row.forward_s, row.saving_s, row.backward_s, row.replayed_s):
+            if len(times) > 1:
+                low, middle, high = np.quantile(times, [0.25, 0.5, 0.75])
+                shares.append((high - low) / middle if middle else 0.0)
+                weights.append(middle)
+    return float(np.average(shares, weights=weights)) if sum(weights) else 0.0
+
+
+def _replaying(workload: Chain | Graph) -> Schedule:
+    names = list(workload.op_names)
+    at = names.index("loss")
+    runs = names[: at + 1]
+    for backward in names[at + 1 :]:
+        runs += [f"F{backward[1:]}", backward]
+    return Schedule.from_names(runs)
 
 
 def _timed_step(
