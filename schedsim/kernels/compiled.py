@@ -24,7 +24,7 @@ from numba.extending import (
 )
 
 from .cached import cache_where_possible
-from .joined import JoinedCompiler, set_environments
+from .joined import inner_compiler, set_environments
 from .notice import CompilingNotice
 from .record import Layout, Record, layout_of, layout_of_record
 
@@ -237,7 +237,7 @@ def kernel_with(**flags: Any) -> Callable[[Function], Function]:
         compiled = _Kernel(function, locals={}, targetoptions=options)
         cache_where_possible(compiled)
         compiled.twin = _OneVariant(
-            function, locals={}, targetoptions=inside, pipeline_class=JoinedCompiler
+            function, locals={}, targetoptions=inside, pipeline_class=inner_compiler()
         )
         return cast("Function", compiled)
 

@@ -10,9 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
+import numba
+from numba.core.compiler import Compiler, CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
+
+# What is done here reaches into numba. With a version that it was not tried on, kernels are
+# compiled
+# the usual way: the same code, some seconds later.
+TRIED = ("0.68.",)
 
 
 class _WithoutEngine:
@@ -78,3 +84,8 @@ class JoinedCompiler(CompilerBase):  # type: ignore[misc]
         passes.add_pass_after(_OpenLibrary, NopythonTypeInference)
         passes.finalize()
         return [passes]
+
+
+def inner_compiler() -> type[Any]:
+    """What compiles the kernels that other kernels call."""
+    return JoinedCompiler if numba.__version__.startswith(TRIED) else Compiler
