@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .registry import PLANNERS, PlannerInfo, get_planner
+from .registry import PLANNERS, PlannerInfo, all_planners, get_planner, planner_names
 
-__all__ = ["PLANNERS", "PlannerInfo", "get_planner"]
+__all__ = ["PLANNERS", "PlannerInfo", "all_planners", "get_planner", "planner_names"]

@@ -1,15 +1,25 @@
-"""The table of planners: what each is, what it costs, and what its word optimal speaks of."""
+"""The table of planners: what each is, what it costs, and what its word optimal speaks of.
+
+Everything that differs from planner to planner is a field of its row. The rest of schedsim asks the
+row, and knows no planner by name; a planner of another package comes with a row of its own.
+"""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
+from typing import Any
 
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.plans.curves import ParetoCurve
 from schedsim.plans.plan import Plan
+from schedsim.plugins import load_plugin, load_plugins, plugin_names
+
+GROUP = "schedsim.planners"
+KINDS = ("chain", "graph")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +40,81 @@ class PlannerInfo:
         The class in which its plans are proven best; empty for a heuristic.
     module
         Below `schedsim.algorithms`; called like the function where empty.
+    function
+        The planner itself, where it is not one of `schedsim.algorithms`.
     needs_link
         It offloads: it must be given a ``link``.
+    compared
+        Whether a comparison of all planners includes it.
+    curves
+        Workload kind -> ``"module:function"``, for one that finds a whole memory/time curve.
+    packages
+        Packages besides schedsim whose version can change its plans.
+    ends_by_itself
+        It looks at the clock, but comes to its own end where it is given the time.
     """
 
     name: str
     kinds: tuple[str, ...]
-    summary: str
-    source: str
-    complexity: str
+    summary: str = ""
+    source: str = ""
+    complexity: str = ""
     optimal_for: str = ""
     module: str = ""
+    function: Callable[..., Any] | None = field(default=None, repr=False)
     needs_link: bool = False
+    compared: bool = True
+    curves: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    ends_by_itself: bool = False
 
-    def load(self) -> Callable[..., Plan]:
-        """The planner itself: ``(workload, budget_bytes, *, options) -> Plan``."""
+    def load(self) -> Callable[..., Any]:
+        """The planner itself: ``(workload, budget_bytes, *, options) -> Plan``.
+
+        One of another package may give a schedule instead, or ``None`` where nothing fits.
+        """
+        if self.function is not None:
+            return self.function
         module = import_module(f"schedsim.algorithms.{self.module or self.name}")
         planner: Callable[..., Plan] = getattr(module, self.name)
         return planner
 
     def options(self) -> frozenset[str]:
         """Names of the keyword options that the planner takes."""
+        return _keywords(self.load())
+
+    def takes_any(self) -> bool:
+        """Whether the planner takes options of any name."""
         parameters = inspect.signature(self.load()).parameters.values()
-        return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        return any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+    def load_curve(self, kind: str) -> Callable[..., ParetoCurve]:
+        """The function that finds its whole curve on workloads of `kind`.
+
+        Raises
+        ------
+        UnsupportedError
+            It finds none at once: it can be asked at several budgets.
+        """
+        if kind not in self.curves:
+            raise UnsupportedError(
+                f"planner {self.name!r} finds no curve of a {kind} at once",
+                hint="give budgets= to ask it at each of them",
+            )
+        module, _, function = self.curves[kind].partition(":")
+        curve: Callable[..., ParetoCurve] = getattr(
+            import_module(f"schedsim.algorithms.{module}"), function
+        )
+        return curve
+
+    def curve_options(self, kind: str) -> frozenset[str]:
+        """Names of the keyword options of that function."""
+        return _keywords(self.load_curve(kind)) if kind in self.curves else frozenset()
+
+
+def _keywords(function: Callable[..., Any]) -> frozenset[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
 PLANNERS: dict[str, PlannerInfo] = {
@@ -65,6 +127,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "schedsim",
             "as its parts",
             "persistent schedules of chains; on graphs, where the bound is met",
+            compared=False,
         ),
         PlannerInfo(
             "store_all",
@@ -140,6 +203,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "O(L^3 M)",
             "persistent schedules, where slots are exact or the gap closes",
             module="chains.rotor",
+            ends_by_itself=True,
         ),
         PlannerInfo(
             "frontier",
@@ -149,6 +213,10 @@ PLANNERS: dict[str, PlannerInfo] = {
             "O(L^3 P), P break points",
             "persistent schedules",
             module="chains.frontier",
+            curves={
+                "chain": "chains.frontier:frontier_curve",
+                "graph": "graphs.graph_frontier:graph_frontier",
+            },
         ),
         PlannerInfo(
             "exhaustive",
@@ -157,6 +225,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "schedsim",
             "exponential",
             "any schedule",
+            compared=False,
         ),
         PlannerInfo(
             "local_search",
@@ -216,6 +285,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "integer programmes of O(n + e) variables per cut",
             "fixed order, or any schedule with order='free', where its schedule fits",
             module="graphs.cuts",
+            ends_by_itself=True,
         ),
         PlannerInfo(
             "checkmate",
@@ -234,6 +304,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "exponential; O(C n) integer variables",
             "fixed or any order, at most C - 1 repeats of an op",
             module="graphs.moccasin",
+            packages=("ortools", "scipy"),
         ),
         PlannerInfo(
             "offload",
@@ -268,19 +339,80 @@ PLANNERS: dict[str, PlannerInfo] = {
 }
 
 
-def get_planner(name: str) -> PlannerInfo:
-    """The planner called `name`.
+DEFAULTS = {"chain": "auto", "graph": "auto", "pipeline": "plan_pipeline"}
+"""Workload kind -> who plans it where nobody is named."""
+
+
+def get_planner(
+    planner: str | Callable[..., Any] | PlannerInfo | None = None, kind: str = "chain"
+) -> PlannerInfo:
+    """The row of `planner`: by name, or of a function; of the default for `kind` where ``None``.
 
     Raises
     ------
     SchedsimError
         There is none; the hint names the nearest.
+
+    Examples
+    --------
+    >>> get_planner().name, get_planner("rotor").kinds
+    ('auto', ('chain',))
     """
-    if name not in PLANNERS:
-        near = difflib.get_close_matches(name, PLANNERS, n=1)
-        known = ", ".join(PLANNERS)
+    if planner is None:
+        return PLANNERS[DEFAULTS[kind]]
+    if isinstance(planner, PlannerInfo):
+        return planner
+    if callable(planner):
+        return _own(planner)
+    if not isinstance(planner, str):
         raise SchedsimError(
-            f"unknown planner {name!r}",
-            hint=f"did you mean {near[0]!r}?" if near else f"one of {known}",
+            f"planner {planner!r} is neither a name nor a function",
+            hint="`schedsim planners` lists the names",
         )
-    return PLANNERS[name]
+    if planner in PLANNERS:
+        return PLANNERS[planner]
+    added = plugin_names(GROUP, PLANNERS)
+    if planner in added:
+        info: PlannerInfo = load_plugin(GROUP, planner, _read)
+        return info
+    known = [*PLANNERS, *added]
+    near = difflib.get_close_matches(planner, known, n=1)
+    raise SchedsimError(
+        f"unknown planner {planner!r}",
+        hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}",
+    )
+
+
+def all_planners() -> dict[str, PlannerInfo]:
+    """Every planner by name: schedsim's own, then those of other packages that can be loaded."""
+    return {**PLANNERS, **load_plugins(GROUP, _read, PLANNERS)}
+
+
+def curve_planner(kind: str) -> PlannerInfo:
+    """The planner that finds the whole curve of a workload of `kind`."""
+    return next(info for info in PLANNERS.values() if kind in info.curves)
+
+
+def planner_names() -> list[str]:
+    """Names of every planner, without loading those of other packages."""
+    return [*PLANNERS, *plugin_names(GROUP, PLANNERS)]
+
+
+def _read(name: str, found: Any) -> PlannerInfo:
+    """What an entry point of the group names: a row, or the function alone."""
+    if isinstance(found, PlannerInfo):
+        if found.name != name:
+            raise SchedsimError(f"its row is of a planner called {found.name!r}")
+        if found.function is None:
+            raise SchedsimError("its row has no function")
+        return found
+    if not callable(found):
+        raise SchedsimError(f"{found!r} is neither a function nor a PlannerInfo")
+    return _own(found, name)
+
+
+def _own(function: Callable[..., Any], name: str = "") -> PlannerInfo:
+    """The row of a function that somebody wrote: what it takes is not known beforehand."""
+    name = name or getattr(function, "__name__", type(function).__name__)
+    lines = (inspect.getdoc(function) or "").splitlines()
+    return PlannerInfo(name, KINDS, summary=lines[0] if lines else "", function=function)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._checkout import find_beside
-from ._pareto import pareto
 from .allocators import Allocation, allocate
 from .analysis.explanation import Explanation, explain
 from .api import compare, plan, simulate
@@ -32,11 +31,13 @@ from .errors import (
 )
 from .files.document import load, save
 from .plans.maximize import maximize
+from .plans.pareto import pareto
 from .plans.plan import Plan
 from .simulation.result import Simulation
 from .simulation.schedule import Schedule
 
 if TYPE_CHECKING:
+    __version__: str
     # mypy checks each package from its own place; these come from one that needs torch.
     apply: Any
     rematerialize: Any
@@ -61,6 +62,7 @@ __all__ = [
     "Simulation",
     "Stage",
     "UnsupportedError",
+    "__version__",
     "allocate",
     "apply",
     "compare",
@@ -86,8 +88,15 @@ _NEED_TORCH = {
 }
 
 
+def __dir__() -> list[str]:
+    """The public names, and nothing else."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
-    """What runs real models, imported when it is first asked for, as it takes torch."""
+    """The version, and what runs real models: imported when first asked for, as it takes torch."""
+    if name == "__version__":
+        return _version()
     if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -101,3 +110,21 @@ def __getattr__(name: str) -> Any:
             f"schedsim.{name} needs torch", hint="pip install 'schedsim[torch]'"
         ) from error
     return getattr(module, name)
+
+
+def _version() -> str:
+    """Of the checkout that is imported, where it is one; else of the installed package."""
+    from importlib.metadata import PackageNotFoundError, version
+    from pathlib import Path
+
+    project = Path(__file__).resolve().parents[1] / "pyproject.toml"
+    if project.is_file():
+        import tomllib
+
+        table = tomllib.loads(project.read_text()).get("project", {})
+        if table.get("name") == __name__:
+            return str(table["version"])
+    try:
+        return version(__name__)
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import time
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .dataflow.chain import Chain
 from .dataflow.graph import Graph
@@ -16,18 +18,29 @@ from .errors import (
     SchedsimError,
     UnsupportedError,
 )
+from .plans.budgets import read_budget
 from .plans.claims import check_belongs
+from .plans.outside import checked_plan
 from .plans.plan import Plan
+from .plans.progress import searching
 from .simulation.result import Simulation
 from .simulation.schedule import Schedule
 from .simulation.simulator import simulate as run_schedule
-from .units import format_bytes, parse_bytes
+from .units import format_bytes
+from .workloads.given import WorkloadLike, read_workload
+
+if TYPE_CHECKING:
+    # mypy checks each package from its own place; these are of `schedsim.algorithms`.
+    PlannerInfo = Any
+
+PlannerLike = str | Callable[..., Any]
+"""A planner by name, or the function itself: ``(workload, budget_bytes, *, options)``."""
 
 
 def plan(
-    workload: Chain | Graph,
+    workload: WorkloadLike,
     budget_bytes: int | str,
-    planner: str = "auto",
+    planner: PlannerLike | None = None,
     *,
     allocator: str = "exact",
     allocator_options: Mapping[str, Any] | None = None,
@@ -38,11 +51,15 @@ def plan(
     Parameters
     ----------
     workload
-        A chain or a graph.
+        A chain or a graph; the path of a file with one; or ``"workload:NAME,OPTION=VALUE"``, for
+        one that another package brings.
     budget_bytes
-        Bounds the simulated peak, static bytes included; an ``int``, or a text like ``"8GB"``.
+        Bounds the simulated peak, static bytes included; an ``int``, a text like ``"8GB"``, or a
+        share of the store-all peak, ``"60%"``.
     planner
-        A name from `schedsim.algorithms.PLANNERS`.
+        A name from `schedsim.algorithms.planner_names`; or a function ``(workload, budget_bytes, *,
+        options)`` that gives a `Schedule`, a `Plan`, or ``None`` where nothing fits. What it gives
+        is replayed before it is believed. By default ``auto``, the best that is in time.
     allocator
         ``"exact"``: the budget bounds the bytes of tensors and workspaces. Any other (see
         `schedsim.allocate`): it bounds what that allocator reserves for them.
@@ -82,8 +99,9 @@ def plan(
         **options,
     )
     if not result.feasible:
+        name, by = result.workload.name, get_planner(planner).name
         raise InfeasibleBudgetError(
-            f"{workload.name} does not fit {format_bytes(result.budget_bytes)} with {planner}",
+            f"{name} does not fit {format_bytes(result.budget_bytes)} with {by}",
             plan=result,
             hint=_least_hint(result),
         )
@@ -98,7 +116,7 @@ def _least_hint(plan: Plan) -> str:
 
 
 def simulate(
-    workload: Chain | Graph,
+    workload: WorkloadLike,
     schedule: Schedule | Plan,
     capacities: Mapping[str, int] | None = None,
 ) -> Simulation:
@@ -112,7 +130,7 @@ def simulate(
     Parameters
     ----------
     workload
-        A chain (lowered to its graph) or a graph; of a plan, the workload that it was planned for.
+        As of `plan`; a chain is lowered to its graph. Of a plan, the one that it was planned for.
     schedule
         Op runs in order, each stream runs its own in that order; or a plan, whose schedule runs on
         the workload with the plan's variants and copies.
@@ -149,6 +167,7 @@ def simulate(
     >>> schedsim.simulate(chain, plan).makespan_s == plan.makespan_s
     True
     """
+    workload = read_workload(workload)
     if isinstance(schedule, Plan):
         check_belongs(schedule, workload)
         return schedule.simulate(workload, capacities)
@@ -166,26 +185,25 @@ def simulate(
 
 
 def try_plan(
-    workload: Chain | Graph,
+    workload: WorkloadLike,
     budget_bytes: int | str,
-    planner: str = "auto",
+    planner: PlannerLike | None = None,
     *,
     allocator: str = "exact",
     allocator_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Plan:
     """Like `plan`, but an infeasible budget gives a plan with status ``infeasible``."""
-    from .algorithms import get_planner
-
-    info = get_planner(planner)
+    workload = read_workload(workload)
+    info = get_planner(planner, workload.kind)
     if info.needs_link and options.get("link") is None:
         raise UnsupportedError(
-            f"planner {planner!r} offloads, and needs a link",
+            f"planner {info.name!r} offloads, and needs a link",
             hint="link='pcie4', or a bandwidth like '25GB/s'",
         )
     if workload.kind not in info.kinds:
         raise UnsupportedError(
-            f"planner {planner!r} does not take a {workload.kind}",
+            f"planner {info.name!r} does not take a {workload.kind}",
             hint="`schedsim planners` lists what each planner takes",
         )
     if isinstance(workload, Graph) and not workload.one_queue:
@@ -193,32 +211,73 @@ def try_plan(
             f"{workload.name} has several queues or memory pools: it can be simulated, not planned",
             hint="planners that offload take the graph without copies, and add them",
         )
-    function = info.load()
+    check_options(info, options)
+    asked_bytes = read_budget(budget_bytes, workload)
     if allocator == "exact":
-        return function(workload, _budget(budget_bytes), **options)
+        return _run(info, workload, asked_bytes, options)
     from .allocators.planning import plan_reserved
 
     return plan_reserved(
         workload,
-        _budget(budget_bytes),
-        lambda inner_bytes: function(workload, inner_bytes, **options),
+        asked_bytes,
+        lambda inner_bytes: _run(info, workload, inner_bytes, options),
         allocator,
         **(allocator_options or {}),
     )
 
 
+def _run(
+    info: PlannerInfo, workload: Chain | Graph, budget_bytes: int, options: Mapping[str, Any]
+) -> Plan:
+    function = info.load()
+    started = time.perf_counter()
+    with searching(f"{workload.name} within {format_bytes(budget_bytes)} by {info.name}"):
+        found = function(workload, budget_bytes, **options)
+    if info.function is None:  # schedsim's own planners end with a replay
+        own: Plan = found
+        return own
+    return checked_plan(
+        found, workload, budget_bytes, planner=info.name, started=started, options=options
+    )
+
+
+def check_options(info: PlannerInfo, options: Mapping[str, Any]) -> None:
+    """Refuse options that planner `info` does not take, and gaps that cannot be meant.
+
+    Raises
+    ------
+    SchedsimError
+        The hint names the nearest of its own options, or all.
+    """
+    takes = info.options()
+    for name in options:
+        if name not in takes and not info.takes_any():
+            near = difflib.get_close_matches(name, takes, n=1)
+            able = f"it takes {', '.join(sorted(takes))}" if takes else "it takes no options"
+            raise SchedsimError(
+                f"planner {info.name!r} does not take {name}",
+                hint=f"did you mean {near[0]}? {able}" if near else able,
+            )
+    gap = options.get("gap")
+    if isinstance(gap, int | float) and gap > 1 and "gap" in takes:
+        raise SchedsimError(
+            f"gap {gap:g} is {gap:.0%}: it is a share of the bound, at most 1",
+            hint=f"gap={gap / 100:g} is {gap:g} %",
+        )
+
+
 def compare(
-    workload: Chain | Graph,
+    workload: WorkloadLike,
     budget_bytes: int | str,
-    planners: Sequence[str] | None = None,
+    planners: Sequence[PlannerLike] | None = None,
     **link: Any,
 ) -> list[Plan]:
     """One plan per planner, infeasible ones included, in the order given.
 
-    By default every planner that takes the workload, but for ``auto`` and ``exhaustive``, and for
-    those that offload where no `link` is given (with `host_bytes` and `host_latency_s`, as of
-    `plan`). A planner for which the workload is too large, or whose extra is not installed, is left
-    out, with a `PlannerSkippedWarning`.
+    By default every planner that takes the workload, but for the one that chooses among them, for
+    the oracle of tiny workloads, and for those that offload where no `link` is given (with
+    `host_bytes` and `host_latency_s`, as of `plan`). A planner for which the workload is too large,
+    or whose extra is not installed, is left out, with a `PlannerSkippedWarning`.
 
     Examples
     --------
@@ -229,39 +288,41 @@ def compare(
     ['infeasible', 'optimal']
     """
     plans = []
-    from .algorithms import get_planner
-
-    for name in planners or comparable(workload, link="link" in link):
-        taken = get_planner(name).options()
+    workload = read_workload(workload)
+    for planner in planners or comparable(workload, link="link" in link):
+        info = get_planner(planner, workload.kind)
+        taken = info.options()
         options = {key: value for key, value in link.items() if key in taken}
         try:
-            plans.append(try_plan(workload, budget_bytes, name, **options))
+            plans.append(try_plan(workload, budget_bytes, planner, **options))
         except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
-            warnings.warn(f"{name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
+            warnings.warn(f"{info.name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
     return plans
 
 
 def comparable(workload: Chain | Graph, *, link: bool = False) -> list[str]:
     """Names of the planners that a comparison runs by default on `workload`, with a link or not."""
-    from .algorithms import PLANNERS
+    from .algorithms import all_planners
 
-    names = (
+    return [
         name
-        for name, info in PLANNERS.items()
-        if workload.kind in info.kinds and (link or not info.needs_link)
-    )
-    return [name for name in names if name not in ("auto", "exhaustive")]
+        for name, info in all_planners().items()
+        if info.compared and workload.kind in info.kinds and (link or not info.needs_link)
+    ]
 
 
-def _budget(value: int | str) -> int:
-    if isinstance(value, str):
-        return parse_bytes(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise SchedsimError(
-            f"budget {value!r} is not a number of bytes",
-            hint="give an int of bytes, or a text like '8GB'",
-        )
-    return value
+def get_planner(planner: PlannerLike | None = None, kind: str = "chain") -> PlannerInfo:
+    """The row of `planner` in the table of planners; of the default for `kind` where ``None``."""
+    from . import algorithms
+
+    return algorithms.get_planner(planner, kind)
+
+
+def curve_planner(kind: str) -> PlannerInfo:
+    """The planner that finds the whole memory/time curve of a workload of `kind`."""
+    from .algorithms import registry
+
+    return registry.curve_planner(kind)
 
 
 def planner_takes(name: str) -> tuple[tuple[str, ...], frozenset[str]]:
@@ -272,7 +333,5 @@ def planner_takes(name: str) -> tuple[tuple[str, ...], frozenset[str]]:
     >>> planner_takes("rotor")[0]
     ('chain',)
     """
-    from .algorithms import get_planner
-
     info = get_planner(name)
     return info.kinds, info.options()

@@ -11,6 +11,7 @@ from .errors import SchedsimError
 _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 _UNITS = {"": 1, "B": 1, **_DECIMAL, **_BINARY}
+_LETTERS = {name[:-1].upper() for name in (*_DECIMAL, *_BINARY)}
 _SIZE = re.compile(r"\s*([+-]?\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)\s*([A-Za-z]*)\s*")
 
 
@@ -35,6 +36,12 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise UnitError(f"{shown(text)} is not a size", hint="write it like 8GB, 7.5GiB or 512MiB")
     number, unit = match.groups()
+    if unit[:-1].upper() in _LETTERS and unit.endswith("b") and unit != unit.lower():
+        whole = f"{unit[0].upper()}{unit[1:-1].lower()}B"
+        raise UnitError(
+            f"{text!r} is ambiguous: b is for bits",
+            hint=f"write {number}{whole} for bytes; {number} {unit} of bits are an eighth of that",
+        )
     by_lower = {name.lower(): name for name in _UNITS}
     if unit.upper() in {"K", "M", "G", "T", "P"}:
         letter = unit.upper()

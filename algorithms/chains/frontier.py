@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.variants import check_allowed
+from schedsim.plans.curves import ParetoCurve, ParetoPoint
 from schedsim.plans.plan import Plan
 from schedsim.plans.scope import PERSISTENT, Scope
 
@@ -117,3 +118,39 @@ def frontier(
         return infeasible_plan(problem, budget_bytes, planner="frontier", started=started)
     table = problem.solve_exact(budget_bytes, max_points=max_points, max_work=max_work)
     return exact_plan(problem, table, budget_bytes, planner="frontier", started=started)
+
+
+def frontier_curve(chain: Chain) -> ParetoCurve:
+    """The exact curve of `chain` as `schedsim.pareto` gives it: every point proven, none missing.
+
+    Examples
+    --------
+    >>> from schedsim import Chain
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> [point.budget_bytes for point in frontier_curve(chain).points]
+    [5, 6, 7]
+    """
+    started = time.perf_counter()
+    curve = exact_frontier(chain)
+    store_all_s = chain.store_all_s
+    points = tuple(
+        ParetoPoint(
+            int(budget),
+            float(time_s),
+            float(time_s) / store_all_s - 1.0 if store_all_s else 0.0,
+            float(time_s),
+            True,
+        )
+        for budget, time_s in zip(curve.budget_bytes, curve.makespan_s, strict=True)
+    )
+    return ParetoCurve(
+        workload_name=chain.name,
+        planner="frontier",
+        scope=str(curve.scope),
+        exact=True,
+        points=points,
+        planning_s=time.perf_counter() - started,
+        store_all_s=store_all_s,
+        least_memory_bytes=points[0].budget_bytes,
+    )

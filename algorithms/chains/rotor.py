@@ -12,6 +12,7 @@ import numpy as np
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.variants import ChosenVariant, check_allowed
 from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.progress import current
 from schedsim.plans.search import SearchRecord
 from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
@@ -68,7 +69,7 @@ def rotor(
     >>> rotor(chain, 5).makespan_s, rotor(chain, 5).status
     (13.0, 'optimal')
     """
-    started = time.perf_counter()
+    started, progress = time.perf_counter(), current()
     if num_slots < 1:
         raise ValueError(f"num_slots is {num_slots}, but at least 1 slot is needed")
     problem = Problem(chain, check_allowed(allow))
@@ -95,6 +96,7 @@ def rotor(
         if schedule is not None and makespan_s < best_s:
             best_s, best, chosen = makespan_s, schedule, variants
         bound_s = max(bound_s, below_s)
+        progress.report(best_s, bound_s)
         if best_s <= bound_s * (1 + gap):
             break
         now = time.perf_counter()

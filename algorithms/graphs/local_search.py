@@ -19,6 +19,7 @@ from schedsim.dataflow.graph import Graph, Op
 from schedsim.errors import SchedsimError
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.progress import current
 from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
@@ -329,6 +330,7 @@ class _Search:
         self.stopped = threading.Event()
         self.cuts: CutSearch | None = None
         self.bound_s, self.bound_how = graph.store_all_s, "store-all time"
+        self.progress = current()
         self.enough_s = self.bound_s * (1 + 1e-12)
         self.failure: BaseException | None = None
         self.lean: Simulation | None = None
@@ -417,6 +419,7 @@ class _Search:
         return any(self._stop(walker.best[0]) for walker in self.walkers)
 
     def _stop(self, best_s: float) -> bool:
+        self.progress.report(best_s, self.bound_s)
         if best_s <= self.enough_s:
             self.stopped.set()
         return self.stopped.is_set()

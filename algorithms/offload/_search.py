@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.op import Op
 from schedsim.plans.offloading import Offloading
+from schedsim.plans.progress import current
 from schedsim.simulation.schedule import Schedule
 
 from ._anneal import LENGTH, MAKESPAN, MOVES, Scratch, anneal, make_scratch, seed_numba
@@ -76,6 +77,7 @@ class Search:
         self.capacity = 6 * graph.num_ops + 4 * SPARE
         self.enough_s = graph.store_all_s * (1 + 1e-12)
         self.stopped = threading.Event()
+        self.progress = current()
         self.found: list[tuple[float, int, Tokens]] = []  # makespan or inf, excess, tokens
         self.moves = 0
 
@@ -202,6 +204,7 @@ class Search:
             one.scratch.current[: one.num] = one.best_tokens[: one.num]
         begun, done, share = time.perf_counter(), 0, 0.0
         while share < 1.0 and not self.stopped.is_set():
+            self.progress.report(best_s=one.best[MAKESPAN])
             if one.best[MAKESPAN] <= self.enough_s:
                 self.stopped.set()
                 break

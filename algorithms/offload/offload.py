@@ -140,6 +140,7 @@ def offload(
     search = Search(
         graph, step, seed=seed, num_threads=num_threads or os.cpu_count() or 1, peak_bytes=peak
     )
+    search.progress.report(bound_s=bound.bound_s)
     search.enough_s = max(graph.store_all_s, bound.bound_s) * (1 + gap) * (1 + 1e-12)
     interrupted = False
     if bound.bound_s != float("inf"):

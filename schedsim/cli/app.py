@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -95,6 +96,7 @@ def help_without_command(ctx: click.Context) -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; the exit code. Errors go to stderr, a line each."""
+    _log_to_stderr()
     try:
         result = cli.main(args=list(arguments), prog_name="schedsim", standalone_mode=False)
         sys.stdout.flush()
@@ -128,6 +130,13 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(
             f"internal: {what}", "this is a bug; SCHEDSIM_DEBUG=1 shows the traceback", BUG
         )
+
+
+def _log_to_stderr() -> None:
+    """What ``SCHEDSIM_LOG=info`` asks for: the progress of long searches, where no terminal is."""
+    level = os.environ.get("SCHEDSIM_LOG", "").upper()
+    if level in logging.getLevelNamesMapping():
+        logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s")
 
 
 def _nearest_option(error: click.NoSuchOption) -> str:

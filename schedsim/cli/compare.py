@@ -15,6 +15,7 @@ from ..errors import (
     UnsupportedError,
 )
 from ..files.atomic import write_atomically
+from ..files.plan_files import candidate_to_dict
 from ..files.workload_files import workload_hash
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
@@ -54,7 +55,7 @@ from .show import percent, print_json, print_table, working
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     planners: str | None,
     time_limit_s: float | None,
     as_json: bool,
@@ -74,14 +75,15 @@ def command(
     if is_results(source.files):
         file = only_results(
             source.files,
-            {"--mem": budget_bytes, "--time-limit": time_limit_s, **source.given_flags()},
+            {"--mem": budget, "--time-limit": time_limit_s, **source.given_flags()},
         )
         return compare_results(file, planners, as_json, output)
-    if budget_bytes is None:
+    if budget is None:
         raise click.UsageError("Missing option '--mem'.", click.get_current_context())
     limit_s = 10.0 if time_limit_s is None else time_limit_s
     link = take_link(more)
     loaded = source.read(movable=bool(link))
+    budget_bytes = loaded.budget_bytes(budget)
     names = comparable(loaded.workload, link=bool(link))
     if planners:
         names = [n.strip() for n in planners.split(",")]
@@ -168,6 +170,6 @@ def _document(
             "content_hash": workload_hash(workload),
         },
         "budget_bytes": budget_bytes,
-        "rows": [{name: getattr(p.row, name) for name in p.row.__slots__} for p in plans],
+        "rows": [candidate_to_dict(plan.row) for plan in plans],
         "refused": refused,
     }

@@ -20,9 +20,9 @@ def _one_of(names: Callable[[], Iterable[str]]) -> Complete:
 
 
 def _planners() -> list[str]:
-    from ..algorithms import PLANNERS
+    from ..algorithms import planner_names
 
-    return list(PLANNERS)
+    return planner_names()
 
 
 def _presets() -> list[str]:
@@ -32,9 +32,9 @@ def _presets() -> list[str]:
 
 
 def _devices() -> list[str]:
-    from ..workloads import DEVICES
+    from ..workloads.devices import device_names
 
-    return list(DEVICES)
+    return device_names()
 
 
 def _synthetic() -> list[str]:

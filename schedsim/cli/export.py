@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import SchedsimError
-from ..export import TARGETS, Exported, export
+from ..export import TARGETS, Exported, all_targets, export, get_target, target_names
 from ..files.atomic import write_atomically
 from ..plans.setting import refuse_copies
 from ..units import format_bytes, format_seconds
@@ -35,16 +35,17 @@ def command(
     if listing and as_json:
         targets = [
             {"name": t.name, "takes": list(t.kinds), "expresses": t.expresses}
-            for t in TARGETS.values()
+            for t in all_targets().values()
         ]
         print_json({"schema": "schedsim.targets/1", "targets": targets})
         return YES
     if listing:
-        rows = [(t.name, ", ".join(t.kinds), t.expresses) for t in TARGETS.values()]
+        rows = [(t.name, ", ".join(t.kinds), t.expresses) for t in all_targets().values()]
         print_table(("target", "takes", "expresses"), rows, left=3)
         return YES
     if target is None:
-        raise SchedsimError("--to is missing", hint=f"one of {', '.join(TARGETS)}")
+        raise SchedsimError("--to is missing", hint=f"one of {', '.join(target_names())}")
+    get_target(target)  # an unknown name is refused before anything is read
     loaded = source.read(plan=True)
     if loaded.plan is None:
         raise SchedsimError("no plan is given", hint="schedsim plan ... -o plan.json makes one")

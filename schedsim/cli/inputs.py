@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import shlex
 import sys
@@ -19,7 +20,10 @@ from ..errors import (
     MissingDependencyError,
     SchedsimError,
 )
+from ..plans.budgets import check_budget, is_share, parse_share, read_budget
 from ..units import UnitError, format_bytes, parse_bytes
+from ..workloads.given import is_target
+from ..workloads.named import is_named, named_workload
 from . import complete
 from .complete import OF_OPTIONS
 
@@ -52,6 +56,51 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]
         except UnitError as error:
             where = f"{param.opts[0]} " if param else ""
             raise UnitError(f"{where}{error.message}", hint=error.hint) from None
+
+
+class BudgetType(SizeType):
+    """A size in bytes, or a share of the store-all peak as it was written: ``"60%"``."""
+
+    name = "budget"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Bytes, or the share, checked."""
+        if not isinstance(value, str) or not is_share(value):
+            return super().convert(value, param, ctx)
+        try:
+            return check_budget(value.strip())
+        except UnitError as error:
+            where = f"{param.opts[0]} " if param else ""
+            raise UnitError(f"{where}{error.message}", hint=error.hint) from None
+
+
+class GapType(click.ParamType):  # type: ignore[type-arg]
+    """A gap to a bound: ``0.01``, or ``1%``."""
+
+    name = "gap"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The share of the bound, at most 1."""
+        text, where = str(value), param.opts[0] if param else "gap"
+        if is_share(text):
+            return float(parse_share(text))
+        try:
+            gap = float(text)
+        except ValueError:
+            gap = math.nan
+        if gap > 1 and math.isfinite(gap):
+            raise SchedsimError(
+                f"{where} {text} is {gap:.0%} of the bound", hint=f"{where} {text}% is {text} %"
+            )
+        if not 0 <= gap <= 1:
+            raise SchedsimError(
+                f"{where} {text} is not a gap, at least 0", hint="write it like 0.01 or 1%"
+            )
+        return gap
 
 
 def size_text(size: int) -> str:
@@ -284,6 +333,10 @@ class Loaded:
     given: Chain | Graph
     origin: StepChanges | None = None
 
+    def budget_bytes(self, budget: int | str) -> int:
+        """Bytes of ``--mem``: a share is one of the store-all peak of the workload as given."""
+        return read_budget(budget, self.given)
+
     def label(self, op_name: str) -> str:
         """An op's name, with that of its stage where it has one."""
         return self.workload.stage_label(op_name)
@@ -301,12 +354,6 @@ def schedule_of(plan: Plan) -> Schedule:
             else "plan again with a larger budget",
         )
     return plan.schedule
-
-
-def is_target(name: str) -> bool:
-    """Whether `name` is a model rather than a file: ``my_model.py:build``, ``model:gpt2``."""
-    head = name.partition(",")[0]
-    return head.startswith(("model:", "hf:")) or ".py:" in head or head.endswith(".py")
 
 
 def need_torch() -> None:
@@ -430,7 +477,7 @@ def _load(name: str) -> Chain | Graph | Plan:
 
     if is_target(name):
         raise SchedsimError(f"{name} is a second workload", hint="give one at a time")
-    return load(name)
+    return named_workload(name) if is_named(name) else load(name)
 
 
 def _describe(item: Chain | Graph, name: str) -> str:
@@ -444,11 +491,12 @@ def budget_option(*, required: bool) -> Callable[..., Any]:
     """``--mem SIZE``."""
     return click.option(
         "--mem",
-        "budget_bytes",
-        type=SizeType(),
+        "budget",
+        type=BudgetType(),
         required=required,
-        metavar="SIZE",
-        help="Budget for the simulated peak, model state included: 8GB, 7.5GiB.",
+        metavar="SIZE|SHARE",
+        help="Budget for the simulated peak, model state included: 8GB, 7.5GiB, or 60% of what the "
+        "step takes that recomputes nothing.",
     )
 
 

@@ -34,14 +34,15 @@ def level_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def take_levels(more: dict[str, Any], planner: str, workload: Chain | Graph) -> dict[str, Any]:
     """Takes the levels out of `more`, as options of the planner; empty where none are given."""
-    from ..algorithms import get_planner
+    from ..algorithms import PLANNERS, get_planner
 
     texts = more.pop("memory_levels")
     if not texts:
         return {}
     if "levels" not in get_planner(planner).options():
+        able = [name for name, info in PLANNERS.items() if "levels" in info.options()]
         raise SchedsimError(
-            f"planner {planner!r} does not take {_FLAG}", hint="--planner hrevolve does"
+            f"planner {planner!r} does not take {_FLAG}", hint=f"--planner {able[0]} does"
         )
     if not isinstance(workload, Chain):
         raise SchedsimError(f"{_FLAG} is of a chain, and {workload.name} is a graph")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @pipeline_options
 def command(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     options: PipelineOptions,
     as_json: bool,
     output: str | None,
@@ -48,10 +48,10 @@ def command(
     with working("planning the pipeline"):
         problems: list[str] = []
         if options.replay is not None:
-            found, lines, problems = replay(source, options, budget_bytes)
+            found, lines, problems = replay(source, options, budget)
         else:
             pipeline, lines = make_pipeline(source, options)
-            found = plan_pipeline(pipeline, options, budget_bytes)
+            found = plan_pipeline(pipeline, options, budget)
     if output is not None:
         import json
 

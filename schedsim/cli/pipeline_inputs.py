@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..api import get_planner
 from ..errors import SchedsimError, UnsupportedError
+from ..plans.budgets import parse_budget
 from ..units import format_bytes
 from .app import NO
 from .inputs import Source, budget_option, size_text, workload_options
@@ -45,9 +47,9 @@ def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a pipeline, of a workload and of a budget."""
 
     @functools.wraps(function)
-    def command(source: Source, budget_bytes: int | None, **given: Any) -> Any:
+    def command(source: Source, budget: int | str | None, **given: Any) -> Any:
         own = {item.name: given.pop(item.name) for item in fields(PipelineOptions)}
-        return function(source, budget_bytes, PipelineOptions(**own), **given)
+        return function(source, budget, PipelineOptions(**own), **given)
 
     options = [
         click.option("--stages", "num_devices", type=int, required=True, help="Devices in a line."),
@@ -206,12 +208,21 @@ def _cuts(options: PipelineOptions, chain: Chain) -> tuple[int, ...] | None:
 
 
 def plan_pipeline(
-    pipeline: Pipeline, options: PipelineOptions, budget_bytes: int | None
+    pipeline: Pipeline, options: PipelineOptions, budget: int | str | None
 ) -> PipelinePlan:
     """The plan that the options ask for."""
     from ..algorithms.pipelines import fixed_recomputation as fixed
-    from ..algorithms.pipelines import plan_pipeline as planned
 
+    budget_bytes = None
+    if budget is not None:
+
+        def most() -> int:
+            """What a device takes where nothing is recomputed, at the most."""
+            plain = fixed.fixed_recomputation(pipeline, None, order=options.order, way="none")
+            assert plain.run is not None
+            return plain.run.peak_bytes
+
+        budget_bytes = budget if isinstance(budget, int) else parse_budget(budget, most)
     way = options.recompute or ("auto" if budget_bytes is not None else "none")
     if way not in WAYS:
         raise SchedsimError(f"--recompute {way!r} is unknown", hint=f"one of {', '.join(WAYS)}")
@@ -219,9 +230,11 @@ def plan_pipeline(
         if budget_bytes is None:
             raise SchedsimError("--recompute auto needs --mem", hint="add --mem 80GB")
         partition: Any = "auto" if options.partition == "auto" else "given"
-        return planned.plan_pipeline(
+        planner = get_planner(kind="pipeline").load()
+        found: PipelinePlan = planner(
             pipeline, budget_bytes, order=options.order, partition=partition
         )
+        return found
     if options.partition == "auto":
         raise SchedsimError(
             f"--partition auto does not go with --recompute {way}", hint="use --recompute auto"
@@ -230,7 +243,7 @@ def plan_pipeline(
 
 
 def replay(
-    source: Source, options: PipelineOptions, budget_bytes: int | None
+    source: Source, options: PipelineOptions, budget: int | str | None
 ) -> tuple[PipelinePlan, tuple[str, ...], list[str]]:
     """The plan of ``--replay`` simulated again, what was assumed, and what is not as it says."""
     from ..algorithms.pipelines.fixed_recomputation import replayed
@@ -246,7 +259,7 @@ def replay(
             raise SchedsimError(
                 f"{flag} {given}, but the plan is for {said}", hint=f"{flag} {said}"
             )
-    if budget_bytes is not None or options.recompute is not None:
+    if budget is not None or options.recompute is not None:
         raise SchedsimError(
             "--replay does not go with --mem or --recompute", hint="the plan has chosen already"
         )

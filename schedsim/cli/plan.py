@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from ..allocators import EXACT
-from ..api import try_plan
+from ..api import get_planner, try_plan
 from ..dataflow.variants import VARIANT_KINDS, check_allowed
 from ..errors import PlannerLimitError, SchedsimError
 from ..files.document import save, to_dict
+from ..plans.budgets import sized_budget
 from ..plans.offloading import Offloading
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
@@ -28,6 +29,7 @@ from .allocators import (
 )
 from .app import INTERRUPTED, NO, YES
 from .inputs import (
+    GapType,
     Loaded,
     Source,
     budget_option,
@@ -41,6 +43,7 @@ from .levels import level_facts, level_option, level_words, take_levels
 from .offloading import copy_facts, link_option, link_words, take_link
 from .show import percent, print_facts, print_json, working
 
+DEFAULT_PLANNER = get_planner().name
 _FLAGS = {
     "time_limit_s": "--time-limit",
     "num_slots": "--slots",
@@ -55,12 +58,12 @@ _FLAGS = {
 @budget_option(required=True)
 @click.option(
     "--planner",
-    default="auto",
+    default=DEFAULT_PLANNER,
     show_default=True,
     shell_complete=complete.planner,
     help="See `schedsim planners`.",
 )
-@click.option("--gap", type=float, help="Gap to the proven bound to stop at: 0.01 is 1 %.")
+@click.option("--gap", type=GapType(), help="Gap to the proven bound to stop at: 0.01, or 1%.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
 @click.option(
@@ -98,7 +101,7 @@ _FLAGS = {
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int,
+    budget: int | str,
     planner: str,
     accumulate: str | None,
     chunk: str | None,
@@ -132,14 +135,17 @@ def command(
     if maximize is not None:
         from .maximize import show_maximum
 
-        return show_maximum(source, budget_bytes, planner, options, maximize, as_json, output)
+        return show_maximum(
+            source, sized_budget(budget), planner, options, maximize, as_json, output
+        )
     if accumulate is not None or chunk is not None or price_all:
         given = read_accumulate(accumulate), read_chunk(chunk), price_all
         own = {name: value for name, value in options.items() if name not in link}
-        return _plan_ways(source, budget_bytes, planner, own, link, given, as_json, output)
+        return _plan_ways(source, budget, planner, own, link, given, as_json, output)
     loaded = source.read(movable=bool(link))
     levels = take_levels(texts, planner, loaded.workload)
     options |= levels
+    budget_bytes = loaded.budget_bytes(budget)
     with working(f"planning with {planner}"):
         # Before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
@@ -194,7 +200,7 @@ def read_chunk(text: str | None) -> dict[str, int | str] | str | None:
 
 def _plan_ways(
     source: Source,
-    budget_bytes: int,
+    budget: int | str,
     planner: str,
     options: dict[str, Any],
     link: dict[str, Any],
@@ -220,7 +226,7 @@ def _plan_ways(
     with working("capturing and planning each way"):
         outcome = plan_target(
             source.files[0],
-            budget_bytes,
+            budget,
             level=source.level,
             device=source.options["device"],
             planner=planner,
@@ -249,8 +255,6 @@ def _plan_ways(
 
 
 def _planner_options(planner: str, more: dict[str, Any], link: dict[str, Any]) -> dict[str, Any]:
-    from ..algorithms import get_planner
-
     given = {name: value for name, value in more.items() if value is not None}
     taken = set(get_planner(planner).options())
     if link and "link" not in taken:
@@ -356,7 +360,7 @@ def _next_steps(
     file = shlex.quote(output or "plan.json")
     steps = []
     if output is None:
-        same = [] if planner == "auto" else ["--planner", planner]
+        same = [] if planner == DEFAULT_PLANNER else ["--planner", planner]
         for name, value in options.items():
             if name not in _FLAGS and name != "seed":
                 continue  # of the link, or the levels

@@ -17,9 +17,9 @@ def command(as_json: bool) -> int:
     \b
     schedsim planners
     """
-    from ..algorithms import PLANNERS
+    from ..algorithms import all_planners
 
-    infos = list(PLANNERS.values())
+    infos = list(all_planners().values())
     if as_json:
         fields = ("name", "summary", "optimal_for", "complexity", "source")
         rows = [{f: getattr(info, f) for f in fields} | {"kinds": info.kinds} for info in infos]

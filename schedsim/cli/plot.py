@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import click
 
-from .._pareto import pareto
 from ..api import try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
 from ..errors import SchedsimError, UnsupportedError
+from ..plans.pareto import pareto
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
 from . import complete
@@ -79,7 +79,7 @@ def command(ctx: click.Context) -> int:
 @workload_options
 def timeline(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     against: Literal["runs", "time"],
     schedule_file: str | None,
     capacities: dict[str, int] | None,
@@ -97,16 +97,16 @@ def timeline(
     schedsim plot timeline --layers 96 plan.json --allocator cuda-caching -o reserved.svg
     """
     _check_suffix(output)
-    loaded, simulation, budget = _simulated(source, budget_bytes, schedule_file, capacities)
+    loaded, simulation, limit_bytes = _simulated(source, budget, schedule_file, capacities)
     if len(simulation.queue_names) == 1 and len(simulation.pool_names) == 1:
         from ..figures.plot import draw_timeline
 
         # A plan made for an allocator runs on a device of its budget; others may need more.
-        limit = budget if of_plan(loaded.plan)[0] is not None else None
+        limit = limit_bytes if of_plan(loaded.plan)[0] is not None else None
         found, _ = check_allocator(simulation, loaded.plan, limit, allocator, alloc_conf)
         figure = draw_timeline(
             simulation,
-            budget_bytes=budget,
+            budget_bytes=limit_bytes,
             against=against,
             allocation=found.get("device"),
         )
@@ -114,7 +114,7 @@ def timeline(
     else:
         from ..figures.gantt import draw_pools
 
-        limits = {"device": budget} if budget is not None else {}
+        limits = {"device": limit_bytes} if limit_bytes is not None else {}
         _write(draw_pools(simulation, capacities=limits | (capacities or {})), output)
     return YES
 
@@ -127,7 +127,7 @@ def timeline(
 @workload_options
 def gantt(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     schedule_file: str | None,
     capacities: dict[str, int] | None,
     output: str,
@@ -140,8 +140,8 @@ def gantt(
     _check_suffix(output)
     from ..figures.gantt import draw_gantt
 
-    _, simulation, budget = _simulated(source, budget_bytes, schedule_file, capacities)
-    limits = {"device": budget} if budget is not None else {}
+    _, simulation, limit_bytes = _simulated(source, budget, schedule_file, capacities)
+    limits = {"device": limit_bytes} if limit_bytes is not None else {}
     _write(draw_gantt(simulation, capacities=limits | (capacities or {})), output)
     return YES
 
@@ -150,7 +150,7 @@ def gantt(
 @budget_option(required=False)
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 @workload_options
-def schedule(source: Source, budget_bytes: int | None, output: str) -> int:
+def schedule(source: Source, budget: int | str | None, output: str) -> int:
     """Stages against runs: forwards, recomputed forwards and backwards.
 
     \b
@@ -159,7 +159,7 @@ def schedule(source: Source, budget_bytes: int | None, output: str) -> int:
     _check_suffix(output)
     from ..figures.plot import draw_schedule
 
-    loaded, simulation, _ = _simulated(source, budget_bytes)
+    loaded, simulation, _ = _simulated(source, budget)
     _write(draw_schedule(loaded.workload, simulation), output)
     return YES
 
@@ -253,7 +253,7 @@ def _draw_results(results_file: str, output: str, *, best: bool) -> int:
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 @pipeline_options
 def pipeline_(
-    source: Source, budget_bytes: int | None, options: PipelineOptions, output: str
+    source: Source, budget: int | str | None, options: PipelineOptions, output: str
 ) -> int:
     """Devices over time: forwards, recomputed forwards and backwards by micro-batch.
 
@@ -266,10 +266,10 @@ def pipeline_(
 
     with working("planning the pipeline"):
         if options.replay is not None:
-            found, _, _ = replay_pipeline(source, options, budget_bytes)
+            found, _, _ = replay_pipeline(source, options, budget)
         else:
             made, _ = make_pipeline(source, options)
-            found = plan_pipeline(made, options, budget_bytes)
+            found = plan_pipeline(made, options, budget)
     if found.run is not None:
         _write(draw_pipeline(found.run), output)
     return YES if found.feasible else explain_infeasible(found)
@@ -307,24 +307,25 @@ def _check_suffix(output: str, known: tuple[str, ...] = SUFFIXES) -> None:
 
 def _simulated(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     schedule_file: str | None = None,
     capacities: dict[str, int] | None = None,
 ) -> tuple[Loaded, Simulation, int | None]:
     """The workload with the schedule to draw: given, the plan's, that of --mem, or store-all."""
     loaded = source.read(plan=True)
-    chosen, budget = Schedule.store_all(loaded.workload), budget_bytes
+    chosen = Schedule.store_all(loaded.workload)
+    limit_bytes = None if budget is None else loaded.budget_bytes(budget)
     plan = loaded.plan
     if schedule_file is not None:
         chosen = given_schedule(loaded, schedule_file)
-    elif plan is None and budget_bytes is not None:
+    elif plan is None and limit_bytes is not None:
         with working("planning"):
-            plan = try_plan(loaded.workload, budget_bytes)
+            plan = try_plan(loaded.workload, limit_bytes)
     if plan is not None:
         schedule_of(plan)
-        budget = plan.budget_bytes if budget_bytes is None else budget_bytes
-        return loaded, plan.simulate(loaded.given, capacities), budget
-    return loaded, simulate(loaded.workload, chosen, capacities), budget
+        limit_bytes = plan.budget_bytes if limit_bytes is None else limit_bytes
+        return loaded, plan.simulate(loaded.given, capacities), limit_bytes
+    return loaded, simulate(loaded.workload, chosen, capacities), limit_bytes
 
 
 def _write(figure: Any, output: str) -> None:

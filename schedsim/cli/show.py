@@ -6,11 +6,14 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
+
+from ..plans.progress import Progress, watched
 
 
 def print_json(document: Any) -> None:
@@ -61,29 +64,34 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 @contextmanager
 def working(message: str) -> Iterator[None]:
-    """A spinner on stderr, on a terminal, once the work has taken a second."""
+    """A line on stderr, on a terminal, once the work has taken a second.
+
+    It says for how long a search has run, its best so far and its gap, where a planner tells.
+    """
     if not sys.stderr.isatty():
         yield
         return
-    status: list[Any] = []
+    done = threading.Event()
 
-    def begin() -> None:
+    def show(running: Sequence[Progress]) -> None:
+        began_s = time.perf_counter()
+        if done.wait(1.0):
+            return
         from rich.console import Console
 
-        shown = Console(stderr=True).status(message)
-        shown.start()
-        status.append(shown)
+        with Console(stderr=True).status(message) as shown:
+            while not done.wait(0.25):
+                says = str(running[-1]) if running else f"{time.perf_counter() - began_s:.0f} s"
+                shown.update(f"{message}: {says}")
 
-    timer = threading.Timer(1.0, begin)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        for shown in status:
-            shown.stop()
+    with watched() as running:
+        thread = threading.Thread(target=show, args=(running,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
 
 def percent(value: float) -> str:

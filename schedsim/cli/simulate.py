@@ -53,7 +53,7 @@ _WAITS = {
 @workload_options
 def command(
     source: Source,
-    budget_bytes: int | None,
+    budget: int | str | None,
     schedule_file: str | None,
     allocator: str | None,
     alloc_conf: str | None,
@@ -81,13 +81,13 @@ def command(
         capacities = plan.setting.limits(run, plan.budget_bytes, capacities)
     else:
         simulation = simulate(loaded.workload, schedule, capacities)
-    budget = budget_bytes
-    if budget is None and loaded.plan is not None:
-        budget = loaded.plan.budget_bytes
-    problems = _problems(loaded, simulation, budget)
-    found, wrong = check_allocator(simulation, loaded.plan, budget, allocator, alloc_conf)
+    budget_bytes = None if budget is None else loaded.budget_bytes(budget)
+    if budget_bytes is None and loaded.plan is not None:
+        budget_bytes = loaded.plan.budget_bytes
+    problems = _problems(loaded, simulation, budget_bytes)
+    found, wrong = check_allocator(simulation, loaded.plan, budget_bytes, allocator, alloc_conf)
     problems += wrong
-    document = _document(simulation, budget, capacities or {}, problems)
+    document = _document(simulation, budget_bytes, capacities or {}, problems)
     if found:
         document["allocations"] = {pool: allocation_document(one) for pool, one in found.items()}
     if output is not None and is_trace_name(output):
@@ -100,7 +100,7 @@ def command(
     if as_json:
         print_json(document)
     else:
-        _show(loaded, simulation, budget, capacities or {}, found)
+        _show(loaded, simulation, budget_bytes, capacities or {}, found)
     if problems:
         click.echo(f"error: {'; '.join(problems)}", err=True)
         click.echo(f"hint: {_remedy(loaded, simulation, allocator, wrong)}", err=True)

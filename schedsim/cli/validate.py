@@ -11,6 +11,7 @@ from ..api import try_plan
 from ..errors import SchedsimError
 from ..files.atomic import write_atomically
 from ..files.document import load
+from ..plans.budgets import read_budget
 from ..plans.plan import Plan
 from ..plans.setting import refuse_copies, refuse_levels
 from ..simulation.schedule import Schedule
@@ -58,7 +59,7 @@ def command(
     device: str | None,
     level: str,
     meter: str | None,
-    budget_bytes: int | None,
+    budget: int | str | None,
     rounds: int,
     seed: int,
     as_json: bool,
@@ -98,17 +99,18 @@ def command(
         if level != "block":
             refuse_copies(plan.setting, plan.schedule, "the op level")
         check_plan(plan, read.workload, measured=True)
-    elif budget_bytes is not None:
-        planner = "auto" if read.workload.kind == "chain" else "store_all"
-        plan = try_plan(read.workload, budget_bytes, planner)
+    elif budget is not None:
+        plan = try_plan(read.workload, budget)
     schedule = schedule_of(plan) if plan is not None else Schedule.store_all(read.workload)
-    budget = budget_bytes if budget_bytes is not None or plan is None else plan.budget_bytes
+    limit_bytes = None if budget is None else read_budget(budget, read.workload)
+    if limit_bytes is None and plan is not None:
+        limit_bytes = plan.budget_bytes
     with working("running it"):
         report = validate(
             read.target,
             read.captured,
             schedule,
-            budget_bytes=budget,
+            budget_bytes=limit_bytes,
             rounds=rounds,
             seed=seed,
             offloading=offloading,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .._checks import check_bytes, check_name, check_seconds, check_total, shown
 from ..errors import InvalidWorkloadError
 from .graph import Graph, Op
+from .notebook import ShownInNotebooks
 from .variants import StageVariant, check_distinct
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Chain:
+class Chain(ShownInNotebooks):
     """A line of stages and a loss, with the bytes that are always resident.
 
     Parameters

@@ -10,6 +10,7 @@ from functools import cached_property
 from .._checks import check_bytes, check_name, check_total, shown, shown_key
 from ..errors import InvalidWorkloadError
 from .arrays import GraphArrays, build_arrays
+from .notebook import ShownInNotebooks
 from .op import PHASES, Op, as_names
 from .queues import COMPUTE, DEVICE, HOST, is_compute
 from .variants import GraphVariant, check_distinct
@@ -18,7 +19,7 @@ __all__ = ["COMPUTE", "DEVICE", "HOST", "PHASES", "Graph", "Op"]
 
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(ShownInNotebooks):
     """The dataflow of a training step; the order of `ops` is the store-all order.
 
     Every required op must run at least once. An op may read only tensors written by ops that stand

@@ -7,33 +7,61 @@ simulation, and comes with its true peak and with what it costs over the plan.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SchedsimError, UnsupportedError
 from ..plans.plan import Plan
+from ..plugins import load_plugin, load_plugins, plugin_names
+from ..simulation.simulator import simulate
 from .choice import Choice, Exported, nearest
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
     from ..dataflow.graph import Graph
 
-__all__ = ["TARGETS", "Choice", "Exported", "Target", "export", "nearest"]
+GROUP = "schedsim.exports"
+
+__all__ = [
+    "TARGETS",
+    "Choice",
+    "Exported",
+    "Target",
+    "all_targets",
+    "export",
+    "get_target",
+    "nearest",
+    "target_names",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A framework to export to; its module below `schedsim.export` has ``export``."""
+    """A framework to export to.
+
+    Attributes
+    ----------
+    name, kinds
+        As on the command line; the workload kinds that it takes.
+    expresses
+        Which schedules it can run, in words.
+    adapter
+        What has ``SUFFIX``, ``choose(workload, plan) -> (Choice, Simulation)`` and
+        ``render(workload, plan, choice, peak_bytes) -> str``: a module, or an object. ``None`` for
+        one of schedsim's own, which is imported when it is used.
+    """
 
     name: str
     kinds: tuple[str, ...]
     expresses: str
+    adapter: Any = field(default=None, repr=False)
 
-    @property
-    def module(self) -> str:
-        """Name of the module."""
-        return f"to_{self.name.replace('-', '_')}"
+    def load(self) -> Any:
+        """The adapter."""
+        if self.adapter is not None:
+            return self.adapter
+        return import_module(f".to_{self.name.replace('-', '_')}", __package__)
 
 
 TARGETS = {
@@ -51,13 +79,55 @@ TARGETS = {
 }
 
 
+def target_names() -> list[str]:
+    """Names of schedsim's targets and of those of other packages; nothing is imported."""
+    return [*TARGETS, *plugin_names(GROUP, TARGETS)]
+
+
+def all_targets() -> dict[str, Target]:
+    """Every target by name: schedsim's own, then those of other packages that can be loaded."""
+    return {**TARGETS, **load_plugins(GROUP, _of_plugin, TARGETS)}
+
+
+def get_target(name: str) -> Target:
+    """The target called `name`.
+
+    Raises
+    ------
+    SchedsimError
+        There is none; the hint names the nearest, or all.
+    """
+    if name in TARGETS:
+        return TARGETS[name]
+    known = target_names()
+    if name in known:
+        target: Target = load_plugin(GROUP, name, _of_plugin)
+        return target
+    near = difflib.get_close_matches(name, known, n=1)
+    raise SchedsimError(
+        f"unknown target {name!r}",
+        hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}",
+    )
+
+
+def _of_plugin(name: str, found: Any) -> Target:
+    if not isinstance(found, Target):
+        raise SchedsimError(f"{found!r} is no schedsim.export.Target")
+    if found.name != name:
+        raise SchedsimError(f"it is a target called {found.name!r}")
+    for needed in ("SUFFIX", "choose", "render"):
+        if not hasattr(found.adapter, needed):
+            raise SchedsimError(f"its adapter has no {needed}")
+    return found
+
+
 def export(workload: Chain | Graph, plan: Plan, to: str) -> Exported:
     """`plan` of `workload` as a configuration or code for the target `to`.
 
     Parameters
     ----------
     to
-        A name in `TARGETS`.
+        A name of `target_names`.
 
     Returns
     -------
@@ -81,13 +151,7 @@ def export(workload: Chain | Graph, plan: Plan, to: str) -> Exported:
     >>> exported.fits, exported.says
     (True, '2 of 4 stages checkpointed')
     """
-    if to not in TARGETS:
-        near = difflib.get_close_matches(to, TARGETS, n=1)
-        raise SchedsimError(
-            f"unknown target {to!r}",
-            hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(TARGETS)}",
-        )
-    target = TARGETS[to]
+    target = get_target(to)
     if plan.schedule is None or plan.makespan_s is None:
         raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
     if plan.variants:
@@ -103,12 +167,14 @@ def export(workload: Chain | Graph, plan: Plan, to: str) -> Exported:
     if workload.kind not in target.kinds:
         hint = "plan it by op" if workload.kind == "chain" else "plan it by layer or block"
         raise UnsupportedError(f"{to} does not take a {workload.kind}", hint=hint)
-    module = import_module(f".{target.module}", __package__)
-    choice, simulation = module.choose(workload, plan)
+    adapter = target.load()
+    choice, _ = adapter.choose(workload, plan)
+    # The numbers are those of the schedule that is exported, whatever an adapter says of it.
+    simulation = simulate(workload, choice.schedule)
     return Exported(
         target=to,
-        text=module.render(workload, plan, choice, simulation.peak_bytes),
-        suffix=module.SUFFIX,
+        text=adapter.render(workload, plan, choice, simulation.peak_bytes),
+        suffix=adapter.SUFFIX,
         says=choice.says,
         budget_bytes=plan.budget_bytes,
         peak_bytes=simulation.peak_bytes,

@@ -38,7 +38,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "gap": plan.gap,
         "planning_s": plan.planning_s,
         **_least_to_dict(plan.least),
-        "candidates": [_candidate_to_dict(row) for row in plan.candidates],
+        "candidates": [candidate_to_dict(row) for row in plan.candidates],
         "schedule": plan.schedule.names if plan.schedule is not None else None,
         "versions": dict(plan.versions),
         "seed": plan.seed,
@@ -127,7 +127,8 @@ def _read_least(reader: Reader) -> LeastBudget:
     return LeastBudget(found, op, floor, scope)
 
 
-def _candidate_to_dict(row: Candidate) -> dict[str, Any]:
+def candidate_to_dict(row: Candidate) -> dict[str, Any]:
+    """A row of a comparison as files hold it."""
     return {name: getattr(row, name) for name in row.__slots__} | {
         "bound_scope": str(row.bound_scope)
     }

@@ -186,11 +186,16 @@ class Reader:
         return float(value)
 
     def take_number(self, name: str) -> float:
-        """The field `name` as a finite number."""
+        """The field `name` as a finite number, of whatever unit."""
         value = self._pop(name, _REQUIRED)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidWorkloadError(f"{shown(value)} is not a number", path=self._at(name))
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise InvalidWorkloadError(
+                f"{shown(value)} is too large a number", path=self._at(name)
+            ) from None
 
     def take_total_seconds(self, name: str) -> float:
         """The field `name` as a time of many runs: finite, zero or more."""

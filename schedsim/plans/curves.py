@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ..dataflow.notebook import ShownInNotebooks
 from ..simulation.schedule import Schedule
 from ..units import format_bytes
 
@@ -47,7 +48,7 @@ class BoundPoint:
 
 
 @dataclass(frozen=True)
-class ParetoCurve:
+class ParetoCurve(ShownInNotebooks):
     """The points of a memory/time curve by ascending budget, each faster than the one before.
 
     Attributes

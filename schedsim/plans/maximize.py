@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..api import _budget, try_plan
+from ..api import PlannerLike, get_planner, try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import COMPUTE, Graph
 from ..errors import InfeasibleBudgetError, SchedsimError
+from .budgets import sized_budget
 from .plan import Plan
 from .scope import ANY_SCHEDULE, PERSISTENT
 
@@ -85,7 +86,7 @@ class Maximum:
 def maximize(
     family: Callable[[int], Chain | Graph],
     budget_bytes: int | str,
-    planner: str = "auto",
+    planner: PlannerLike | None = None,
     *,
     work: Callable[[int], float] = float,
     unit: str = "samples",
@@ -142,7 +143,7 @@ def maximize(
     >>> found.largest.size, found.beyond.plan.min_feasible_bytes, found.proof
     (3, 104, 'proven')
     """
-    search = _Search(family, _budget(budget_bytes), planner, options, work, step, max_size)
+    search = _Search(family, sized_budget(budget_bytes), planner, options, work, step, max_size)
     return search.run(unit, max_plans, compare)
 
 
@@ -151,7 +152,7 @@ class _Search:
         self,
         family: Callable[[int], Chain | Graph],
         budget_bytes: int,
-        planner: str,
+        planner: PlannerLike | None,
         options: dict[str, Any],
         work: Callable[[int], float],
         step: int,
@@ -231,10 +232,10 @@ class _Search:
         return sized
 
     def _refuse(self) -> None:
-        plan = self._planned(1).plan
+        plan, by = self._planned(1).plan, get_planner(self.planner).name
         least = plan.min_feasible_bytes
         raise InfeasibleBudgetError(
-            f"not even {self.step} fits in {self.budget_bytes} bytes with {self.planner}",
+            f"not even {self.step} fits in {self.budget_bytes} bytes with {by}",
             plan=plan,
             hint=f"{plan.least.sentence()} there: {least} bytes" if least else "",
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..dataflow.notebook import ShownInNotebooks
 from ..dataflow.variants import ChosenVariant
 from ..errors import SchedsimError
 from ..files.workload_files import workload_hash
@@ -62,7 +63,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ShownInNotebooks):
     """A schedule for a workload and a budget, and what is proven about it.
 
     Attributes

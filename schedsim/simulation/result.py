@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataflow.notebook import ShownInNotebooks
 from ..dataflow.queues import DEVICE, is_compute
 from ..units import format_bytes, format_seconds
 
@@ -62,7 +63,7 @@ class LiveTensor:
 
 
 @dataclass(frozen=True)
-class Simulation:
+class Simulation(ShownInNotebooks):
     """What happens when a schedule runs on a workload.
 
     Attributes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..plans.budgets import parse_budget
 from .execute import near_limit, run_sweep
-from .experiment import Experiment, parse_budget, read_experiment
+from .experiment import Experiment, read_experiment
 from .results import ResultFile, read_rows
 from .runs import Run, expand, run_key
 

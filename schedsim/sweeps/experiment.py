@@ -8,13 +8,16 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from .._checks import shown
+from ..api import get_planner
 from ..errors import SchedsimError
+from ..plans.budgets import check_budget
 from ..units import UnitError, parse_bytes
+from ..workloads.given import is_target
+from ..workloads.named import PREFIX, is_named
 
 DEFAULT_MAX_MOVES = 50_000
 DEFAULT_TIME_LIMIT_S = 120.0
@@ -118,25 +121,6 @@ def read_experiment(path: str | os.PathLike[str]) -> Experiment:
         raise SchedsimError(f"{file}: {error.message}", hint=error.hint) from None
 
 
-def parse_budget(text: str, store_all_bytes: int) -> int:
-    """Bytes of a budget written as a size, or as a share of `store_all_bytes`, rounded down.
-
-    Examples
-    --------
-    >>> parse_budget("50%", 93), parse_budget("8GB", 93)
-    (46, 8000000000)
-    """
-    if not text.strip().endswith("%"):
-        return parse_bytes(text)
-    try:
-        share = Fraction(text.strip()[:-1].strip())
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(-1)
-    if not 0 < share <= 1000:
-        raise UnitError(f"{shown(text)} is not a share", hint="write it like 50% or 12.5%")
-    return int(store_all_bytes * share / 100)
-
-
 def _read(document: dict[str, Any], file: Path) -> Experiment:
     for field in document:
         if field not in _FIELDS:
@@ -155,13 +139,13 @@ def _read(document: dict[str, Any], file: Path) -> Experiment:
         if not isinstance(text, str):
             raise SchedsimError(f"{where}: {shown(item)} is not a size", hint='"8GB", or "50%"')
         try:
-            parse_budget(text, 1)
+            check_budget(text)
         except UnitError as error:
             raise SchedsimError(f"{where}: {error.message}", hint=error.hint) from None
         budgets.append(text)
     planners = [
         _planner(item, f"planners[{number}]")
-        for number, item in enumerate(_items(document, "planners", ["auto"]))
+        for number, item in enumerate(_items(document, "planners", [get_planner().name]))
     ]
     seeds = _items(document, "seeds", [0])
     for number, seed in enumerate(seeds):
@@ -198,7 +182,7 @@ def _items(document: dict[str, Any], field: str, default: list[Any] | None = Non
     return value
 
 
-_EXAMPLES = {"workloads": "gpt2", "budgets": "50%", "planners": "auto", "seeds": "0"}
+_EXAMPLES = {"workloads": "gpt2", "budgets": "50%", "planners": "all", "seeds": "0"}
 
 
 def _planner(item: Any, where: str) -> PlannerSpec:
@@ -260,6 +244,7 @@ def _option(field: str, value: Any, where: str, folder: Path) -> Any:
     if not isinstance(value, _PLAIN):
         raise SchedsimError(f"{where}: {shown(value)} is no plain value")
     from ..workloads import WorkloadOptions
+    from ..workloads.devices import is_device_file
 
     kind = str(WorkloadOptions.__dataclass_fields__[_option_fields()[field]].type)
     right: tuple[type, ...] = (str,)
@@ -273,7 +258,8 @@ def _option(field: str, value: Any, where: str, folder: Path) -> Any:
         raise SchedsimError(f"{where}: {shown(value)} is not of type {right[-1].__name__}")
     if field == "static" and isinstance(value, str) and value != "auto":
         return parse_bytes(value)
-    return _located(str(value), folder) if field == "times" else value
+    is_file = field == "times" or (field == "device" and is_device_file(str(value)))
+    return _located(str(value), folder) if is_file else value
 
 
 def _option_fields() -> dict[str, str]:
@@ -287,12 +273,12 @@ def _option_fields() -> dict[str, str]:
 
 def _is_file(text: str) -> bool:
     head = text.partition(",")[0]
-    return head.endswith((".json", ".py")) or ".py:" in head or head.startswith(("model:", "hf:"))
+    return head.endswith(".json") or is_target(text) or is_named(text)
 
 
 def _located(text: str, folder: Path) -> str:
     """A relative path is one from the folder of the experiment file."""
-    if text.startswith(("model:", "hf:")) or Path(text).is_absolute():
+    if text.startswith(("model:", "hf:", PREFIX)) or Path(text).is_absolute():
         return text
     return str(folder / text)
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..api import comparable, planner_takes
+from ..api import comparable, get_planner, planner_takes
 from ..errors import SchedsimError
 from ..files.workload_files import workload_hash
+from ..plans.budgets import parse_budget
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
-from .experiment import Experiment, PlannerSpec, parse_budget
+from .experiment import Experiment, PlannerSpec
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 # Raised where planners change what they return for the same input.
 RESULTS_VERSION = 1
 
-# Packages besides schedsim whose version can change what a planner returns.
-_SOLVERS = {"moccasin": ("ortools", "scipy")}
-# These look at the clock, but come to their own end where they are given the time.
-_END_BY_THEMSELVES = ("rotor", "cuts")
 # No clock acts before this share of the time limit is over: the bound of the search on graphs has
 # more of it, and rotor does not begin what would take twice its last round.
 CLOCK_SHARE = 0.3
@@ -146,7 +143,8 @@ def run_key(
     >>> run_key(chain, 8, "rotor", {}, None) == run_key(chain, 9, "rotor", {}, None)
     False
     """
-    solvers = _SOLVERS.get(planner, ("scipy",) if workload.kind == "graph" else ())
+    info = get_planner(planner)
+    solvers = info.packages or (("scipy",) if workload.kind == "graph" else ())
     document = {
         "results": RESULTS_VERSION,
         "versions": {name: _version(name) for name in ("schedsim", *solvers)},
@@ -201,4 +199,4 @@ def _settings(
             options.setdefault("num_threads", 1)
         # With variants allowed, the search on graphs is one by the clock.
         return options, options.get("num_threads", 1) == 1 and not options.get("allow")
-    return options, kind == "chain" or spec.name in _END_BY_THEMSELVES
+    return options, kind == "chain" or get_planner(spec.name).ends_by_itself

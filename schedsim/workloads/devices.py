@@ -1,12 +1,23 @@
-"""Devices by name, and the roofline that gives an op its time."""
+"""Devices by name or from a file, and the roofline that gives an op its time."""
 
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from ..errors import SchedsimError
+from .._checks import check_bytes, shown
+from ..errors import InvalidWorkloadError, SchedsimError
+from ..files.reader import Reader, parse_json
+from ..plugins import load_plugin, plugin_names
+
+GROUP = "schedsim.devices"
+DEVICE_SCHEMA = "schedsim.device/1"
+# A rate above this is a slip in the unit: a thousand times what the fastest machine room does.
+_MAX_RATE = 1e21
 
 DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
 """Bytes per element of the number formats of activations."""
@@ -82,25 +93,98 @@ DEVICES: dict[str, Device] = {
 
 
 def get_device(name: str) -> Device:
-    """The device called `name`.
+    """The device called `name`: one of `DEVICES`, of another package, or of a file ``NAME.json``.
 
     Raises
     ------
     SchedsimError
         There is none; the hint names the nearest, or all.
+    InvalidWorkloadError
+        The file is malformed.
+    OSError
+        The file cannot be read.
 
     Examples
     --------
     >>> get_device("a100-80gb").flops_per_s["fp16"]
     312000000000000.0
     """
-    if name not in DEVICES:
-        near = difflib.get_close_matches(name, DEVICES, n=1)
-        raise SchedsimError(
-            f"--device {name!r} is unknown",
-            hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(DEVICES)}",
+    if is_device_file(name):
+        return read_device(name)
+    if name in DEVICES:
+        return DEVICES[name]
+    known = device_names()
+    if name in known:
+        device: Device = load_plugin(GROUP, name, _of_plugin)
+        return device
+    near = difflib.get_close_matches(name, known, n=1)
+    able = f"one of {', '.join(known)}, or a file NAME.json"
+    raise SchedsimError(
+        f"--device {name!r} is unknown",
+        hint=f"did you mean {near[0]!r}?" if near else able,
+    )
+
+
+def device_names() -> list[str]:
+    """Names of schedsim's devices and of those of other packages; nothing is imported."""
+    return [*DEVICES, *plugin_names(GROUP, DEVICES)]
+
+
+def is_device_file(name: str) -> bool:
+    """Whether `name` is the path of a device file."""
+    return name.endswith(".json")
+
+
+def read_device(path: str | os.PathLike[str]) -> Device:
+    """The device that the JSON file at `path` describes.
+
+    The file holds ``{"schema": "schedsim.device/1", "name": ..., "flops_per_s": {"fp16": ...,
+    "bf16": ..., "fp32": ...}, "bytes_per_s": ..., "memory_bytes": ..., "source": ...}``: rates per
+    second, dense, and where they are from. Every field but `source` must be there, and no other.
+
+    Raises
+    ------
+    InvalidWorkloadError
+        The message names the file and the field.
+    """
+    try:
+        reader = Reader(parse_json(Path(path).read_bytes()), "")
+        reader.take_choice("schema", (DEVICE_SCHEMA,))
+        name = reader.take("name", str)
+        table = reader.take_object("flops_per_s")
+        rates = {dtype: _rate(table, dtype, "flops_per_s.") for dtype in DTYPE_BYTES}
+        table.finish()
+        bandwidth = _rate(reader, "bytes_per_s")
+        memory_bytes = reader.take_bytes("memory_bytes")
+        source = reader.take("source", str, "")
+        reader.finish()
+    except InvalidWorkloadError as error:
+        raise InvalidWorkloadError(f"{path}: {error.message}", hint=error.hint) from None
+    return Device(name, rates, bandwidth, memory_bytes, source or f"file {path}")
+
+
+def _rate(reader: Reader, name: str, within: str = "") -> float:
+    value = reader.take_number(name)
+    if not 0 < value <= _MAX_RATE:
+        raise InvalidWorkloadError(
+            f"{shown(value)} is not a rate above 0, per second", path=f"{within}{name}"
         )
-    return DEVICES[name]
+    return value
+
+
+def _of_plugin(name: str, found: Any) -> Device:
+    """What an entry point names, with the checks of a file."""
+    if not isinstance(found, Device):
+        raise SchedsimError(f"{found!r} is no schedsim.workloads.Device")
+    if found.name != name:
+        raise SchedsimError(f"it is a device called {found.name!r}")
+    lacking = [dtype for dtype in DTYPE_BYTES if dtype not in found.flops_per_s]
+    if lacking:
+        raise SchedsimError(f"its flops_per_s lacks {lacking[0]}")
+    check_bytes(found.memory_bytes, "memory_bytes")
+    if not all(0 < rate <= _MAX_RATE for rate in (*found.flops_per_s.values(), found.bytes_per_s)):
+        raise SchedsimError("one of its rates is not above 0, per second")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

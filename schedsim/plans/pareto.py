@@ -6,43 +6,49 @@ import time
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from .api import try_plan
-from .dataflow.chain import Chain
-from .dataflow.graph import Graph
-from .errors import SchedsimError
-from .plans.curves import ParetoCurve, ParetoPoint
-from .plans.scope import ANY_SCHEDULE
+from ..api import PlannerLike, curve_planner, get_planner, try_plan
+from ..dataflow.chain import Chain
+from ..dataflow.graph import Graph
+from ..errors import SchedsimError
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import simulate
+from ..workloads.given import WorkloadLike, read_workload
+from .budgets import read_budget
+from .curves import ParetoCurve, ParetoPoint
+from .scope import ANY_SCHEDULE
 
 _NO_LIMIT = 2**53 - 1
 _NUM_SAMPLES = 32
 
 
 def pareto(
-    workload: Chain | Graph,
-    planner: str = "frontier",
+    workload: WorkloadLike,
+    planner: PlannerLike | None = None,
     *,
     order: Literal["fixed", "free"] | None = None,
     time_limit_s: float | None = None,
     num_points: int | None = None,
     seed: int | None = None,
-    budgets: Iterable[int] | None = None,
+    budgets: Iterable[int | str] | None = None,
 ) -> ParetoCurve:
     """The memory/time curve of `planner` on `workload`, its knee marked.
 
     Parameters
     ----------
     planner
-        ``"frontier"`` gives every break point of the optimal persistent schedules of a chain,
-        exactly, in one run. On a graph it searches at budgets chosen as the curve appears, and
-        proves a bound beside it: see `schedsim.algorithms.graphs.graph_frontier`. Any
-        other planner is asked at each of `budgets`.
+        By default the one that finds a whole curve: on a chain every break point of the optimal
+        persistent schedules, exactly, in one run; on a graph by searches at budgets chosen as the
+        curve appears, with a proven bound beside it (see
+        `schedsim.algorithms.graphs.graph_frontier`). Any other planner, by name or a function, is
+        asked at each of `budgets`.
     order
         Of the first runs of a graph: ``"fixed"`` (default) or ``"free"``.
     time_limit_s, num_points, seed
         Of the search on a graph: seconds for the whole curve (30), points to look for (24), and
         of its random choices (0).
     budgets
-        In bytes; by default 32 budgets spread over the range from least to store-all peak.
+        In bytes, or texts as `schedsim.plan` takes them; by default 32 budgets spread over the
+        range from least to store-all peak.
 
     Returns
     -------
@@ -64,6 +70,7 @@ def pareto(
     >>> [(point.budget_bytes, point.makespan_s) for point in schedsim.pareto(chain).points]
     [(26, 7.0), (32, 6.0)]
     """
+    workload = read_workload(workload)
     given: dict[str, Any] = {
         "order": order,
         "time_limit_s": time_limit_s,
@@ -71,50 +78,34 @@ def pareto(
         "seed": seed,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    adaptive = planner == "frontier"
-    if adaptive and budgets is not None:
-        raise SchedsimError("the frontier chooses its budgets", hint="leave budgets= out")
-    if adaptive and isinstance(workload, Graph):
-        from .algorithms.graphs.graph_frontier import graph_frontier
+    info = curve_planner(workload.kind) if planner is None else get_planner(planner)
+    whole = workload.kind in info.curves
+    takes = info.curve_options(workload.kind)
+    if whole and budgets is not None:
+        raise SchedsimError(f"the {info.name} chooses its budgets", hint="leave budgets= out")
+    for name, value in options.items():
+        if name not in takes:
+            raise SchedsimError(
+                f"{name}={value!r} has no meaning for {info.name} on a {workload.kind}",
+                hint=f"leave {name} out: it is for the curves of graphs, found by searches",
+            )
+    if whole:
+        return info.load_curve(workload.kind)(workload, **options)
+    asked = info.name if planner is None or isinstance(planner, str) else planner
+    return _sampled(workload, info.name, asked, budgets)
 
-        return graph_frontier(workload, **options)
-    if options:
-        name, value = next(iter(options.items()))
-        raise SchedsimError(
-            f"{name}={value!r} has no meaning for {planner} on a {workload.kind}",
-            hint=f"leave {name} out: it is for the curves of graphs, by 'frontier'",
-        )
-    if adaptive and isinstance(workload, Chain):
-        return _exact(workload)
-    return _sampled(workload, planner, budgets)
 
-
-def _exact(chain: Chain) -> ParetoCurve:
-    from .algorithms.chains.frontier import exact_frontier
-
+def _sampled(
+    workload: Chain | Graph, name: str, planner: PlannerLike, budgets: Iterable[int | str] | None
+) -> ParetoCurve:
     started = time.perf_counter()
-    curve = exact_frontier(chain)
-    points = tuple(
-        ParetoPoint(int(budget), float(time_s), _overhead(time_s, chain), float(time_s), True)
-        for budget, time_s in zip(curve.budget_bytes, curve.makespan_s, strict=True)
-    )
-    return ParetoCurve(
-        workload_name=chain.name,
-        planner="frontier",
-        scope=str(curve.scope),
-        exact=True,
-        points=points,
-        planning_s=time.perf_counter() - started,
-        store_all_s=chain.store_all_s,
-        least_memory_bytes=points[0].budget_bytes,
-    )
-
-
-def _sampled(workload: Chain | Graph, planner: str, budgets: Iterable[int] | None) -> ParetoCurve:
-    started = time.perf_counter()
+    if budgets is None:
+        asked = _spread(workload, name, planner)
+    else:
+        asked = [read_budget(budget, workload) for budget in budgets]
     found: dict[int, ParetoPoint] = {}
     best_s, scopes = float("inf"), {ANY_SCHEDULE}
-    for budget in sorted(set(_spread(workload, planner) if budgets is None else budgets)):
+    for budget in sorted(set(asked)):
         plan = try_plan(workload, budget, planner)
         if plan.peak_bytes is None or plan.makespan_s is None or plan.makespan_s >= best_s:
             continue
@@ -132,7 +123,7 @@ def _sampled(workload: Chain | Graph, planner: str, budgets: Iterable[int] | Non
     scope = ", ".join(sorted(map(str, scopes - {ANY_SCHEDULE}))) or str(ANY_SCHEDULE)
     return ParetoCurve(
         workload_name=workload.name,
-        planner=planner,
+        planner=name,
         scope=scope,
         exact=False,
         points=tuple(found[peak] for peak in sorted(found)),
@@ -141,12 +132,12 @@ def _sampled(workload: Chain | Graph, planner: str, budgets: Iterable[int] | Non
     )
 
 
-def _spread(workload: Chain | Graph, planner: str) -> list[int]:
+def _spread(workload: Chain | Graph, name: str, planner: PlannerLike) -> list[int]:
     """Budgets at equal distances from the planner's least to the store-all peak."""
     least = try_plan(workload, _NO_LIMIT, planner).min_feasible_bytes
-    most = try_plan(workload, _NO_LIMIT, "store_all").peak_bytes
-    if most is None or least is None:
-        raise SchedsimError(f"{planner} gives no range of budgets", hint="pass budgets=")
+    most = simulate(workload, Schedule.store_all(workload)).peak_bytes
+    if least is None:
+        raise SchedsimError(f"{name} gives no range of budgets", hint="pass budgets=")
     last = _NUM_SAMPLES - 1
     return [least + (most - least) * k // last for k in range(_NUM_SAMPLES)]
 

@@ -1,0 +1,1 @@
+"""What this package adds to schedsim: see `pyproject.toml` for the names."""

@@ -1,0 +1,93 @@
+"""What a planner from outside gives: a schedule or a plan, replayed before anybody sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SchedsimError
+from ..files.workload_files import workload_hash
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import simulate
+from .claims import mismatches
+from .plan import OPTIMALITY_TOLERANCE, Plan, make_plan
+
+if TYPE_CHECKING:
+    from ..dataflow.chain import Chain
+    from ..dataflow.graph import Graph
+
+
+def checked_plan(
+    found: object,
+    workload: Chain | Graph,
+    budget_bytes: int,
+    *,
+    planner: str,
+    started: float,
+    options: Mapping[str, Any],
+) -> Plan:
+    """The plan of what `planner` gave, where the replay bears it out.
+
+    Parameters
+    ----------
+    found
+        A `Schedule` of `workload`; a `Plan`; or ``None`` where nothing was found that fits.
+    started
+        `time.perf_counter` when planning began.
+
+    Raises
+    ------
+    SchedsimError
+        It is none of these, over the budget, of another workload, or the plan says what its own
+        replay does not.
+    InvalidScheduleError
+        The schedule is not legal.
+    """
+    if isinstance(found, Plan):
+        return _checked(found, workload, budget_bytes, planner)
+    if found is not None and not isinstance(found, Schedule):
+        raise SchedsimError(
+            f"planner {planner!r} gave a {type(found).__name__}",
+            hint="a planner gives a Schedule, a Plan, or None where nothing fits",
+        )
+    if found is not None:
+        _check_peak(simulate(workload, found).peak_bytes, budget_bytes, planner)
+    return make_plan(
+        workload, budget_bytes, found, planner=planner, started=started, options=options
+    )
+
+
+def _checked(plan: Plan, workload: Chain | Graph, budget_bytes: int, planner: str) -> Plan:
+    if plan.workload.content_hash != workload_hash(workload):
+        raise SchedsimError(
+            f"planner {planner!r} gave the plan of another workload, {plan.workload.name!r}",
+            hint="end it with schedsim.plans.plan.make_plan(workload, budget_bytes, ...)",
+        )
+    problems = []
+    if plan.budget_bytes != budget_bytes:
+        problems.append(f"the plan is for {plan.budget_bytes} bytes, asked were {budget_bytes}")
+    if plan.schedule is not None:
+        simulation = plan.simulate(workload)
+        _check_peak(simulation.peak_bytes, budget_bytes, planner)
+        problems += mismatches(plan, simulation)
+        if plan.lower_bound_s > simulation.makespan_s * (1 + OPTIMALITY_TOLERANCE):
+            problems.append(f"no step is faster than {plan.lower_bound_s} s, and this one is")
+        met = simulation.makespan_s <= plan.lower_bound_s * (1 + OPTIMALITY_TOLERANCE)
+        if met != (plan.status == "optimal"):
+            problems.append(f"the plan says {plan.status}, and its bound does not")
+    elif plan.status != "infeasible":
+        problems.append(f"the plan says {plan.status}, and has no schedule")
+    if problems:
+        raise SchedsimError(
+            f"planner {planner!r} gave a plan that its replay refutes: {problems[0]}",
+            hint="end it with schedsim.plans.plan.make_plan, which fills in what is true",
+        )
+    return plan
+
+
+def _check_peak(peak_bytes: int, budget_bytes: int, planner: str) -> None:
+    if peak_bytes > budget_bytes:
+        raise SchedsimError(
+            f"planner {planner!r} planned {peak_bytes} bytes for a budget of {budget_bytes}",
+            hint="its own count of memory is wrong: schedsim.simulate gives the true peak",
+        )
