@@ -15,7 +15,6 @@ from ..errors import (
     UnsupportedError,
 )
 from ..files.atomic import write_atomically
-from ..files.plan_files import candidate_to_dict
 from ..files.workload_files import workload_hash
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
@@ -170,6 +169,6 @@ def _document(
             "content_hash": workload_hash(workload),
         },
         "budget_bytes": budget_bytes,
-        "rows": [candidate_to_dict(plan.row) for plan in plans],
+        "rows": [plan.row.to_dict() for plan in plans],
         "refused": refused,
     }

@@ -418,7 +418,7 @@ def _explain_infeasible(
             if other.peak_bytes is not None and other.overhead is not None:
                 rows.append((label, "fits", f"{percent(other.overhead)} over its store-all"))
             elif least_bytes is not None and least_bytes < (plan.min_feasible_bytes or 0):
-                rows.append((label, "", f"needs {format_bytes(least_bytes)}"))
+                rows.append((label, "", f"least {format_bytes(least_bytes)}"))
     if rows:
         click.echo("\nwhat would lower it", err=True)
         width = max(len(label) for label, _, _ in rows)

@@ -44,9 +44,9 @@ class Op:
     pools
         Written tensor -> memory pool, for those that do not live on the device of the queue.
     required
-        Whether every schedule must run the op. Copies need not run; one that does starts where the
-        schedule puts it (see `schedsim.simulation.engine`), and may write again a tensor that an op
-        computes.
+        Whether every schedule must run the op. Only copies need not run; one that does starts where
+        the schedule puts it (see `schedsim.simulation.engine`), and may write again what an
+        op computes.
     """
 
     name: str
@@ -113,6 +113,12 @@ class Op:
                 "two outputs take over the same input", path=f"{path}.in_place"
             )
         check_name(self.queue, f"{path}.queue")
+        if not self.required and is_compute(self.queue):
+            raise InvalidWorkloadError(
+                f"only a copy need not run, and {shown(self.queue)} is no copy queue",
+                path=f"{path}.required",
+                hint="leave the op out, or give it as a variant of the ops that it stands in for",
+            )
         for tensor, pool in self.pools.items():
             check_name(pool, f"{path}.pools.{shown_key(tensor)}")
             if tensor not in self.writes:

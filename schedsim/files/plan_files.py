@@ -38,7 +38,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "gap": plan.gap,
         "planning_s": plan.planning_s,
         **_least_to_dict(plan.least),
-        "candidates": [candidate_to_dict(row) for row in plan.candidates],
+        "candidates": [row.to_dict() for row in plan.candidates],
         "schedule": plan.schedule.names if plan.schedule is not None else None,
         "versions": dict(plan.versions),
         "seed": plan.seed,
@@ -125,13 +125,6 @@ def _read_least(reader: Reader) -> LeastBudget:
             f"{floor} is more than min_feasible_bytes {found}", path="proven_least.floor_bytes"
         )
     return LeastBudget(found, op, floor, scope)
-
-
-def candidate_to_dict(row: Candidate) -> dict[str, Any]:
-    """A row of a comparison as files hold it."""
-    return {name: getattr(row, name) for name in row.__slots__} | {
-        "bound_scope": str(row.bound_scope)
-    }
 
 
 def _read_candidate(row: Reader) -> Candidate:

@@ -61,6 +61,11 @@ class Candidate:
     min_feasible_bytes: int | None
     planning_s: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """The row as part of a JSON document."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return fields | {"bound_scope": str(self.bound_scope)}
+
 
 @dataclass(frozen=True)
 class Plan(ShownInNotebooks):

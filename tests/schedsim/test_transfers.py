@@ -121,7 +121,6 @@ WRITE = Op("f", writes={"x": 8})
     ("second", "error"),
     [
         (Op("g", writes={"x": 8}), "only a copy"),
-        (Op("g", writes={"x": 8}, required=False), "only a copy"),
         (Op("g", writes={"x": 8}, queue="h2d"), "only a copy"),
         (Op("g", writes={"x": 9}, queue="h2d", required=False), "9 bytes in pool 'device'"),
         (
@@ -142,6 +141,14 @@ def test_who_may_write_a_tensor_again(second, error):
     assert caught.value.path == "ops[1].writes.x"
 
 
+def test_ops_that_compute_must_run():
+    """An op on a compute queue that need not run is no copy: no planner could leave it out."""
+    spare = Op("g", time_s=3, required=False)
+    with pytest.raises(InvalidWorkloadError, match="only a copy need not run") as caught:
+        Graph("g", (WRITE, spare))
+    assert caught.value.path == "ops[1].required"
+
+
 def test_devices_do_not_compute_on_the_host():
     """What was only kept on the host is not read; results need a required op; pools are checked."""
     down = Op("d", reads=("x",), writes={"y": 8}, queue="d2h", required=False, pools={"y": "host"})
@@ -151,7 +158,7 @@ def test_devices_do_not_compute_on_the_host():
     with pytest.raises(InvalidWorkloadError, match="copies alone"):
         Graph("g", (WRITE, down), results=("y",))
     with pytest.raises(InvalidWorkloadError, match="at least one required op"):
-        Graph("g", (Op("f", required=False),))
+        Graph("g", (Op("d", queue="d2h", required=False),))
     with pytest.raises(InvalidWorkloadError, match="own field"):
         Graph("g", (WRITE,), pool_static_bytes={"device": 1})
     with pytest.raises(InvalidWorkloadError, match="no input 'y'"):

@@ -221,7 +221,7 @@ def test_plans_survive_json_and_replay():
     plan = schedsim.plan(chain, 13, link=(Link(3, 0.5), Link(2)), host_bytes=40, time_limit_s=0.5)
     back = from_dict(json.loads(json.dumps(to_dict(plan))))
     assert to_dict(back) == to_dict(plan)
-    assert Offloading.from_options(back.options) == Offloading(Link(3, 0.5), Link(2), 40)
+    assert back.setting.copies == Offloading(Link(3, 0.5), Link(2), 40)
     told = back.simulate(chain)
     assert (told.makespan_s, told.peak_bytes) == (plan.makespan_s, plan.peak_bytes)
 

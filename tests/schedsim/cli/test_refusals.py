@@ -100,11 +100,11 @@ def test_the_exact_least_budget_works(call):
 
 
 def test_only_what_lowers_it_is_offered(call):
-    """Each smallest budget in the table is below that of the workload as given."""
+    """Each least budget in the table is below that of the workload as given."""
     err = call("plan", "--layers", "4", "--mem", "1GB")[2]
     _, table = err.split("what would lower it\n")
     stated = float(re.search(r"budget is ([\d.]+) GB", err).group(1))
-    offered = [float(text) for text in re.findall(r"smallest ([\d.]+) GB", table)]
+    offered = [float(text) for text in re.findall(r"least ([\d.]+) GB", table)]
     assert offered
     assert all(size < stated for size in offered)
 
