@@ -63,7 +63,8 @@ HOMONYMS = {
         "cli/inputs.py",  # --static auto
         "cli/pipeline_inputs.py",  # --recompute auto, --partition auto
         "cli/plan.py",  # --accumulate auto, --chunk auto
-        "figures/plot.py",  # matplotlib's aspect
+        "figures/notebook.py",  # matplotlib's aspect
+        "figures/plot.py",
         "sweeps/experiment.py",  # static = "auto"
         "workloads/build.py",
     },

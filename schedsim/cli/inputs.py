@@ -98,7 +98,7 @@ class GapType(click.ParamType):  # type: ignore[type-arg]
             )
         if not 0 <= gap <= 1:
             raise SchedsimError(
-                f"{where} {text} is not a gap, at least 0", hint="write it like 0.01 or 1%"
+                f"{where} {text} is not at least 0", hint="a gap is a number like 0.01, or 1%"
             )
         return gap
 

@@ -95,10 +95,10 @@ def test_lower_case_alone_is_bytes():
     ("gap", "says", "remedy"),
     [
         ("5", "--gap 5 is 500% of the bound", "--gap 5% is 5 %"),
-        ("-0.1", "--gap -0.1 is not a gap", "0.01 or 1%"),
-        ("nan", "--gap nan is not a gap", "0.01 or 1%"),
-        ("inf", "--gap inf is not a gap", "0.01 or 1%"),
-        ("x", "--gap x is not a gap", "0.01 or 1%"),
+        ("-0.1", "--gap -0.1 is not at least 0", "0.01, or 1%"),
+        ("nan", "--gap nan is not at least 0", "0.01, or 1%"),
+        ("inf", "--gap inf is not at least 0", "0.01, or 1%"),
+        ("x", "--gap x is not at least 0", "0.01, or 1%"),
     ],
 )
 def test_gaps_that_cannot_be_meant(capsys, gap, says, remedy):
