@@ -60,9 +60,10 @@ def test_real_models_do_not_know_the_command_line(file):
 # Words of the core that happen to be names of planners, where they mean something else.
 HOMONYMS = {
     "auto": {
-        "cli/inputs.py",  # --static auto
-        "cli/pipeline_inputs.py",  # --recompute auto, --partition auto
-        "cli/plan.py",  # --accumulate auto, --chunk auto
+        "cli/given/workload.py",  # --static auto
+        "cli/given/pipeline.py",  # --recompute auto, --partition auto
+        "cli/given/pipeline_options.py",
+        "cli/planning/step_options.py",  # --accumulate auto, --chunk auto
         "figures/notebook.py",  # matplotlib's aspect
         "figures/plot.py",
         "sweeps/experiment.py",  # static = "auto"
@@ -77,7 +78,7 @@ HOMONYMS = {
     },
     "cuts": {"pipelines/pipeline.py", "pipelines/plan_file.py"},  # of a pipeline into stages
     "store_all": {"analysis/explanation.py"},  # a field of its document
-    "frontier": {"cli/plot.py"},  # schedsim plot frontier
+    "frontier": {"cli/plot/curves.py"},  # schedsim plot frontier
 }
 
 

@@ -20,19 +20,17 @@ from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
-from . import complete
 from .app import NO, YES
-from .inputs import (
-    Source,
-    budget_option,
-    json_option,
-    output_option,
-    size_text,
-    workload_options,
-)
-from .offloading import link_option, take_link
-from .results import compare_results, is_results, only_results
+from .given.loaded import read
+from .given.source import Source
+from .given.workload import workload_options
+from .options import complete
+from .options.files import json_option, output_option
+from .options.limits import budget_option
+from .options.link import link_option, take_link
+from .options.sizes import size_text
 from .show import percent, print_json, print_table, working
+from .shown.results import compare_results, is_results, only_results
 
 
 @click.command("compare", short_help="Several planners on one workload and budget, a row each.")
@@ -81,7 +79,7 @@ def command(
         raise click.UsageError("Missing option '--mem'.", click.get_current_context())
     limit_s = 10.0 if time_limit_s is None else time_limit_s
     link = take_link(more)
-    loaded = source.read(movable=bool(link))
+    loaded = read(source, movable=bool(link))
     budget_bytes = loaded.budget_bytes(budget)
     names = comparable(loaded.workload, link=bool(link))
     if planners:

@@ -10,7 +10,7 @@ import click
 
 from ..units import format_bytes
 from .app import YES
-from .inputs import json_option
+from .options.files import json_option
 from .show import print_facts, print_json
 
 PACKAGES = ("schedsim", "numpy", "scipy", "numba", "matplotlib", "click", "rich", "joblib")

@@ -16,7 +16,10 @@ from ..units import (
     format_seconds,
     format_seconds_change,
 )
-from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
+from .given.loaded import Loaded, read, schedule_of
+from .given.source import Source
+from .given.workload import workload_options
+from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working
 
 
@@ -40,7 +43,7 @@ def command(source: Source, top: int, as_json: bool, output: str | None) -> int:
     schedsim explain --layers 24                 what sets the peak, what to let go
     schedsim explain --layers 24 plan.json       why the plan's peak is where it is
     """
-    loaded = source.read(plan=True)
+    loaded = read(source, plan=True)
     if loaded.plan is not None:
         refuse_copies(loaded.plan.setting, loaded.plan.schedule, "explain")
     schedule = schedule_of(loaded.plan) if loaded.plan is not None else None

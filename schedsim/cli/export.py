@@ -10,7 +10,10 @@ from ..files.atomic import write_atomically
 from ..plans.setting import refuse_copies
 from ..units import format_bytes, format_seconds
 from .app import NO, YES
-from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
+from .given.loaded import Loaded, read, schedule_of
+from .given.source import Source
+from .given.workload import workload_options
+from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working
 
 
@@ -46,7 +49,7 @@ def command(
     if target is None:
         raise SchedsimError("--to is missing", hint=f"one of {', '.join(target_names())}")
     get_target(target)  # an unknown name is refused before anything is read
-    loaded = source.read(plan=True)
+    loaded = read(source, plan=True)
     if loaded.plan is None:
         raise SchedsimError("no plan is given", hint="schedsim plan ... -o plan.json makes one")
     schedule_of(loaded.plan)

@@ -8,15 +8,10 @@ import click
 
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
-from .inputs import Source, json_option, output_option
-from .pipeline_inputs import (
-    PipelineOptions,
-    explain_infeasible,
-    make_pipeline,
-    pipeline_options,
-    plan_pipeline,
-    replay,
-)
+from .given.pipeline import explain_infeasible, make_pipeline, plan_pipeline, replay
+from .given.pipeline_options import PipelineOptions, pipeline_options
+from .given.source import Source
+from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:

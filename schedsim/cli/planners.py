@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .app import YES
-from .inputs import json_option
+from .options.files import json_option
 from .show import print_json, print_table
 
 

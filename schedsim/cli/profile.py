@@ -11,8 +11,10 @@ from ..files.document import save, to_dict
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
+from ..workloads.given import is_target
 from .app import YES
-from .inputs import is_target, json_option, need_torch, output_option
+from .given.loaded import need_torch
+from .options.files import json_option, output_option
 from .show import print_facts, print_json, print_table, working
 from .validate import target_options
 

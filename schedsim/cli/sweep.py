@@ -10,8 +10,12 @@ import click
 
 from ..errors import SchedsimError
 from ..units import format_bytes_short, format_seconds
+from ..workloads.given import is_target
 from .app import NO, YES
-from .inputs import Source, is_target, json_option, no_options, output_option
+from .given.loaded import read
+from .given.source import Source
+from .options.files import json_option, output_option
+from .options.formula import no_options
 from .show import percent, print_json, print_table
 
 if TYPE_CHECKING:
@@ -150,7 +154,7 @@ def _build(experiment: Experiment, output: str, *, dry_run: bool) -> dict[str, C
 def _workload(spec: WorkloadSpec, output: str, *, measure: bool) -> Chain | Graph | None:
     source = Source((spec.target,) if spec.target else (), no_options(spec.options), spec.level)
     if not (spec.target and is_target(spec.target)):
-        return source.read().workload
+        return read(source).workload
     # Measured once: another measurement has other times, and so would be another workload.
     from ..files.document import load, save
     from ..plans.plan import Plan
@@ -163,7 +167,7 @@ def _workload(spec: WorkloadSpec, output: str, *, measure: bool) -> Chain | Grap
     if not measure:
         return None
     click.echo(f"measuring {spec.label}", err=True)
-    workload = source.read().workload
+    workload = read(source).workload
     kept.parent.mkdir(exist_ok=True)
     save(workload, kept)
     return workload

@@ -16,17 +16,12 @@ from ..plans.plan import Plan
 from ..plans.setting import refuse_copies, refuse_levels
 from ..simulation.schedule import Schedule
 from ..units import format_bytes, format_bytes_short, format_seconds
+from ..workloads.given import is_target
 from .app import NO, YES
-from .inputs import (
-    budget_option,
-    check_plan,
-    has_link,
-    is_target,
-    json_option,
-    need_torch,
-    output_option,
-    schedule_of,
-)
+from .given.loaded import need_torch, schedule_of
+from .given.remembered import check_plan, has_link
+from .options.files import json_option, output_option
+from .options.limits import budget_option
 from .show import percent, print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:

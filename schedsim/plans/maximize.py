@@ -6,11 +6,11 @@ granted about how memory grows with the size: what is not planned is compared op
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..api import PlannerLike, get_planner, try_plan
+from ..api import PlannerLike, try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import COMPUTE, Graph
 from ..errors import InfeasibleBudgetError, SchedsimError
@@ -94,6 +94,7 @@ def maximize(
     max_size: int = MAX_SIZE,
     max_plans: int = MAX_PLANS,
     compare: bool = True,
+    options_of: Callable[[Chain | Graph], Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> Maximum:
     """The largest size at which the workload of `family` fits, and the one of most work a second.
@@ -115,6 +116,8 @@ def maximize(
     compare
         Whether sizes in between may be built, to be compared; off where building is dear, as for
         models that are measured. The proof then speaks of the next size alone.
+    options_of
+        Gives further options of the planner at each size, from the workload: memory levels, say.
     **options
         Passed to the planner.
 
@@ -143,7 +146,13 @@ def maximize(
     >>> found.largest.size, found.beyond.plan.min_feasible_bytes, found.proof
     (3, 104, 'proven')
     """
-    search = _Search(family, sized_budget(budget_bytes), planner, options, work, step, max_size)
+
+    def plan_of(workload: Chain | Graph) -> Plan:
+        more = options_of(workload) if options_of is not None else {}
+        return try_plan(workload, bound_bytes, planner, **options, **more)
+
+    bound_bytes = sized_budget(budget_bytes)
+    search = _Search(family, plan_of, work, step, max_size)
     return search.run(unit, max_plans, compare)
 
 
@@ -151,17 +160,14 @@ class _Search:
     def __init__(
         self,
         family: Callable[[int], Chain | Graph],
-        budget_bytes: int,
-        planner: PlannerLike | None,
-        options: dict[str, Any],
+        plan_of: Callable[[Chain | Graph], Plan],
         work: Callable[[int], float],
         step: int,
         max_size: int,
     ) -> None:
         if step < 1 or max_size < step:
             raise SchedsimError(f"no size is a multiple of {step} up to {max_size}")
-        self.family, self.budget_bytes = family, budget_bytes
-        self.planner, self.options, self.work, self.step = planner, options, work, step
+        self.family, self.plan_of, self.work, self.step = family, plan_of, work, step
         self.most = max_size // step
         self.built: dict[int, Chain | Graph | None] = {}
         self.tried: dict[int, Sized | None] = {}
@@ -183,7 +189,7 @@ class _Search:
             workload, size = self.workload(number), number * self.step
             self.tried[number] = None
             if workload is not None:
-                plan = try_plan(workload, self.budget_bytes, self.planner, **self.options)
+                plan = self.plan_of(workload)
                 if plan.search.interrupted:  # its planner gave its best: the search ends
                     raise KeyboardInterrupt
                 self.tried[number] = Sized(size, self.work(size), plan)
@@ -232,10 +238,10 @@ class _Search:
         return sized
 
     def _refuse(self) -> None:
-        plan, by = self._planned(1).plan, get_planner(self.planner).name
+        plan = self._planned(1).plan
         least = plan.min_feasible_bytes
         raise InfeasibleBudgetError(
-            f"not even {self.step} fits in {self.budget_bytes} bytes with {by}",
+            f"not even {self.step} fits in {plan.budget_bytes} bytes with {plan.planner}",
             plan=plan,
             hint=f"{plan.least.sentence()} there: {least} bytes" if least else "",
         )

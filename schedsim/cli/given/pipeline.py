@@ -1,116 +1,37 @@
-"""What `schedsim pipeline` and `schedsim plot pipeline` take, and the plan that it means."""
+"""The pipeline that the options mean, and its plan: made, or replayed from a file."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..api import get_planner
-from ..errors import SchedsimError, UnsupportedError
-from ..plans.budgets import parse_budget
-from ..units import format_bytes
-from .app import NO
-from .inputs import Source, budget_option, size_text, workload_options
+from ...api import get_planner
+from ...errors import SchedsimError, UnsupportedError
+from ...plans.budgets import parse_budget
+from ...units import format_bytes
+from ..app import NO
+from ..options.sizes import size_text
+from .loaded import read
+from .pipeline_options import PipelineOptions
+from .source import Source
 
 if TYPE_CHECKING:
-    from ..algorithms.pipelines.plan_pipeline import PipelinePlan
-    from ..dataflow.chain import Chain
-    from ..pipelines import Pipeline
+    from ...algorithms.pipelines.plan_pipeline import PipelinePlan
+    from ...dataflow.chain import Chain
+    from ...pipelines import Pipeline
+
 
 WAYS = ("auto", "none", "layers", "stage")
 
 
-@dataclass(frozen=True)
-class PipelineOptions:
-    """The options of a pipeline, as on the command line."""
-
-    num_devices: int
-    num_micro_batches: int
-    order: str
-    num_chunks: int
-    recompute: str | None
-    partition: str
-    link: str | None
-    link_latency_s: float
-    collectives: str | None
-    free_outputs: bool
-    waits_for_gradient: bool
-    replay: str | None
-
-
-def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a pipeline, of a workload and of a budget."""
-
-    @functools.wraps(function)
-    def command(source: Source, budget: int | str | None, **given: Any) -> Any:
-        own = {item.name: given.pop(item.name) for item in fields(PipelineOptions)}
-        return function(source, budget, PipelineOptions(**own), **given)
-
-    options = [
-        click.option("--stages", "num_devices", type=int, required=True, help="Devices in a line."),
-        click.option(
-            "--micro-batches", "num_micro_batches", type=int, required=True, help="In a step."
-        ),
-        click.option(
-            "--schedule",
-            "order",
-            default="1f1b",
-            show_default=True,
-            help="gpipe, 1f1b, interleaved or zero-bubble.",
-        ),
-        click.option(
-            "--chunks",
-            "num_chunks",
-            type=int,
-            default=1,
-            show_default=True,
-            help="Stages a device, for --schedule interleaved.",
-        ),
-        click.option(
-            "--recompute",
-            help="auto (the default with --mem), none, layers (keeps their inputs) or stage.",
-        ),
-        click.option(
-            "--partition",
-            default="even",
-            show_default=True,
-            help="even, auto, or layers a stage: 12,12,11,13.",
-        ),
-        click.option(
-            "--link", help="Between devices: pcie4, pcie5, nvlink-c2c or SIZE/s; without, no time."
-        ),
-        click.option("--link-latency", "link_latency_s", type=float, default=0.0, help="Seconds."),
-        click.option(
-            "--collectives",
-            metavar="LINK",
-            help="Tensor-parallel collectives take time on a link like this: 300GB/s.",
-        ),
-        click.option("--free-outputs", is_flag=True, help="Free a stage's output once it is sent."),
-        click.option(
-            "--late-recompute",
-            "waits_for_gradient",
-            is_flag=True,
-            help="Recompute only once the gradient is there, not in the wait for it.",
-        ),
-        click.option("--replay", metavar="FILE", help="Replay a plan that -o wrote, and check it."),
-        budget_option(required=False),
-    ]
-    wrapped: Callable[..., Any] = workload_options(command)
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    return wrapped
-
-
 def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, tuple[str, ...]]:
     """The pipeline, and in words what was assumed."""
-    from .. import pipelines
-    from ..dataflow.chain import Chain
-    from ..plans.links import parse_link
+    from ... import pipelines
+    from ...dataflow.chain import Chain
+    from ...plans.links import parse_link
 
     for flag, value in (
         ("--stages", options.num_devices),
@@ -121,7 +42,7 @@ def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, t
             raise SchedsimError(f"{flag} {value} is not at least 1", hint="give a whole number")
     if options.link_latency_s and options.link is None:
         raise SchedsimError("--link-latency needs --link", hint="add --link 25GB/s")
-    loaded = source.read()
+    loaded = read(source)
     chain = loaded.workload
     if not isinstance(chain, Chain):
         raise UnsupportedError(
@@ -156,10 +77,10 @@ def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, t
 
 def _of_formula(source: Source, options: PipelineOptions, chain: Chain) -> dict[str, Any]:
     """State of each layer, collectives and split backwards, where a formula says them."""
-    from ..pipelines import formula
-    from ..plans.links import parse_link
-    from ..workloads.options import model_config
-    from ..workloads.transformer import TransformerConfig
+    from ...pipelines import formula
+    from ...plans.links import parse_link
+    from ...workloads.options import model_config
+    from ...workloads.transformer import TransformerConfig
 
     given = source.formula()
     found: dict[str, Any] = {}
@@ -211,7 +132,7 @@ def plan_pipeline(
     pipeline: Pipeline, options: PipelineOptions, budget: int | str | None
 ) -> PipelinePlan:
     """The plan that the options ask for."""
-    from ..algorithms.pipelines import fixed_recomputation as fixed
+    from ...algorithms.pipelines import fixed_recomputation as fixed
 
     budget_bytes = None
     if budget is not None:
@@ -246,8 +167,8 @@ def replay(
     source: Source, options: PipelineOptions, budget: int | str | None
 ) -> tuple[PipelinePlan, tuple[str, ...], list[str]]:
     """The plan of ``--replay`` simulated again, what was assumed, and what is not as it says."""
-    from ..algorithms.pipelines.fixed_recomputation import replayed
-    from ..pipelines.plan_file import read_pipeline_plan
+    from ...algorithms.pipelines.fixed_recomputation import replayed
+    from ...pipelines.plan_file import read_pipeline_plan
 
     assert options.replay is not None
     saved = read_pipeline_plan(options.replay)
