@@ -119,6 +119,8 @@ def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
 
 def _check_together(request: PlanRequest) -> None:
     """Refuse what the ways of a model and the search for the largest cannot honour."""
+    if request.maximize is not None:
+        _check_maximum(request.maximize, request.source)
     if not request.changes_step:
         return
     flag = _step_flag(request)
@@ -137,6 +139,20 @@ def _check_together(request: PlanRequest) -> None:
                 f"{other} does not go with {flag}",
                 hint=f"leave {other} out: the ways of a model count tensors on one device",
             )
+
+
+def _check_maximum(field: str, source: Source) -> None:
+    """Refuse what does not hold at other sizes than the one given."""
+    if field in source.given and (field != "layers" or "preset" in source.given):
+        raise SchedsimError(
+            f"--{field} {source.given[field]} does not go with --maximize {field}, which chooses it",
+            hint=f"leave --{field} out",
+        )
+    if "times_path" in source.given:
+        raise SchedsimError(
+            f"--times does not go with --maximize {field}: measured times are of one size",
+            hint="leave --times out: --device and --efficiency hold at every size",
+        )
 
 
 def _step_flag(request: PlanRequest) -> str:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import click
 
 from ..app import SuggestingGroup, help_without_command
-from .curves import frontier, sweep
-from .memory import gantt, schedule, timeline
-from .pipeline import pipeline
-from .validation import validate
-
+from . import curves, memory, pipeline, validation
 
 @click.group(
     "plot",
@@ -30,5 +26,13 @@ def command(ctx: click.Context) -> int:
     return help_without_command(ctx)
 
 
-for one in (timeline, gantt, schedule, frontier, sweep, pipeline, validate):
+for one in (
+    memory.timeline,
+    memory.gantt,
+    memory.schedule,
+    curves.frontier,
+    curves.sweep,
+    pipeline.pipeline,
+    validation.validate,
+):
     command.add_command(one)

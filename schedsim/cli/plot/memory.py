@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from ...api import try_plan
@@ -36,7 +38,7 @@ from .pictures import check_suffix, write_picture
 def timeline(
     source: Source,
     budget: int | str | None,
-    against: Literal[runs, time],
+    against: Literal["runs", "time"],
     schedule_file: str | None,
     capacities: dict[str, int] | None,
     allocator: str | None,
