@@ -88,6 +88,11 @@ def command(
         raise SchedsimError(f"--planners {planners!r} has an empty name", hint="rotor,periodic")
     for name in names:
         get_planner(name)  # an unknown name is refused before anything is planned
+    if link and not any("link" in get_planner(name).options() for name in names):
+        raise SchedsimError(
+            f"none of --planners {planners} takes --link",
+            hint="leave --link out, or add one that offloads: see `schedsim planners`",
+        )
     plans: list[Plan] = []
     refused: dict[str, str] = {}
     # So that loading the simulator does not count as the first planner's time.

@@ -7,6 +7,7 @@ import json
 import click
 
 from ..analysis.explanation import Change, Explanation, explain
+from ..errors import SchedsimError
 from ..files.atomic import write_atomically
 from ..plans.setting import refuse_copies
 from ..units import (
@@ -27,14 +28,12 @@ from .show import percent, print_facts, print_json, print_table, working
 @click.option(
     "--top",
     type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Rows of each table; --json has all.",
+    help="Rows of each table [8]; --json has all.",
 )
 @json_option
 @output_option("Write the explanation to FILE, as JSON.")
 @workload_options
-def command(source: Source, top: int, as_json: bool, output: str | None) -> int:
+def command(source: Source, top: int | None, as_json: bool, output: str | None) -> int:
     """Explain the peak of a plan, or of store-all where no plan is given.
 
     Every price is simulated: the schedule with that one change, replayed.
@@ -43,6 +42,8 @@ def command(source: Source, top: int, as_json: bool, output: str | None) -> int:
     schedsim explain --layers 24                 what sets the peak, what to let go
     schedsim explain --layers 24 plan.json       why the plan's peak is where it is
     """
+    if top is not None and as_json:
+        raise SchedsimError("--top does not go with --json, which has all", hint="leave --top out")
     loaded = read(source, plan=True)
     if loaded.plan is not None:
         refuse_copies(loaded.plan.setting, loaded.plan.schedule, "explain")
@@ -54,7 +55,7 @@ def command(source: Source, top: int, as_json: bool, output: str | None) -> int:
     if as_json:
         print_json(explanation.to_dict())
     else:
-        _show(loaded, explanation, top)
+        _show(loaded, explanation, 8 if top is None else top)
     return 0
 
 

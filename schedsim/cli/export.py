@@ -35,6 +35,8 @@ def command(
     schedsim plan --preset gpt2-xl --batch 8 --mem 12GB -o plan.json
     schedsim export --preset gpt2-xl --batch 8 plan.json --to transformers -o checkpointing.py
     """
+    if listing:
+        _refuse_beside_list(source, target, output)
     if listing and as_json:
         targets = [
             {"name": t.name, "takes": list(t.kinds), "expresses": t.expresses}
@@ -63,6 +65,14 @@ def command(
     else:
         _show(loaded, exported, output)
     return YES if exported.fits else NO
+
+
+def _refuse_beside_list(source: Source, target: str | None, output: str | None) -> None:
+    """Refuse what has no meaning for the list of targets."""
+    given = {"--to": target, "-o": output, **source.given_flags()}
+    others = [flag for flag, value in given.items() if value is not None] + list(source.files)
+    if others:
+        raise SchedsimError(f"{others[0]} does not go with --list", hint="leave it out, or --list")
 
 
 def _show(loaded: Loaded, exported: Exported, output: str | None) -> None:

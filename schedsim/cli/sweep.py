@@ -82,7 +82,8 @@ def command(
             hint="`schedsim planners` lists what each planner takes",
         )
     if dry_run:
-        _show_runs(runs, output, as_json)
+        by = f"{num_jobs} at a time by {backend}" + (f" at {address}" if address else "")
+        _show_runs(runs, output, as_json=as_json, by=by, retry_errors=retry_errors)
         return YES
     _warn_of_the_clock(runs)
 
@@ -203,13 +204,15 @@ def _outcome(row: dict[str, Any]) -> str:
     return f"{row['status']} {percent(row['overhead'])}"
 
 
-def _show_runs(runs: list[Run], output: str, as_json: bool) -> None:
+def _show_runs(runs: list[Run], output: str, *, as_json: bool, by: str, retry_errors: bool) -> None:
+    """What would be run, and how: by which processes, without what is done already."""
     from ..sweeps import read_rows
 
-    done = {row["key"] for row in read_rows(output)} if Path(output).exists() else set()
+    rows = read_rows(output) if Path(output).exists() else []
+    done = {row["key"] for row in rows if not (retry_errors and row["status"] == "error")}
     if as_json:
-        rows = [{**run.head(), "done": run.key in done} for run in runs]
-        print_json({"schema": "schedsim.runs/1", "runs": rows})
+        listed = [{**run.head(), "done": run.key in done} for run in runs]
+        print_json({"schema": "schedsim.runs/1", "file": output, "by": by, "runs": listed})
         return
     print_table(
         ("workload", "budget", "planner", "options", "seed", "bytes", "done", "key"),
@@ -231,7 +234,7 @@ def _show_runs(runs: list[Run], output: str, as_json: bool) -> None:
     num_done = sum(run.key in done for run in runs)
     limits = [run.options["time_limit_s"] for run in runs if "time_limit_s" in run.options]
     most = f", each within {format_seconds(max(limits))}" if limits else ""
-    click.echo(f"\n{len(runs)} runs, {num_done} done{most}")
+    click.echo(f"\n{len(runs)} runs, {by}, {num_done} done in {output}{most}")
 
 
 def _value(value: Any) -> str:

@@ -14,6 +14,7 @@ import click
 import pytest
 
 import schedsim
+import schedsim.cli.given.pipeline
 from schedsim.api import try_plan
 from schedsim.cli.app import cli, run
 from schedsim.files.workload_files import workload_hash
@@ -23,7 +24,12 @@ from schedsim.plans.source import WorkloadSource
 from schedsim.simulation.result import Simulation
 
 CHAIN = schedsim.Chain.from_arrays(
-    "four", 4 << 20, forward_s=[1] * 4, backward_s=[2] * 4, output_bytes=[4 << 20] * 4, saved_bytes=[20 << 20] * 4
+    "four",
+    4 << 20,
+    forward_s=[1] * 4,
+    backward_s=[2] * 4,
+    output_bytes=[4 << 20] * 4,
+    saved_bytes=[20 << 20] * 4,
 )
 
 
@@ -97,9 +103,24 @@ class Watched:
         put("schedsim.cli.plot.memory.write_picture", self._picture)
         put("schedsim.cli.plot.curves.write_picture", self._picture)
         put("schedsim.cli.plot.pipeline.write_picture", self._picture)
+        put("schedsim.cli.plot.validation.write_picture", self._picture)
+        plan_pipeline = schedsim.cli.given.pipeline.plan_pipeline
+
+        def planned(pipeline: Any, options: Any, budget: Any) -> Any:
+            self._note("plan", budget, pipeline.free_outputs, pipeline.waits_for_gradient)
+            return replace(plan_pipeline(pipeline, options, budget), planning_s=0.0)
+
+        def replayed(*values: Any) -> Any:
+            return replace(replay(*values), planning_s=0.0)
+
+        replay = schedsim.cli.given.pipeline.replayed
+        put("schedsim.cli.given.pipeline.plan_pipeline", planned)
+        put("schedsim.cli.given.pipeline.replayed", replayed)
         for name in ("plot.draw_timeline", "gantt.draw_pools", "gantt.draw_gantt"):
             put(f"schedsim.figures.{name}", self._recording(name, name))
         for name in ("plot.draw_schedule", "plot.draw_pareto", "plot_pipeline.draw_pipeline"):
+            put(f"schedsim.figures.{name}", self._recording(name, name))
+        for name in ("plot.draw_validation", "plot_results.draw_results", "plot_results.draw_best"):
             put(f"schedsim.figures.{name}", self._recording(name, name))
         # What merely repeats the command line would hide that nothing else is done with it.
         put("schedsim.cli.given.source.Source.arguments", lambda source: "WORKLOAD")
@@ -163,16 +184,18 @@ class Watched:
 
         def plan_target(name: str, budget: Any, **more: Any) -> Any:
             self._note("plan_target", name, budget, **more)
-            return Outcome(CHAIN, plain_plan(CHAIN, 10**6), (), ())
+            return Outcome(CHAIN, plain_plan(CHAIN, 10**12), (), ())
 
         class Report:
+            checks = notes = ()
+            num_runs = num_recomputed = 1
+
+            def __init__(self) -> None:
+                self.predicted = {"peak_bytes": 1, "overhead": 0.0, "by_kind": {}}
+                self.measured = {"peak_bytes": 1}
+
             def to_dict(self) -> dict[str, Any]:
                 return {}
-
-            checks = notes = ()
-            predicted = {"peak_bytes": 1, "overhead": 0.0, "by_kind": {}}
-            measured = {"peak_bytes": 1}
-            num_runs, num_recomputed = 1, 0
 
         fakes: dict[str, dict[str, Any]] = {
             "targets": {"read_target": read_target},

@@ -68,7 +68,7 @@ MEMORY = {
 }
 OUTPUT = {"--json": sample(), "-o": sample("out.json")}
 PIPELINE = {
-    "--stages": sample("1"),
+    "--stages": sample("4"),
     "--micro-batches": sample("3"),
     "--schedule": sample("gpipe"),
     "--chunks": sample("2", schedule="interleaved"),
@@ -82,6 +82,7 @@ PIPELINE = {
     "--replay": sample("pipeline.json"),
     "--mem": sample("2TB"),
 }
+OF_PLAN = sample("op", files=(MODEL, "plan.json"))
 PICTURE = {"-o": sample("out.png")}
 
 SAMPLES: dict[str, dict[str, Sample]] = {
@@ -112,9 +113,26 @@ SAMPLES: dict[str, dict[str, Sample]] = {
     },
     "explain": {**WORKLOAD, **OUTPUT, "--top": sample("1")},
     "pipeline": {**WORKLOAD, **OUTPUT, **PIPELINE},
-    "report": {**WORKLOAD, "-o": sample("out.html")},
-    "export": {**WORKLOAD, **OUTPUT, "--to": sample("torch-sac"), "--list": sample()},
-    "plot timeline": {**WORKLOAD, **MEMORY, **PICTURE, "--against": sample("time")},
+    "report": {
+        **WORKLOAD,
+        "files": sample("plan.json"),
+        "--level": OF_PLAN,
+        "-o": sample("out.html"),
+    },
+    "export": {
+        **WORKLOAD,
+        **OUTPUT,
+        "files": sample("plan.json"),
+        "--to": sample("jax"),
+        "--list": sample(),
+    },
+    "plot timeline": {
+        **WORKLOAD,
+        **MEMORY,
+        **PICTURE,
+        "--against": sample("time"),
+        "--capacity": sample("device=3TB", files="queues.json"),
+    },
     "plot gantt": {**WORKLOAD, **MEMORY, **PICTURE},
     "plot schedule": {**WORKLOAD, **MEMORY, **PICTURE},
     "plot frontier": {
@@ -126,8 +144,8 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         "--points": sample("7", granularity="op"),
     },
     "plot pipeline": {**WORKLOAD, **PICTURE, **PIPELINE},
-    "plot sweep": {"results_file": sample("results.jsonl"), **PICTURE},
-    "plot validate": {"report_file": sample("report.json"), **PICTURE},
+    "plot sweep": {"results_file": sample("other.jsonl"), **PICTURE},
+    "plot validate": {"report_file": sample("other.json"), **PICTURE},
     "sweep": {
         "experiment_file": sample("other.toml"),
         "-o": sample("out.jsonl"),
@@ -152,7 +170,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         "--device": sample("cpu"),
         "--level": sample("op"),
         "--meter": sample("storage"),
-        "--mem": sample("60%"),
+        "--mem": sample("2TB"),
         "--rounds": sample("3"),
         "--seed": sample("3"),
         "plan_file": sample("plan.json"),
@@ -209,6 +227,12 @@ def together(command: str, *flags: str, without: str | None = None) -> Given:
         del given[without]
         if without in base(command):
             given[without] = base(command)[without]
+    if "--replay" in flags:  # the plan remembers its stages and micro-batches
+        for flag in {"--stages", "--micro-batches"} - set(flags):
+            given.pop(flag, None)
+    if "--list" in flags:  # it stands alone
+        for flag in {"--to", "files"} - set(flags):
+            given.pop(flag, None)
     if "files" in given and "--layers" not in flags:
         given.pop("--layers", None)  # a workload file takes the place of the formula
     return given

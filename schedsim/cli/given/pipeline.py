@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from ... import pipelines
+from ...algorithms.pipelines.fixed_recomputation import fixed_recomputation, replayed
+from ...algorithms.pipelines.plan_pipeline import PipelinePlan
 from ...api import get_planner
-from ...errors import SchedsimError, UnsupportedError
+from ...dataflow.chain import Chain
+from ...errors import InvalidScheduleError, SchedsimError, UnsupportedError
+from ...files.plan_files import source_to_dict
+from ...pipelines import Pipeline, formula
+from ...pipelines.plan_file import read_pipeline_plan
 from ...plans.budgets import parse_budget
+from ...plans.links import parse_link
 from ...units import format_bytes
+from ...workloads.options import model_config
+from ...workloads.transformer import TransformerConfig
 from ..app import NO
 from ..options.sizes import size_text
 from .loaded import read
-from .pipeline_options import PipelineOptions
+from .pipeline_options import (
+    DEFAULTS,
+    FLAGS,
+    PipelineOptions,
+    PipelineRequest,
+    with_defaults,
+)
+from .remembered import source_of_pipeline
 from .source import Source
 
-if TYPE_CHECKING:
-    from ...algorithms.pipelines.plan_pipeline import PipelinePlan
-    from ...dataflow.chain import Chain
-    from ...pipelines import Pipeline
-
-
 WAYS = ("auto", "none", "layers", "stage")
+_REMEMBERED = ("link", "link_latency_s", "collectives", "free_outputs", "waits_for_gradient")
 
 
 def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, tuple[str, ...]]:
     """The pipeline, and in words what was assumed."""
-    from ... import pipelines
-    from ...dataflow.chain import Chain
-    from ...plans.links import parse_link
-
     for flag, value in (
         ("--stages", options.num_devices),
         ("--micro-batches", options.num_micro_batches),
@@ -77,11 +85,6 @@ def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, t
 
 def _of_formula(source: Source, options: PipelineOptions, chain: Chain) -> dict[str, Any]:
     """State of each layer, collectives and split backwards, where a formula says them."""
-    from ...pipelines import formula
-    from ...plans.links import parse_link
-    from ...workloads.options import model_config
-    from ...workloads.transformer import TransformerConfig
-
     given = source.formula()
     found: dict[str, Any] = {}
     modelled = given is not None and given.synthetic is None
@@ -132,14 +135,12 @@ def plan_pipeline(
     pipeline: Pipeline, options: PipelineOptions, budget: int | str | None
 ) -> PipelinePlan:
     """The plan that the options ask for."""
-    from ...algorithms.pipelines import fixed_recomputation as fixed
-
     budget_bytes = None
     if budget is not None:
 
         def most() -> int:
             """What a device takes where nothing is recomputed, at the most."""
-            plain = fixed.fixed_recomputation(pipeline, None, order=options.order, way="none")
+            plain = fixed_recomputation(pipeline, None, order=options.order, way="none")
             assert plain.run is not None
             return plain.run.peak_bytes
 
@@ -160,37 +161,90 @@ def plan_pipeline(
         raise SchedsimError(
             f"--partition auto does not go with --recompute {way}", hint="use --recompute auto"
         )
-    return fixed.fixed_recomputation(pipeline, budget_bytes, order=options.order, way=way)
+    return fixed_recomputation(pipeline, budget_bytes, order=options.order, way=way)
 
 
-def replay(
-    source: Source, options: PipelineOptions, budget: int | str | None
-) -> tuple[PipelinePlan, tuple[str, ...], list[str]]:
-    """The plan of ``--replay`` simulated again, what was assumed, and what is not as it says."""
-    from ...algorithms.pipelines.fixed_recomputation import replayed
-    from ...pipelines.plan_file import read_pipeline_plan
+@dataclass(frozen=True)
+class MadePipeline:
+    """A plan of a pipeline, made or replayed, and what was assumed.
 
-    assert options.replay is not None
-    saved = read_pipeline_plan(options.replay)
-    for flag, given, said in (
-        ("--stages", options.num_devices, saved.num_devices),
-        ("--micro-batches", options.num_micro_batches, saved.num_micro_batches),
-    ):
-        if given != said:
-            raise SchedsimError(
-                f"{flag} {given}, but the plan is for {said}", hint=f"{flag} {said}"
+    Attributes
+    ----------
+    source, options
+        The workload, and all options, those that a replayed plan remembers among them.
+    problems
+        What a replayed plan says otherwise than the replay.
+    """
+
+    plan: PipelinePlan
+    lines: tuple[str, ...]
+    source: Source
+    options: PipelineOptions
+    problems: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The content of a ``schedsim.pipeline-plan/1`` file, and what makes the pipeline again."""
+        given = {name: getattr(self.options, name) for name in _REMEMBERED}
+        return {
+            **self.plan.to_dict(),
+            "source": source_to_dict(self.source.origin),
+            "given": {name: value for name, value in given.items() if value not in (None, False)},
+        }
+
+    def check(self) -> None:
+        """Refuse a plan that says otherwise than its replay.
+
+        Raises
+        ------
+        InvalidScheduleError
+            A number differs.
+        """
+        if self.problems:
+            raise InvalidScheduleError(
+                "; ".join(self.problems),
+                rule="claims",
+                run_index=None,
+                op_name="",
+                hint="is it the plan's workload, and its link?",
             )
-    if budget is not None or options.recompute is not None:
+
+
+def planned(request: PipelineRequest) -> MadePipeline:
+    """The plan that the command line asks for: made, or of ``--replay`` simulated again."""
+    if request.replay is not None:
+        return _replay(request, request.replay)
+    options = request.options()
+    pipeline, lines = make_pipeline(request.source, options)
+    found = plan_pipeline(pipeline, options, request.budget)
+    return MadePipeline(found, lines, request.source, options)
+
+
+def _replay(request: PipelineRequest, file: str) -> MadePipeline:
+    saved = read_pipeline_plan(file)
+    if request.budget is not None or "recompute" in request.given:
         raise SchedsimError(
             "--replay does not go with --mem or --recompute", hint="the plan has chosen already"
         )
     layers = [b - a for a, b in pairwise(saved.cuts)]
-    options = replace(
-        options,
-        order=saved.order_name,
-        num_chunks=max(1, len(layers) // saved.num_devices),
-        partition=",".join(map(str, layers)),
-    )
+    said = {
+        **{name: value for name, value in saved.given.items() if name in _REMEMBERED},
+        "num_devices": saved.num_devices,
+        "num_micro_batches": saved.num_micro_batches,
+        "order": saved.order_name,
+        "num_chunks": max(1, len(layers) // saved.num_devices),
+        "partition": ",".join(map(str, layers)),
+    }
+    for name, value in request.given.items():
+        known = said.get(name, DEFAULTS.get(name))
+        if value != known and (name in said or saved.source is not None):
+            flag = FLAGS[name]
+            shown = flag if value is True else f"{flag} {value}"
+            raise SchedsimError(
+                f"{shown}, but the plan is for {'none' if known in (None, False) else known}",
+                hint=f"leave {flag} out: the plan remembers its own",
+            )
+    options = with_defaults({**said, **request.given})
+    source = source_of_pipeline(saved.source, request.source, file)
     pipeline, lines = make_pipeline(source, options)
     found = replayed(pipeline, saved)
     assert found.run is not None
@@ -200,7 +254,7 @@ def replay(
     seconds = found.run.makespan_s
     if abs(seconds - saved.makespan_s) > 1e-9 * seconds:
         problems.append(f"the plan says step time {saved.makespan_s} s, the replay {seconds} s")
-    return found, lines, problems
+    return MadePipeline(found, lines, source, options, tuple(problems))
 
 
 def explain_infeasible(found: PipelinePlan) -> int:

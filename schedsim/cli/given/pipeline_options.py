@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import click
 
+from ...errors import SchedsimError
 from ..options.limits import budget_option
 from .source import Source
 from .workload import workload_options
@@ -29,36 +30,94 @@ class PipelineOptions:
     collectives: str | None
     free_outputs: bool
     waits_for_gradient: bool
+
+
+DEFAULTS: dict[str, Any] = {
+    "order": "1f1b",
+    "num_chunks": 1,
+    "partition": "even",
+    "link_latency_s": 0.0,
+    "free_outputs": False,
+    "waits_for_gradient": False,
+}
+"""What holds where an option is not given."""
+
+FLAGS = {
+    "num_devices": "--stages",
+    "num_micro_batches": "--micro-batches",
+    "order": "--schedule",
+    "num_chunks": "--chunks",
+    "recompute": "--recompute",
+    "partition": "--partition",
+    "link": "--link",
+    "link_latency_s": "--link-latency",
+    "collectives": "--collectives",
+    "free_outputs": "--free-outputs",
+    "waits_for_gradient": "--late-recompute",
+}
+"""Field of `PipelineOptions` -> its option."""
+
+
+@dataclass(frozen=True)
+class PipelineRequest:
+    """The command line of a pipeline.
+
+    Attributes
+    ----------
+    given
+        Field of `PipelineOptions` -> value, of those that were given.
+    replay
+        The file of a plan to simulate again; ``None`` to make one.
+    """
+
+    source: Source
+    budget: int | str | None
+    given: Mapping[str, Any]
     replay: str | None
+
+    def options(self) -> PipelineOptions:
+        """All options of a pipeline that is planned anew.
+
+        Raises
+        ------
+        SchedsimError
+            One that has no default is not given.
+        """
+        for name in ("num_devices", "num_micro_batches"):
+            if name not in self.given:
+                raise SchedsimError(
+                    f"{FLAGS[name]} is missing", hint=f"add {FLAGS[name]} 8, or --replay plan.json"
+                )
+        return with_defaults(self.given)
+
+
+def with_defaults(given: Mapping[str, Any]) -> PipelineOptions:
+    """The options `given`, all others as by default."""
+    return PipelineOptions(**{**dict.fromkeys(FLAGS), **DEFAULTS, **given})
 
 
 def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a pipeline, of a workload and of a budget."""
 
     @functools.wraps(function)
-    def command(source: Source, budget: int | str | None, **given: Any) -> Any:
-        own = {item.name: given.pop(item.name) for item in fields(PipelineOptions)}
-        return function(source, budget, PipelineOptions(**own), **given)
+    def command(source: Source, budget: int | str | None, **more: Any) -> Any:
+        own = {item.name: more.pop(item.name) for item in fields(PipelineOptions)}
+        given = {k: v for k, v in own.items() if v is not None and v is not False}
+        return function(PipelineRequest(source, budget, given, more.pop("replay")), **more)
 
     options = [
-        click.option("--stages", "num_devices", type=int, required=True, help="Devices in a line."),
-        click.option(
-            "--micro-batches", "num_micro_batches", type=int, required=True, help="In a step."
-        ),
+        click.option("--stages", "num_devices", type=int, help="Devices in a line."),
+        click.option("--micro-batches", "num_micro_batches", type=int, help="In a step."),
         click.option(
             "--schedule",
             "order",
-            default="1f1b",
-            show_default=True,
-            help="gpipe, 1f1b, interleaved or zero-bubble.",
+            help="gpipe, 1f1b (default), interleaved or zero-bubble.",
         ),
         click.option(
             "--chunks",
             "num_chunks",
             type=int,
-            default=1,
-            show_default=True,
-            help="Stages a device, for --schedule interleaved.",
+            help="Stages a device (1), for --schedule interleaved.",
         ),
         click.option(
             "--recompute",
@@ -66,14 +125,14 @@ def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--partition",
-            default="even",
-            show_default=True,
-            help="even, auto, or layers a stage: 12,12,11,13.",
+            help="even (default), auto, or layers a stage: 12,12,11,13.",
         ),
         click.option(
             "--link", help="Between devices: pcie4, pcie5, nvlink-c2c or SIZE/s; without, no time."
         ),
-        click.option("--link-latency", "link_latency_s", type=float, default=0.0, help="Seconds."),
+        click.option(
+            "--link-latency", "link_latency_s", type=float, help="Seconds, for each message."
+        ),
         click.option(
             "--collectives",
             metavar="LINK",

@@ -10,6 +10,7 @@ from ...errors import InvalidScheduleError, SchedsimError
 from ...files.workload_files import workload_hash
 from ...plans.claims import check_belongs
 from ...plans.plan import Plan
+from ...plans.source import WorkloadSource
 from ...workloads.named import is_named
 from ..options.formula import flags, no_options
 from .source import Source
@@ -42,6 +43,11 @@ def remembered(source: Source, items: Mapping[str, Chain | Graph | Plan]) -> Sou
             f"{name} does not say where its workload {plan.workload.name!r} comes from",
             hint="give the workload beside it: its file, or the options of its formula",
         )
+    return source_of(known, source, name)
+
+
+def source_of(known: WorkloadSource, source: Source, name: str) -> Source:
+    """`source`, and before its files the workload that the plan in the file `name` remembers."""
     if known.kind == "formula":
         return Source(source.files, no_options(_checked_options(known.options, name)))
     if known.kind == "model":
@@ -53,6 +59,26 @@ def remembered(source: Source, items: Mapping[str, Chain | Graph | Plan]) -> Sou
         return Source((known.target, *source.files), where, level)
     file = _found_file(known.path, beside=name)
     return Source((file, *source.files), source.options, source.level)
+
+
+def source_of_pipeline(known: WorkloadSource | None, source: Source, name: str) -> Source:
+    """The workload of the pipeline plan in the file `name`: remembered, or given beside it.
+
+    Raises
+    ------
+    SchedsimError
+        Neither is there, or the formula that is given differs.
+    """
+    if source.files or source.given:
+        if known is not None and known.kind == "formula" and not source.files:
+            _refuse_difference(source, known.options, name)
+        return source
+    if known is None:
+        raise SchedsimError(
+            f"{name} does not say where its workload comes from",
+            hint="give the workload beside it: its file, or the options of its formula",
+        )
+    return source_of(known, source, name)
 
 
 def _refuse_difference(source: Source, known: Mapping[str, Any], name: str) -> None:

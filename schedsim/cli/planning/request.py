@@ -145,7 +145,7 @@ def _check_maximum(field: str, source: Source) -> None:
     """Refuse what does not hold at other sizes than the one given."""
     if field in source.given and (field != "layers" or "preset" in source.given):
         raise SchedsimError(
-            f"--{field} {source.given[field]} does not go with --maximize {field}, which chooses it",
+            f"--maximize {field} chooses it: --{field} {source.given[field]} does not go with it",
             hint=f"leave --{field} out",
         )
     if "times_path" in source.given:

@@ -7,6 +7,7 @@ import click
 from ..app import SuggestingGroup, help_without_command
 from . import curves, memory, pipeline, validation
 
+
 @click.group(
     "plot",
     cls=SuggestingGroup,

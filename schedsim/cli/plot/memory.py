@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import click
 
+from ...allocators import EXACT
 from ...api import try_plan
+from ...errors import SchedsimError
 from ...simulation.schedule import Schedule
 from ...simulation.simulator import Simulation, simulate
 from ..app import YES
 from ..given.loaded import Loaded, given_schedule, read, schedule_of
 from ..given.source import Source
 from ..given.workload import workload_options
-from ..options.allocator import allocator_options
+from ..options.allocator import allocator_options, read_options
 from ..options.files import output_option, schedule_option
 from ..options.limits import budget_option, capacity_option
 from ..show import working
@@ -55,8 +58,17 @@ def timeline(
     schedsim plot timeline --layers 96 plan.json --allocator cuda-caching -o reserved.svg
     """
     check_suffix(output)
-    loaded, simulation, limit_bytes = _simulated(source, budget, schedule_file, capacities)
+    memory = {"allocator": allocator or EXACT, "options": read_options(allocator, alloc_conf)}
+    loaded, simulation, limit_bytes = _simulated(
+        source, budget, schedule_file, capacities, **memory
+    )
     if len(simulation.queue_names) == 1 and len(simulation.pool_names) == 1:
+        if capacities is not None:
+            raise SchedsimError(
+                f"--capacity is of several queues or memory pools, and {loaded.workload.name} has "
+                "one of each",
+                hint="--mem draws a limit",
+            )
         from ...figures.plot import draw_timeline
 
         # A plan made for an allocator runs on a device of its budget; others may need more.
@@ -70,6 +82,12 @@ def timeline(
         )
         write_picture(figure, output)
     else:
+        if against != "runs" or allocator is not None:
+            flag = "--allocator" if allocator is not None else f"--against {against}"
+            raise SchedsimError(
+                f"{flag} is of one queue, and {loaded.workload.name} is drawn over time",
+                hint=f"leave {flag} out",
+            )
         from ...figures.gantt import draw_pools
 
         limits = {"device": limit_bytes} if limit_bytes is not None else {}
@@ -127,6 +145,8 @@ def _simulated(
     budget: int | str | None,
     schedule_file: str | None = None,
     capacities: dict[str, int] | None = None,
+    allocator: str = EXACT,
+    options: dict[str, Any] | None = None,
 ) -> tuple[Loaded, Simulation, int | None]:
     """The workload with the schedule to draw: given, the plan's, that of --mem, or store-all."""
     loaded = read(source, plan=True)
@@ -137,7 +157,10 @@ def _simulated(
         chosen = given_schedule(loaded, schedule_file)
     elif plan is None and limit_bytes is not None:
         with working("planning"):
-            plan = try_plan(loaded.workload, limit_bytes)
+            plan = try_plan(
+                loaded.workload, limit_bytes, allocator=allocator, allocator_options=options
+            )
+        loaded = replace(loaded, plan=plan)
     if plan is not None:
         schedule_of(plan)
         limit_bytes = plan.budget_bytes if limit_bytes is None else limit_bytes

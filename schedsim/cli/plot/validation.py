@@ -31,5 +31,11 @@ def validate(report_file: str, output: str) -> int:
             f"{report_file} is no validation report",
             hint="schedsim validate ... -o report.json writes one",
         )
-    write_picture(draw_validation(document), output)
+    try:
+        figure = draw_validation(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SchedsimError(
+            f"{report_file} is no whole validation report: {error}", hint="was the file edited?"
+        ) from None
+    write_picture(figure, output)
     return YES
