@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ._checks import MAX_SECONDS, shown
 from .dataflow.chain import Chain
 from .dataflow.graph import Graph
 from .errors import (
@@ -194,6 +195,7 @@ def try_plan(
     **options: Any,
 ) -> Plan:
     """Like `plan`, but an infeasible budget gives a plan with status ``infeasible``."""
+    check_limits(options)
     workload = read_workload(workload)
     info = get_planner(planner, workload.kind)
     if info.needs_link and options.get("link") is None:
@@ -323,6 +325,25 @@ def curve_planner(kind: str) -> PlannerInfo:
     from .algorithms import registry
 
     return registry.curve_planner(kind)
+
+
+def check_limits(options: Mapping[str, Any]) -> None:
+    """Refuse limits of a search that are no numbers to stop at.
+
+    Raises
+    ------
+    SchedsimError
+        ``time_limit_s`` or ``gap`` is not finite, or negative.
+    """
+    for name, flag in (("time_limit_s", "seconds"), ("gap", "a share: 0.01 is 1 %")):
+        value = options.get(name)
+        if value is None:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 <= value <= MAX_SECONDS:
+            raise SchedsimError(
+                f"{name} {shown(value)} is not a finite number, zero or more", hint=f"give {flag}"
+            )
 
 
 def planner_takes(name: str) -> tuple[tuple[str, ...], frozenset[str]]:

@@ -23,10 +23,15 @@ class BlockTimes:
         Where they were, or will be, measured.
     read
         Whether to look; without, everything is measured again, and kept.
+    num_ranks
+        Over which the parameters are sharded: the times hold their communication.
     """
 
-    def __init__(self, device: str | torch.device, *, read: bool = True) -> None:
-        self.cache = ProfileCache({"of": "blocks", **environment(device)})
+    def __init__(
+        self, device: str | torch.device, *, read: bool = True, num_ranks: int = 1
+    ) -> None:
+        several = {"ranks": str(num_ranks)} if num_ranks > 1 else {}
+        self.cache = ProfileCache({"of": "blocks", **environment(device), **several})
         self.read = read
 
     def find(self, untimed: Chain | Graph) -> Chain | Graph | None:

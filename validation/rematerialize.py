@@ -17,8 +17,9 @@ from schedsim.plans.setting import refuse_levels
 
 from .belonging import captured_for
 from .environment import check_device
+from .ranks import ALONE, Ranks, ranks_of
 from .rematerialized import Rematerialized
-from .step_planning import Settings, capture_step, resolved_budget
+from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
 from .ways.choices import Way, price
 
 
@@ -117,24 +118,35 @@ def rematerialize(
     >>> module.plan.peak_bytes <= module.budget_bytes
     True
     """
-    settings = Settings(
-        budget=budget,
-        loss=loss,
-        optimizer=optimizer,
-        level=level,
-        planner=planner,
-        time_limit_s=time_limit_s,
-        keep_gradients=keep_gradients,
-        extra_bytes=extra_bytes,
-        costs=costs,
-        options=options,
-        chunk=chunk,
-        accumulate=accumulate,
-        offload=offload,
-        host_bytes=host_bytes,
-    )
-    arguments, keywords = _unpacked(model, inputs, device)
-    module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
+    ranks = _ranks_of(model)
+    ranks.awaited("rematerialize")
+
+    def made() -> tuple[Rematerialized, Any, Any]:
+        settings = Settings(
+            budget=budget,
+            loss=loss,
+            optimizer=optimizer,
+            level=level,
+            planner=planner,
+            time_limit_s=time_limit_s,
+            keep_gradients=keep_gradients,
+            extra_bytes=extra_bytes,
+            costs=costs,
+            options=options,
+            chunk=chunk,
+            accumulate=accumulate,
+            offload=offload,
+            host_bytes=host_bytes,
+            ranks=ranks,
+        )
+        arguments, keywords = _unpacked(model, inputs, device)
+        module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
+        return module, arguments, keywords
+
+    module, arguments, keywords = ranks.together("read the arguments", made)
+    if ranks.bound:
+        alike = {"shapes": shapes, "max_shapes": max_shapes, **dict(module._settings.alike())}
+        ranks.same("compare arguments", alike)
     module.prepare(*arguments, **keywords)
     return module
 
@@ -163,16 +175,26 @@ def apply(
     SchedsimError
         The plan is of another model or other inputs; the message names what differs.
     """
-    found = plan if isinstance(plan, Plan) else load(plan)
-    if not isinstance(found, Plan):
-        raise SchedsimError(
-            f"{plan} holds a {found.kind}, not a plan", hint="schedsim plan -o FILE"
-        )
-    refuse_levels(found.setting, found.schedule, "a real model")
-    arguments, keywords = _unpacked(model, inputs, device)
-    settings = Settings(budget=found.budget_bytes, loss=loss)
-    captured, settings = captured_for(found, model, arguments, keywords, settings)
-    module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
+    ranks = _ranks_of(model)
+    ranks.awaited("apply")
+
+    def made() -> tuple[Rematerialized, CapturedStep, Plan, Any, Any]:
+        found = plan if isinstance(plan, Plan) else load(plan)
+        if not isinstance(found, Plan):
+            raise SchedsimError(
+                f"{plan} holds a {found.kind}, not a plan", hint="schedsim plan -o FILE"
+            )
+        refuse_levels(found.setting, found.schedule, "a real model")
+        arguments, keywords = _unpacked(model, inputs, device)
+        settings = Settings(budget=found.budget_bytes, loss=loss, ranks=ranks)
+        # Ranks that are not bound to one plan may apply one each.
+        own = replace(settings, ranks=settings.bound_ranks)
+        captured, own = captured_for(found, model, arguments, keywords, own)
+        settings = replace(own, ranks=ranks)
+        module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
+        return module, captured, found, arguments, keywords
+
+    module, captured, found, arguments, keywords = ranks.together("check the plan", made)
     module.adopt(captured, found, arguments, keywords)
     return module
 
@@ -225,6 +247,7 @@ def ways(
     >>> sorted({way.num_parts for way in found if not way.chunks})
     [1, 2, 4, 16, 32, 64]
     """
+    ranks = _ranks_of(model)
     settings = Settings(
         budget=budget,
         loss=loss,
@@ -235,11 +258,19 @@ def ways(
         extra_bytes=extra_bytes,
         offload=offload,
         host_bytes=host_bytes,
+        ranks=ranks if ranks.bound else ALONE,
     )
     arguments, keywords = _unpacked(model, inputs, None)
     first = capture_step(model, arguments, keywords, replace(settings, offload=None))
     budget_bytes, _ = resolved_budget(settings, first, model, (arguments, keywords))
     return price(model, arguments, keywords, settings, budget_bytes, first)
+
+
+def _ranks_of(model: Any) -> Ranks:
+    """The ranks that plan `model` together; what is no model is refused later, with its message."""
+    if not isinstance(model, nn.Module):
+        return ALONE
+    return ranks_of(model)
 
 
 def _unpacked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import inspect
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,8 @@ from schedsim.units import format_bytes, format_seconds
 
 from .block_level.module import plain_loss
 from .capture.skeleton import count_extra_inputs
+from .ranks import ALONE, Ranks
+from .ranks.one_plan import check_one_plan
 from .step_planning import (
     CapturedStep,
     PlannedStep,
@@ -70,6 +73,8 @@ class Rematerialized(nn.Module):
         self._num_inputs: int | None = None
         self._planned: OrderedDict[Any, PlannedStep] = OrderedDict()
         self._captured: OrderedDict[Any, CapturedStep] = OrderedDict()
+        self._changes = 0  # of plans, by the caller; the same on all ranks
+        self._all_come = True  # all ranks plan the next step, as its caller calls all of them
         hidden["forward"] = _Forward(self)
 
     # -- a step -------------------------------------------------------------------------------
@@ -77,12 +82,18 @@ class Rematerialized(nn.Module):
     def prepare(self, *inputs: Any, **keywords: Any) -> PlannedStep:
         """Plan for inputs like these, where that is not done yet; nothing is run.
 
+        Of ranks that are bound to one plan, all come here in every step: what one has not planned,
+        all plan.
+
         Raises
         ------
         SchedsimError
             They are of another shape than the first, and ``shapes="raise"``.
         """
+        ranks = self._settings.bound_ranks
         key = self._key(inputs, keywords)
+        if not ranks.alone:
+            key = (*key, self._forms_of_all(key, ranks))
         if key in self._planned:
             self._planned.move_to_end(key)
             return self._planned[key]
@@ -92,7 +103,40 @@ class Rematerialized(nn.Module):
                 f"the step is not as planned: {_difference(known, key)}",
                 hint="shapes='plan' plans once for each shape; or pad the inputs",
             )
-        return self._keep(key, self._planned_for(inputs, keywords))
+        if self._all_come:
+            ranks = self._settings.ranks
+        settings = self._settings
+        planned = ranks.together(
+            "plan a step",
+            lambda: self._planned_for(key, inputs, keywords, self._with_planners(settings, key)),
+        )
+        self._all_come = False
+        return self._keep(key, planned)
+
+    def _forms_of_all(self, key: Any, ranks: Ranks) -> tuple[str, ...]:
+        """What stands for `key` on each rank, all of which run this step by one schedule."""
+        rows = ranks.gather_from("start a step", lambda: (_digest(key), self._changes))
+        changes = [row[1] for row in rows]
+        if len(set(changes)) > 1:
+            late = ranks.members[changes.index(min(changes))]
+            raise SchedsimError(
+                f"rank {late} goes on with an earlier plan than rank "
+                f"{ranks.members[changes.index(max(changes))]}",
+                hint="call replan, use and apply on all ranks, as they run one schedule",
+            )
+        return tuple(row[0] for row in rows)
+
+    def _with_planners(self, settings: Settings, key: Any) -> Settings:
+        """`settings` with the ranks that plan this step with this one."""
+        ranks = settings.ranks
+        if ranks.bound or ranks.alone:
+            return settings
+        # Nothing in these steps is a collective: each may follow a plan of its own, and does where
+        # its steps are not those of the others.
+        if not self._all_come:
+            return replace(settings, ranks=ALONE)
+        rows = ranks.gather((_digest(key), settings.alike()), "compare steps")
+        return settings if len(set(rows)) == 1 else replace(settings, ranks=ALONE)
 
     def adopt(self, captured: CapturedStep, plan: Plan, inputs: Any, keywords: Any) -> None:
         """Run steps with inputs like these by `plan`.
@@ -100,9 +144,16 @@ class Rematerialized(nn.Module):
         In the place of the plan that was there for such inputs: a schedule may change with the
         stage of training.
         """
+        ranks = self._settings.bound_ranks
+        if not ranks.alone:
+            check_one_plan(plan, captured.workload, ranks)
         self._budget_bytes = plan.budget_bytes
-        planned = planned_step(captured, plan, store_all_peak(captured), self._settings)
-        self._keep(self._key(inputs, keywords), planned)
+        settings = replace(self._settings, ranks=ranks)
+        planned = planned_step(captured, plan, store_all_peak(captured), settings)
+        key = self._key(inputs, keywords)
+        if not ranks.alone:
+            key = (*key, self._forms_of_all(key, ranks))
+        self._keep(key, planned)
 
     def use(self, plan: Plan, *inputs: Any, **keywords: Any) -> None:
         """Run steps with inputs like these by `plan` from now on.
@@ -118,25 +169,41 @@ class Rematerialized(nn.Module):
         """
         from .belonging import captured_for
 
-        captured, settings = captured_for(plan, self._model, inputs, keywords, self._settings)
-        self._settings = replace(settings, budget=plan.budget_bytes)
+        settings = self._settings
+        ranks = settings.ranks
+
+        def belonging() -> tuple[CapturedStep, Settings]:
+            bound = replace(settings, ranks=settings.bound_ranks)
+            return captured_for(plan, self._model, inputs, keywords, bound)
+
+        captured, found = settings.bound_ranks.together("check the plan", belonging)
+        self._settings = replace(found, budget=plan.budget_bytes, ranks=ranks)
+        self._changes += 1
         self._captured.clear()  # these were of the settings before
         self.adopt(captured, plan, inputs, keywords)
 
     def replan(self, budget: int | str) -> None:
         """Forget all plans; steps are planned anew within `budget` when they come.
 
-        What was captured and measured for the shapes seen is kept.
+        What was captured and measured for the shapes seen is kept. Of several ranks, all call it.
         """
+        self._changes += 1
+        self._all_come = True
         self._settings = replace(self._settings, budget=budget)
         self._budget_bytes = None
         self._planned.clear()
 
-    def _planned_for(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> PlannedStep:
-        model, settings = self._model, self._settings
+    def _planned_for(
+        self,
+        key: Any,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        settings: Settings,
+    ) -> PlannedStep:
+        model = self._model
         given = (inputs, keywords)
         if not wanted(settings):
-            captured = self._captured_for(inputs, keywords)
+            captured = self._captured_for(key, inputs, keywords, settings)
             most = store_all_peak(captured)
             if self._budget_bytes is None:
                 self._budget_bytes = resolved_budget(settings, captured, model, given)[0]
@@ -154,12 +221,18 @@ class Rematerialized(nn.Module):
         most = store_all_peak(first if first is not None else chosen.captured)
         return planned_step(chosen.captured, chosen.plan, most, chosen.settings, chosen.ways)
 
-    def _captured_for(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> CapturedStep:
+    def _captured_for(
+        self,
+        key: Any,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        settings: Settings,
+    ) -> CapturedStep:
         """The step captured, once for inputs like these: another budget takes no new capture."""
-        key = self._key(inputs, keywords)
+        key = (key, settings.ranks.alone)
         captured = self._captured.pop(key, None)
         if captured is None:
-            captured = capture_step(self._model, inputs, keywords, self._settings)
+            captured = capture_step(self._model, inputs, keywords, settings)
         self._captured[key] = captured
         while len(self._captured) > self._max_shapes:
             self._captured.popitem(last=False)
@@ -428,6 +501,13 @@ def _leaf(leaf: Any) -> Any:
     return (tuple(leaf.shape), strides, leaf.dtype, leaf.device.type, leaf.requires_grad)
 
 
+def _digest(key: Any) -> str:
+    """What stands for a key among ranks."""
+    form, *rest = key
+    text = repr((form.spec, form.leaves, form.positional, rest))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _difference(known: Any, found: Any) -> str:
     """The first thing in which two keys differ, in words."""
     if known[0] != found[0]:
@@ -439,5 +519,11 @@ def _difference(known: Any, found: Any) -> str:
                     return f"input {position} is {its} instead of {mine}"
                 return f"input {position} has shape {shapes[0]} instead of {shapes[1]}"
         return "the inputs are nested otherwise"
-    names = ("", "modules are in other modes", "other parameters train", "autocast differs")
-    return next(n for n, a, b in zip(names, known, found, strict=True) if a != b)
+    names = (
+        "",
+        "modules are in other modes",
+        "other parameters train",
+        "autocast differs",
+        "the inputs of another rank are of another form",
+    )
+    return next(n for n, a, b in zip(names, known, found, strict=False) if a != b)

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from schedsim.errors import SchedsimError
+from schedsim.units import format_bytes_short
 
 from .capture.state import optimizer_bytes
 from .measure import storage_bytes
+from .measure.storage import local
 
 Optimizer = torch.optim.Optimizer | str | int | None
 
@@ -62,11 +64,32 @@ def resident_state(model: nn.Module, optimizer: Optimizer, extra_bytes: int = 0)
         parameters_bytes=storage_bytes(list(model.parameters())),
         buffers_bytes=storage_bytes(list(model.buffers())),
         gradients_bytes=sum(
-            p.numel() * p.element_size() for p in model.parameters() if p.requires_grad
+            local(p).numel() * p.element_size() for p in model.parameters() if p.requires_grad
         ),
         optimizer_bytes=state_bytes,
         optimizer_source=source,
         extra_bytes=extra_bytes,
+    )
+
+
+def counted_line(model: nn.Module, level: str) -> str:
+    """Which model state a captured step holds, and which it does not, in words.
+
+    The command line knows no optimizer, so that its state is never in the numbers.
+    """
+    state = resident_state(model, "adamw")
+    held = (
+        f"parameters and buffers {format_bytes_short(state.parameters_bytes + state.buffers_bytes)}"
+    )
+    optimizer = format_bytes_short(state.optimizer_bytes)
+    gradients = f"gradients {format_bytes_short(state.gradients_bytes)}"
+    if level == "block":
+        counted = f"{held} and {gradients} are counted"
+    else:
+        counted = f"{held} are counted, {gradients} from the op that makes them"
+    return (
+        f"model state: {counted}; NOT counted: optimizer state, {optimizer} "
+        "for AdamW (take it off the budget; schedsim.rematerialize counts it: optimizer=)"
     )
 
 
@@ -89,7 +112,7 @@ def _foreseen(optimizer: torch.optim.Optimizer) -> int:
         parameters = []
         for parameter in group["params"]:
             bare = nn.Parameter(
-                torch.empty(parameter.shape, dtype=parameter.dtype, device="meta"),
+                torch.empty(local(parameter).shape, dtype=parameter.dtype, device="meta"),
                 requires_grad=parameter.requires_grad,
             )
             if parameter.requires_grad:

@@ -30,6 +30,9 @@ from .block_level.transfers import measured_links
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
 from .costs import counted_costs, measured_costs
+from .ranks import ALONE, Ranks
+from .ranks.envelope import envelope
+from .ranks.one_plan import planned_once
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
 from .ways.accumulate import AccumulatedStep
@@ -51,7 +54,7 @@ class BlockLevelWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Settings:
-    """How steps of a model are planned; the arguments of `rematerialize`."""
+    """How steps of a model are planned; the arguments of `rematerialize`, and who plans."""
 
     budget: int | str
     loss: Callable[..., Tensor] | None = None
@@ -67,6 +70,27 @@ class Settings:
     accumulate: int | str | None = None
     offload: Any = None
     host_bytes: int | str | None = None
+    ranks: Ranks = ALONE
+
+    @property
+    def bound_ranks(self) -> Ranks:
+        """Those that must follow one plan with this one."""
+        return self.ranks if self.ranks.bound else ALONE
+
+    def alike(self) -> tuple[tuple[str, str], ...]:
+        """What ranks that follow one plan must be given alike, by name, in words."""
+        names = (
+            "level",
+            "planner",
+            "time_limit_s",
+            "keep_gradients",
+            "costs",
+            "options",
+            "chunk",
+            "accumulate",
+            "offload",
+        )
+        return tuple((name, repr(getattr(self, name))) for name in names)
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
@@ -216,6 +240,7 @@ def capture_step(
     check_splits(model)
     splitter = Splitter(model, settings.loss, num)
     parts = splitter.parts(inputs, keywords)
+    settings.ranks.same("compare batches", {"micro-batches": [part.num_samples for part in parts]})
     whole_bytes = sum(bytes_of(clone) for clone in _whole(parts))
     found: dict[int, CapturedStep] = {}
     for part in parts:
@@ -262,16 +287,25 @@ def _capture(
         other, loss = chunked(model, settings.loss, inputs, keywords, chunks, unrolled=unrolled)
         return other, replace(settings, loss=loss)
 
+    ranks = settings.ranks
+
     def by_block(notes: tuple[str, ...]) -> CapturedStep:
-        other, changed = with_chunks("block")
-        return _by_block(other, inputs, keywords, changed, state, added, notes)
+        def measure() -> CapturedStep:
+            other, changed = with_chunks("block")
+            return _by_block(other, inputs, keywords, changed, state, added, notes)
+
+        return _of_all(ranks.together("measure", measure, runs_model=True), ranks)
 
     with _kept_random_numbers(model):
         if settings.level == "block" or settings.offload:
             return by_block(())
-        other, changed = with_chunks("op")
-        try:
+
+        def by_op() -> CapturedStep:
+            other, changed = with_chunks("op")
             return _by_op(other, inputs, keywords, changed, state, added)
+
+        try:
+            return _of_all(ranks.together("capture", by_op, runs_model=True), ranks)
         except (SchedsimError, RuntimeError, NotImplementedError) as error:
             if settings.level == "op":
                 raise
@@ -279,6 +313,20 @@ def _capture(
         note = f"planned by blocks, as it cannot be captured op by op: {why}"
         warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=5)
         return by_block((note,))
+
+
+def _of_all(captured: CapturedStep, ranks: Ranks) -> CapturedStep:
+    """`captured` with the largest sizes and times of all ranks, so that one plan fits them."""
+    if ranks.alone:
+        return captured
+    own = max(ranks.gather(captured._own_static_bytes, "compare steps"))
+    states = max(ranks.gather(captured.most_states_bytes, "compare steps"))
+    return replace(
+        captured,
+        workload=envelope(captured.workload, ranks),
+        most_states_bytes=states,
+        _own_static_bytes=own,
+    )
 
 
 def _kept_random_numbers(model: nn.Module) -> Any:
@@ -338,7 +386,7 @@ def _by_block(
 ) -> CapturedStep:
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
-    times = BlockTimes(next(model.parameters()).device)
+    times = BlockTimes(next(model.parameters()).device, num_ranks=len(settings.bound_ranks.members))
     try:
         captured = capture_chain(
             model,
@@ -348,6 +396,7 @@ def _by_block(
             rounds=3,
             known_times=times.find,
             movable=bool(settings.offload),
+            ranks=settings.bound_ranks,
         )
     finally:
         handle.remove()
@@ -375,7 +424,16 @@ def _by_block(
 
 
 def plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings) -> Plan:
-    """The plan of a captured step within `budget_bytes`; one without a schedule where none fits."""
+    """The plan of a captured step within `budget_bytes`; one without a schedule where none fits.
+
+    Of ranks, it is made by the first, and is the same on all.
+    """
+    return planned_once(
+        lambda: _plan_captured(captured, budget_bytes, settings), captured.workload, settings.ranks
+    )
+
+
+def _plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings) -> Plan:
     options = dict(settings.options)
     if settings.offload:
         return _plan_copies(captured, budget_bytes, settings, options)
@@ -534,7 +592,10 @@ def store_all_peak(captured: CapturedStep) -> int:
 def resolved_budget(
     settings: Settings, captured: CapturedStep | None, model: nn.Module, inputs: Any
 ) -> tuple[int, int]:
-    """(budget, store-all peak) in bytes; the peak is 0 without `captured`."""
+    """(budget, store-all peak) in bytes; the peak is 0 without `captured`.
+
+    Of ranks, the smallest budget is that of all.
+    """
     most = store_all_peak(captured) if captured is not None else 0
     resident: list[Any] = [*model.parameters(), *model.buffers()]
     resident += [p.grad for p in model.parameters() if p.grad is not None]
@@ -542,7 +603,10 @@ def resolved_budget(
     if isinstance(settings.optimizer, torch.optim.Optimizer):
         leaves = torch.utils._pytree.tree_leaves(dict(settings.optimizer.state))
         resident += [leaf for leaf in leaves if _is_tensor(leaf)]
-    return budget_in_bytes(settings.budget, most, resident), most
+    budgets = settings.ranks.gather_from(
+        "read the budget", lambda: budget_in_bytes(settings.budget, most, resident)
+    )
+    return min(budgets), most
 
 
 def _is_tensor(leaf: Any) -> bool:

@@ -30,6 +30,7 @@ from .block_times import BlockTimes
 from .capture import CapturedGraph
 from .environment import check_device, device_name
 from .models import build_model, read_options
+from .resident_state import counted_line
 
 LEVELS = ("block", "op")
 
@@ -194,7 +195,8 @@ def read_target(
     size = f"{workload.num_stages} stages" if isinstance(workload, Chain) else _ops(workload)
     lines = [f"{text} by {level}: {size}, on {device_name(target.device)}"]
     shown = [note for note in captured.notes if level == "block" or note not in lines]
-    return Read(target, captured, (*lines, *shown))
+    state = counted_line(target.model, level)
+    return Read(target, captured, (lines[0], state, *lines[1:], *shown))
 
 
 def _for_a_device_elsewhere(text: str, level: str, device: str) -> Read:
@@ -212,7 +214,8 @@ def _for_a_device_elsewhere(text: str, level: str, device: str) -> Read:
     captured = _graph_of(target, "native" if known.name == "cpu" else "cuda")
     captured = captured.with_costs(roofline_costs(captured, device))
     lines = (f"{text} by op: {_ops(captured.graph)}, roofline of {device} ({known.source})",)
-    return Read(target, captured, (*lines, *captured.notes))
+    state = counted_line(target.model, level)
+    return Read(target, captured, (*lines, state, *captured.notes))
 
 
 def _ops(graph: Graph) -> str:

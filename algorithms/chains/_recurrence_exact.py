@@ -5,204 +5,224 @@ A row is kept as its break points, memory ascending and times descending.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
 
-from ._recurrence import INFINITE, needs, num_at_most
+from schedsim.kernels.compiled import at_hand, in_python, kernel
 
-DONE, TOO_MANY_POINTS, TOO_MUCH_WORK = 0, 1, 2
+from ._line import Line, Room, Table
+from ._recurrence import INFINITE, needs_most, num_at_most
+
+DONE, TOO_MANY_POINTS, TOO_MUCH_WORK, SMALL_ROOM, SMALL_TABLE = range(5)
+
+PLAIN_WORK = 20_000
+"""Points that Python merges before the kernel is compiled."""
+
+# Entries of `Room.state`.
+THERE, ROWS, FILLED, WORK, CODE = range(5)
 
 
-@njit(cache=True)
-def copy_into(target: Any, at: int, source: Any, size: int) -> None:
-    """target[at : at + size] = source[:size]; a loop, as slices take a second to compile."""
-    for q in range(size):
-        target[at + q] = source[q]
+def solve_exact(line: Line, cap: int, max_points: int, max_work: int) -> tuple[int, Table]:
+    """Break points of all rows up to `cap` bytes, on true bytes, and which limit was passed.
+
+    Work is counted in points merged.
+    """
+    rows = line.row_stage.size
+    # One row more, which takes no memory and no time: it stands in for a part that there is not.
+    size = 4 * rows + 64
+    table = Table(
+        dense=False,
+        unit_bytes=1,
+        rest_bytes=0,
+        take_x=line.x,
+        take_saved=line.saved,
+        first=np.zeros(rows, np.int64),
+        start=np.zeros(rows + 1, np.int64),
+        count=np.zeros(rows + 1, np.int64),
+        memory=np.zeros(size, np.int64),
+        values=np.zeros(size),
+    )
+    table.count[rows] = 1
+    room = Room(
+        memory=np.zeros((2, 256), np.int64),
+        values=np.zeros((2, 256)),
+        state=np.array([0, 0, 1, 0, DONE], np.int64),
+        cap=cap,
+        max_points=max_points + 1,
+        max_work=max_work,
+    )
+    solve = solve_rows
+    if not at_hand(solve_rows):
+        # In Python first: what takes no longer than compiling is then done.
+        solve, room = in_python(solve_rows), replace(room, max_work=min(max_work, PLAIN_WORK))
+    while True:
+        solve(line, table, room)
+        code = room.state[CODE]
+        if code == TOO_MUCH_WORK and room.max_work < max_work:
+            solve, room = solve_rows, replace(room, max_work=max_work)
+        elif code == SMALL_ROOM:
+            shape = (2, 2 * room.memory.shape[1])
+            memory, values = np.zeros(shape, np.int64), np.zeros(shape)
+            room = replace(room, memory=memory, values=values)
+        elif code == SMALL_TABLE:
+            size = 2 * table.memory.size + room.memory.shape[1]
+            table = replace(
+                table, memory=_grown(table.memory, size), values=_grown(table.values, size)
+            )
+        else:
+            break
+    filled = int(room.state[FILLED])
+    return int(room.state[CODE]), replace(
+        table, memory=table.memory[:filled], values=table.values[:filled]
+    )
 
 
-@njit(cache=True)
-def grown(array: Any, size: int) -> Any:
-    """`array`, or a copy of it with room for `size` entries at least."""
-    if array.size >= size:
-        return array
-    bigger = np.empty(max(size, 2 * array.size), array.dtype)
-    copy_into(bigger, 0, array, array.size)
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
+    bigger = np.zeros(size, array.dtype)
+    bigger[: array.size] = array
     return bigger
 
 
-@njit(cache=True)
-def _merge_exact(
-    low: int,
-    cap: int,
-    base: float,
-    one_m: Any,
-    one_t: Any,
-    shift: int,
-    other_m: Any,
-    other_t: Any,
-    old_m: Any,
-    old_t: Any,
-    new_m: Any,
-    new_t: Any,
-) -> Any:
-    """Lower envelope of `old` and of base + one(m - shift) + other(m) for low <= m <= cap."""
-    p = num_at_most(one_m, low - shift) - 1
-    q = num_at_most(other_m, low) - 1
-    a = num_at_most(old_m, low)
-    copy_into(new_m, 0, old_m, a)
-    copy_into(new_t, 0, old_t, a)
-    size = a
-    last = new_t[a - 1] if a else INFINITE
-    least = base + one_t[-1] + other_t[-1]
+@kernel
+def _merge(
+    table: Table, room: Room, low: int, base: float, right: int, shift: int, left: int, size: int
+) -> int:
+    """Lower envelope of what is there and of base + right(m - shift) + left(m), low <= m <= cap.
+
+    `right` and `left` are rows. The number of points of the new envelope, which then is there.
+    """
+    memory, values, cap = table.memory, table.values, room.cap
+    old, new = room.state[THERE], 1 - room.state[THERE]
+    ms, ts = room.memory, room.values
+    right_at, right_end = table.start[right], table.start[right] + table.count[right]
+    left_at, left_end = table.start[left], table.start[left] + table.count[left]
+    p = right_at + num_at_most(memory, right_at, table.count[right], low - shift) - 1
+    q = left_at + num_at_most(memory, left_at, table.count[left], low) - 1
+    a = 0
+    made = 0
+    last = INFINITE
+    while a < size and ms[old, a] <= low:
+        ms[new, a], ts[new, a] = ms[old, a], ts[old, a]
+        last = ts[old, a]
+        a += 1
+    made = a
+    least = base + values[right_end - 1] + values[left_end - 1]
     m = low
-    value = base + one_t[p] + other_t[q]
+    value = base + values[p] + values[q]
     while True:
         if value < last:
-            if size and new_m[size - 1] == m:
-                size -= 1
-            new_m[size], new_t[size] = m, value
-            size += 1
+            if made and ms[new, made - 1] == m:
+                made -= 1
+            ms[new, made], ts[new, made] = m, value
+            made += 1
             last = value
         if last <= least:
             break
         m = cap + 1
-        if p + 1 < one_m.size:
-            m = min(m, one_m[p + 1] + shift)
-        if q + 1 < other_m.size:
-            m = min(m, other_m[q + 1])
+        if p + 1 < right_end:
+            m = min(m, memory[p + 1] + shift)
+        if q + 1 < left_end:
+            m = min(m, memory[q + 1])
         if m > cap:
             break
         # Points of the old envelope on the way.
-        while a < old_m.size and old_m[a] <= m:
-            if old_t[a] < last:
-                new_m[size], new_t[size] = old_m[a], old_t[a]
-                last = old_t[a]
-                size += 1
+        while a < size and ms[old, a] <= m:
+            if ts[old, a] < last:
+                ms[new, made], ts[new, made] = ms[old, a], ts[old, a]
+                last = ts[old, a]
+                made += 1
             a += 1
-        if p + 1 < one_m.size and one_m[p + 1] + shift == m:
+        if p + 1 < right_end and memory[p + 1] + shift == m:
             p += 1
-        if q + 1 < other_m.size and other_m[q + 1] == m:
+        if q + 1 < left_end and memory[q + 1] == m:
             q += 1
-        value = base + one_t[p] + other_t[q]
-    while a < old_m.size:
-        if old_t[a] < last:
-            new_m[size], new_t[size] = old_m[a], old_t[a]
-            last = old_t[a]
-            size += 1
+        value = base + values[p] + values[q]
+    while a < size:
+        if ts[old, a] < last:
+            ms[new, made], ts[new, made] = ms[old, a], ts[old, a]
+            last = ts[old, a]
+            made += 1
         a += 1
-    return size
+    room.state[THERE] = new
+    return int(made)
 
 
-@njit(cache=True, nogil=True)
-def solve_exact(
-    forward_s: Any,
-    own_s: Any,
-    loss_s: float,
-    x: Any,
-    ways: Any,
-    saved: Any,
-    forward_ws: Any,
-    saving_ws: Any,
-    backward_ws: Any,
-    loss_ws: int,
-    row_of: Any,
-    row_stage: Any,
-    row_length: Any,
-    cap: int,
-    max_points: int,
-    max_work: int,
-) -> Any:
-    """Break points of all rows up to `cap` bytes, on true bytes.
+@kernel
+def solve_rows(line: Line, table: Table, room: Room) -> None:
+    """Solve the rows that are left, or as many as there is room for; `Room.state` says how far.
 
-    Returns (code, start, count, memory, values); `code` says which limit was passed, if any.
-    Work is counted in points merged.
+    A row for which there is no room is begun again by the next call.
     """
-    num = x.size - 1
-    rows = row_stage.size
-    start = np.zeros(rows, np.int64)
-    count = np.zeros(rows, np.int64)
-    memory = np.empty(4 * rows + 64, np.int64)
-    values = np.empty(4 * rows + 64, np.float64)
-    filled = 0
-    work = 0
-    old_m, old_t = np.empty(64, np.int64), np.empty(64, np.float64)
-    new_m, new_t = np.empty(64, np.int64), np.empty(64, np.float64)
-    zero_m, zero_t = np.zeros(1, np.int64), np.zeros(1, np.float64)
-    for row in range(rows):
-        i, n = row_stage[row], row_length[row]
+    x, row_of, memory, values = line.x, line.row_of, table.memory, table.values
+    start, count, state, cap = table.start, table.count, room.state, room.cap
+    num, rows = x.size - 1, line.row_stage.size
+    nothing, work = rows, state[WORK]
+    for row in range(state[ROWS], rows):
+        i, n = line.row_stage[row], line.row_length[row]
         k = i + n
         gradient = x[k] if k < num else 0
         size = 0
         peak = 0
         replay = 0.0
         # First the ways in which stage i keeps its bundle, then the checkpoints after it.
-        kept = ways[i + 1] - ways[i]
+        kept = line.ways[i + 1] - line.ways[i]
         for c in range(kept + n - 1):
-            right_m, right_t = zero_m, zero_t
-            left_m, left_t = zero_m, zero_t
+            right, left = nothing, nothing
             if c < kept:
-                way = ways[i] + c
-                forward, backward = needs(i, k, way, x, saved, saving_ws, backward_ws, loss_ws)
-                at, base, shift = max(forward, backward), own_s[way], saved[way]
+                way = line.ways[i] + c
+                at = needs_most(line, i, k, way)
+                base, shift = line.own_s[way], line.saved[way]
                 if n == 1:
                     shift = 0
-                    base += loss_s if k == num else 0.0
-                    right = -1
+                    base += line.loss_s if k == num else 0.0
                 else:
-                    right = row_of[i + 1, n - 1]
+                    right = int(row_of[i + 1, n - 1])
             else:
                 j = i + 1 + c - kept
                 stage = j - 1
-                peak = max(peak, (x[stage] if stage > i else 0) + x[j] + forward_ws[stage])
-                replay += forward_s[stage]
+                peak = max(peak, (x[stage] if stage > i else 0) + x[j] + line.forward_ws[stage])
+                replay += line.forward_s[stage]
                 if peak + gradient > cap:
                     break
-                right, shift = row_of[j, k - j], x[j]
+                right, shift = int(row_of[j, k - j]), x[j]
                 at, base = peak + gradient, replay
-                left = row_of[i, j - i]
-                if count[left] == 0:
-                    continue
-                left_m = memory[start[left] : start[left] + count[left]]
-                left_t = values[start[left] : start[left] + count[left]]
-            if right >= 0:
-                if count[right] == 0:
-                    continue
-                right_m = memory[start[right] : start[right] + count[right]]
-                right_t = values[start[right] : start[right] + count[right]]
-            at = max(at, right_m[0] + shift, left_m[0])
+                left = int(row_of[i, j - i])
+            if count[right] == 0 or count[left] == 0:
+                continue
+            at = max(at, memory[start[right]] + shift, memory[start[left]])
             if at > cap:
                 continue
             # At its very best, with all memory, this way may still lose everywhere.
-            below = num_at_most(old_m[:size], at)
-            if below and old_t[below - 1] <= base + right_t[-1] + left_t[-1]:
+            best = base + values[start[right] + count[right] - 1]
+            best += values[start[left] + count[left] - 1]
+            below = 0
+            if size:
+                ms = room.memory[state[THERE]]
+                below = num_at_most(ms, 0, size, at)
+            if below and room.values[state[THERE], below - 1] <= best:
                 continue
-            room = size + right_m.size + left_m.size + 2
-            work += room
-            new_m, new_t = grown(new_m, room), grown(new_t, room)
-            size = _merge_exact(
-                at,
-                cap,
-                base,
-                right_m,
-                right_t,
-                shift,
-                left_m,
-                left_t,
-                old_m[:size],
-                old_t[:size],
-                new_m,
-                new_t,
-            )
-            old_m, new_m, old_t, new_t = new_m, old_m, new_t, old_t
-        if filled + size > max_points:
-            return TOO_MANY_POINTS, start, count, memory[:0], values[:0]
-        if work > max_work:
-            return TOO_MUCH_WORK, start, count, memory[:0], values[:0]
-        memory, values = grown(memory, filled + size), grown(values, filled + size)
+            most = size + count[right] + count[left] + 2
+            if most > room.memory.shape[1]:
+                state[CODE] = SMALL_ROOM
+                return
+            work += most
+            size = _merge(table, room, at, base, right, shift, left, size)
+        filled = state[FILLED]
+        if filled + size > room.max_points:
+            state[CODE] = TOO_MANY_POINTS
+            return
+        if work > room.max_work:
+            state[CODE] = TOO_MUCH_WORK
+            return
+        if filled + size > memory.size:
+            state[CODE] = SMALL_TABLE
+            return
         start[row], count[row] = filled, size
-        copy_into(memory, filled, old_m, size)
-        copy_into(values, filled, old_t, size)
-        filled += size
-    return DONE, start, count, memory[:filled], values[:filled]
+        for q in range(size):
+            memory[filled + q] = room.memory[state[THERE], q]
+            values[filled + q] = room.values[state[THERE], q]
+        state[FILLED], state[ROWS], state[WORK] = filled + size, row + 1, work
+    state[CODE] = DONE

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from numba import njit
 
-from ._recurrence import INFINITE, needs, to_units
+from schedsim.kernels.compiled import kernel, kernel_with
+from schedsim.kernels.record import Reals
+
+from ._line import Line, Table
+from ._recurrence import INFINITE, needs_most, to_units
 
 # Floats are compared, never NaN and never -0.0: with these two facts the minima vectorise.
 _FAST = {"nnan", "nsz"}
 
 
-@njit(cache=True, fastmath=_FAST)
-def _improve_dense(best: Any, at: int, base: float, one: Any, other: Any) -> None:
+@kernel_with(fastmath=_FAST)
+def _improve_dense(best: Reals, at: int, base: float, one: Reals, other: Reals) -> None:
     """best[at + q] = min(itself, base + one[q] + other[q]), the rows held at their last value."""
     # `best` falls with memory: from where it is as good as the sum at its very best, stop.
     least = base + one[-1] + other[-1]
@@ -48,52 +51,46 @@ def _improve_dense(best: Any, at: int, base: float, one: Any, other: Any) -> Non
         flat[q] = min(flat[q], final)
 
 
-@njit(cache=True, nogil=True)
-def solve_dense(
-    forward_s: Any,
-    own_s: Any,
-    loss_s: float,
-    x: Any,
-    ways: Any,
-    saved: Any,
-    forward_ws: Any,
-    saving_ws: Any,
-    backward_ws: Any,
-    loss_ws: int,
-    row_of: Any,
-    row_stage: Any,
-    row_length: Any,
-    take_x: Any,
-    take_saved: Any,
-    unit: int,
-    rest: int,
-    num_slots: int,
-) -> Any:
-    """Times of all rows at 0..num_slots slots; O(rows * L * num_slots).
+def solve_dense(line: Line, table: Table, num_slots: int) -> Table:
+    """Times of all rows at 0..num_slots slots, written into `table`; O(rows * L * num_slots)."""
+    rows = line.row_stage.size
+    values = np.empty(rows * (num_slots + 1))  # pages are taken only when written
+    table = replace(
+        table,
+        first=np.full(rows, num_slots + 1, np.int64),
+        start=np.zeros(rows, np.int64),
+        count=np.zeros(rows, np.int64),
+        values=values,
+    )
+    # Last times stand beside the rows, so that pruning touches none of them.
+    filled = solve_slots(line, table, np.empty(num_slots + 1), np.empty(rows), np.zeros(1))
+    return replace(table, values=values[:filled])
 
-    Returns (first, start, count, values): row r is feasible from slot first[r], and its time at
-    first[r] + q is values[start[r] + q], constant from its last entry on.
-    """
+
+@kernel
+def solve_slots(line: Line, table: Table, best: Reals, last: Reals, zero: Reals) -> int:
+    """Fill `table`; how many values there are. `best` is room for a row, `last` for its end."""
+    x, row_of, num_slots = line.x, line.row_of, best.size - 1
+    unit, rest, take_x, take_saved = (
+        table.unit_bytes,
+        table.rest_bytes,
+        table.take_x,
+        table.take_saved,
+    )
+    first, start, count, values = table.first, table.start, table.count, table.values
     num = x.size - 1
-    rows = row_stage.size
-    first = np.full(rows, num_slots + 1, np.int64)
-    start = np.zeros(rows, np.int64)
-    count = np.zeros(rows, np.int64)
-    values = np.empty(rows * (num_slots + 1), np.float64)  # pages are taken only when written
-    last = np.empty(rows, np.float64)  # beside the rows, so that pruning touches none of them
-    best = np.empty(num_slots + 1, np.float64)
+    rows = line.row_stage.size
     filled = 0
-    zero = np.zeros(1, np.float64)
     for row in range(rows):
-        i, n = row_stage[row], row_length[row]
+        i, n = line.row_stage[row], line.row_length[row]
         k = i + n
         gradient = x[k] if k < num else 0
-        best[:] = INFINITE
-        for way in range(ways[i], ways[i + 1]):
-            forward, backward = needs(i, k, way, x, saved, saving_ws, backward_ws, loss_ws)
-            low = to_units(max(forward, backward), unit, rest)
+        for q in range(num_slots + 1):
+            best[q] = INFINITE
+        for way in range(line.ways[i], line.ways[i + 1]):
+            low = to_units(needs_most(line, i, k, way), unit, rest)
             if n == 1:
-                own = own_s[way] + (loss_s if k == num else 0.0)
+                own = line.own_s[way] + (line.loss_s if k == num else 0.0)
                 for q in range(low, num_slots + 1):
                     best[q] = min(best[q], own)
                 continue
@@ -103,14 +100,14 @@ def solve_dense(
                 skip = at - first[child] - take_saved[way]
                 end = start[child] + count[child]
                 begin = min(start[child] + skip, end - 1)
-                _improve_dense(best, at, own_s[way], values[begin:end], zero)
+                _improve_dense(best, at, line.own_s[way], values[begin:end], zero)
         if n > 1:
             peak = 0
             replay = 0.0
             for j in range(i + 1, k):
                 stage = j - 1
-                peak = max(peak, (x[stage] if stage > i else 0) + x[j] + forward_ws[stage])
-                replay += forward_s[stage]
+                peak = max(peak, (x[stage] if stage > i else 0) + x[j] + line.forward_ws[stage])
+                replay += line.forward_s[stage]
                 at = to_units(peak + gradient, unit, rest)
                 if at > num_slots:
                     break
@@ -137,6 +134,7 @@ def solve_dense(
             end -= 1
         first[row], start[row], count[row] = low, filled, end - low + 1
         last[row] = best[end]
-        values[filled : filled + count[row]] = best[low : end + 1]
+        for q in range(low, end + 1):
+            values[filled + q - low] = best[q]
         filled += count[row]
-    return first, start, count, values[:filled]
+    return int(filled)

@@ -25,9 +25,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +34,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.chain import Chain, Stage
 from schedsim.dataflow.variants import ChosenVariant, resolve, stage_options, with_variant
 from schedsim.errors import PlannerLimitError
+from schedsim.kernels.compiled import run
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan
 from schedsim.plans.scope import PERSISTENT, PERSISTENT_VARIANTS, Scope
@@ -42,19 +42,11 @@ from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
-from ._recurrence import find_classes
-from ._recurrence import least_memory as _least_memory
-from ._recurrence_exact import DONE, TOO_MANY_POINTS
-from ._recurrence_exact import solve_exact as _solve_exact
-from ._recurrence_runs import list_runs as _list_runs
-from ._recurrence_slots import solve_dense as _solve_dense
-
-# numba's stubs take no unpacked arguments.
-least_memory: Any = _least_memory
-list_runs: Any = _list_runs
-solve_exact: Any = _solve_exact
-solve_dense: Any = _solve_dense
-
+from ._line import Line, Table
+from ._recurrence import find_classes, least_memory
+from ._recurrence_exact import DONE, TOO_MANY_POINTS, solve_exact
+from ._recurrence_runs import list_runs
+from ._recurrence_slots import solve_dense
 
 MAX_STAGES = 4000
 """Beyond this the O(L^2) tables alone take gigabytes."""
@@ -62,22 +54,6 @@ MAX_STAGES = 4000
 
 class WorkLimitReached(PlannerLimitError):
     """The exact recurrence passed the limit set on points or on work."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Solved rows: times against memory, as the kernels return them."""
-
-    dense: bool
-    unit_bytes: int
-    rest_bytes: int
-    take_x: NDArray[np.int64]
-    take_saved: NDArray[np.int64]
-    first: NDArray[np.int64]
-    start: NDArray[np.int64]
-    count: NDArray[np.int64]
-    memory: NDArray[np.int64]
-    values: NDArray[np.float64]
 
 
 class Problem:
@@ -143,6 +119,21 @@ class Problem:
         input_key = self.x[:-1].copy()
         input_key[0] = -1  # the first stage makes no gradient of its input
         self.row_of, self.row_stage, self.row_length = find_classes(self.kind, input_key)
+        self.line = Line(
+            forward_s=self.forward_s,
+            own_s=self.own_s,
+            loss_s=self.loss_s,
+            x=self.x,
+            ways=self.ways,
+            saved=self.saved,
+            forward_ws=self.forward_ws,
+            saving_ws=self.saving_ws,
+            backward_ws=self.backward_ws,
+            loss_ws=self.loss_ws,
+            row_of=self.row_of,
+            row_stage=self.row_stage,
+            row_length=self.row_length,
+        )
 
     @property
     def num_rows(self) -> int:
@@ -156,12 +147,8 @@ class Problem:
 
     @cached_property
     def _least(self) -> NDArray[np.int64]:
-        least: NDArray[np.int64] = least_memory(
-            *self._sizes,
-            self.row_of,
-            self.row_stage,
-            self.row_length,
-        )
+        least = np.empty(self.num_rows, dtype=np.int64)
+        run(least_memory, 2 * self.num_splits, self.line, least)
         return least
 
     @cached_property
@@ -209,18 +196,20 @@ class Problem:
         num_slots, rest = inside // unit_bytes, inside % unit_bytes
         extra = unit_bytes - 1 if round_up else 0
         take_x, take_saved = (self.x + extra) // unit_bytes, (self.saved + extra) // unit_bytes
-        first, start, count, values = solve_dense(
-            *self._sizes_and_times,
-            take_x,
-            take_saved,
-            unit_bytes,
-            rest,
-            num_slots,
-        )
         nothing = np.empty(0, dtype=np.int64)
-        return Table(
-            True, unit_bytes, rest, take_x, take_saved, first, start, count, nothing, values
+        empty = Table(
+            dense=True,
+            unit_bytes=unit_bytes,
+            rest_bytes=rest,
+            take_x=take_x,
+            take_saved=take_saved,
+            first=nothing,
+            start=nothing,
+            count=nothing,
+            memory=nothing,
+            values=np.empty(0),
         )
+        return solve_dense(self.line, empty, num_slots)
 
     def solve_exact(self, cap_bytes: int, *, max_points: int, max_work: int) -> Table:
         """Rows on true bytes, up to a budget of `cap_bytes`.
@@ -230,9 +219,7 @@ class Problem:
         WorkLimitReached
             More than `max_points` break points in all, or `max_work` points merged.
         """
-        code, start, count, memory, values = solve_exact(
-            *self._sizes_and_times, cap_bytes - self.outside_bytes, max_points, max_work
-        )
+        code, table = solve_exact(self.line, cap_bytes - self.outside_bytes, max_points, max_work)
         if code != DONE:
             what = "break points" if code == TOO_MANY_POINTS else "points merged"
             limit = max_points if code == TOO_MANY_POINTS else max_work
@@ -240,31 +227,7 @@ class Problem:
                 f"the exact curve of {self.chain.name!r} needs more than {limit:,} {what}",
                 hint="use --planner rotor: memory slots with a proven gap",
             )
-        return Table(False, 1, 0, self.x, self.saved, start, start, count, memory, values)
-
-    @property
-    def _sizes(self) -> tuple[Any, ...]:
-        return (
-            self.x,
-            self.ways,
-            self.saved,
-            self.forward_ws,
-            self.saving_ws,
-            self.backward_ws,
-            self.loss_ws,
-        )
-
-    @property
-    def _sizes_and_times(self) -> tuple[Any, ...]:
-        return (
-            self.forward_s,
-            self.own_s,
-            self.loss_s,
-            *self._sizes,
-            self.row_of,
-            self.row_stage,
-            self.row_length,
-        )
+        return table
 
     def time_s(self, table: Table, budget_bytes: int) -> float:
         """Least time of the whole chain in `table` at `budget_bytes`; infinite if infeasible."""
@@ -307,26 +270,7 @@ class Problem:
             In units of the table: what the stages have, the gradient of their output inside it and
             their input outside.
         """
-        runs, way_of = list_runs(
-            self.forward_s,
-            self.own_s,
-            *self._sizes,
-            self.row_of,
-            table.take_x,
-            table.take_saved,
-            table.unit_bytes,
-            table.rest_bytes,
-            table.dense,
-            table.first,
-            table.start,
-            table.count,
-            table.memory,
-            table.values,
-            memory,
-            begin,
-            end,
-        )
-        return runs, way_of
+        return list_runs(self.line, table, memory, begin, end)
 
 
 def exact_plan(

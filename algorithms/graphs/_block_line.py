@@ -19,6 +19,7 @@ from ._block_recurrence import (
     FORWARD,
     INFINITE,
     PLAIN,
+    BlockRows,
     needed_runs,
     solve_rows,
     trace_rows,
@@ -74,8 +75,8 @@ class SolvedLine:
         work = float(row_length.sum()) + 24.0 * row_block.size
         num_slots = int(min(MOST_SLOTS, max(100.0, _WORK / work)))
         problem = self._in_slots(max(room, 1) * _ROOM / num_slots)
-        arguments = (*problem, row_of, row_block, row_length, num_slots)
-        table = solve_rows(*arguments)
+        rows = BlockRows(*problem, row_of, row_block, row_length)
+        table = solve_rows(rows, num_slots)
         whole = table[row_of[0, row_of.shape[0]]]
         feasible = np.flatnonzero(whole < INFINITE)
         if not feasible.size:
@@ -84,18 +85,9 @@ class SolvedLine:
         at = min(max(int(num_slots / _ROOM), low), high)
         found: dict[int, Simulation] = {}
         for _ in range(num_tries):
-            arguments = (*problem, row_of, table, at)
-            steps = trace_rows(*arguments)
+            steps = trace_rows(rows, table, at)
             runs = self._runs(steps, problem[0])
-            needed = needed_runs(
-                runs,
-                arrays.op_once,
-                arrays.read_start,
-                arrays.read_tensor,
-                arrays.write_start,
-                arrays.write_tensor,
-                arrays.tensor_bytes.size,
-            )
+            needed = needed_runs(runs, arrays)
             schedule = Schedule(self.line.graph.op_names, runs[needed])
             found[at] = simulate(self.line.graph, schedule)
             if found[at].peak_bytes <= budget_bytes:

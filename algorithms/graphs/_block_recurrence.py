@@ -17,10 +17,14 @@ input, d those of the gradients at a border, r(j, k) those of the results of blo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from schedsim.dataflow.arrays import GraphArrays
+from schedsim.kernels.compiled import kernel
+from schedsim.kernels.record import Ints, Reals, RealTable, Record, ShortInts, ShortTable
 
 INFINITE = np.inf
 
@@ -28,28 +32,49 @@ PLAIN, FORWARD, BACKWARD = 0, 1, 2
 """Steps of a schedule of blocks: a forward that keeps nothing, and the halves of an option."""
 
 
-@njit(cache=True, nogil=True)
-def solve_rows(
-    option_start: Any,
-    option_s: Any,
-    kept: Any,
-    forward: Any,
-    backward: Any,
-    plain_s: Any,
-    plain: Any,
-    x: Any,
-    d: Any,
-    results: Any,
-    row_of: Any,
-    row_block: Any,
-    row_length: Any,
-    num_slots: int,
-) -> Any:
+@dataclass(frozen=True, eq=False)
+class BlockRows(Record):
+    """A line of blocks as the recurrence reads it; sizes in slots.
+
+    Attributes
+    ----------
+    option_start : (L + 1,)
+        Options of block i are ``option_start[i] .. option_start[i + 1] - 1``.
+    option_s, kept, forward, backward : (num_options,)
+    plain_s, plain : (L,)
+        Time and peak of the forward that keeps nothing.
+    x, d, results : (L + 1,)
+        An entry per border: input of the block after it, gradients across it, results of all blocks
+        before it.
+    row_of, row_block, row_length
+        Rows for equal parts of the line, as `find_classes` numbers them.
+    """
+
+    option_start: Ints
+    option_s: Reals
+    kept: Ints
+    forward: Ints
+    backward: Ints
+    plain_s: Reals
+    plain: Ints
+    x: Ints
+    d: Ints
+    results: Ints
+    row_of: ShortTable
+    row_block: ShortInts
+    row_length: ShortInts
+
+
+@kernel
+def solve_rows(line: BlockRows, num_slots: int) -> Any:
     """C of each row at 0 .. num_slots slots, ``(num_rows, num_slots + 1)`` float64.
 
-    Sizes in slots. `x`, `d` and `results` have an entry per border: input of the block after it,
-    gradients across it, results of all blocks before it. O(rows * (L + options) * slots).
+    O(rows * (L + options) * slots).
     """
+    option_start, option_s, kept = line.option_start, line.option_s, line.kept
+    forward, backward, plain_s, plain = line.forward, line.backward, line.plain_s, line.plain
+    x, d, results, row_of = line.x, line.d, line.results, line.row_of
+    row_block, row_length = line.row_block, line.row_length
     table = np.full((row_block.size, num_slots + 1), INFINITE)
     for row in range(row_block.size):
         i, n = row_block[row], row_length[row]
@@ -79,26 +104,15 @@ def solve_rows(
     return table
 
 
-@njit(cache=True)
-def trace_rows(
-    option_start: Any,
-    option_s: Any,
-    kept: Any,
-    forward: Any,
-    backward: Any,
-    plain_s: Any,
-    plain: Any,
-    x: Any,
-    d: Any,
-    results: Any,
-    row_of: Any,
-    table: Any,
-    slots: int,
-) -> Any:
+@kernel
+def trace_rows(line: BlockRows, table: RealTable, slots: int) -> Any:
     """The steps behind C(0, L, slots): (step, block, option), ``(num_steps, 3)`` int64.
 
     No steps where that is infinite. O(L) for each step.
     """
+    option_start, option_s, kept = line.option_start, line.option_s, line.kept
+    forward, backward, plain_s, plain = line.forward, line.backward, line.plain_s, line.plain
+    x, d, results, row_of = line.x, line.d, line.results, line.row_of
     num = plain.size
     steps = np.empty((64, 3), np.int64)
     size = 0
@@ -165,17 +179,12 @@ def trace_rows(
     return steps[:size]
 
 
-@njit(cache=True)
-def needed_runs(
-    runs: Any,
-    op_once: Any,
-    read_start: Any,
-    read_tensor: Any,
-    write_start: Any,
-    write_tensor: Any,
-    num_tensors: int,
-) -> Any:
+@kernel
+def needed_runs(runs: Ints, graph: GraphArrays) -> Any:
     """Which runs are first ones of their op or write something that a needed run reads; bool."""
+    op_once, num_tensors = graph.op_once, graph.tensor_bytes.size
+    read_start, read_tensor = graph.read_start, graph.read_tensor
+    write_start, write_tensor = graph.write_start, graph.write_tensor
     num_ops = op_once.size
     seen = np.zeros(num_ops, np.bool_)
     first = np.zeros(runs.size, np.bool_)

@@ -16,11 +16,11 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from schedsim.dataflow.footprint import least_own_bytes, own_bytes
 from schedsim.dataflow.graph import Graph
+from schedsim.kernels.cached import njit
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from schedsim.kernels.cached import njit
 
 from ._dtr_memory import (
     EVICTED,

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from schedsim.kernels.cached import njit
 
 # Heuristics, by code.
 H_DTR, H_DTR_EQ, H_LOCAL, H_LRU, H_SIZE, H_MSPS, H_NEIGHBOURHOOD = range(7)

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from schedsim.dataflow.arrays import GraphArrays
+from schedsim.kernels.cached import njit
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ this descent takes neither time nor budget into account, only a fixed number of 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def lean_schedule(
     if free in kept:
         return kept[free]
     # All ops take the same time: measured times differ from one capture to the next.
-    steps = steps._replace(time_s=np.append(np.ones(graph.num_ops), [0.0, 0.0]))
+    steps = replace(steps, time_s=np.append(np.ones(graph.num_ops), [0.0, 0.0]))
     limit = least_bytes - graph.static_bytes - 1  # never met
     found = []
     for line in [*lines, *_segments(graph)]:

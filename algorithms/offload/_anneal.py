@@ -6,8 +6,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from schedsim.kernels.cached import njit
 
 from ._edits import SPARE, add_copy, gap_before, repair, tidy
 from ._timeline import Step, Trace, evaluate

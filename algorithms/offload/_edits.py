@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from schedsim.kernels.cached import njit
 
 from ._timeline import Step, Trace, evaluate
 

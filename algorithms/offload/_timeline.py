@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from schedsim.kernels.cached import njit
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from schedsim.errors import InvalidScheduleError
+from schedsim.kernels.cached import njit
 from schedsim.pipelines import Order, Pipeline
 
 FORWARD, BACKWARD, WEIGHTS = range(3)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ..kernels.cached import njit
 
 # Columns of the table. `PAGE` is the page size of a growing segment, 0 in any other.
 ADDRESS, SIZE, PREVIOUS, NEXT, STATE, POOL, PAGE = range(7)

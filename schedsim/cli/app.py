@@ -11,12 +11,15 @@ from importlib import import_module
 
 import click
 
+from .. import kernels
 from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError
+from .help import GroupedCommand
 
 COMMANDS = (
     "plan",
     "simulate",
     "compare",
+    "estimate",
     "sweep",
     "explain",
     "pipeline",
@@ -35,6 +38,8 @@ YES, NO, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 
 class SuggestingGroup(click.Group):
     """A group that answers an unknown command with its nearest neighbour."""
+
+    command_class = GroupedCommand
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -71,7 +76,8 @@ class LazyGroup(SuggestingGroup):
     subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Sizes: 8GB is 8 * 10^9 bytes, 8GiB is 8 * 2^30. "
-    "Exit codes: 0 yes, 1 no (infeasible, mismatch), 2 usage or a bad file, 130 interrupted.",
+    "Exit codes: 0 yes, 1 no (infeasible, mismatch), 2 usage or a bad file, "
+    "70 a bug of schedsim, 130 interrupted.",
 )
 @click.version_option(package_name="schedsim", message="%(prog)s %(version)s")
 @click.pass_context
@@ -96,6 +102,7 @@ def help_without_command(ctx: click.Context) -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; the exit code. Errors go to stderr, a line each."""
+    kernels.on_command_line = True
     _log_to_stderr()
     try:
         result = cli.main(args=list(arguments), prog_name="schedsim", standalone_mode=False)

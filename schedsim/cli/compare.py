@@ -24,6 +24,7 @@ from .app import NO, YES
 from .given.loaded import read
 from .given.source import Source
 from .given.workload import workload_options
+from .help import GroupedCommand
 from .options import complete
 from .options.files import json_option, output_option
 from .options.limits import budget_option
@@ -33,7 +34,11 @@ from .show import percent, print_json, print_table, working
 from .shown.results import compare_results, is_results, only_results
 
 
-@click.command("compare", short_help="Several planners on one workload and budget, a row each.")
+@click.command(
+    "compare",
+    cls=GroupedCommand,
+    short_help="Several planners on one workload and budget, a row each.",
+)
 @budget_option(required=False)
 @click.option(
     "--planners",

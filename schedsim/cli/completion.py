@@ -5,11 +5,14 @@ from __future__ import annotations
 import click
 
 from .app import YES
+from .help import GroupedCommand
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command("completion", short_help="Shell completion: a script for bash, zsh or fish.")
+@click.command(
+    "completion", cls=GroupedCommand, short_help="Shell completion: a script for bash, zsh or fish."
+)
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> int:
     """Print the script that makes SHELL complete commands, options, planners, presets and files.

@@ -10,6 +10,7 @@ import click
 
 from ..units import format_bytes
 from .app import YES
+from .help import GroupedCommand
 from .options.files import json_option
 from .show import print_facts, print_json
 
@@ -17,7 +18,9 @@ PACKAGES = ("schedsim", "numpy", "scipy", "numba", "matplotlib", "click", "rich"
 OPTIONAL = ("torch", "ortools")
 
 
-@click.command("env", short_help="Versions of everything involved, and the machine.")
+@click.command(
+    "env", cls=GroupedCommand, short_help="Versions of everything involved, and the machine."
+)
 @json_option
 def command(as_json: bool) -> int:
     """Show versions of everything involved, and the machine.

@@ -20,11 +20,16 @@ from ..units import (
 from .given.loaded import Loaded, read, schedule_of
 from .given.source import Source
 from .given.workload import workload_options
+from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working
 
 
-@click.command("explain", short_help="Why the peak is where it is, and what one change would buy.")
+@click.command(
+    "explain",
+    cls=GroupedCommand,
+    short_help="Why the peak is where it is, and what one change would buy.",
+)
 @click.option(
     "--top",
     type=click.IntRange(min=1),

@@ -13,11 +13,14 @@ from .app import NO, YES
 from .given.loaded import Loaded, read, schedule_of
 from .given.source import Source
 from .given.workload import workload_options
+from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working
 
 
-@click.command("export", short_help="A plan as code or configuration of a framework.")
+@click.command(
+    "export", cls=GroupedCommand, short_help="A plan as code or configuration of a framework."
+)
 @click.option("--to", "target", metavar="TARGET", help=f"One of {', '.join(TARGETS)}.")
 @click.option("--list", "listing", is_flag=True, help="What each target can express.")
 @json_option

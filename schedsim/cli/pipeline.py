@@ -12,6 +12,7 @@ from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import YES
 from .given.pipeline import explain_infeasible, planned
 from .given.pipeline_options import PipelineRequest, pipeline_options
+from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working
 
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from ..pipelines import PipelineRun
 
 
-@click.command("pipeline", short_help="Layers over devices: order, recomputation, partition.")
+@click.command(
+    "pipeline",
+    cls=GroupedCommand,
+    short_help="Layers over devices: order, recomputation, partition.",
+)
 @json_option
 @output_option("Write the plan to FILE, as JSON.")
 @pipeline_options

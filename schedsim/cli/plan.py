@@ -8,6 +8,7 @@ import click
 
 from .given.source import Source
 from .given.workload import workload_options
+from .help import GroupedCommand
 from .options import complete
 from .options.allocator import allocator_options
 from .options.files import json_option, output_option
@@ -21,7 +22,11 @@ from .planning.request import DEFAULT_PLANNER, read_request
 from .planning.ways import plan_ways
 
 
-@click.command("plan", short_help="A schedule within a memory budget, and what is proven of it.")
+@click.command(
+    "plan",
+    cls=GroupedCommand,
+    short_help="A schedule within a memory budget, and what is proven of it.",
+)
 @budget_option(required=True)
 @click.option(
     "--planner",

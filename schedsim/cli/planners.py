@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from .app import YES
+from .help import GroupedCommand
 from .options.files import json_option
 from .show import print_json, print_table
 
 
-@click.command("planners", short_help="What there is to choose from.")
+@click.command("planners", cls=GroupedCommand, short_help="What there is to choose from.")
 @json_option
 def command(as_json: bool) -> int:
     """List the planners: what each takes, costs, and is optimal for.

@@ -14,12 +14,15 @@ from ..units import format_bytes, format_bytes_short, format_seconds
 from ..workloads.given import is_target
 from .app import YES
 from .given.loaded import need_torch
+from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .show import print_facts, print_json, print_table, working
 from .validate import target_options
 
 
-@click.command("profile", short_help="Capture a real model, with measured sizes and times.")
+@click.command(
+    "profile", cls=GroupedCommand, short_help="Capture a real model, with measured sizes and times."
+)
 @target_options
 @click.option("--rounds", default=7, show_default=True, help="Timed runs of each block.")
 @click.option("--again", is_flag=True, help="Measure again what was measured before.")

@@ -9,11 +9,12 @@ from ..files.atomic import write_atomically
 from .given.loaded import read, schedule_of
 from .given.source import Source
 from .given.workload import workload_options
+from .help import GroupedCommand
 from .options.files import output_option
 from .show import working
 
 
-@click.command("report", short_help="A plan as one self-contained HTML page.")
+@click.command("report", cls=GroupedCommand, short_help="A plan as one self-contained HTML page.")
 @output_option("Write the page to FILE.", required=True)
 @workload_options
 def command(source: Source, output: str) -> int:

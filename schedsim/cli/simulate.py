@@ -19,6 +19,7 @@ from .app import NO, YES
 from .given.loaded import Loaded, given_schedule, read, schedule_of
 from .given.source import Source
 from .given.workload import workload_options
+from .help import GroupedCommand
 from .options.allocator import allocator_options
 from .options.files import json_option, output_option, schedule_option
 from .options.limits import budget_option, capacity_option
@@ -37,7 +38,9 @@ _WAITS = {
 }
 
 
-@click.command("simulate", short_help="Replay a plan or a list of op names, and check it.")
+@click.command(
+    "simulate", cls=GroupedCommand, short_help="Replay a plan or a list of op names, and check it."
+)
 @budget_option(required=False)
 @schedule_option
 @allocator_options

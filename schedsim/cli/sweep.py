@@ -14,6 +14,7 @@ from ..workloads.given import is_target
 from .app import NO, YES
 from .given.loaded import read
 from .given.source import Source
+from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .options.formula import no_options
 from .show import percent, print_json, print_table
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     from ..sweeps.experiment import Experiment, WorkloadSpec
 
 
-@click.command("sweep", short_help="Many runs from one experiment file, resumed where killed.")
+@click.command(
+    "sweep",
+    cls=GroupedCommand,
+    short_help="Many runs from one experiment file, resumed where killed.",
+)
 @click.argument("experiment_file", metavar="EXPERIMENT.toml", type=click.Path())
 @output_option("Results, a JSON line a run; those it has are not run again.", required=True)
 @click.option("--jobs", "num_jobs", type=int, default=1, show_default=True, help="-1: every core.")

@@ -20,6 +20,7 @@ from ..workloads.given import is_target
 from .app import NO, YES
 from .given.loaded import need_torch, schedule_of
 from .given.remembered import check_plan, has_link
+from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .options.limits import budget_option
 from .show import percent, print_facts, print_json, print_table, working
@@ -40,7 +41,11 @@ def target_options(function: Any) -> Any:
     return function
 
 
-@click.command("validate", short_help="Run a plan on the real model: predicted against measured.")
+@click.command(
+    "validate",
+    cls=GroupedCommand,
+    short_help="Run a plan on the real model: predicted against measured.",
+)
 @target_options
 @click.argument("plan_file", metavar="[PLAN.json]", required=False)
 @budget_option(required=False)

@@ -42,6 +42,18 @@ def workload_hash(workload: Chain | Graph) -> str:
     return str(cached)
 
 
+def offered_hash(workload: Chain | Graph) -> str:
+    """SHA-256 over all that `workload_hash` is, and the variants that a planner may choose from.
+
+    Two workloads that differ in these alone have the same plans without variants, and share the
+    first hash; where variants are allowed, they may have different ones.
+    """
+    document = workload_to_dict(workload)
+    del document["name"]
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
 def chain_to_dict(chain: Chain) -> dict[str, Any]:
     """The content of a ``schedsim.chain/1`` file."""
     document: dict[str, Any] = {

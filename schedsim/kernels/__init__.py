@@ -3,3 +3,6 @@
 `schedsim.kernels.record` is free of numba, so that workloads can be records; only modules that hold
 kernels import `schedsim.kernels.compiled`.
 """
+
+on_command_line = False
+"""Set by the command line: a library does not write to its caller's terminal."""

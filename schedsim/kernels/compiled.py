@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
+from types import FunctionType
 from typing import Any, TypeVar, cast, get_type_hints
 
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils, event
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import (
@@ -21,11 +23,17 @@ from numba.extending import (
     unbox,
 )
 
+from .cached import cache_where_possible
 from .joined import JoinedCompiler, set_environments
 from .notice import CompilingNotice
 from .record import Layout, Record, layout_of, layout_of_record
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+Result = TypeVar("Result")
+
+MOST_PLAIN_STEPS = 40_000
+"""Steps that Python makes of one kernel before it is compiled: some tenths of a second."""
 
 _WORD = ir.IntType(64)
 
@@ -61,10 +69,13 @@ class _RecordModel(models.PrimitiveModel):  # type: ignore[misc]
 @unbox(RecordType)  # type: ignore[untyped-decorator]
 def _unbox_record(_kind: RecordType, value: Any, c: Any) -> Any:
     address = c.pyapi.object_getattr_string(value, "address")
-    number = c.pyapi.long_as_voidptr(address)
-    c.pyapi.decref(address)
-    pointer = c.builder.bitcast(number, _WORD.as_pointer())
-    return NativeValue(pointer, is_error=c.pyapi.c_api_error())
+    found = cgutils.alloca_once_value(c.builder, cgutils.get_null_value(_WORD.as_pointer()))
+    with c.builder.if_then(cgutils.is_not_null(c.builder, address)):  # else a field does not fit
+        number = c.pyapi.long_as_voidptr(address)
+        c.pyapi.decref(address)
+        c.builder.store(c.builder.bitcast(number, _WORD.as_pointer()), found)
+    is_error = cgutils.is_null(c.builder, address)
+    return NativeValue(c.builder.load(found), is_error=is_error)
 
 
 @infer_getattr
@@ -143,6 +154,28 @@ class _Kernel(_OneVariant):
     """As Python calls it; kernels that call it get its twin, which has no machine code."""
 
     twin: _OneVariant
+    looked = False
+    num_plain_steps = 0
+
+    def at_hand(self) -> bool:
+        """Whether machine code is there, or in the cache."""
+        if not self.overloads and not self.looked:
+            with global_compiler_lock:
+                self.looked = True
+                kinds = self.declared or _argument_types(self.py_func)
+                if self._cache.load_overload(kinds, self.targetctx) is not None:
+                    self.compile(kinds)
+        return bool(self.overloads)
+
+    @cached_property
+    def in_python(self) -> Callable[..., Any]:
+        """The same code, run by Python, with the kernels that it calls."""
+        function = self.py_func
+        names = {**function.__globals__}
+        for name in function.__code__.co_names:
+            if isinstance(names.get(name), _Kernel):
+                names[name] = names[name].in_python
+        return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
 
     def add_overload(self, compiled: Any) -> None:
         """Called when machine code is there."""
@@ -190,16 +223,49 @@ def kernel(function: Function) -> Function:
     It runs without Python's lock. Kernels that call kernels compile fast where the arguments are
     records (`schedsim.kernels.record`), arrays with one of that module's aliases, and numbers.
     """
-    if config.DISABLE_JIT:
-        return function
-    options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True}
-    compiled = _Kernel(function, locals={}, targetoptions=options)
-    compiled.enable_caching()
+    return kernel_with()(function)
+
+
+def kernel_with(**flags: Any) -> Callable[[Function], Function]:
+    """Like `kernel`, with flags of numba's own."""
+    options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, **flags}
     inside = {**options, "no_cpython_wrapper": True}
-    compiled.twin = _OneVariant(
-        function, locals={}, targetoptions=inside, pipeline_class=JoinedCompiler
-    )
-    return cast("Function", compiled)
+
+    def compile_later(function: Function) -> Function:
+        if config.DISABLE_JIT:
+            return function
+        compiled = _Kernel(function, locals={}, targetoptions=options)
+        cache_where_possible(compiled)
+        compiled.twin = _OneVariant(
+            function, locals={}, targetoptions=inside, pipeline_class=JoinedCompiler
+        )
+        return cast("Function", compiled)
+
+    return compile_later
+
+
+def at_hand(function: Callable[..., Any]) -> bool:
+    """Whether a call of this kernel would not wait for the compiler."""
+    return not isinstance(function, _Kernel) or function.at_hand()
+
+
+def in_python(function: Function) -> Function:
+    """The kernel's own source, run by Python."""
+    return cast("Function", function.in_python) if isinstance(function, _Kernel) else function
+
+
+def run(function: Callable[..., Result], num_steps: int, *arguments: Any) -> Result:
+    """Call a kernel: in Python where that is sooner done than compiling it.
+
+    To compile takes a second, a step in Python some microseconds. So as long as a process has made
+    few steps, by its own count, and there is no machine code yet, Python makes them: the same
+    source on the same numbers. Who plans a small chain once never waits for the compiler.
+    """
+    if isinstance(function, _Kernel) and not function.at_hand():
+        function.num_plain_steps += num_steps
+        if function.num_plain_steps <= MOST_PLAIN_STEPS:
+            return cast("Result", function.in_python(*arguments))
+    return function(*arguments)
 
 
 event.register("numba:compile", CompilingNotice())

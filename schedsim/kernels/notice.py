@@ -8,6 +8,8 @@ from typing import Any
 
 from numba.core import event
 
+from .. import kernels
+
 MESSAGE = "compiling kernels (first run on this machine)"
 
 _log = logging.getLogger("schedsim.kernels")
@@ -27,14 +29,10 @@ class CompilingNotice(event.Listener):  # type: ignore[misc]
         if self.said or not module.startswith("schedsim."):
             return
         self.said = True
-        if on_command_line and sys.stderr.isatty():
+        if kernels.on_command_line and sys.stderr.isatty():
             print(MESSAGE, file=sys.stderr, flush=True)
         else:
             _log.info(MESSAGE)
 
     def on_end(self, compiled: Any) -> None:
         """Nothing: the answer follows."""
-
-
-on_command_line = False
-"""Set by the command line; a library does not write to its caller's terminal."""

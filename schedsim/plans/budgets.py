@@ -101,7 +101,7 @@ def sized_budget(value: int | str) -> int:
     Raises
     ------
     SchedsimError
-        It is a share, no number of bytes, or negative.
+        It is a share, no number of bytes, negative, or above 9 PB.
     """
     if isinstance(value, str):
         if is_share(value):
@@ -116,6 +116,8 @@ def sized_budget(value: int | str) -> int:
         size = -1
     if isinstance(value, bool) or size < 0:
         raise SchedsimError(f"budget {shown(value)} is not a number of bytes", hint=_HINT)
+    if size > MAX_BYTES:
+        raise SchedsimError(f"budget {shown(value)} is more than 9 PB", hint="give it in bytes")
     return size
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .._checks import check_seconds
+from .._checks import MAX_BYTES, check_seconds, shown
 from ..dataflow.copies import HOST_LEVEL, Copy, copies_in
 from ..dataflow.queues import DEVICE
 from ..errors import InvalidWorkloadError, SchedsimError
@@ -42,6 +42,11 @@ class MemoryLevel:
                 f"num_slots {slots!r} is not a number of checkpoints",
                 hint="a whole number, 0 or more",
             )
+        if slots > MAX_BYTES:
+            raise SchedsimError(
+                f"num_slots {shown(slots)} is more than any memory holds",
+                hint="'all' has room for every checkpoint",
+            )
         for name in ("write_s", "read_s"):
             try:
                 check_seconds(getattr(self, name), name)
@@ -65,8 +70,9 @@ class MemoryLevel:
         count, at, link = text.partition("@")
         numbers = [count, "", ""] if at else text.split(":")
         hint = "SLOTS:WRITE_S:READ_S or SLOTS@LINK, as 32:0.01:0.01, all@pcie4 or 64@25GB/s"
-        if len(numbers) != 3 or not (numbers[0] == "all" or numbers[0].isdecimal()):
-            raise SchedsimError(f"memory level {text!r} is not understood", hint=hint)
+        slots_given = numbers[0].isascii() and numbers[0].isdecimal() and len(numbers[0]) < 100
+        if len(numbers) != 3 or not (numbers[0] == "all" or slots_given):
+            raise SchedsimError(f"memory level {shown(text)} is not understood", hint=hint)
         slots = num_checkpoints if numbers[0] == "all" else int(numbers[0])
         if at:
             seconds = parse_link(link).time_s(checkpoint_bytes)

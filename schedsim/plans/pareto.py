@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from ..api import PlannerLike, curve_planner, get_planner, try_plan
+from ..api import PlannerLike, check_limits, curve_planner, get_planner, try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
 from ..errors import SchedsimError
@@ -78,6 +78,7 @@ def pareto(
         "seed": seed,
     }
     options = {name: value for name, value in given.items() if value is not None}
+    check_limits(options)
     info = curve_planner(workload.kind) if planner is None else get_planner(planner)
     whole = workload.kind in info.curves
     takes = info.curve_options(workload.kind)
@@ -90,7 +91,8 @@ def pareto(
                 hint=f"leave {name} out: it is for the curves of graphs, found by searches",
             )
     if whole:
-        return info.load_curve(workload.kind)(workload, **options)
+        curve: ParetoCurve = info.load_curve(workload.kind)(workload, **options)
+        return curve
     asked = info.name if planner is None or isinstance(planner, str) else planner
     return _sampled(workload, info.name, asked, budgets)
 

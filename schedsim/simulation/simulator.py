@@ -115,6 +115,7 @@ def _replayed(
     graph: Graph, runs: NDArray[np.int32], *, with_memory: bool = False
 ) -> tuple[tuple[NDArray[Any], ...], NDArray[np.int64]]:
     """Instances of legal runs as (tensor, first, last, source, category), and bytes by run."""
+    from ..kernels.compiled import run
     from ._replay import CODE, ITEM, LEGAL, RUN, replay_runs
 
     arrays = graph.arrays
@@ -126,7 +127,8 @@ def _replayed(
     count = np.zeros(graph.num_ops, np.int32)
     memory = np.zeros(runs.size + 1 if with_memory else 0, np.int64)
     outcome = np.zeros(3, np.int64)
-    replay_runs(arrays, runs, instances, category, latest, count, memory, outcome)
+    steps = runs.size + 2 * num_instances + graph.num_ops
+    run(replay_runs, steps, arrays, runs, instances, category, latest, count, memory, outcome)
     if outcome[CODE] != LEGAL:
         raise _illegal(graph, runs, int(outcome[CODE]), int(outcome[RUN]), int(outcome[ITEM]))
     return (*instances, category), memory[:-1]

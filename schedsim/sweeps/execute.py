@@ -15,7 +15,7 @@ from typing import Any
 
 from ..api import try_plan
 from ..errors import MissingDependencyError, SchedsimError
-from .results import SCHEMA, ResultFile, encode, in_order, write_whole
+from .results import SCHEMA, ResultFile, check_rows, encode, in_order, write_whole
 from .runs import CLOCK_SHARE, Run
 
 BACKENDS = ("loky", "dask", "ray")
@@ -105,6 +105,7 @@ def run_sweep(
     times are in ``PATH.timings``, a line a run, as they come.
     """
     with ResultFile(path) as file:
+        check_rows(file.rows.values(), path)
         if retry_errors:
             failed = [key for key, row in file.rows.items() if row.get("status") == "error"]
             for key in failed:

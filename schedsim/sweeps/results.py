@@ -14,9 +14,33 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from .._checks import shown
 from ..errors import SchedsimError, UnsupportedError
 
 SCHEMA = "schedsim.result/1"
+
+_MISSING = object()
+_NUMBER = (int, float)
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "key": (str,),
+    "workload": (str,),
+    "content_hash": (str,),
+    "budget": (str,),
+    "budget_bytes": (int,),
+    "store_all_bytes": (int,),
+    "planner": (str,),
+    "options": (dict,),
+    "status": (str,),
+}
+_STATUSES = ("optimal", "feasible", "infeasible", "error")
+_OF_ERRORS: dict[str, tuple[type, ...]] = {"error": (dict,)}
+_OF_PLANS: dict[str, tuple[type, ...]] = {
+    "overhead": (*_NUMBER, type(None)),
+    "store_all_s": _NUMBER,
+    "lower_bound_s": _NUMBER,
+    "bound_scope": (str,),
+    "min_feasible_bytes": (int, type(None)),
+}
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -25,11 +49,38 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises
     ------
     SchedsimError
-        A line that is not the last is no result.
+        A line that is not the last is no result, or lacks a field of one.
     OSError
         The file cannot be read.
     """
-    return _parse(Path(path).read_bytes(), str(path))[0]
+    rows = _parse(Path(path).read_bytes(), str(path))[0]
+    check_rows(rows, str(path))
+    return rows
+
+
+def check_rows(rows: Iterable[Mapping[str, Any]], name: str) -> None:
+    """Refuse rows of the file `name` that lack a field, or have one of another type.
+
+    Raises
+    ------
+    SchedsimError
+        It names the row and the field.
+    """
+    for number, row in enumerate(rows, start=1):
+        fields = _FIELDS | (_OF_ERRORS if row.get("status") == "error" else _OF_PLANS)
+        for field, kinds in fields.items():
+            value = row.get(field, _MISSING)
+            wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
+            if field == "status":
+                wrong = value not in _STATUSES
+            elif field == "error" and not wrong:
+                wrong = not isinstance(row["error"].get("message"), str)
+            if wrong:
+                what = "is missing" if value is _MISSING else f"is {shown(value)}"
+                raise SchedsimError(
+                    f"{name}: row {number} is no result of a sweep: {field} {what}",
+                    hint="take the row out of the file, and sweep again",
+                )
 
 
 def _parse(data: bytes, name: str) -> tuple[list[dict[str, Any]], int]:
@@ -54,11 +105,15 @@ def _parse(data: bytes, name: str) -> tuple[list[dict[str, Any]], int]:
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
-    except ValueError:
+        row = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError):
         return None
     right = isinstance(row, dict) and row.get("schema") == SCHEMA
     return row if right and isinstance(row.get("key"), str) else None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of a row")
 
 
 def _could_begin(line: bytes) -> bool:

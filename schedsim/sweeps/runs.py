@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..api import comparable, get_planner, planner_takes
 from ..errors import SchedsimError
-from ..files.workload_files import workload_hash
+from ..files.workload_files import offered_hash, workload_hash
 from ..plans.budgets import parse_budget
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
@@ -148,7 +148,7 @@ def run_key(
     document = {
         "results": RESULTS_VERSION,
         "versions": {name: _version(name) for name in ("schedsim", *solvers)},
-        "workload": workload_hash(workload),
+        "workload": offered_hash(workload) if options.get("allow") else workload_hash(workload),
         "kind": workload.kind,
         "budget_bytes": budget_bytes,
         "planner": planner,

@@ -24,8 +24,9 @@ def _korthikanti(name: str, layers: int, hidden: int, heads: int) -> Transformer
 
 
 def _llama(
-    name: str, layers: int, hidden: int, heads: int, ffn: int, kv_heads: int = 0
+    name: str, layers: int, hidden: int, heads: int, ffn: int, kv_heads: int = 0, **more: int
 ) -> TransformerConfig:
+    sizes = {"vocab": 32000, "seq": 4096, "tied": False, **more}
     return TransformerConfig(
         name=name,
         num_layers=layers,
@@ -33,18 +34,22 @@ def _llama(
         num_heads=heads,
         num_kv_heads=kv_heads,
         ffn=ffn,
-        seq=4096,
         dtype="bf16",
         attention="flash",
         gated=True,
         rms_norm=True,
         bias=False,
         dropout=False,
-        vocab=32000,
-        tied=False,
         embedding=True,
         head=True,
+        **sizes,  # type: ignore[arg-type]
     )
+
+
+def _llama3(
+    name: str, layers: int, hidden: int, heads: int, ffn: int, *, tied: bool = False
+) -> TransformerConfig:
+    return _llama(name, layers, hidden, heads, ffn, 8, vocab=128256, tied=tied, seq=8192)
 
 
 PRESETS: dict[str, TransformerConfig | ResNetConfig] = {
@@ -62,6 +67,14 @@ PRESETS: dict[str, TransformerConfig | ResNetConfig] = {
     "llama2-7b": _llama("llama2-7b", 32, 4096, 32, 11008),
     "llama2-13b": _llama("llama2-13b", 40, 5120, 40, 13824),
     "llama2-70b": _llama("llama2-70b", 80, 8192, 64, 28672, 8),
+    # Dubey et al. 2024, "The Llama 3 herd of models", table 3; Llama 3.2 as released.
+    "llama3-8b": _llama3("llama3-8b", 32, 4096, 32, 14336),
+    "llama3-70b": _llama3("llama3-70b", 80, 8192, 64, 28672),
+    "llama3-405b": _llama3("llama3-405b", 126, 16384, 128, 53248),
+    "llama3.2-1b": _llama3("llama3.2-1b", 16, 2048, 32, 8192, tied=True),
+    "llama3.2-3b": _llama3("llama3.2-3b", 28, 3072, 24, 8192, tied=True),
+    # Jiang et al. 2023, "Mistral 7B", table 1, without its window.
+    "mistral-7b": _llama("mistral-7b", 32, 4096, 32, 14336, 8, seq=8192),
     # Dosovitskiy et al. 2021, table 1: 14 x 14 patches and a class token.
     "vit-b16": TransformerConfig(
         name="vit-b16",

@@ -93,7 +93,7 @@ class Watched:
         self.folder, self.inputs = folder, {path.name for path in folder.iterdir()}
         monkeypatch.chdir(folder)
         put = monkeypatch.setattr
-        for where in ("planning.one", "compare", "plot.memory", "validate"):
+        for where in ("planning.one", "compare", "plot.memory", "validate", "estimate"):
             put(f"schedsim.cli.{where}.try_plan", self._plan)
         put("schedsim.cli.planning.maximum.maximize", self._maximize)
         put("schedsim.cli.plot.curves.pareto", self._pareto)

@@ -111,6 +111,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         "--planners": sample("rotor,store_all"),
         "--time-limit": sample("5"),
     },
+    "estimate": {**WORKLOAD, "--json": sample()},
     "explain": {**WORKLOAD, **OUTPUT, "--top": sample("1")},
     "pipeline": {**WORKLOAD, **OUTPUT, **PIPELINE},
     "report": {

@@ -79,6 +79,8 @@ simulate
   --level: --static --sequence-parallel --head
 compare
   --planners: --link --host-mem --host-latency
+estimate
+  --json: files --synthetic --seed --times --level
 explain
   --top: --json
 pipeline

@@ -33,6 +33,7 @@ def test_the_version_is_that_of_the_project():
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert schedsim.__version__ == project["version"]
+    assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text()
     with contextlib.suppress(PackageNotFoundError):
         assert schedsim.__version__ == version("schedsim")
 

@@ -10,6 +10,7 @@ from schedsim.validation.targets import load_target, read_target  # noqa: E402
 
 from schedsim import SchedsimError  # noqa: E402
 from schedsim.files.workload_files import workload_hash  # noqa: E402
+from schedsim.units import format_bytes_short  # noqa: E402
 
 MODEL = """
 import torch
@@ -110,3 +111,18 @@ def test_models_of_transformers_come_from_their_configuration():
     with pytest.raises(SchedsimError) as refused:
         load_target("hf:gtp2", "cpu")
     assert "gpt2" in refused.value.hint
+
+
+@pytest.mark.parametrize("level", ["block", "op"])
+def test_a_model_says_which_state_is_counted(level, capsys):
+    """Parameters and gradients are, the optimizer is not; its size for AdamW is said.
+
+    A gradient is as large as its parameter, and AdamW has two moments of that size.
+    """
+    read = read_target("model:mlp,layers=2,hidden=8,batch=2", level=level, rounds=0)
+    parameters = [p for p in read.target.model.parameters() if p.requires_grad]
+    size = 4 * sum(p.numel() for p in parameters)
+    [line] = [line for line in read.lines if line.startswith("model state: ")]
+    assert f"parameters and buffers {format_bytes_short(size)}" in line
+    assert f"gradients {format_bytes_short(size)}" in line
+    assert f"NOT counted: optimizer state, {format_bytes_short(2 * size)} for AdamW" in line

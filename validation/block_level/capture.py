@@ -19,6 +19,7 @@ from schedsim.simulation.schedule import Schedule
 from ..capture.skeleton import count_extra_inputs
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
+from ..ranks import ALONE, Ranks, ranks_of
 from .bench import Bench
 from .lowering import lowered
 from .module import ScheduledModule, loss_of, split_inputs
@@ -34,6 +35,7 @@ from .replay import (
     untouched,
 )
 from .runtime import Layout
+from .sharded import Sharding
 from .sizes import Sizes, static_tensors, storage_keys, tensors_in
 from .split import find_blocks
 from .timing import measure_times
@@ -129,6 +131,7 @@ def capture_chain(
     rounds: int = 7,
     known_times: Callable[[Chain | Graph], Chain | Graph | None] | None = None,
     movable: bool = False,
+    ranks: Ranks | None = None,
 ) -> CapturedChain:
     """`model` as a chain of its blocks, with the sizes and times measured on its device.
 
@@ -155,6 +158,9 @@ def capture_chain(
         Given the workload without times, the same with times, or ``None`` to measure them.
     movable
         Refuse blocks that keep bytes which no copy to the host finds.
+    ranks
+        Those that measure together, as `model` communicates; by default all that it is sharded
+        over. They run the same steps in the same order.
 
     Returns
     -------
@@ -182,6 +188,9 @@ def capture_chain(
     >>> captured.chain.num_stages, captured.chain.stages[0].output_bytes
     (3, 128)
     """
+    if ranks is None:
+        found = ranks_of(model)
+        ranks = found if found.bound else ALONE
     arguments, keywords = _arguments(inputs, kwargs)
     num_extra = count_extra_inputs(model, loss, len(arguments))
     step = split_inputs(arguments, keywords, num_extra)
@@ -195,11 +204,18 @@ def capture_chain(
         with torch.no_grad(), untouched(model):
             whole = model(*step.arguments, **step.keywords)
             whole = loss_of(whole) if loss is None else whole
+        sharding = Sharding.of(model, parts)
         parts, values, state = _settled(model, parts, step, notes)
+        if sharding is not None:
+            sharding = Sharding.of(model, parts)
         _check_whole(whole, values[-1])
         del whole
         sizes = Sizes.of(parts, values, step, model, loss)
-        layout = Layout(parts, loss, num_extra, sizes.needs_gradient, state, generators(model))
+        layout = Layout(
+            parts, loss, num_extra, sizes.needs_gradient, state, generators(model), sharding
+        )
+        if sharding is not None and meter is None and device.type == "cpu":
+            meter = "allocator"  # storages that are emptied and filled again
         chosen = get_meter(meter, device)
         bench = Bench(layout, step, sizes, chosen, device)
         rows = bench.measure_bytes(values)
@@ -208,11 +224,12 @@ def capture_chain(
                 bench.check_movable(i, values, row.saved_bytes - sizes.value_bytes[i + 1])
         workload = lowered(name or type(model).__name__, parts, sizes, rows, library)
         timed = known_times(workload) if known_times is not None else None
-        if timed is not None:
+        # Where one rank measures, all do: each of its steps is a collective of all.
+        if ranks.all(timed is not None, "look up times") and timed is not None:
             workload = timed
         elif rounds:
             del values
-            how = measure_times(layout, step, workload, rows, device, rounds)
+            how = measure_times(layout, step, workload, rows, device, rounds, ranks)
             notes.append(f"times: medians over {rounds} rounds of {how}")
             workload = lowered(workload.name, parts, sizes, rows, library)
     if library:

@@ -78,6 +78,8 @@ class ScheduledModule(nn.Module):
                 "an input requires a gradient, which a schedule does not give",
                 hint="detach it, or make what produces it part of the model",
             )
+        if self._layout.sharding is not None:
+            self._layout.sharding.check()
         given = split_inputs(inputs, keywords, self._layout.num_extra)
         layout = replace(self._layout, loss=self.loss)
         step = Step(layout, self._program, given, self.observer, self.mover)

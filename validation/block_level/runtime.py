@@ -33,6 +33,7 @@ from .replay import (
     frozen_statistics,
     replaced_buffers,
 )
+from .sharded import Sharding
 from .transfers import Mover
 
 ANCHOR = torch.empty((), requires_grad=True)
@@ -67,6 +68,8 @@ class Layout:
         Of each part, its buffers besides batch norms' that a forward changes.
     devices
         Whose random numbers are replayed.
+    sharding
+        Where parameters are sharded over ranks: which part gathers what.
     """
 
     parts: Sequence[Part]
@@ -75,6 +78,7 @@ class Layout:
     needs_gradient: Sequence[tuple[bool, ...]]
     state: Sequence[Buffers]
     devices: tuple[str, ...]
+    sharding: Sharding | None = None
 
 
 @dataclass
@@ -177,6 +181,8 @@ class Step:
                 "the step has run backward already",
                 hint="call the module again: what it kept is gone",
             )
+        if self.layout.sharding is not None:
+            self.layout.sharding.begin_backward()
         self._loss_backward(gradient)
         self._finish(at, runs[at])
         for number in range(at + 1, len(runs)):
@@ -200,6 +206,10 @@ class Step:
         if self.observer is not None:
             self.observer.end(number, run, self)
         self.counts[run.name] = self.counts.get(run.name, 0) + 1
+        if self.layout.sharding is not None:
+            runs = self.program.runs
+            following = runs[number + 1] if number + 1 < len(runs) else None
+            self.layout.sharding.after(run, following)
         if self.copies is not None:
             self.copies.after(number, run)
             return

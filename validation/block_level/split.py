@@ -10,6 +10,7 @@ measured time and bytes include.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from schedsim.errors import UnsupportedError
 
+from ..ranks.private_fsdp import is_sharded
 from .parts import Part, StepInputs
 from .replay import RandomState, frozen_statistics, generators, untouched
 
@@ -109,7 +111,7 @@ class SplitModel:
 
         with self._replaced(stand_in):
             try:
-                self.model(*step.arguments, **step.keywords)
+                self._called(step)
             except _Reached:
                 pass
             else:
@@ -150,16 +152,29 @@ class SplitModel:
             if step.prefix_rng is not None:
                 step.prefix_rng.restore()
             before.enter_context(frozen_statistics((self.model,)))
-            return self.model(*step.arguments, **step.keywords)
+            return self._called(step)
+
+    def _called(self, step: StepInputs) -> Any:
+        """The model, called as it is; of a sharded one, which holds nothing itself, its forward.
+
+        What gathers for the whole model would be cut short with it.
+        """
+        call = self.model.forward if is_sharded(self.model) else self.model
+        return call(*step.arguments, **step.keywords)
 
     @contextmanager
     def _replaced(self, stand_in: Callable[[int], Callable[..., Any]]) -> Iterator[None]:
         own = [block.__dict__.get("forward") for block in self.blocks]
+        hooks = [(b, b._forward_pre_hooks, b._forward_hooks) for b in self.blocks]
         try:
             for k, block in enumerate(self.blocks):
                 block.forward = stand_in(k)
+                # Of the block itself: it gathers nothing, and changes nothing, where it stands in.
+                block._forward_pre_hooks, block._forward_hooks = OrderedDict(), OrderedDict()
             yield
         finally:
+            for block, before, after in hooks:
+                block._forward_pre_hooks, block._forward_hooks = before, after
             for block, forward in zip(self.blocks, own, strict=True):
                 if forward is None:
                     block.__dict__.pop("forward", None)

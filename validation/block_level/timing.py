@@ -14,6 +14,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ..environment import device_memory_bytes
+from ..ranks import ALONE, Ranks
 from .bench import Measured
 from .parts import StepInputs
 from .program import Run, make_program
@@ -30,10 +31,12 @@ def measure_times(
     rows: Sequence[Measured],
     device: torch.device,
     rounds: int,
+    ranks: Ranks = ALONE,
 ) -> str:
     """Add `rounds` times of each op to `rows`, one per part, the loss last; how it was done.
 
-    Two kinds of steps are timed, those that replay every block, and store-all where that fits.
+    Two kinds of steps are timed, those that replay every block, and store-all where that fits; on
+    `ranks` where it fits all.
     """
     names = list(workload.op_names)
     at = names.index("loss")
@@ -42,7 +45,7 @@ def measure_times(
         replaying += [f"F{backward[1:]}", backward]
     replay, everything = Schedule.from_names(replaying), Schedule.store_all(workload)
     room = SHARE_OF_MEMORY[device.type] * device_memory_bytes(device)
-    fits = simulate(workload, everything).peak_bytes <= room
+    fits = ranks.all(simulate(workload, everything).peak_bytes <= room, "choose steps to time")
     for round_ in range(rounds + 1):
         for schedule in (replay, everything) if fits else (replay,):
             step = _timed_step(layout, inputs, workload, schedule, device)

@@ -43,5 +43,5 @@ def optimizer_bytes(optimizer: str | int, model: nn.Module) -> int:
             if near
             else f"one of {', '.join(_MOMENTS)}, or bytes",
         )
-    trained = [p for p in model.parameters() if p.requires_grad]
+    trained = [getattr(p, "_local_tensor", p) for p in model.parameters() if p.requires_grad]
     return _MOMENTS[optimizer] * sum(p.numel() * p.element_size() for p in trained)

@@ -35,10 +35,19 @@ def storage_bytes(tensors: Any) -> int:
 
 
 def storages(tensors: Any) -> Iterator[torch.UntypedStorage]:
-    """The storages under all tensors in the tree `tensors`; shared ones come again."""
+    """The storages under all tensors in the tree `tensors`; shared ones come again.
+
+    Of a tensor that is spread over ranks, this rank's.
+    """
     for leaf in tree_leaves(tensors):
         if isinstance(leaf, Tensor):
-            yield leaf.untyped_storage()
+            yield local(leaf).untyped_storage()
+
+
+def local(tensor: Tensor) -> Tensor:
+    """`tensor`, or this rank's share of one that is spread over ranks."""
+    share = getattr(tensor, "_local_tensor", None)
+    return share if isinstance(share, Tensor) else tensor
 
 
 @dataclass(slots=True)
@@ -141,7 +150,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         self.num_ops += 1
         if isinstance(out, Tensor):  # by far the most common, and tree_leaves is slow
-            self._meet(out.untyped_storage())
+            self._meet(local(out).untyped_storage())
         else:
             for storage in storages(out):
                 self._meet(storage)
@@ -151,7 +160,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _meet_argument(self, argument: Any) -> None:
         """What an op reads and none has made was there before."""
         if isinstance(argument, Tensor):
-            storage = argument.untyped_storage()
+            storage = local(argument).untyped_storage()
             key = storage._cdata
             if key not in self._sizes and key not in self._foreign:
                 self._foreign[key] = weakref.ref(storage, self._forgetter(self._foreign, key))

@@ -207,6 +207,7 @@ def choose(
     if price_all:
         others, refused = candidates(model, inputs, keywords, _everything(settings), price_all=True)
         asked += [way for way in others if way not in asked]
+    settings.ranks.same("compare ways", {"ways": asked})
     steps = _captured(model, inputs, keywords, settings, asked, first, refused)
     mine = asked[:allowed]
     best: _Priced | None = None
@@ -246,6 +247,7 @@ def price(
     """All ways, planned; none is chosen, and none need fit."""
     settings = _everything(settings)
     asked, refused = candidates(model, inputs, keywords, settings, price_all=True)
+    settings.ranks.same("compare ways", {"ways": asked})
     steps = _captured(model, inputs, keywords, settings, asked, first, refused)
     steps.sort(key=lambda step: step.least_s)
     return [*(_priced(step, budget_bytes, True).way for step in steps), *refused]

@@ -11,6 +11,7 @@ from schedsim.dataflow.graph import Graph
 from schedsim.plans.plan import Plan
 
 from ..environment import device_name
+from ..resident_state import counted_line
 from ..step_planning import Settings, capture_step, resolved_budget, with_origin
 from ..targets import load_target
 from .choices import Way, choose, table, wanted
@@ -89,6 +90,7 @@ def plan_target(
     ]
     if captured.num_parts > 1:
         lines.append(f"one of {captured.num_parts} micro-batches of a step, the largest")
+    lines.append(counted_line(model, captured.level))
     lines += [*captured.notes, *table(list(chosen.ways))]
     plan = with_origin(chosen.plan, captured, chosen.settings)
     return Outcome(captured.workload, plan, tuple(lines), chosen.ways, captured.num_parts)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
 from ...api import try_plan
-from ...files.document import save, to_dict
+from ...errors import SchedsimError
+from ...files.document import load, save, to_dict
+from ...plans.plan import Plan
 from ...simulation.schedule import Schedule
 from ...simulation.simulator import simulate
 from ..app import INTERRUPTED, NO, YES
@@ -31,7 +34,7 @@ def plan_one(request: PlanRequest) -> int:
     if loaded.origin:
         plan = replace(plan, setting=replace(plan.setting, step=loaded.origin))
     if request.output is not None:
-        save(plan, request.output)
+        _keep(plan, request.output)
     for line in loaded.assumptions:
         click.echo(line, err=request.as_json)
     if request.as_json:
@@ -45,3 +48,19 @@ def plan_one(request: PlanRequest) -> int:
         show_plan(loaded, plan, everything)
         show_next(request, plan, options)
     return INTERRUPTED if plan.search.interrupted else YES
+
+
+def _keep(plan: Plan, path: str) -> None:
+    """Write `plan` to the file at `path`, but one without a schedule over no other file."""
+    if not plan.feasible and Path(path).is_file() and not _holds_infeasible(path):
+        click.echo(f"note: {path} is kept as it was, as this plan has no schedule", err=True)
+        return
+    save(plan, path)
+
+
+def _holds_infeasible(path: str) -> bool:
+    try:
+        old = load(path)
+    except (SchedsimError, OSError):
+        return False
+    return isinstance(old, Plan) and not old.feasible

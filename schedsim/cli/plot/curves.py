@@ -18,6 +18,7 @@ from ..app import INTERRUPTED, YES
 from ..given.loaded import read
 from ..given.source import Source
 from ..given.workload import workload_options
+from ..help import GroupedCommand
 from ..options import complete
 from ..options.files import output_option
 from ..show import working
@@ -25,7 +26,11 @@ from ..shown.results import is_results, only_results
 from .pictures import SUFFIXES, check_suffix, write_picture
 
 
-@click.command("frontier", short_help="Time against budget: the curve, its bound and its knee.")
+@click.command(
+    "frontier",
+    cls=GroupedCommand,
+    short_help="Time against budget: the curve, its bound and its knee.",
+)
 @click.option(
     "--planners",
     shell_complete=complete.planner_list,
@@ -82,7 +87,9 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
     return INTERRUPTED if curves[0].interrupted else YES
 
 
-@click.command("sweep", short_help="Overhead against budget of every planner of a sweep.")
+@click.command(
+    "sweep", cls=GroupedCommand, short_help="Overhead against budget of every planner of a sweep."
+)
 @click.argument("results_file", metavar="RESULTS.jsonl", shell_complete=complete.files)
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 def sweep(results_file: str, output: str) -> int:

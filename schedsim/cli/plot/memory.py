@@ -16,6 +16,7 @@ from ..app import YES
 from ..given.loaded import Loaded, given_schedule, read, schedule_of
 from ..given.source import Source
 from ..given.workload import workload_options
+from ..help import GroupedCommand
 from ..options.allocator import allocator_options, read_options
 from ..options.files import output_option, schedule_option
 from ..options.limits import budget_option, capacity_option
@@ -24,7 +25,9 @@ from ..shown.allocations import check_allocator, of_plan
 from .pictures import check_suffix, write_picture
 
 
-@click.command("timeline", short_help="Live memory by category over the op runs.")
+@click.command(
+    "timeline", cls=GroupedCommand, short_help="Live memory by category over the op runs."
+)
 @budget_option(required=False)
 @click.option(
     "--against",
@@ -95,7 +98,9 @@ def timeline(
     return YES
 
 
-@click.command("gantt", short_help="Queues and their runs over time, memory below.")
+@click.command(
+    "gantt", cls=GroupedCommand, short_help="Queues and their runs over time, memory below."
+)
 @budget_option(required=False)
 @schedule_option
 @capacity_option
@@ -122,7 +127,9 @@ def gantt(
     return YES
 
 
-@click.command("schedule", short_help="Stages against runs: forward, recomputed, backward.")
+@click.command(
+    "schedule", cls=GroupedCommand, short_help="Stages against runs: forward, recomputed, backward."
+)
 @budget_option(required=False)
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 @workload_options

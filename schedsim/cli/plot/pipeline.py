@@ -7,12 +7,15 @@ import click
 from ..app import YES
 from ..given.pipeline import explain_infeasible, planned
 from ..given.pipeline_options import PipelineRequest, pipeline_options
+from ..help import GroupedCommand
 from ..options.files import output_option
 from ..show import working
 from .pictures import check_suffix, write_picture
 
 
-@click.command("pipeline", short_help="Devices over time, a numbered box per micro-batch.")
+@click.command(
+    "pipeline", cls=GroupedCommand, short_help="Devices over time, a numbered box per micro-batch."
+)
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 @pipeline_options
 def pipeline(request: PipelineRequest, output: str) -> int:

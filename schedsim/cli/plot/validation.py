@@ -9,11 +9,14 @@ import click
 from ...errors import SchedsimError
 from ...files.reader import parse_json
 from ..app import YES
+from ..help import GroupedCommand
 from ..options.files import output_option
 from .pictures import check_suffix, write_picture
 
 
-@click.command("validate", short_help="Memory predicted and measured, over each other.")
+@click.command(
+    "validate", cls=GroupedCommand, short_help="Memory predicted and measured, over each other."
+)
 @click.argument("report_file", metavar="REPORT.json")
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 def validate(report_file: str, output: str) -> int:

@@ -13,6 +13,7 @@ from schedsim.algorithms.graphs._block_options import BlockClass, BlockOption, p
 from schedsim.algorithms.graphs._block_recurrence import (
     BACKWARD,
     FORWARD,
+    BlockRows,
     needed_runs,
     solve_rows,
     trace_rows,
@@ -210,11 +211,12 @@ def test_the_recurrence_equals_enumeration():
         num = problem[6].size
         rows = find_classes(np.arange(num), np.zeros(num, np.int64))
         most = 25
-        table = solve_rows(*problem, *rows, most)
+        line = BlockRows(*problem, *rows)
+        table = solve_rows(line, most)
         for slots in (4, 8, 12, 18, 25):
             expected = best_by_hand(problem, slots)
             assert table[rows[0][0, num], slots] == expected
-            steps = trace_rows(*problem, rows[0], table, slots)
+            steps = trace_rows(line, table, slots)
             if np.isinf(expected):
                 assert steps.shape == (0, 3)
                 continue
@@ -245,7 +247,7 @@ def test_equal_blocks_share_rows_and_change_nothing():
     values = []
     for kinds in (np.zeros(num, np.int64), np.arange(num)):
         rows = find_classes(kinds, np.zeros(num, np.int64))
-        values.append(solve_rows(*problem, *rows, 60)[rows[0][0, num]])
+        values.append(solve_rows(BlockRows(*problem, *rows), 60)[rows[0][0, num]])
     assert np.array_equal(*values)
 
 
@@ -260,16 +262,7 @@ def test_runs_that_nobody_needs_are_found():
             Op("c", "backward", reads=("x", "y")),
         ),
     )
-    arrays = graph.arrays
-    needed = needed_runs(
-        np.array([0, 1, 2, 0, 1, 0, 2, 3]),
-        arrays.op_once,
-        arrays.read_start,
-        arrays.read_tensor,
-        arrays.write_start,
-        arrays.write_tensor,
-        arrays.tensor_bytes.size,
-    )
+    needed = needed_runs(np.array([0, 1, 2, 0, 1, 0, 2, 3]), graph.arrays)
     assert needed.tolist() == [True, True, True, False, False, True, True, True]
 
 

@@ -113,11 +113,11 @@ def test_plan_in_a_pipe():
         "recomputed      2 of 11 op runs\n"
         "\n"
         "next\n"
-        "  schedsim plan chain.json --mem 60 -o plan.json               # keep it\n"
-        "  schedsim simulate chain.json plan.json                       # replay it\n"
-        "  schedsim plot timeline chain.json plan.json -o timeline.svg  # see its memory\n"
-        "  schedsim explain chain.json plan.json                        # why its peak is there\n"
-        "  schedsim compare chain.json --mem 60                         # other planners\n"
+        "  schedsim plan chain.json --mem 60 -o plan.json    # keep it\n"
+        "  schedsim simulate plan.json                       # replay it\n"
+        "  schedsim plot timeline plan.json -o timeline.svg  # see its memory\n"
+        "  schedsim explain plan.json                        # why its peak is there\n"
+        "  schedsim compare chain.json --mem 60              # other planners\n"
     )
 
 

@@ -281,7 +281,9 @@ def test_table_5(name, global_batch, num_gpus, iteration_s, mfu, hfu):
     ("name", "count"),
     [("gpt2", 124_439_808), ("gpt2-medium", 354_823_168), ("gpt2-large", 774_030_080),
      ("gpt2-xl", 1_557_611_200), ("llama2-7b", 6_738_415_616), ("llama2-13b", 13_015_864_320),
-     ("llama2-70b", 68_976_648_192), ("vit-b16", 86_567_656)],
+     ("llama2-70b", 68_976_648_192), ("llama3-8b", 8_030_261_248), ("llama3-70b", 70_553_706_496),
+     ("llama3-405b", 405_853_388_800), ("llama3.2-1b", 1_235_814_400),
+     ("llama3.2-3b", 3_212_749_824), ("mistral-7b", 7_241_732_096), ("vit-b16", 86_567_656)],
 )  # fmt: skip
 def test_parameter_counts(name, count):
     """As the released models have."""

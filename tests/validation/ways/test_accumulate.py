@@ -6,8 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import torch.distributed as dist  # noqa: E402
-import torch.multiprocessing as mp  # noqa: E402
+from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
 from schedsim.validation.ways.microbatch import Splitter  # noqa: E402
 from step_models import TinyGPT, make_step, token_loss  # noqa: E402
@@ -237,9 +236,7 @@ def test_a_language_model_of_transformers():
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
 
 
-def _ddp(rank, path):
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
-    torch.set_num_threads(1)
+def _ddp(rank):
     x, target = some_data()
     half = slice(32 * rank, 32 * (rank + 1))
     model, plain = a_model(), a_model()
@@ -251,8 +248,8 @@ def _ddp(rank, path):
     LOSS(plain(x), target).backward()
     for one, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
-    dist.destroy_process_group()
 
 
-def test_distributed_data_parallel_averages_once_per_step(tmp_path):
-    mp.spawn(_ddp, (tmp_path / "ddp",), nprocs=2)
+def test_distributed_data_parallel_averages_once_per_step():
+    """Gradients of micro-batches are averaged over ranks when all are done."""
+    run_ranks(_ddp, 2)

@@ -1,0 +1,92 @@
+"""Processor time of the first plans on a machine whose kernels are not compiled yet.
+
+    python benchmarks/bench_cold_start.py
+
+A chain and a training graph are each planned three times, in processes of their own: with an empty
+cache of kernels, with what that process left there, and once more. The first less the last is what
+compiling costs. A row follows for each kernel that was compiled: seconds of its own, seconds with
+the kernels inside it. Processor time too differs by a third between a busy machine and a quiet one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+
+def plan_once(kind: str) -> dict[str, Any]:
+    """Plan in this process; its seconds, and those of each kernel."""
+    from numba.core import event
+
+    rows: list[tuple[str, float, float]] = []
+    inside: list[list[float]] = []
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, _: Any) -> None:
+            inside.append([time.process_time(), 0.0])
+
+        def on_end(self, ended: Any) -> None:
+            began, of_others = inside.pop()
+            whole = time.process_time() - began
+            if inside:
+                inside[-1][1] += whole
+            function = ended.data["dispatcher"].py_func
+            rows.append((f"{function.__module__}.{function.__name__}", whole - of_others, whole))
+
+    event.register("numba:compile", Listener())
+    import schedsim
+
+    workload = _chain() if kind == "chain" else _chain().graph
+    whole = schedsim.simulate(workload, schedsim.Schedule.store_all(workload)).peak_bytes
+    options = {} if kind == "chain" else {"max_moves": 2000}
+    plan = schedsim.plan(workload, int(0.5 * whole), **options)
+    assert plan.feasible
+    return {"seconds": time.process_time(), "rows": rows}
+
+
+def _chain() -> Any:
+    """24 stages of sizes and times that differ, so that no two parts are alike."""
+    import schedsim
+
+    num = range(24)
+    return schedsim.Chain.from_arrays(
+        "cold",
+        1000,
+        forward_s=[1.0 + i % 5 for i in num],
+        backward_s=[2.0 + i % 7 for i in num],
+        output_bytes=[1000 + 10 * (i % 3) for i in num],
+        saved_bytes=[4000 + 130 * (i % 11) for i in num],
+    )
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--once", choices=("chain", "graph"), help="plan in this process, as JSON")
+    arguments = parser.parse_args()
+    if arguments.once:
+        print(json.dumps(plan_once(arguments.once)))
+        return
+    for kind in ("chain", "graph"):
+        with tempfile.TemporaryDirectory() as cache:
+            environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+            command = [sys.executable, __file__, "--once", kind]
+            runs = [
+                json.loads(subprocess.check_output(command, env=environment, timeout=600))
+                for _ in range(3)
+            ]
+        cold, _, warm = (run["seconds"] for run in runs)
+        print(f"first {kind} plan  {cold:.1f} s of processor time, {warm:.1f} s once compiled")
+        for name, own, whole in sorted(runs[0]["rows"], key=lambda row: -row[1]):
+            if own >= 0.05:
+                print(f"  {own:6.2f} s  {whole:6.2f} s  {name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Ranks of one group: they measure together, follow one plan, and fail together."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from rank_processes import run_ranks  # noqa: E402
+from schedsim.validation.ranks.one_plan import plan_hash  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+LOSS = nn.functional.mse_loss
+
+
+def sharded_model(num=4, width=16, fails_on=None):
+    """A line of blocks, each sharded over all ranks; one may fail in its forward."""
+    from torch import distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block(width) for _ in range(num)))
+    for block in model:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    if fails_on == dist.get_rank():
+        model[num // 2].fails_in = 3
+    return model
+
+
+class Block(nn.Module):
+    """A layer that can be told to fail in one of its calls to come."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.fails_in = None
+
+    def forward(self, x):
+        """Two ops."""
+        if self.fails_in is not None:
+            self.fails_in -= 1
+            if self.fails_in <= 0:
+                raise ValueError("the disk is full")
+        return torch.tanh(self.linear(x))
+
+
+def data(num=64, width=16):
+    """Input and target."""
+    return torch.randn(num, width), torch.randn(num, width)
+
+
+def planned(model, inputs, budget="95%", **options):
+    """At the block level."""
+    options = {"level": "block", "time_limit_s": 0.5, **options}
+    return schedsim.rematerialize(model, inputs, budget, LOSS, **options)
+
+
+def said(function):
+    """The message of the error that `function` raises."""
+    try:
+        function()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def _one_plan(rank, folder):
+    import os
+
+    from schedsim.validation.block_level import timing
+
+    # Each has its own cache of times, and on one of them nothing but replaying steps is run.
+    os.environ["SCHEDSIM_CACHE_DIR"] = f"{folder}/cache{rank}"
+    if rank == 1:
+        timing.device_memory_bytes = lambda device: 1
+    model = sharded_model()
+    module = planned(model, data())
+    found = [plan_hash(module.plan)]
+    module(*data()).backward()
+    # Other shapes on each rank: one plan, which fits the larger.
+    other = data(48 - 16 * rank)
+    module(*other).backward()
+    found.append(plan_hash(module.plan))
+    module.replan("100%")
+    module(*data()).backward()
+    found.append(plan_hash(module.plan))
+    plan = module.plan
+    applied = schedsim.apply(model, plan, data(), LOSS)
+    applied(*data()).backward()
+    found.append(plan_hash(applied.plan))
+    if rank == 1:
+        applied.replan("95%")
+    return found, said(lambda: applied(*data()))
+
+
+def test_all_ranks_follow_one_plan(tmp_path):
+    """Times, free memory and shapes differ by rank; plans do not, and nothing hangs.
+
+    A plan changed on one rank alone is an error on both.
+    """
+    (first, error), (second, other) = run_ranks(_one_plan, 2, str(tmp_path))
+    assert first == second
+    assert first[2] == first[3]  # applied as it was
+    assert error == other
+    assert "rank 0 goes on with an earlier plan than rank 1" in error[1]
+
+
+def _least_budget(rank):
+    model = sharded_model()
+    most = planned(model, data(), "100%").plan.peak_bytes
+    module = planned(model, data(), most - 4096 * rank)
+    failed = said(lambda: planned(model, data(), 1000 if rank else most))
+    again = planned(model, data(), most).plan.budget_bytes
+    return most, module.plan.budget_bytes, failed, again
+
+
+def test_the_smallest_budget_is_that_of_all():
+    """Also where it is too small: then no rank has a plan, and another try may be made."""
+    rows = run_ranks(_least_budget, 2)
+    for most, budget, failed, again in rows:
+        assert budget == most - 4096
+        assert failed[0] == "InfeasibleBudgetError"
+        assert again == most
+    assert rows[0] == rows[1]
+
+
+def _failing(rank, where):
+    if where == "arguments":
+        return said(lambda: planned(sharded_model(), data(), level="blok" if rank else "block"))
+    if where == "inputs":
+        return said(lambda: planned(sharded_model(), data(64, 16 - 3 * rank)))
+    model = sharded_model(fails_on=1)
+    return said(lambda: planned(model, data())), said(lambda: planned(model, data()))
+
+
+@pytest.mark.parametrize("where", ["arguments", "inputs"])
+def test_a_rank_that_fails_before_it_measures_fails_all(where):
+    """The others say what it said."""
+    first, second = run_ranks(_failing, 2, where)
+    assert first[0] in (second[0], "RankError")
+    assert second[1] in first[1]
+    assert "rank 1" in first[1]
+
+
+def test_a_rank_that_fails_in_the_middle_of_a_model_fails_all():
+    """The other stands in the gathering of the next block, and is called out of it.
+
+    A collective is left open, so that the same group can plan no more, and says so.
+    """
+    first, second = run_ranks(_failing, 2, "model")
+    assert second[0] == ("ValueError", "the disk is full")
+    assert first[0] == (
+        "RankStoppedError",
+        "rank 1 failed to measure: ValueError: the disk is full",
+    )
+    for row in (first, second):
+        assert "start again" in row[1][1]

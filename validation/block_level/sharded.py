@@ -1,0 +1,142 @@
+"""Blocks whose parameters are sharded over ranks by FSDP2.
+
+A block gathers its parameters when it runs, and lets go of them when its run is over, unless its
+own backward comes next: between two runs nothing is alive but what the schedule says, and a rank's
+share of parameters and gradients. Nothing is gathered ahead, and what gathering and reducing take
+is in the workspaces of the runs, measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from schedsim.errors import UnsupportedError
+from schedsim.units import format_bytes
+
+from ..ranks import private_fsdp as private
+from .parts import Part
+from .program import Program, Run
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Of each part, its modules that gather parameters; and all states, for the whole model."""
+
+    modules: tuple[tuple[Any, ...], ...]
+    states: tuple[Any, ...]
+    gathered_bytes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module, parts: Sequence[Part]) -> Sharding | None:
+        """The sharded modules of each part; ``None`` where nothing is sharded by FSDP2.
+
+        Raises
+        ------
+        UnsupportedError
+            Parameters are sharded together that several parts read, or the user has said what to
+            gather ahead.
+        """
+        states = tuple(private.states(model))
+        if not states:
+            return None
+        if any(map(private.prefetches, states)):
+            raise UnsupportedError(
+                "parameters are to be gathered ahead (set_modules_to_forward_prefetch or "
+                "set_modules_to_backward_prefetch), which no plan counts",
+                hint="leave these calls out: blocks gather their own when they run",
+            )
+        of_parts = []
+        for part in parts:
+            inside = {
+                m: None for module in part.modules for m in module.modules() if m is not model
+            }
+            of_parts.append(tuple(m for m in inside if private.is_sharded(m)))
+        for name, module in model.named_modules():
+            if private.is_sharded(module) and _spans(module, parts, is_root=module is model):
+                raise UnsupportedError(
+                    f"the parameters of {name or 'the model itself'} are sharded as one group, "
+                    "which is gathered for more than one block",
+                    hint="call fully_shard on each block, and on the modules around them that hold "
+                    "parameters: embedding, norm, head",
+                )
+        sizes = tuple(
+            sum(private.gathered_bytes(m._get_fsdp_state()) for m in modules)
+            for modules in of_parts
+        )
+        return cls(tuple(of_parts), states, sizes)
+
+    def check(self) -> None:
+        """Refuse steps whose gradients stay whole."""
+        if not all(map(private.reduces, self.states)):
+            raise UnsupportedError(
+                "gradients are not reduced in this step (set_requires_gradient_sync(False)): whole "
+                "ones would stay, which no plan counts",
+                hint="reduce in every step; shares of gradients add up as well",
+            )
+
+    def begin_backward(self) -> None:
+        """Gather nothing ahead: the order of a schedule is not that of the forward reversed."""
+        for state in self.states:
+            private.forget_order(state)
+
+    def let_go(self, index: int) -> None:
+        """Keep the shares alone of part `index`."""
+        for module in self.modules[index]:
+            module.reshard()
+
+    def after(self, run: Run, following: Run | None) -> None:
+        """`run` is over: let go, unless its own backward follows and would gather again."""
+        if run.kind != "F" or not self.modules[run.index]:
+            return
+        if following is None or (following.kind, following.index) != ("B", run.index):
+            self.let_go(run.index)
+
+    def gathers(self, program: Program) -> tuple[int, int, int]:
+        """(bytes gathered in a step of `program`, the same that store-all gathers, its number).
+
+        Every forward gathers, and every backward but one right after its own forward.
+        """
+        total = number = 0
+        for run, before in zip(program.runs, (None, *program.runs), strict=False):
+            if run.kind not in ("F", "B") or run.moves is not None or not self.modules[run.index]:
+                continue
+            if run.kind == "B" and before is not None and before.name == f"F{run.index}":
+                continue
+            total += self.gathered_bytes[run.index]
+            number += 1
+        return total, 2 * sum(self.gathered_bytes), number
+
+    def note(self, program: Program) -> str:
+        """What a schedule gathers, in words."""
+        total, least, number = self.gathers(program)
+        more = total - least
+        again = f"{format_bytes(more)} of it more than store-all does" if more > 0 else "no more"
+        return f"gathers parameters {number} times a step, {format_bytes(total)} in all: {again}"
+
+
+def _spans(module: nn.Module, parts: Sequence[Part], *, is_root: bool) -> bool:
+    """Whether what `module` gathers is for more than one part."""
+    if private.is_grouped(module):
+        return True
+    if is_root and not _has_own(module):
+        return False
+    below = set(module.modules())
+    for part in parts:
+        if any(m in below and m is not module for m in part.modules):
+            inside = {m for one in part.modules for m in one.modules()}
+            if is_root or module not in inside:
+                return True
+    return False
+
+
+def _has_own(module: nn.Module) -> bool:
+    """Whether `module` gathers parameters that no sharded module below it gathers."""
+    below: set[int] = set()
+    for child in module.modules():
+        if child is not module and private.is_sharded(child):
+            below.update(id(p) for p in child.parameters())
+    return any(id(p) not in below for p in module.parameters())

@@ -1,0 +1,58 @@
+"""What other ranks are told of an error, and raise in its place."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+from schedsim.errors import SchedsimError
+
+
+class RankError(RuntimeError):
+    """Another rank failed, or was lost; the message says which, and with what."""
+
+
+class RankStoppedError(Exception):
+    """Another rank stopped with an error of its own kind; the message says which, and with what."""
+
+
+class Interrupted(RuntimeError):
+    """A wait for a collective was given up, as another rank has failed."""
+
+
+def told(error: BaseException) -> bytes:
+    """`error` as bytes for other ranks: errors of this package whole, others by their text."""
+    if isinstance(error, SchedsimError):
+        try:
+            return pickle.dumps(("ours", error))
+        except Exception:  # what an error carries may be anything
+            pass
+    kind = "runtime" if isinstance(error, RuntimeError) else "other"
+    return pickle.dumps((kind, f"{type(error).__name__}: {error}"))
+
+
+def heard(text: bytes, rank: int, what: str) -> Exception:
+    """The error that other ranks raise where `rank` failed in `what`.
+
+    It is caught by the same handlers as the first one, so that all ranks go on alike.
+    """
+    kind, content = pickle.loads(text)
+    if kind == "ours":
+        error: SchedsimError = copy.copy(content)
+        error.message = f"rank {rank}: {error.message}"
+        error.args = (error.message, *error.args[1:])
+        return error
+    message = f"rank {rank} failed to {what}: {content}"
+    return RankError(message) if kind == "runtime" else RankStoppedError(message)
+
+
+def agree_on(error: Any) -> Any:
+    """`error`, marked as one that all ranks raise: no one need be told again."""
+    error.raised_on_all_ranks = True
+    return error
+
+
+def is_agreed(error: BaseException) -> bool:
+    """Whether all ranks raise this error already."""
+    return bool(getattr(error, "raised_on_all_ranks", False))

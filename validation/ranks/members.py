@@ -1,0 +1,50 @@
+"""Which processes take part in the steps of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .ranks import ALONE, Ranks
+
+
+def ranks_of(model: nn.Module) -> Ranks:
+    """The ranks that plan a step of `model` together; `ALONE` where there is one process.
+
+    Where parameters are sharded, those of the meshes that they lie on: running any part of the
+    model is then a collective of them all. Else all of the default group: each runs its part of a
+    step by itself, so that they are not bound to follow one plan.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or _is_fake():
+        return ALONE
+    meshes = mesh_ranks(model)
+    bound = bool(meshes) or any(map(_communicates, model.modules()))
+    members = meshes or set(range(dist.get_world_size()))
+    if len(members) < 2 or dist.get_rank() not in members:
+        return ALONE
+    return Ranks.among(tuple(sorted(members)), bound=bound)
+
+
+def mesh_ranks(model: nn.Module) -> set[int]:
+    """The ranks of the meshes that parameters of `model` are sharded or replicated over."""
+    found: set[int] = set()
+    for parameter in model.parameters():
+        mesh: Any = getattr(parameter, "device_mesh", None)
+        if mesh is not None:
+            found.update(mesh.mesh.flatten().tolist())
+    return found
+
+
+def _communicates(module: nn.Module) -> bool:
+    """Whether `module` communicates in its forward, its parameters being whole."""
+    if isinstance(module, nn.SyncBatchNorm | DistributedDataParallel):
+        return True
+    return type(module).__name__ == "FullyShardedDataParallel"
+
+
+def _is_fake() -> bool:
+    """Whether the other ranks are only made believe, so that none will answer."""
+    return bool(dist.get_backend() == "fake")

@@ -1,0 +1,338 @@
+"""Ranks that plan together: what one knows all know, and what one fails all fail."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from schedsim.errors import SchedsimError
+
+from .failures import Interrupted, RankError, agree_on, heard, is_agreed, told
+from .patience import GRACE_S, Lookout, wait_in_turns
+
+T = TypeVar("T")
+
+ARRIVAL_S = 300.0
+"""Seconds after which ranks that have not come to plan are given up."""
+
+
+class Ranks:
+    """Processes that plan one step, with a channel of their own.
+
+    All calls are made by all ranks in the same order; `Ranks.ALONE` makes none and waits for
+    nobody. The channel is a gloo group beside those of the model, so that nothing here stands
+    between two collectives of a step.
+
+    Attributes
+    ----------
+    members : tuple of int
+        Ranks of the default group, in order.
+    bound : bool
+        Running the model is a collective of all: they must follow one plan. Else each could
+        follow its own.
+    """
+
+    def __init__(self, members: tuple[int, ...], *, bound: bool, channel: _Channel | None) -> None:
+        self.members, self.bound = members, bound
+        self._channel = channel
+
+    @classmethod
+    def among(cls, members: tuple[int, ...], *, bound: bool) -> Ranks:
+        """These ranks, of which this process is one; all of them call it."""
+        return cls(members, bound=bound, channel=_Channel.of(members))
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody else."""
+        return self._channel is None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank does what one does for all."""
+        return self.alone or dist.get_rank() == self.members[0]
+
+    def __deepcopy__(self, memo: Any) -> Ranks:
+        return self  # a group of processes is not copied with a model
+
+    def together(self, what: str, work: Callable[[], T], *, runs_model: bool = False) -> T:
+        """``work()``, unless it fails on any rank: then all raise, with the message of the first.
+
+        Parameters
+        ----------
+        what
+            Is done, for messages: "measure", "plan".
+        runs_model
+            Whether collectives of the model are within, in which other ranks may stand when one
+            fails.
+
+        Raises
+        ------
+        Exception
+            The rank's own, or of the same kind: where another failed with a `SchedsimError`, one
+            of its class; else a `RankError` (with an error at run time) or `RankStoppedError`.
+        """
+        if self._channel is None:
+            return work()
+        channel = self._channel
+        error: BaseException | None = None
+        lookout = channel.lookout(runs_model and self.bound)
+        try:
+            with lookout:
+                found = work()
+        except Exception as caught:
+            if is_agreed(caught):
+                raise
+            error = caught
+        channel.settle(what, error, may_be_blocked=runs_model and self.bound)
+        return found
+
+    def gather(self, value: Any, what: str = "agree") -> list[Any]:
+        """`value` of every rank, in their order."""
+        if self._channel is None:
+            return [value]
+        return self._channel.exchange(what, value)
+
+    def gather_from(self, what: str, work: Callable[[], T]) -> list[T]:
+        """``work()`` of every rank; where it fails on one, all raise, as of `together`."""
+        if self._channel is None:
+            return [work()]
+        try:
+            value = work()
+        except Exception as error:
+            self._channel.settle(what, error, may_be_blocked=False)
+            raise  # not reached: it is raised there
+        return self._channel.exchange(what, value)
+
+    def same(self, what: str, value: Mapping[str, Any]) -> None:
+        """Raise on all ranks unless `value` is written alike on all.
+
+        Raises
+        ------
+        SchedsimError
+            It names what differs.
+        """
+        rows = self.gather({name: repr(one) for name, one in value.items()}, what)
+        for rank, row in zip(self.members, rows, strict=True):
+            for name, mine in rows[0].items():
+                if row[name] != mine:
+                    raise agree_on(
+                        SchedsimError(
+                            f"ranks {self.members[0]} and {rank} differ in {name}: {mine} and "
+                            f"{row[name]}",
+                            hint="ranks that run one schedule are given the same",
+                        )
+                    )
+
+    def all(self, flag: bool, what: str = "agree") -> bool:
+        """Whether `flag` holds on every rank."""
+        return all(self.gather(bool(flag), what))
+
+    def from_first(self, value: T, what: str = "agree") -> T:
+        """The first rank's `value`."""
+        if self._channel is None:
+            return value
+        return self._channel.from_first(what, value)  # type: ignore[no-any-return]
+
+    def largest(
+        self, ints: Sequence[int], floats: Sequence[float]
+    ) -> tuple[list[int], list[float]]:
+        """The elementwise maxima over all ranks; the lists are equally long on all."""
+        if self._channel is None:
+            return list(ints), list(floats)
+        found: tuple[list[int], list[float]] = self._channel.largest(ints, floats)
+        return found
+
+    def awaited(self, what: str) -> None:
+        """Return when all ranks have come to `what`.
+
+        Raises
+        ------
+        RankError
+            Some have not within `ARRIVAL_S`; it names them.
+        """
+        if self._channel is not None:
+            self._channel.awaited(what)
+
+
+class _Channel:
+    """How the ranks of one group talk: small objects, gathered; errors among them end all."""
+
+    known: ClassVar[dict[tuple[int, ...], tuple[Any, _Channel]]] = {}
+
+    def __init__(self, members: tuple[int, ...]) -> None:
+        self.members = members
+        self.group: Any = dist.new_group(
+            list(members), backend="gloo", use_local_synchronization=True
+        )
+        self.rank = dist.get_rank()
+        store = dist.distributed_c10d._get_default_store()
+        prefixed: Any = dist.PrefixStore  # type: ignore[attr-defined]
+        self.store = prefixed(f"schedsim/{self.group.group_name}", store)
+        self.turn = 0  # how many exchanges there were; the same on all ranks
+        self.phase = 0  # how often collectives of the model were to be run
+        self.broken = ""
+
+    @classmethod
+    def of(cls, members: tuple[int, ...]) -> _Channel:
+        """The channel of these ranks, made once for each default group."""
+        world = dist.distributed_c10d._get_default_group()
+        found = cls.known.get(members)
+        if found is None or found[0] is not world:
+            cls.known = {key: value for key, value in cls.known.items() if value[0] is world}
+            found = cls.known[members] = (world, cls(members))
+        return found[1]
+
+    def lookout(self, is_needed: bool) -> Any:
+        """Entered around work in which collectives of the model are run."""
+        if not is_needed:
+            return nullcontext()
+        self.phase += 1
+        return Lookout(
+            self.store,
+            self._failed_key,
+            f"rank {self.rank}",
+            interrupts=not torch.cuda.is_available(),  # NCCL's waits are the device's
+            num_ranks=len(self.members),
+        )
+
+    @property
+    def _failed_key(self) -> str:
+        return f"failed/{self.phase}"
+
+    def settle(self, what: str, error: BaseException | None, *, may_be_blocked: bool) -> None:
+        """Tell each other how `what` went; raises on all ranks where it failed on any."""
+        if error is None or isinstance(error, Interrupted):
+            self._exchanged(what, "cut" if error is not None else "done", None, None)
+            return
+        if may_be_blocked:
+            line = f"rank {self.rank} failed to {what}: {type(error).__name__}: {error}"
+            self.store.set(self._failed_key, line)
+        # Those who stand in a collective of the model cannot come, unless they can be interrupted.
+        until_s = GRACE_S + 10.0 if may_be_blocked else None
+        self._exchanged(what, "failed", error, until_s)
+
+    def exchange(self, what: str, value: Any) -> list[Any]:
+        """`value` of each rank."""
+        return self._exchanged(what, "done", value, None)
+
+    def _exchanged(self, what: str, state: str, value: Any, until_s: float | None) -> list[Any]:
+        if self.broken:
+            message = (
+                f"ranks {self.members} cannot plan together any more, as {self.broken}: end the "
+                "processes, or destroy_process_group and start again"
+            )
+            raise agree_on(RankError(message))
+        own = value if isinstance(value, BaseException) else None
+        content = told(own) if own is not None else pickle.dumps(value)
+        try:
+            rows = self._gathered(pickle.dumps((state, what, content)), until_s)
+        except RuntimeError as error:
+            self.broken = self.broken or f"they lost each other: {error}"
+            if own is not None:
+                raise agree_on(own) from None
+            raise agree_on(RankError(self._lost(what, error))) from error
+        states = [row[0] for row in rows]
+        if "cut" in states:
+            self.broken = "one failed between two collectives of the model"
+        if "failed" in states:
+            first = states.index("failed")
+            if self.members[first] == self.rank:
+                assert own is not None
+                raise agree_on(own)
+            _, their_what, text = rows[first]
+            if own is not None and text == content:
+                raise agree_on(own)  # the same on all: no need to say whose it is
+            raise agree_on(heard(text, self.members[first], their_what)) from own
+        if len({row[1] for row in rows}) > 1:
+            self.broken = "they do different things"
+            lines = ", ".join(
+                f"rank {rank}: {row[1]}" for rank, row in zip(self.members, rows, strict=True)
+            )
+            raise agree_on(RankError(f"ranks do different things: {lines}"))
+        return [pickle.loads(row[2]) for row in rows]
+
+    def _lost(self, what: str, error: Exception) -> str:
+        """What to say where the exchange itself fails: another rank's last words, if any."""
+        try:
+            if self.store.check([self._failed_key]):
+                return self.store.get(self._failed_key).decode(errors="replace")
+        except RuntimeError:
+            pass
+        return f"another rank was lost while ranks {self.members} {what}: {error}"
+
+    def _gathered(self, row: bytes, until_s: float | None = None) -> list[Any]:
+        num = len(self.members)
+        deadline = None if until_s is None else time.monotonic() + until_s
+        mine = torch.frombuffer(bytearray(row), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(num)]
+        size = torch.tensor([mine.numel()])
+        self._waited(dist.all_gather(sizes, size, group=self.group, async_op=True), deadline)
+        most = max(int(one) for one in sizes)
+        padded = torch.zeros(most, dtype=torch.uint8)
+        padded[: mine.numel()] = mine
+        texts = [torch.zeros(most, dtype=torch.uint8) for _ in range(num)]
+        self._waited(dist.all_gather(texts, padded, group=self.group, async_op=True), deadline)
+        self.turn += 1
+        pairs = zip(texts, sizes, strict=True)
+        return [pickle.loads(bytes(text[: int(one)].tolist())) for text, one in pairs]
+
+    def from_first(self, what: str, value: Any) -> Any:
+        """The first rank's `value`; its size is exchanged first, so that errors come through."""
+        first = self.members[0]
+        content = pickle.dumps(value) if self.rank == first else b""
+        size = self.exchange(what, len(content))[0]
+        tensor = torch.zeros(size, dtype=torch.uint8)
+        if self.rank == first:
+            tensor = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        self._waited(dist.broadcast(tensor, first, group=self.group, async_op=True), None)
+        return value if self.rank == first else pickle.loads(tensor.numpy().tobytes())
+
+    def largest(self, ints: Sequence[int], floats: Sequence[float]) -> Any:
+        """Elementwise maxima; both lists are as long on all ranks, which was agreed before."""
+        found: list[Any] = []
+        for values, dtype in ((ints, torch.int64), (floats, torch.float64)):
+            tensor = torch.tensor(list(values), dtype=dtype)
+            if tensor.numel():
+                work = dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.group, async_op=True)
+                self._waited(work, None)
+            found.append(tensor.tolist())
+        return tuple(found)
+
+    def awaited(self, what: str) -> None:
+        """Wait for all, and name those who do not come."""
+        turn, came_to_late = self.turn, bool(self.broken)
+        self.store.set(f"come/{turn}/{self.rank}", what)
+        try:
+            self._exchanged(what, "done", None, ARRIVAL_S)
+        except RankError as error:
+            late = [rank for rank in self.members if not self._has_come(turn, rank)]
+            if not late or self.turn != turn or came_to_late:
+                raise
+            self.broken = f"ranks {late} did not come to {what}"
+            message = f"{self.broken} within {ARRIVAL_S:g} s; all ranks must call it"
+            raise agree_on(RankError(message)) from error
+
+    def _has_come(self, turn: int, rank: int) -> bool:
+        try:
+            return bool(self.store.check([f"come/{turn}/{rank}"]))
+        except RuntimeError:
+            return True  # nobody can say
+
+    def _waited(self, work: Any, deadline: float | None) -> Tensor | None:
+        def give_up() -> None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise RuntimeError("other ranks did not answer in time")
+
+        wait_in_turns(work.wait, give_up)
+        return None
+
+
+ALONE = Ranks((0,), bound=False, channel=None)
+"""One process by itself."""
