@@ -156,8 +156,6 @@ MORE_PARAMETERS = {
     "algorithms/offload/poet.py:poet": 9,
     "algorithms/pipelines/_makespan.py:_makespan": 10,
     "schedsim/allocators/_growing.py:grow": 9,
-    "schedsim/cli/plan.py:command": 13,
-    "schedsim/cli/validate.py:command": 10,
     "schedsim/dataflow/chain.py:from_arrays": 9,
     "schedsim/figures/gantt.py:draw_gantt": 10,
     "schedsim/plans/maximize.py:maximize": 10,

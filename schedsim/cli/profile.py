@@ -31,7 +31,7 @@ from .validate import target_options
 def command(
     target: str,
     device: str | None,
-    level: str,
+    level: str | None,
     meter: str | None,
     rounds: int,
     again: bool,
@@ -56,7 +56,12 @@ def command(
 
     with working("capturing the model"):
         read = read_target(
-            target, level=level, device=device, meter=meter, remeasure=again, rounds=rounds
+            target,
+            level=level or "block",
+            device=device,
+            meter=meter,
+            remeasure=again,
+            rounds=rounds,
         )
     workload = read.workload
     if output is not None:

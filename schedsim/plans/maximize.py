@@ -84,7 +84,7 @@ class Maximum:
 
 
 def maximize(
-    family: Callable[[int], Chain | Graph],
+    family: Callable[[int], Chain | Graph | tuple[Chain | Graph, Mapping[str, Any]]],
     budget_bytes: int | str,
     planner: PlannerLike | None = None,
     *,
@@ -94,7 +94,6 @@ def maximize(
     max_size: int = MAX_SIZE,
     max_plans: int = MAX_PLANS,
     compare: bool = True,
-    options_of: Callable[[Chain | Graph], Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> Maximum:
     """The largest size at which the workload of `family` fits, and the one of most work a second.
@@ -108,7 +107,8 @@ def maximize(
     Parameters
     ----------
     family
-        Gives the workload at a size; may raise `SchedsimError` at sizes there are none of.
+        Gives the workload at a size, alone or in a pair with further options of the planner there
+        (memory levels as large as its checkpoints, say); may raise `SchedsimError` at sizes there are none of.
     work, unit
         What a step at a size processes, and in what: samples, tokens.
     step
@@ -116,8 +116,6 @@ def maximize(
     compare
         Whether sizes in between may be built, to be compared; off where building is dear, as for
         models that are measured. The proof then speaks of the next size alone.
-    options_of
-        Gives further options of the planner at each size, from the workload: memory levels, say.
     **options
         Passed to the planner.
 
@@ -147,12 +145,18 @@ def maximize(
     (3, 104, 'proven')
     """
 
-    def plan_of(workload: Chain | Graph) -> Plan:
-        more = options_of(workload) if options_of is not None else {}
-        return try_plan(workload, bound_bytes, planner, **options, **more)
+    further: dict[int, Mapping[str, Any]] = {}
+
+    def workload_at(size: int) -> Chain | Graph:
+        item = family(size)
+        workload, further[size] = item if isinstance(item, tuple) else (item, {})
+        return workload
+
+    def plan_of(workload: Chain | Graph, size: int) -> Plan:
+        return try_plan(workload, bound_bytes, planner, **options, **further[size])
 
     bound_bytes = sized_budget(budget_bytes)
-    search = _Search(family, plan_of, work, step, max_size)
+    search = _Search(workload_at, plan_of, work, step, max_size)
     return search.run(unit, max_plans, compare)
 
 
@@ -160,7 +164,7 @@ class _Search:
     def __init__(
         self,
         family: Callable[[int], Chain | Graph],
-        plan_of: Callable[[Chain | Graph], Plan],
+        plan_of: Callable[[Chain | Graph, int], Plan],
         work: Callable[[int], float],
         step: int,
         max_size: int,
@@ -189,7 +193,7 @@ class _Search:
             workload, size = self.workload(number), number * self.step
             self.tried[number] = None
             if workload is not None:
-                plan = self.plan_of(workload)
+                plan = self.plan_of(workload, size)
                 if plan.search.interrupted:  # its planner gave its best: the search ends
                     raise KeyboardInterrupt
                 self.tried[number] = Sized(size, self.work(size), plan)

@@ -165,9 +165,9 @@ class Watched:
         return schedsim.pareto(workload, "store_all")
 
     def _maximize(self, family: Any, budget: int, planner: str, **more: Any) -> Maximum:
-        step, options_of, work = more["step"], more.pop("options_of"), more.pop("work")
-        workload = family(2 * step)
-        self._note("maximize", workload, budget, planner, options_of(workload), **more)
+        step, work = more["step"], more.pop("work")
+        workload, own = family(2 * step)
+        self._note("maximize", workload, budget, planner, own, **more)
         one = Sized(2 * step, work(2 * step), plain_plan(workload, budget))
         return Maximum("samples", one, one, None, "limit", "", 2 * step, True, (one,))
 

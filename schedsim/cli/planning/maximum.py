@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 import click
 
+from ...dataflow.chain import Chain
+from ...dataflow.graph import Graph
 from ...errors import InfeasibleBudgetError
 from ...files.document import save
 from ...plans.budgets import sized_budget
@@ -38,11 +41,15 @@ def show_maximum(request: PlanRequest, field: str) -> int:
     def at(size: int) -> Loaded:
         return read(sizes.source(size), movable=bool(request.link))
 
+    def family(size: int) -> tuple[Chain | Graph, dict[str, Any]]:
+        workload = at(size).workload
+        return workload, request.options(workload)
+
     first = at(sizes.step).workload  # errors come first, and the simulator is loaded
     try:
         with working(f"looking for the largest {field}"):
             found = maximize(
-                lambda size: at(size).workload,
+                family,
                 budget_bytes,
                 planner,
                 work=sizes.work,
@@ -51,7 +58,6 @@ def show_maximum(request: PlanRequest, field: str) -> int:
                 max_size=_LIMITS[field],
                 compare=not source.is_model,
                 max_plans=_MOST_PLANS_OF_A_MODEL if source.is_model else MAX_PLANS,
-                options_of=request.options,
                 **request.memory,
             )
     except InfeasibleBudgetError as error:
