@@ -50,6 +50,10 @@ def command(source: Source, as_json: bool) -> int:
             "estimate takes a model by formula: it is timed on each device",
             hint="give --preset or --layers; of files and real models, schedsim plan --mem",
         )
+    if source.level is not None:
+        raise SchedsimError(
+            f"--level {source.level} is of a model", hint="a formula takes --granularity"
+        )
     if options.times_path is not None:
         raise SchedsimError("--times are of one device", hint="leave --times out")
     if options.static is None:

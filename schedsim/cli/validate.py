@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -150,7 +151,7 @@ class ValidateRequest:
 
 def _remembered(request: ValidateRequest) -> ValidateRequest:
     """`request`, with the model that its plan remembers where the plan stands alone."""
-    if request.plan_file is not None or not request.target.endswith(".json"):
+    if request.plan_file is not None or not Path(request.target).is_file():
         return request
     source = _plan_in(request.target).workload.source
     if source is None or source.kind != "model":

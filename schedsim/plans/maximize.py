@@ -108,7 +108,8 @@ def maximize(
     ----------
     family
         Gives the workload at a size, alone or in a pair with further options of the planner there
-        (memory levels as large as its checkpoints, say); may raise `SchedsimError` at sizes there are none of.
+        (memory levels as large as its checkpoints, say). It may raise `SchedsimError` at sizes
+        there are none of.
     work, unit
         What a step at a size processes, and in what: samples, tokens.
     step
