@@ -43,6 +43,7 @@ def rematerialize(
     accumulate: int | str | None = None,
     offload: Any = None,
     host_bytes: int | str | None = None,
+    check: str | int = "plan",
     **options: Any,
 ) -> Rematerialized:
     """`model` as a module that gives the loss of a step and trains within `budget`.
@@ -76,7 +77,8 @@ def rematerialize(
         Count gradients as resident from before the step: for accumulation over several steps, or
         ``zero_grad(set_to_none=False)``. The block level always does.
     extra_bytes
-        Whatever else is resident: buckets of DistributedDataParallel, an averaged copy.
+        Whatever else is resident, as an averaged copy. Buckets of DistributedDataParallel are
+        counted without: the first step inside of it plans with them.
     costs
         ``"measured"``: the plan of least time here. ``"operations"``: of the fewest floating-point
         operations run again, at the op level; its overhead then is a share of these.
@@ -92,6 +94,10 @@ def rematerialize(
         Copy what blocks keep to host memory and back beside the computation, where the plan says:
         a link, ``"pcie4"`` or ``"25GB/s"`` or a pair of these, or ``True`` for what is measured
         here. The host memory allowed is pinned; no limit by default. Takes the block level.
+    check
+        ``"plan"``: the planned step is compared with the plain one when it is made, at the price
+        of two steps; what differs is planned at the next level, or refused. A number N: every N-th
+        step too. ``"never"``.
 
     Returns
     -------
@@ -138,6 +144,7 @@ def rematerialize(
             offload=offload,
             host_bytes=host_bytes,
             ranks=ranks,
+            check=check,
         )
         arguments, keywords = _unpacked(model, inputs, device)
         module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
@@ -147,7 +154,7 @@ def rematerialize(
     if ranks.bound:
         alike = {"shapes": shapes, "max_shapes": max_shapes, **dict(module._settings.alike())}
         ranks.same("compare arguments", alike)
-    module.prepare(*arguments, **keywords)
+    module.plan_for(*arguments, **keywords)
     return module
 
 
@@ -160,6 +167,7 @@ def apply(
     device: str | None = None,
     shapes: str = "raise",
     max_shapes: int = 8,
+    check: str | int = "plan",
 ) -> Rematerialized:
     """`model` trained by a saved plan, after checking that the plan is of this model.
 
@@ -167,7 +175,7 @@ def apply(
     ----------
     plan
         A plan, or the path of its file.
-    inputs, loss, device, shapes, max_shapes
+    inputs, loss, device, shapes, max_shapes, check
         As of `rematerialize`; the shapes must be those that were planned for.
 
     Raises
@@ -186,7 +194,7 @@ def apply(
             )
         refuse_levels(found.setting, found.schedule, "a real model")
         arguments, keywords = _unpacked(model, inputs, device)
-        settings = Settings(budget=found.budget_bytes, loss=loss, ranks=ranks)
+        settings = Settings(budget=found.budget_bytes, loss=loss, ranks=ranks, check=check)
         # Ranks that are not bound to one plan may apply one each.
         own = replace(settings, ranks=settings.bound_ranks)
         captured, own = captured_for(found, model, arguments, keywords, own)

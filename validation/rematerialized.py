@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,15 +15,28 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes, format_seconds
 
 from .block_level.module import plain_loss
+from .block_level.parts import OtherPath
 from .capture.skeleton import count_extra_inputs
+from .guards.asking import OtherAnswer
+from .guards.differential import Difference
+from .guards.variants import (
+    MAX_VARIANTS,
+    PlainStepWarning,
+    ReplannedWarning,
+    RoundingWarning,
+    Variants,
+)
 from .ranks import ALONE, Ranks
+from .ranks.buckets import bucket_bytes
 from .ranks.one_plan import check_one_plan
+from .step_check import compare
 from .step_planning import (
+    BlockLevelWarning,
     CapturedStep,
     PlannedStep,
     Settings,
@@ -71,9 +85,11 @@ class Rematerialized(nn.Module):
         self._settings, self._shapes, self._max_shapes = settings, shapes, max_shapes
         self._budget_bytes: int | None = None
         self._num_inputs: int | None = None
-        self._planned: OrderedDict[Any, PlannedStep] = OrderedDict()
+        self._num_steps = 0
+        self._planned: OrderedDict[Any, Variants] = OrderedDict()
         self._captured: OrderedDict[Any, CapturedStep] = OrderedDict()
         self._changes = 0  # of plans, by the caller; the same on all ranks
+        self._bucket_bytes = 0  # of the wrapper that averages gradients, once a step has shown it
         self._all_come = True  # all ranks plan the next step, as its caller calls all of them
         hidden["forward"] = _Forward(self)
 
@@ -89,29 +105,24 @@ class Rematerialized(nn.Module):
         ------
         SchedsimError
             They are of another shape than the first, and ``shapes="raise"``.
+        UnsupportedError
+            Such steps run as the model itself runs them; the message says why.
         """
+        key = self._full_key(inputs, keywords)
+        planned = self._step_for(key, inputs, keywords)
+        if planned is None:
+            raise UnsupportedError(self._planned[key].reasons[-1], hint="a step still runs")
+        return planned
+
+    def plan_for(self, *inputs: Any, **keywords: Any) -> None:
+        """As `prepare`, also where the plan is for later steps than the first."""
+        self._step_for(self._full_key(inputs, keywords), inputs, keywords)
+
+    def _full_key(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        """What a plan depends on, here and on the ranks that follow the same."""
         ranks = self._settings.bound_ranks
         key = self._key(inputs, keywords)
-        if not ranks.alone:
-            key = (*key, self._forms_of_all(key, ranks))
-        if key in self._planned:
-            self._planned.move_to_end(key)
-            return self._planned[key]
-        if self._planned and self._shapes == "raise":
-            known = next(iter(self._planned))
-            raise SchedsimError(
-                f"the step is not as planned: {_difference(known, key)}",
-                hint="shapes='plan' plans once for each shape; or pad the inputs",
-            )
-        if self._all_come:
-            ranks = self._settings.ranks
-        settings = self._settings
-        planned = ranks.together(
-            "plan a step",
-            lambda: self._planned_for(key, inputs, keywords, self._with_planners(settings, key)),
-        )
-        self._all_come = False
-        return self._keep(key, planned)
+        return key if ranks.alone else (*key, self._forms_of_all(key, ranks))
 
     def _forms_of_all(self, key: Any, ranks: Ranks) -> tuple[str, ...]:
         """What stands for `key` on each rank, all of which run this step by one schedule."""
@@ -150,10 +161,10 @@ class Rematerialized(nn.Module):
         self._budget_bytes = plan.budget_bytes
         settings = replace(self._settings, ranks=ranks)
         planned = planned_step(captured, plan, store_all_peak(captured), settings)
-        key = self._key(inputs, keywords)
-        if not ranks.alone:
-            key = (*key, self._forms_of_all(key, ranks))
-        self._keep(key, planned)
+        planned, difference = self._compared(planned, inputs, keywords, ranks)
+        if difference is not None:
+            self._accept(planned, difference)
+        self._keep(self._full_key(inputs, keywords), Variants()).add(planned)
 
     def use(self, plan: Plan, *inputs: Any, **keywords: Any) -> None:
         """Run steps with inputs like these by `plan` from now on.
@@ -193,6 +204,146 @@ class Rematerialized(nn.Module):
         self._budget_bytes = None
         self._planned.clear()
 
+    def _step_for(
+        self,
+        key: Any,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        tried: tuple[PlannedStep, ...] = (),
+        why: str = "",
+    ) -> PlannedStep | None:
+        """The plan for the present state of the model's Python; ``None`` where the plain step runs.
+
+        Parameters
+        ----------
+        tried, why
+            Plans that this step has left, and the reason.
+        """
+        variants = self._planned.get(key)
+        if variants is None:
+            if self._planned and self._shapes == "raise":
+                known = next(iter(self._planned))
+                raise SchedsimError(
+                    f"the step is not as planned: {_difference(known, key)}",
+                    hint="shapes='plan' plans once for each shape; or pad the inputs",
+                )
+            return self._keep(key, Variants(), self._plan(key, inputs, keywords, None))
+        self._planned.move_to_end(key)
+        found = variants.fitting(tried)
+        if found is not None or variants.level == "plain":
+            return found
+        return self._another(key, variants, inputs, keywords, why or str(variants.change()))
+
+    def _another(
+        self,
+        key: Any,
+        variants: Variants,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        why: str,
+    ) -> PlannedStep | None:
+        """A new plan beside those of `variants`; by blocks, or none, once there were too many."""
+        name = type(self._model).__name__
+        if variants.num_planned >= MAX_VARIANTS:
+            op_by_op = self._settings.level == "auto" and variants.level is None
+            if op_by_op and variants.steps and variants.steps[-1].captured.level == "op":
+                variants.level, variants.num_planned = "block", 0
+                variants.steps.clear()
+                line = f"{name} is planned by blocks, as plans op by op do not last: {why}"
+                variants.say(line, BlockLevelWarning)
+            else:
+                return variants.give_up(name, f"plans do not last: {why}")
+        else:
+            variants.say(f"{name} is planned anew: {why}", ReplannedWarning)
+        variants.forget_replaced()
+        try:
+            planned = self._plan(key, inputs, keywords, variants.level)
+        except UnsupportedError as error:
+            return variants.give_up(name, error.message)
+        variants.add(planned)
+        return self._settled(variants, planned)
+
+    def _settled(self, variants: Variants, planned: PlannedStep) -> PlannedStep | None:
+        """`planned`, unless it is for the state that a first forward sets up."""
+        change = planned.change
+        if change is None:
+            return planned
+        variants.say(
+            f"{type(self._model).__name__}: the first step runs as it is, not within the budget, "
+            f"as it sets up what later steps read: {change}",
+            PlainStepWarning,
+        )
+        return None
+
+    def _plan(
+        self, key: Any, inputs: tuple[Any, ...], keywords: Mapping[str, Any], level: str | None
+    ) -> PlannedStep:
+        """A plan whose step is the plain one, as far as `check` asks; if need be at the next level.
+
+        All ranks that plan together come here, and go on with the same level.
+        """
+        settings = self._settings if level is None else replace(self._settings, level=level)
+        coming = settings.ranks if self._all_come else settings.bound_ranks
+
+        def planned_at(settings: Settings) -> tuple[PlannedStep, Ranks]:
+            found = self._with_planners(settings, key)
+            return self._planned_for(key, inputs, keywords, found), found.ranks
+
+        budget_bytes = self._budget_bytes
+        planned, ranks = coming.together("plan a step", lambda: planned_at(settings))
+        planned, difference = self._compared(planned, inputs, keywords, ranks)
+        if difference is not None and planned.captured.level == "op" and settings.level == "auto":
+            by_op, self._budget_bytes = planned, budget_bytes
+            try:
+                lower = replace(settings, level="block", ranks=ranks)
+                planned = ranks.together(
+                    "plan a step", lambda: self._planned_for(key, inputs, keywords, lower)
+                )
+                planned, at_block = self._compared(planned, inputs, keywords, ranks)
+                if at_block is None or not difference.rounding:
+                    warnings.warn(
+                        f"{type(self._model).__name__} is planned by blocks, as op by op its step "
+                        f"is another: {difference}",
+                        BlockLevelWarning,
+                        stacklevel=4,
+                    )
+                    difference = at_block
+            except (UnsupportedError, InfeasibleBudgetError):
+                if not difference.rounding:
+                    raise
+                planned, self._budget_bytes = by_op, by_op.plan.budget_bytes
+        self._all_come = False
+        return planned if difference is None else self._accept(planned, difference)
+
+    def _accept(self, planned: PlannedStep, difference: Difference) -> PlannedStep:
+        """`planned` with a warning where it rounds otherwise; an error where it is another step."""
+        name = type(self._model).__name__
+        if not difference.rounding:
+            raise UnsupportedError(
+                f"the planned step of {name} by {planned.captured.level} is not the plain one: "
+                f"{difference}",
+                hint="nothing was planned; plan by the other level, or train without",
+            )
+        line = f"the planned step of {name} is the plain one within rounding: {difference}"
+        warnings.warn(line, RoundingWarning, stacklevel=4)
+        return planned
+
+    def _compared(
+        self,
+        planned: PlannedStep,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        ranks: Ranks = ALONE,
+    ) -> tuple[PlannedStep, Difference | None]:
+        """`planned` with how its step compares with the plain one, here and on all of `ranks`."""
+        note, difference = compare(self._model, self._settings, planned, inputs, keywords)
+        if not ranks.alone:
+            told = None if difference is None else (difference.what, difference.rounding)
+            rows = [row for row in ranks.gather(told, "compare steps") if row is not None]
+            if rows and difference is None:
+                difference = Difference(f"on another rank, {rows[0][0]}", all(r for _, r in rows))
+        return replace(planned, check_note=note), difference
+
     def _planned_for(
         self,
         key: Any,
@@ -204,11 +355,15 @@ class Rematerialized(nn.Module):
         given = (inputs, keywords)
         if not wanted(settings):
             captured = self._captured_for(key, inputs, keywords, settings)
+            if self._bucket_bytes:
+                captured = captured.with_added(captured.added_bytes + self._bucket_bytes)
             most = store_all_peak(captured)
             if self._budget_bytes is None:
                 self._budget_bytes = resolved_budget(settings, captured, model, given)[0]
             return plan_step(captured, self._budget_bytes, most, settings)
         first = None
+        extra_bytes = settings.extra_bytes + self._bucket_bytes
+        settings = replace(settings, extra_bytes=extra_bytes)
         if self._budget_bytes is None:
             if isinstance(settings.budget, str) and settings.budget.strip().endswith("%"):
                 plain = replace(settings, chunk=None, accumulate=None, offload=None)
@@ -229,28 +384,94 @@ class Rematerialized(nn.Module):
         settings: Settings,
     ) -> CapturedStep:
         """The step captured, once for inputs like these: another budget takes no new capture."""
-        key = (key, settings.ranks.alone)
+        key = (key, settings.ranks.alone, settings.level)
         captured = self._captured.pop(key, None)
-        if captured is None:
+        if captured is None or (captured.guards is not None and captured.guards.change()):
             captured = capture_step(self._model, inputs, keywords, settings)
         self._captured[key] = captured
         while len(self._captured) > self._max_shapes:
             self._captured.popitem(last=False)
         return captured
 
-    def _keep(self, key: Any, planned: PlannedStep) -> PlannedStep:
+    def _keep(self, key: Any, variants: Variants, planned: PlannedStep | None = None) -> Any:
         if self._num_inputs is None:
             self._num_inputs = len(key[0].positional)
-        self._planned[key] = planned
+        self._planned[key] = variants
         while len(self._planned) > self._max_shapes:
             self._planned.popitem(last=False)
-        return planned
+        if planned is None:
+            return variants
+        variants.add(planned)
+        return self._settled(variants, planned)
 
     def _step(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         if not self.training or not torch.is_grad_enabled():
             return self._plain(inputs, keywords)
-        planned = self.prepare(*inputs, **keywords)
-        return planned.shaped(planned.module(*inputs, **keywords))
+        self._count_buckets()
+        key, why = self._full_key(inputs, keywords), ""
+        tried: tuple[PlannedStep, ...] = ()
+        while True:
+            planned = self._step_for(key, inputs, keywords, tried, why)
+            if planned is not None and not self._still_checked(key, planned, inputs, keywords):
+                continue
+            if planned is None:
+                return self._plain(inputs, keywords)
+            try:
+                return planned.shaped(planned.module(*inputs, **keywords))
+            except OtherAnswer as error:
+                tried, why = (*tried, planned), error.message
+            except OtherPath as error:
+                if not self._settings.bound_ranks.alone:
+                    raise  # the other ranks go on with the plan
+                variants, name = self._planned[key], type(self._model).__name__
+                variants.say(
+                    f"{name}: a step runs as it is, not within the budget: {error.message}",
+                    PlainStepWarning,
+                )
+                return self._plain(inputs, keywords)
+
+    def _still_checked(
+        self,
+        key: Any,
+        planned: PlannedStep,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+    ) -> bool:
+        """Whether `planned` still gives the plain step, where every N-th is to be compared."""
+        every = self._settings.check
+        self._num_steps += 1
+        if not isinstance(every, int) or self._num_steps % every:
+            return True
+        _, difference = self._compared(planned, inputs, keywords)
+        if difference is None:
+            return True
+        variants, name = self._planned[key], type(self._model).__name__
+        if difference.rounding:
+            line = f"the planned step of {name} is the plain one within rounding: {difference}"
+            variants.say(line, RoundingWarning)
+            return True
+        what = f"step {self._num_steps} by the plan is not the plain one: {difference}"
+        auto = self._settings.level == "auto" and planned.captured.level == "op"
+        variants.steps.clear()
+        variants.num_planned = MAX_VARIANTS
+        if auto and variants.level is None:
+            variants.level, variants.num_planned = "block", 0
+            variants.say(f"{name} is planned by blocks, as {what}", BlockLevelWarning)
+        else:
+            variants.give_up(name, what)
+        return False
+
+    def _count_buckets(self) -> None:
+        """Plan anew where this step is the first inside of a wrapper with buckets, or outside.
+
+        The wrapper is made after the first plan, and is not seen before it calls.
+        """
+        resident = not self._planned or self.level == "block"
+        found = bucket_bytes(self, gradients_resident=resident)
+        if found is not None and found != self._bucket_bytes:
+            self._bucket_bytes = found
+            self._planned.clear()
+            self._all_come = True  # the wrapper's forward is a step of all ranks
 
     def _plain(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         loss = self._settings.loss
@@ -278,9 +499,10 @@ class Rematerialized(nn.Module):
 
     @property
     def _last(self) -> PlannedStep:
-        if not self._planned:
-            raise SchedsimError("nothing is planned yet", hint="call prepare(*inputs), or a step")
-        return next(reversed(self._planned.values()))
+        for variants in reversed(self._planned.values()):
+            if variants.steps:
+                return variants.steps[-1]
+        raise SchedsimError("nothing is planned yet", hint="call prepare(*inputs), or a step")
 
     @property
     def plan(self) -> Plan:
@@ -290,7 +512,7 @@ class Rematerialized(nn.Module):
     @property
     def plans(self) -> list[Plan]:
         """All plans kept, the last used last."""
-        return [planned.plan for planned in self._planned.values()]
+        return [step.plan for variants in self._planned.values() for step in variants.steps]
 
     @property
     def level(self) -> str:
@@ -370,6 +592,9 @@ class Rematerialized(nn.Module):
             lines.append(
                 f"  overhead       {plan.overhead:+.2%}, at most {plan.gap:.2%} of it spare"
             )
+        if gathering := getattr(planned.module, "gathering", ""):
+            lines.append(f"  communication  {gathering}")
+        lines.append(f"  check          {planned.check_note}")
         num = planned.captured.num_parts
         if num > 1 and plan.makespan_s is not None:
             lines.append(
@@ -393,6 +618,7 @@ class Rematerialized(nn.Module):
             "peak_bytes": planned.plan.peak_bytes,
             "store_all_bytes": planned.store_all_bytes,
             "num_parts": planned.captured.num_parts,
+            "check": planned.check_note,
             "counted_bytes": self.counted(),
             "ways": [way.to_dict() for way in planned.ways],
         }

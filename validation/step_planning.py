@@ -29,7 +29,12 @@ from .block_level.replay import untouched
 from .block_level.transfers import measured_links
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
+from .capture.capture import record_step
 from .costs import counted_costs, measured_costs
+from .guards.differential import read_check
+from .guards.reach import Reach
+from .guards.recording import Recorded, kept_python
+from .guards.state import Change, Snapshot
 from .ranks import ALONE, Ranks
 from .ranks.envelope import envelope
 from .ranks.one_plan import planned_once
@@ -70,6 +75,7 @@ class Settings:
     accumulate: int | str | None = None
     offload: Any = None
     host_bytes: int | str | None = None
+    check: str | int = "plan"
     ranks: Ranks = ALONE
 
     @property
@@ -89,10 +95,12 @@ class Settings:
             "chunk",
             "accumulate",
             "offload",
+            "check",
         )
         return tuple((name, repr(getattr(self, name))) for name in names)
 
     def __post_init__(self) -> None:
+        read_check(self.check)
         if self.level not in LEVELS:
             raise SchedsimError(f"level={self.level!r} is unknown", hint="auto, op or block")
         if self.costs not in COSTS:
@@ -135,6 +143,9 @@ class CapturedStep:
         largest, which this is, and the same for other sizes.
     kept_gradients_bytes
         Of gradients among the static bytes of a step op by op.
+    recorded, guards
+        What a forward was seen to do besides computing, and the Python that the plan stands for:
+        another state takes another plan.
     """
 
     level: str
@@ -150,6 +161,8 @@ class CapturedStep:
     kept_gradients_bytes: int = 0
     device: torch.device | str = "cpu"
     most_states_bytes: int = 0
+    recorded: Recorded | None = None
+    guards: Snapshot | None = None
 
     @property
     def store_all_s(self) -> float:
@@ -178,13 +191,26 @@ class CapturedStep:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A captured step, its plan, and the module that runs it."""
+    """A captured step, its plan, and the module that runs it.
+
+    Attributes
+    ----------
+    check_note
+        How the planned step compared with the plain one.
+    """
 
     captured: CapturedStep
     plan: Plan
     module: nn.Module
     store_all_bytes: int
     ways: tuple[Way, ...] = ()
+    check_note: str = "not compared with the plain step"
+
+    @property
+    def change(self) -> Change | None:
+        """What is not as it was when the step was captured; ``None`` where all is."""
+        guards = self.captured.guards
+        return None if guards is None else guards.change()
 
     def shaped(self, loss: Tensor) -> Any:
         """`loss` in the form in which the model gives it."""
@@ -292,17 +318,39 @@ def _capture(
     def by_block(notes: tuple[str, ...]) -> CapturedStep:
         def measure() -> CapturedStep:
             other, changed = with_chunks("block")
-            return _by_block(other, inputs, keywords, changed, state, added, notes)
+            found = _by_block(other, inputs, keywords, changed, state, added, notes, recorded)
+            guards = None
+            if recorded is not None:
+                # Blocks run the model's own Python; a chunked twin has taken its attributes over.
+                guards = recorded.state() if chunks else structure_of(model, settings.loss)
+            return replace(found, recorded=recorded, guards=guards)
 
         return _of_all(ranks.together("measure", measure, runs_model=True), ranks)
 
-    with _kept_random_numbers(model):
+    own_loss = settings.loss or loss_of
+    watched = getattr(settings.loss, "inner_loss", settings.loss)
+    recorded: Recorded | None = None
+    if settings.bound_ranks.alone:  # a model that communicates is run by all, in lockstep
+        recorded = record_step(model, own_loss, inputs, keywords, watched or own_loss)
+    several = isinstance(settings.accumulate, int) and settings.accumulate > 1
+    if several and recorded is not None and (recorded.effects or recorded.draws):
+        what = recorded.effects[0] if recorded.effects else f"draws from {recorded.draws[0]}"
+        raise UnsupportedError(
+            f"micro-batches would do several times what a step does once: {what}",
+            hint="leave accumulate= out, or do it in the loop",
+        )
+    with _kept_random_numbers(model), kept_python(recorded):
         if settings.level == "block" or settings.offload:
             return by_block(())
 
         def by_op() -> CapturedStep:
-            other, changed = with_chunks("op")
-            return _by_op(other, inputs, keywords, changed, state, added)
+            if recorded is None:
+                return _by_op(model, inputs, keywords, settings, state, added, recorded)
+            recorded.refuse_graph()
+            with recorded.settled():
+                other, changed = with_chunks("op")
+                found = _by_op(other, inputs, keywords, changed, state, added, recorded)
+                return replace(found, recorded=recorded, guards=recorded.state())
 
         try:
             return _of_all(ranks.together("capture", by_op, runs_model=True), ranks)
@@ -313,6 +361,14 @@ def _capture(
         note = f"planned by blocks, as it cannot be captured op by op: {why}"
         warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=5)
         return by_block((note,))
+
+
+def structure_of(model: nn.Module, loss: Any) -> Snapshot:
+    """The modules, parameters and hooks of a step, and where its forwards are from."""
+    own = loss if isinstance(loss, nn.Module) else None
+    return Snapshot(
+        {"model": model, "loss": own}, Reach(frozenset({"forward"})), frozenset({"_buffers"})
+    )
 
 
 def _of_all(captured: CapturedStep, ranks: Ranks) -> CapturedStep:
@@ -341,10 +397,17 @@ def _by_op(
     settings: Settings,
     state: ResidentState,
     added: int,
+    recorded: Recorded | None,
 ) -> CapturedStep:
     own = _OwnLoss()
     loss = settings.loss or own
-    captured: CapturedGraph = capture(model, inputs, loss, kwargs=keywords)
+    micro = isinstance(settings.accumulate, int) and settings.accumulate > 1
+    if recorded is not None and recorded.questions and micro:
+        raise UnsupportedError(
+            f"{recorded.questions[0].name} of a tensor decides what a micro-batch runs",
+            hint="level='block'",
+        )
+    captured: CapturedGraph = capture(model, inputs, loss, kwargs=keywords, recorded=recorded)
     if not captured.runnable:
         raise UnsupportedError(
             "the model lies on the meta device, where no step can run", hint="load it first"
@@ -383,6 +446,7 @@ def _by_block(
     state: ResidentState,
     added: int,
     notes: tuple[str, ...],
+    recorded: Recorded | None,
 ) -> CapturedStep:
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
@@ -396,11 +460,12 @@ def _by_block(
             rounds=3,
             known_times=times.find,
             movable=bool(settings.offload),
+            recorded=recorded,
             ranks=settings.bound_ranks,
         )
     finally:
         handle.remove()
-    times.keep(captured.workload)
+    times.keep(captured.workload, captured.times_spread)
     if settings.offload:
         captured = captured.with_input_held
     static = captured.workload.static_bytes
@@ -563,7 +628,11 @@ def planned_step(
 def _module(captured: CapturedStep, plan: Plan) -> nn.Module:
     assert plan.schedule is not None
     offloading = offloading_of(plan)
-    if offloading is None or captured.level == "op":
+    if captured.level == "op":
+        module = captured.make_module(plan.schedule)
+        module.watched = False  # type: ignore[assignment]  # by whoever chooses among plans
+        return module
+    if offloading is None:
         return captured.make_module(plan.schedule)
     graph = offloading.graph(captured.workload, plan.schedule)
     return captured.make_module(plan.schedule, graph, offloading.capacities(plan.budget_bytes))

@@ -10,6 +10,7 @@ from ..analysis.explanation import Change, Explanation, explain
 from ..errors import SchedsimError
 from ..files.atomic import write_atomically
 from ..plans.setting import refuse_copies
+from ..snapshots.reading import is_snapshot_name
 from ..units import (
     format_bytes,
     format_bytes_change,
@@ -23,6 +24,7 @@ from .given.workload import workload_options
 from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working
+from .snapshot import explain_snapshot
 
 
 @click.command(
@@ -35,10 +37,19 @@ from .show import percent, print_facts, print_json, print_table, working
     type=click.IntRange(min=1),
     help="Rows of each table [8]; --json has all.",
 )
+@click.option(
+    "--alloc-conf",
+    "confs",
+    multiple=True,
+    metavar="CONF",
+    help="Of a snapshot: replay it under this PYTORCH_ALLOC_CONF; several may be given.",
+)
 @json_option
 @output_option("Write the explanation to FILE, as JSON.")
 @workload_options
-def command(source: Source, top: int | None, as_json: bool, output: str | None) -> int:
+def command(
+    source: Source, top: int | None, confs: tuple[str, ...], as_json: bool, output: str | None
+) -> int:
     """Explain the peak of a plan, or of store-all where no plan is given.
 
     Every price is simulated: the schedule with that one change, replayed.
@@ -46,9 +57,22 @@ def command(source: Source, top: int | None, as_json: bool, output: str | None) 
     \b
     schedsim explain --layers 24                 what sets the peak, what to let go
     schedsim explain --layers 24 plan.json       why the plan's peak is where it is
+    schedsim explain snapshot.pickle             who holds the peak of a run recorded on CUDA
     """
     if top is not None and as_json:
         raise SchedsimError("--top does not go with --json, which has all", hint="leave --top out")
+    snapshot = next((name for name in source.files if is_snapshot_name(name)), None)
+    if snapshot is not None:
+        if len(source.files) > 1 or source.given:
+            raise SchedsimError(
+                f"{snapshot} is a memory snapshot, which takes no other workload",
+                hint=f"schedsim explain {snapshot}",
+            )
+        return explain_snapshot(snapshot, top or 8, confs, as_json, output)
+    if confs:
+        raise SchedsimError(
+            "--alloc-conf is of a memory snapshot", hint="schedsim simulate --allocator takes it"
+        )
     loaded = read(source, plan=True)
     if loaded.plan is not None:
         refuse_copies(loaded.plan.setting, loaded.plan.schedule, "explain")

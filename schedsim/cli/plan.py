@@ -37,6 +37,7 @@ from .planning.ways import plan_ways
 )
 @click.option("--gap", type=GapType(), help="Gap to the proven bound to stop at: 0.01, or 1%.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
+@click.option("--effort", type=float, help="Work to plan for: the same plan every time [20].")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
 @click.option(
     "--order",

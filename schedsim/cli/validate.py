@@ -20,6 +20,7 @@ from ..simulation.schedule import Schedule
 from ..units import format_bytes, format_bytes_short, format_seconds
 from ..workloads.given import is_target
 from .app import NO, YES
+from .dry import on_device
 from .given.loaded import need_torch, schedule_of
 from .given.remembered import check_plan, has_link
 from .help import GroupedCommand
@@ -36,7 +37,7 @@ def target_options(function: Any) -> Any:
     for option in (
         click.option("--meter", help="Bytes by storage, allocator or cuda; by device."),
         click.option("--level", help="block (default) or op."),
-        click.option("--device", help="cpu or cuda; cuda where there is one."),
+        click.option("--device", help="cpu, cuda or dry:a100-80gb; cuda where there is one."),
         click.argument("target"),
     ):
         function = option(function)
@@ -76,6 +77,7 @@ def command(**given: Any) -> int:
     if request.rounds < 0:
         raise SchedsimError(f"--rounds {request.rounds} is negative", hint="0 leaves the times out")
     plan = _plan_in(request.plan_file) if request.plan_file is not None else None
+    on_device(request.device)
     need_torch()
     from ..validation.environment import check_device
     from ..validation.targets import read_target

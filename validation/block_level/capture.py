@@ -15,17 +15,23 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import UnsupportedError
 from schedsim.simulation.schedule import Schedule
+from schedsim.units import format_seconds
 
+from ..block_times import MOST_SPREAD
 from ..capture.skeleton import count_extra_inputs
+from ..guards.differential import without_step_hooks
+from ..guards.recording import Recorded, kept_python
+from ..guards.state import Places
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
 from ..ranks import ALONE, Ranks, ranks_of
-from .bench import Bench
+from .bench import READINGS_OF_RANKS, Bench
 from .lowering import lowered
 from .module import ScheduledModule, loss_of, split_inputs
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
 from .program import make_program
 from .replay import (
+    PYTHON,
     Buffers,
     changed_buffers,
     copies,
@@ -38,7 +44,7 @@ from .runtime import Layout
 from .sharded import Sharding
 from .sizes import Sizes, static_tensors, storage_keys, tensors_in
 from .split import find_blocks
-from .timing import measure_times
+from .timing import IMPLAUSIBLE, measure_times, spread_of, step_seconds
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,9 @@ class CapturedChain:
         What was joined, assumed or left out, a line each.
     meter
         Name of the meter that the workspaces are from.
+    times_spread
+        How far the rounds of the times lie apart, as a share of their medians; ``None`` where none
+        were measured.
     """
 
     workload: Chain | Graph
@@ -62,6 +71,7 @@ class CapturedChain:
     layout: Layout
     meter: str
     notes: tuple[str, ...]
+    times_spread: float | None = None
 
     @property
     def chain(self) -> Chain:
@@ -129,8 +139,9 @@ def capture_chain(
     name: str | None = None,
     meter: str | None = None,
     rounds: int = 7,
-    known_times: Callable[[Chain | Graph], Chain | Graph | None] | None = None,
+    known_times: Callable[[Chain | Graph], tuple[Chain | Graph, str] | None] | None = None,
     movable: bool = False,
+    recorded: Recorded | None = None,
     ranks: Ranks | None = None,
 ) -> CapturedChain:
     """`model` as a chain of its blocks, with the sizes and times measured on its device.
@@ -158,6 +169,9 @@ def capture_chain(
         Given the workload without times, the same with times, or ``None`` to measure them.
     movable
         Refuse blocks that keep bytes which no copy to the host finds.
+    recorded
+        What a forward of the step was seen to do besides computing: so that repeats draw the same
+        numbers of Python, and change what it holds once.
     ranks
         Those that measure together, as `model` communicates; by default all that it is sharded
         over. They run the same steps in the same order.
@@ -194,14 +208,18 @@ def capture_chain(
     arguments, keywords = _arguments(inputs, kwargs)
     num_extra = count_extra_inputs(model, loss, len(arguments))
     step = split_inputs(arguments, keywords, num_extra)
-    parts = _parts(model, step, blocks)
+    parts = _parts(model, step, blocks, recorded)
     if loss is None:
         parts[-1] = _giving_loss(parts[-1])
     device = _device(model)
     notes: list[str] = []
     library = library_workspace_bytes(device) if device.type == "cuda" else 0
-    with untouched(model), _own_gradients(model), no_collection():
-        with torch.no_grad(), untouched(model):
+    devices, python = generators(model), Places(())
+    if recorded is not None:
+        devices = (*devices, PYTHON) if recorded.draws else devices
+        python = recorded.places
+    with untouched(model, loss), _own_gradients(model, loss), no_collection():
+        with torch.no_grad(), untouched(model), kept_python(recorded):
             whole = model(*step.arguments, **step.keywords)
             whole = loss_of(whole) if loss is None else whole
         sharding = Sharding.of(model, parts)
@@ -211,30 +229,50 @@ def capture_chain(
         _check_whole(whole, values[-1])
         del whole
         sizes = Sizes.of(parts, values, step, model, loss)
-        layout = Layout(
-            parts, loss, num_extra, sizes.needs_gradient, state, generators(model), sharding
-        )
+        needs = sizes.needs_gradient
+        layout = Layout(parts, loss, num_extra, needs, state, devices, python, sharding)
         if sharding is not None and meter is None and device.type == "cpu":
             meter = "allocator"  # storages that are emptied and filled again
         chosen = get_meter(meter, device)
-        bench = Bench(layout, step, sizes, chosen, device)
+        num_readings = 1 if ranks.alone else READINGS_OF_RANKS
+        bench = Bench(layout, step, sizes, chosen, device, num_readings=num_readings)
         rows = bench.measure_bytes(values)
+        layout = replace(layout, releases_output=bench.releases_output)
         if movable:
             for i, row in enumerate(rows[:-1]):
                 bench.check_movable(i, values, row.saved_bytes - sizes.value_bytes[i + 1])
         workload = lowered(name or type(model).__name__, parts, sizes, rows, library)
         timed = known_times(workload) if known_times is not None else None
+        spread: float | None = None
         # Where one rank measures, all do: each of its steps is a collective of all.
-        if ranks.all(timed is not None, "look up times") and timed is not None:
-            workload = timed
+        known = ranks.all(timed is not None, "look up times")
+        if known and timed is not None and rounds:
+            # One step now: kept times may be of a machine that was busy at that time.
+            kept_s = timed[0].store_all_s
+            now_s = step_seconds(layout, step, workload, device)
+            known = ranks.all(kept_s <= IMPLAUSIBLE * now_s, "check times")
+            if not known:
+                notes.append(
+                    f"times: those kept say {format_seconds(kept_s)} for a step that now took "
+                    f"{format_seconds(now_s)}: measured again"
+                )
+        if known and timed is not None:
+            workload, note = timed
+            notes.append(note)
         elif rounds:
             del values
             how = measure_times(layout, step, workload, rows, device, rounds, ranks)
-            notes.append(f"times: medians over {rounds} rounds of {how}")
+            spread = spread_of(rows)
+            notes.append(
+                f"times: medians over {rounds} rounds of {how}, spread {spread:.0%}"
+                + ("; not kept: is the machine busy?" if spread > MOST_SPREAD else "")
+            )
             workload = lowered(workload.name, parts, sizes, rows, library)
     if library:
         notes.append(f"matrix libraries keep {library} bytes on the device, counted as static")
-    return CapturedChain(workload, model, arguments, keywords, layout, chosen.name, tuple(notes))
+    return CapturedChain(
+        workload, model, arguments, keywords, layout, chosen.name, tuple(notes), times_spread=spread
+    )
 
 
 def _arguments(
@@ -246,7 +284,12 @@ def _arguments(
     return arguments, dict(kwargs or {})
 
 
-def _parts(model: nn.Module, step: StepInputs, blocks: Sequence[nn.Module] | None) -> list[Part]:
+def _parts(
+    model: nn.Module,
+    step: StepInputs,
+    blocks: Sequence[nn.Module] | None,
+    recorded: Recorded | None,
+) -> list[Part]:
     plain = isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
     if blocks is None and plain and isinstance(model, nn.Sequential) and len(model):
         return sequential_parts(model)
@@ -254,6 +297,8 @@ def _parts(model: nn.Module, step: StepInputs, blocks: Sequence[nn.Module] | Non
     if blocks is None and callable(listed) and not isinstance(listed, nn.Module):
         return named_parts(listed())
     split = find_blocks(model, step.arguments, step.keywords, blocks)
+    if recorded is not None:
+        split.watch(recorded)
     names = {id(module): name for name, module in model.named_modules()}
     return split.parts([names[id(block)] for block in split.blocks])
 
@@ -278,13 +323,19 @@ def _device(model: nn.Module) -> torch.device:
 
 
 @contextmanager
-def _own_gradients(model: nn.Module) -> Any:
-    """Gradients of zeros during the block, and the ones that were there after it."""
-    own = [(p, p.grad) for p in model.parameters()]
+def _own_gradients(model: nn.Module, loss: Any) -> Any:
+    """Gradients of zeros during the block, and the ones that were there after it.
+
+    Hooks that wait for a gradient, an optimizer's step among them, do not see those of the block.
+    """
+    parameters = [*model.parameters()]
+    parameters += [*loss.parameters()] if isinstance(loss, nn.Module) else []
+    own = [(p, p.grad) for p in parameters]
     try:
         for parameter, _ in own:
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-        yield
+        with without_step_hooks(parameters):
+            yield
     finally:
         for parameter, gradient in own:
             parameter.grad = gradient

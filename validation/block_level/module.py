@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import UnsupportedError
 
-from .parts import StepInputs
+from .parts import OtherPath, StepInputs
 from .program import Program
+from .replay import RandomState
 from .runtime import ANCHOR, Layout, Observer, Step
 from .transfers import Mover
 
@@ -69,6 +70,12 @@ class ScheduledModule(nn.Module):
         """The ops of the schedule, in run order."""
         return [run.name for run in self._program.runs]
 
+    @property
+    def gathering(self) -> str:
+        """What the schedule gathers of sharded parameters, in words; empty where none are."""
+        sharding = self._layout.sharding
+        return "" if sharding is None else sharding.note(self._program)
+
     def forward(self, *inputs: Any, **keywords: Any) -> Tensor:
         """The loss of one step on `inputs`, as the model takes them."""
         if not torch.is_grad_enabled():
@@ -84,7 +91,12 @@ class ScheduledModule(nn.Module):
         layout = replace(self._layout, loss=self.loss)
         step = Step(layout, self._program, given, self.observer, self.mover)
         self.run_counts = step.counts
-        loss: Tensor = _Scheduled.apply(step, ANCHOR)  # type: ignore[no-untyped-call]
+        generators = RandomState.now(layout.devices)
+        try:
+            loss: Tensor = _Scheduled.apply(step, ANCHOR)  # type: ignore[no-untyped-call]
+        except OtherPath:
+            generators.restore()  # the caller runs the step otherwise
+            raise
         return loss
 
     def _plain(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Tensor:

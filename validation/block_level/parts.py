@@ -11,6 +11,10 @@ from torch import nn
 from schedsim.errors import UnsupportedError
 
 
+class OtherPath(UnsupportedError):
+    """A step takes another way through the model than the one that was split into blocks."""
+
+
 @dataclass
 class StepInputs:
     """What one step is given, and what the parts of a split model leave for each other.
@@ -23,8 +27,8 @@ class StepInputs:
         What the loss takes besides the output.
     side
         Arguments of the blocks of a split model besides the activation, block by block.
-    prefix_rng
-        Random state from which the first part of a split model ran.
+    prefix_rng, prefix_python
+        Random state, and what Python held, from which the first part of a split model ran.
     """
 
     arguments: tuple[Any, ...]
@@ -32,6 +36,7 @@ class StepInputs:
     extra: tuple[Any, ...] = ()
     side: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     prefix_rng: Any = None
+    prefix_python: Any = None
 
 
 Call = Callable[..., Any]

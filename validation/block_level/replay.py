@@ -11,9 +11,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..dry_cuda import has_values
+from ..guards.recording import python_generators, restore_python_generators
 
 
 def generators(model: nn.Module) -> tuple[str, ...]:
@@ -22,11 +26,15 @@ def generators(model: nn.Module) -> tuple[str, ...]:
     return ("cpu", *sorted(devices))
 
 
+PYTHON = "python"
+"""Among devices: the default generators of Python and NumPy."""
+
+
 @dataclass(frozen=True)
 class RandomState:
-    """States of the default generators of some devices."""
+    """States of the default generators of some devices, and of Python's where these are named."""
 
-    states: tuple[tuple[str, Tensor], ...]
+    states: tuple[tuple[str, Any], ...]
 
     @classmethod
     def now(cls, devices: Sequence[str]) -> RandomState:
@@ -36,7 +44,9 @@ class RandomState:
     def restore(self) -> None:
         """Make these states the present ones."""
         for device, state in self.states:
-            if device == "cpu":
+            if device == PYTHON:
+                restore_python_generators(state)
+            elif device == "cpu":
                 torch.set_rng_state(state)
             else:
                 torch.cuda.set_rng_state(state, device)
@@ -45,12 +55,21 @@ class RandomState:
         if not isinstance(other, RandomState):
             return NotImplemented
         pairs = zip(self.states, other.states, strict=True)
-        return all(a == b and torch.equal(s, t) for (a, s), (b, t) in pairs)
+        return all(a == b and _same_state(a, s, t) for (a, s), (b, t) in pairs)
 
     __hash__ = None  # type: ignore[assignment]
 
 
-def _get_state(device: str) -> Tensor:
+def _same_state(device: str, one: Any, two: Any) -> bool:
+    if device == PYTHON:
+        same_numpy = all(np.array_equal(a, b) for a, b in zip(one[1], two[1], strict=True))
+        return bool(one[0] == two[0] and same_numpy)
+    return bool(torch.equal(one, two))
+
+
+def _get_state(device: str) -> Any:
+    if device == PYTHON:
+        return python_generators()
     return torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state(device)
 
 
@@ -106,11 +125,15 @@ def same_values(one: Tensor, two: Tensor) -> bool:
     """Whether two tensors are equal to the bit, not-a-numbers in the same places included."""
     if one.shape != two.shape or one.dtype != two.dtype:
         return False
+    if not has_values(one.device):
+        return True
     return torch.equal(one.nan_to_num(), two.nan_to_num())
 
 
 def nearly_equal(one: Tensor, two: Tensor) -> bool:
     """Whether two tensors of one shape are equal but for rounding."""
+    if not has_values(one.device):
+        return True
     if not one.is_floating_point():
         return torch.equal(one, two)
     return torch.allclose(one.float(), two.float(), rtol=1e-2, atol=1e-4, equal_nan=True)
@@ -135,12 +158,17 @@ def replaced_buffers(snapshot: Buffers) -> Iterator[None]:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Leave the buffers of `model` and the random numbers as they were before the block."""
-    state = RandomState.now(generators(model))
+def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
+    """Leave the buffers of `model` and `loss`, and the random numbers, as they were before.
+
+    Copies are kept on the host, so that no meter takes them for the model's.
+    """
+    state = RandomState.now((*generators(model), PYTHON))
+    roots = [model, loss] if isinstance(loss, nn.Module) else [model]
     saved = [
-        (module, name, buffer, buffer.clone())
-        for module in model.modules()
+        (module, name, buffer, buffer.to("cpu", copy=True))
+        for root in roots
+        for module in root.modules()
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]
@@ -163,7 +191,7 @@ class AutocastState:
     @classmethod
     def now(cls, devices: Sequence[str]) -> AutocastState:
         """The present state of the kinds of `devices`."""
-        kinds = sorted({torch.device(device).type for device in devices})
+        kinds = sorted({torch.device(device).type for device in devices if device != PYTHON})
         return cls(
             tuple(
                 (kind, torch.get_autocast_dtype(kind))

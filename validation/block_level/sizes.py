@@ -52,7 +52,7 @@ class Sizes:
     ) -> Sizes:
         """Of the values of a step, which are there to be looked at."""
         resident = static_tensors(model, loss)
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        gradients = [t.grad for t in resident if t.grad is not None]
         side = [t for args, kwargs in step.side for t in tensors_in((args, kwargs))]
         # The loss and the gradient it is given, two scalars, are there through the backward.
         scalars = 2 * torch.get_default_dtype().itemsize

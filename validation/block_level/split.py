@@ -21,9 +21,13 @@ from torch import Tensor, nn
 
 from schedsim.errors import UnsupportedError
 
+from ..guards.recording import Recorded
+from ..guards.state import Places
 from ..ranks.private_fsdp import is_sharded
-from .parts import Part, StepInputs
-from .replay import RandomState, frozen_statistics, generators, untouched
+from .parts import OtherPath, Part, StepInputs
+from .replay import PYTHON, RandomState, frozen_statistics, generators, untouched
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,25 @@ class _Reached(BaseException):
     """The last block was reached. No `Exception`, so that no model catches it."""
 
 
+class _NoLine(BaseException):
+    """A block was left out, or what passes between two was changed."""
+
+
 class SplitModel:
     """A model, its blocks in the order in which they run, and where they take the activation."""
 
     def __init__(self, model: nn.Module, blocks: Sequence[nn.Module], slot: Slot) -> None:
         self.model, self.blocks, self.slot = model, list(blocks), slot
         self.generators = generators(model)
+        self.python = Places(())
+
+    def watch(self, recorded: Recorded) -> None:
+        """Let what is before the blocks run again as it ran first, generators and Python too."""
+        names = {id(m): name for name, m in self.model.named_modules()}
+        inside = [f"model.{names[id(block)]}." for block in self.blocks]
+        self.python = recorded.places.outside(inside)
+        if recorded.draws:
+            self.generators = (*self.generators, PYTHON)
 
     def parts(self, names: Sequence[str]) -> list[Part]:
         """What is before the blocks, the blocks, and what is after."""
@@ -96,10 +113,15 @@ class SplitModel:
         side: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         if step.prefix_rng is None:
             step.prefix_rng = RandomState.now(self.generators)
+            step.prefix_python = self.python.take()
+        called: list[int] = []
 
         def stand_in(k: int) -> Callable[..., Any]:
             def forward(*args: Any, **kwargs: Any) -> Any:
                 value = self.slot.take(args, kwargs)
+                called.append(k)
+                if called != list(range(k + 1)) or (first and value is not first[0]):
+                    raise _NoLine
                 if k == 0:
                     first.append(value)
                 side.append(self.slot.without(args, kwargs))
@@ -113,12 +135,17 @@ class SplitModel:
             try:
                 self._called(step)
             except _Reached:
+                return self._first(step, first, side)
+            except _NoLine:
                 pass
-            else:
-                raise UnsupportedError(
-                    f"the blocks of {type(self.model).__name__} were not all called",
-                    hint="list the blocks yourself, or use the op level",
-                )
+            self.python.put(step.prefix_python)
+            raise OtherPath(
+                f"the blocks of {type(self.model).__name__} are not called one after another, "
+                "each on what the one before gives",
+                hint="list the blocks yourself, or use the op level",
+            )
+
+    def _first(self, step: StepInputs, first: list[Any], side: list[Any]) -> Any:
         if not step.side:
             step.side = side
         return first[0]
@@ -151,6 +178,7 @@ class SplitModel:
         with self._replaced(stand_in), before:
             if step.prefix_rng is not None:
                 step.prefix_rng.restore()
+                self.python.put(step.prefix_python)
             before.enter_context(frozen_statistics((self.model,)))
             return self._called(step)
 
@@ -165,16 +193,16 @@ class SplitModel:
     @contextmanager
     def _replaced(self, stand_in: Callable[[int], Callable[..., Any]]) -> Iterator[None]:
         own = [block.__dict__.get("forward") for block in self.blocks]
-        hooks = [(b, b._forward_pre_hooks, b._forward_hooks) for b in self.blocks]
+        # Hooks of a block run where the block does: it gathers nothing where it stands in.
+        hooks = [(b.__dict__, {name: b.__dict__[name] for name in _HOOKS}) for b in self.blocks]
         try:
             for k, block in enumerate(self.blocks):
                 block.forward = stand_in(k)
-                # Of the block itself: it gathers nothing, and changes nothing, where it stands in.
-                block._forward_pre_hooks, block._forward_hooks = OrderedDict(), OrderedDict()
+                block.__dict__.update({name: OrderedDict() for name in _HOOKS})
             yield
         finally:
-            for block, before, after in hooks:
-                block._forward_pre_hooks, block._forward_hooks = before, after
+            for attributes, kept in hooks:
+                attributes.update(kept)
             for block, forward in zip(self.blocks, own, strict=True):
                 if forward is None:
                     block.__dict__.pop("forward", None)

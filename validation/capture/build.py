@@ -10,7 +10,9 @@ import torch
 
 from schedsim.errors import UnsupportedError
 
+from ..guards.asking import Expect
 from . import private_torch as private
+from . import recurrent
 from .accumulation import add_in_place
 from .dropout import Factors, as_in_eager
 from .effects import add_gradients, add_updates, insert_all, order_draws
@@ -88,7 +90,8 @@ class _Builder:
                 raise UnsupportedError(
                     f"the step has an output that cannot be scheduled: {role.key}", hint=WAY_OUT
                 )
-        add_updates(program, mutations)
+        expects = self._put_expects(outputs)
+        add_updates(program, mutations, expects)
         add_gradients(program, gradients)
         add_in_place(program)
         order_draws(program)
@@ -96,7 +99,8 @@ class _Builder:
         return program
 
     def _loss_node(self, outputs: list[tuple[Any, private.Role]]) -> torch.fx.Node:
-        plain = [node for node, role in outputs if role.kind == "output"]
+        # After the loss come the tensors of which Python asked something.
+        plain = [n for n, role in outputs if role.kind == "output" and role.key == 0]
         shapes = [tuple(node.meta["val"].shape) for node in plain if node is not None]
         if len(plain) != 1 or len(shapes) != 1 or shapes[0] not in ((), (1,)):
             raise UnsupportedError(
@@ -247,6 +251,8 @@ class _Builder:
                 self._refuse_dynamic(fake, node)
                 call.outputs.append(-1)
                 became.append(fake)
+        # From a generator of its own a repeat would draw other numbers.
+        call.once = isinstance(kwargs.get("generator"), torch.Generator)
         _correct_sizes(program, call)
         shared = [program.values[v].storage in arguments for v in call.outputs if v >= 0]
         call.is_view = bool(shared) and all(shared)
@@ -266,6 +272,33 @@ class _Builder:
                 f"{self.namer.place(node)} computes a number from data, which no plan can foresee",
                 hint=WAY_OUT,
             )
+
+    def _put_expects(self, outputs: list[tuple[Any, private.Role]]) -> list[Call]:
+        """Calls that ask again what Python asked, each as soon as its tensors are there."""
+        questions = self.skeleton.step.questions
+        asked = {role.key: node for node, role in outputs if role.kind == "output"}
+        program, position, inserted = self.program, 1, []
+        for question in questions:
+            num = sum(question.is_tensor)
+            values = [self._ref(asked[position + k]) for k in range(num)]
+            position += num
+            call = Call(
+                name="expect",
+                target=Expect(question),
+                args=tuple(map(Ref, values)),
+                kwargs={},
+                phase="forward",
+                once=True,
+            )
+            at = max((program.values[v].call for v in values), default=-1) + 1
+            inserted.append((at, call))
+        insert_all(program, inserted)
+        made = [call for _, call in inserted]
+        if made:
+            # Another answer must end the step before the loss is handed over.
+            seed = program.calls[program.seed]
+            seed.tokens += tuple(i for i, c in enumerate(program.calls) if c.name == "expect")
+        return made
 
     def _put_seed(self) -> None:
         """The call between forward and backward: the gradient of the loss with respect to itself.
@@ -324,6 +357,8 @@ def _draws(target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
 
     Attention ops carry the tag of random ones even without dropout, so arguments are looked at.
     """
+    if target is torch.ops.schedsim.recurrent.default:
+        return recurrent.draws(args)
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
     names = [argument.name for argument in target._schema.arguments]

@@ -7,16 +7,25 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import SchedsimError
 
+from ..guards.recording import Recorded, record
 from . import attention
 from . import private_torch as private
 from .build import build_program
 from .captured import CapturedGraph
 from .fronts import trace
 from .program import Program
-from .skeleton import Loss, make_skeleton
+from .skeleton import (
+    Loss,
+    count_extra_inputs,
+    make_skeleton,
+    refuse_unshaped,
+    refuse_unusual,
+    run_step,
+)
 from .state import optimizer_bytes
 from .to_graph import to_graph
 
@@ -32,6 +41,7 @@ def capture(
     kernels: str = "native",
     optimizer: str | int = "none",
     name: str | None = None,
+    recorded: Recorded | None = None,
 ) -> CapturedGraph:
     """The graph of one training step of `model`: forward, loss and backward, op by op.
 
@@ -60,6 +70,9 @@ def capture(
         ``"adamw"``, or a number of bytes.
     name
         Of the graph; the model's class by default.
+    recorded
+        What a forward of the step was seen to do besides computing; without it, one is run where
+        model and inputs have memory.
 
     Returns
     -------
@@ -94,8 +107,33 @@ def capture(
         raise SchedsimError(f"kernels={kernels!r} is unknown", hint="one of 'native', 'cuda'")
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
+    kwargs = kwargs or {}
+    refuse_unusual(model)
+    if recorded is None and has_memory(model, inputs, kwargs):
+        recorded = record_step(model, loss, inputs, kwargs)
+    if recorded is None:
+        return _captured(model, inputs, kwargs, loss, kernels, optimizer, name, None)
+    recorded.refuse_graph()
+    with recorded.settled():
+        state = recorded.state()
+        try:
+            return _captured(model, inputs, kwargs, loss, kernels, optimizer, name, recorded)
+        finally:
+            state.restore()  # what a trace left on objects that the skeleton shares
+
+
+def _captured(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    loss: Loss | None,
+    kernels: str,
+    optimizer: str | int,
+    name: str | None,
+    recorded: Recorded | None,
+) -> CapturedGraph:
     mode = private.fake_mode()
-    skeleton = make_skeleton(model, inputs, kwargs or {}, loss, mode)
+    skeleton = make_skeleton(model, inputs, kwargs, loss, mode, recorded)
     substitute = kernels == "cuda" and skeleton.device != "cuda"
     with attention.substituted("cuda" if substitute else "native"):
         traced = trace(skeleton, mode)
@@ -117,7 +155,32 @@ def capture(
         call_plan=skeleton.step.plan,
         training=tuple(module.training for module in model.modules()),
         autocast=_autocast(skeleton.device),
+        guards=recorded.state() if recorded is not None else None,
     )
+
+
+def has_memory(model: nn.Module, inputs: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a step can be run: nothing is on the meta device, and nothing fake."""
+    tensors = [*model.parameters(), *model.buffers()]
+    tensors += [t for t in tree_leaves((inputs, dict(kwargs))) if isinstance(t, torch.Tensor)]
+    return not any(t.device.type == "meta" or private.is_fake(t) for t in tensors)
+
+
+def record_step(
+    model: nn.Module,
+    loss: Loss | None,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    watched_loss: Any = None,
+) -> Recorded:
+    """What a forward of the step does besides computing (`guards.recording.record`)."""
+    refuse_unshaped(model)
+    num_extra = count_extra_inputs(model, loss, len(inputs))
+
+    def run(inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return run_step(model, loss, num_extra, inputs, kwargs)
+
+    return record(model, loss if watched_loss is None else watched_loss, inputs, kwargs, run)
 
 
 def _autocast(device: str) -> tuple[bool, torch.dtype]:

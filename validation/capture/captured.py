@@ -12,6 +12,7 @@ from torch import nn
 from schedsim import Graph, Schedule
 from schedsim.errors import UnsupportedError
 
+from ..guards.state import Snapshot
 from .program import Program
 from .skeleton import CallPlan, Loss
 
@@ -50,6 +51,8 @@ class CapturedGraph:
         Whether `module` works: not with substituted kernels, nor for a model without memory.
     program : Program
         The calls behind the ops.
+    guards : Snapshot or None
+        The Python that the graph holds as it was; a change makes it the graph of another step.
     """
 
     graph: Graph
@@ -63,6 +66,7 @@ class CapturedGraph:
     call_plan: CallPlan
     training: tuple[bool, ...]
     autocast: tuple[bool, torch.dtype]
+    guards: Snapshot | None = None
 
     def __repr__(self) -> str:
         return (

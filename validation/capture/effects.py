@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -12,7 +13,9 @@ from .program import Call, Program, Ref, Storage, Value, refs
 aten = torch.ops.aten
 
 
-def add_updates(program: Program, mutations: list[tuple[int, int]]) -> None:
+def add_updates(
+    program: Program, mutations: list[tuple[int, int]], expects: Sequence[Call] = ()
+) -> None:
     """Add the copies of new values into the buffers (or inputs) that the step changes.
 
     Each runs once, after every op that reads the old value; those ops may not repeat either, as
@@ -23,7 +26,10 @@ def add_updates(program: Program, mutations: list[tuple[int, int]]) -> None:
     ----------
     mutations
         Pairs of values: what is changed, and its new content.
+    expects
+        Calls that may end the step, which is to leave nothing changed: they come first.
     """
+    waited = [i for i, call in enumerate(program.calls) if any(call is one for one in expects)]
     values = program.values
     changed = {values[old].storage: _Readers([], []) for old, _ in mutations}
     for i, call in enumerate(program.calls):
@@ -42,7 +48,7 @@ def add_updates(program: Program, mutations: list[tuple[int, int]]) -> None:
         for i in readers.always:
             program.calls[i].once = True
         maker = values[new].call
-        at = max([maker, *readers.always, *readers.at_first]) + 1
+        at = max([maker, *readers.always, *readers.at_first, *waited]) + 1
         update = Call(
             name=f"{_name_of(program, old)}.update",
             target=aten.copy_.default,
@@ -50,7 +56,7 @@ def add_updates(program: Program, mutations: list[tuple[int, int]]) -> None:
             kwargs={},
             phase="backward" if at > program.seed else "forward",
             once=True,
-            tokens=tuple(i for i in readers.always if i != maker),
+            tokens=(*(i for i in readers.always if i != maker), *waited),
         )
         inserted.append((at, update))
     insert_all(program, inserted)

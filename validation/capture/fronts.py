@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import traceback
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,6 +14,8 @@ from torch import nn
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from . import private_torch as private
+from .eager_paths import eager_paths
+from .recurrent import whole_recurrence
 from .skeleton import Skeleton
 
 WAY_OUT = (
@@ -66,7 +67,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     has_loss = skeleton.step.loss_function is not None
     handles = _watch(skeleton.step, spans)
     try:
-        with _plain_recurrence(skeleton):
+        with _recurrence(skeleton), eager_paths():
             graph_module = private.export_joint(skeleton.step, skeleton.tensors, mode)
         return Traced(graph_module, tuple(spans), "direct", has_loss, {})
     except SchedsimError:
@@ -76,6 +77,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     finally:
         for handle in handles:
             handle.remove()
+    skeleton.step.questions = ()  # Dynamo reads the code itself, and takes no answers
     try:
         step = private.dynamo_graph(skeleton.step, skeleton.tensors, mode)
         graph_module = private.export_joint(step, skeleton.tensors, mode)
@@ -102,21 +104,26 @@ def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
-@contextlib.contextmanager
-def _plain_recurrence(skeleton: Skeleton) -> Iterator[None]:
-    """Trace recurrent layers on CPU as the ops of their time steps.
+def _recurrence(skeleton: Skeleton) -> Any:
+    """How recurrent layers are traced: on the CPU each as one op.
 
-    Their fused CPU kernel is traced in its inference form, which keeps nothing for a backward.
+    Raises
+    ------
+    UnsupportedError
+        They drop out by cuDNN, whose numbers nobody can draw again.
     """
-    recurrent = any(isinstance(module, nn.RNNBase) for module in skeleton.step.modules())
-    if not recurrent or skeleton.device != "cpu":
-        yield
-        return
-    with contextlib.ExitStack() as stack:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of settings for devices that are not here
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        yield
+    layers = [m for m in skeleton.step.modules() if isinstance(m, nn.RNNBase)]
+    if not layers:
+        return contextlib.nullcontext()
+    if skeleton.device == "cpu":
+        return whole_recurrence()
+    if any(m.training and m.dropout and m.num_layers > 1 for m in layers):
+        raise UnsupportedError(
+            "cuDNN draws the dropout between recurrent layers from a state of its own, so that "
+            "they cannot be run again",
+            hint="dropout=0 in the layer, and nn.Dropout between layers",
+        )
+    return contextlib.nullcontext()
 
 
 def _watch(step: nn.Module, spans: list[Span]) -> list[Any]:

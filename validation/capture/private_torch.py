@@ -192,6 +192,41 @@ def module_path(node: torch.fx.Node) -> str | None:
     return str(path) if isinstance(path, str) else None
 
 
+@contextlib.contextmanager
+def autograd_within_an_op() -> Iterator[None]:
+    """Let autograd work in the kernel of an op, which runs below it."""
+    keys = torch._C.DispatchKey
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for name in ("AutogradCPU", "AutogradOther", "AutogradFunctionality", "ADInplaceOrView"):
+        excluded = excluded.remove(getattr(keys, name))
+    included = torch._C._dispatch_tls_local_include_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield
+
+
+@contextlib.contextmanager
+def asked_by(ask: Callable[[Any, torch.Tensor], Any]) -> Iterator[None]:
+    """Within a trace, have ``ask(method, tensor)`` answer what Python asks of a tensor.
+
+    The tensors of a trace answer some questions by asking others, past all modes.
+    """
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    names = ("__bool__", "__int__", "__float__", "__index__", "tolist")
+    own = {name: vars(FunctionalTensor)[name] for name in names if name in vars(FunctionalTensor)}
+
+    def asking(method: Any) -> Any:
+        return lambda tensor: ask(method, tensor)
+
+    try:
+        for name in own:
+            setattr(FunctionalTensor, name, asking(getattr(torch.Tensor, name)))
+        yield
+    finally:
+        for name, method in own.items():
+            setattr(FunctionalTensor, name, method)
+
+
 def allocations(run: Callable[[], Any]) -> list[int]:
     """Bytes that the CPU allocator gave out (positive) and took back, in order, during `run`."""
     from torch.profiler import ProfilerActivity, profile

@@ -13,6 +13,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
+from ..guards.asking import Answers, Question
+from ..guards.recording import Recorded
 from . import private_torch as private
 
 Loss = Callable[..., torch.Tensor]
@@ -89,18 +91,42 @@ def _shown(value: object) -> str:
 
 
 class Step(nn.Module):
-    """A model and its loss as one module over flat tensors, returning the scalar loss."""
+    """A model and its loss as one module over flat tensors, returning the scalar loss.
 
-    def __init__(self, model: nn.Module, loss: Loss | None, plan: CallPlan) -> None:
+    Attributes
+    ----------
+    questions
+        What Python asks of tensors on the way, with the answers; the tensors are returned too.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss | None,
+        plan: CallPlan,
+        questions: tuple[Question, ...] = (),
+    ) -> None:
         super().__init__()
         self.model = model
         self.loss_function = loss
         self.plan = plan
+        self.questions = questions
 
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """The loss."""
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """The loss, and the tensors that were asked."""
         inputs, kwargs = self.plan.rebuild(tensors)
-        return run_step(self.model, self.loss_function, self.plan.num_extra, inputs, kwargs)
+        extra = self.plan.num_extra
+        if not self.questions:
+            return run_step(self.model, self.loss_function, extra, inputs, kwargs)
+        answers = Answers(self.questions)
+        with private.asked_by(answers.ask), answers:
+            loss = run_step(self.model, self.loss_function, extra, inputs, kwargs)
+        if len(answers.tensors) != len(self.questions):
+            raise UnsupportedError(
+                "the trace asks fewer values of tensors than the real run did",
+                hint="plan the model by blocks",
+            )
+        return (loss, *(tensor for asked in answers.tensors for tensor in asked))
 
 
 def run_step(
@@ -189,11 +215,20 @@ def make_skeleton(
     kwargs: Mapping[str, Any],
     loss: Loss | None,
     mode: Any,
+    recorded: Recorded | None = None,
 ) -> Skeleton:
     """`model` and `inputs` over fakes of `mode`; nothing of `model` is changed or copied."""
-    _refuse_unusual(model)
+    refuse_unusual(model)
     device = _device(model, inputs)
     memo: dict[int, Any] = {}
+    if recorded is not None:
+        # Tensors in plain attributes are read where they are, as the model itself reads them.
+        memo.update((id(t), t) for t in recorded.before.tensors.values())
+        # A reparametrised weight is computed anew by every forward, and only looked at between.
+        for module in model.modules():
+            for value in vars(module).values():
+                if isinstance(value, torch.Tensor) and not value.is_leaf:
+                    memo[id(value)] = value.detach()
     with mode:
         for parameter in model.parameters():
             memo[id(parameter)] = nn.Parameter(
@@ -221,7 +256,7 @@ def make_skeleton(
         ) from error
     canonical: dict[str, str] = {}
     first: dict[int, str] = {}
-    step = Step(skeleton, loss, plan)
+    step = Step(skeleton, loss, plan, recorded.questions if recorded is not None else ())
     for named in (step.named_parameters, step.named_buffers):
         for name, tensor in named(remove_duplicate=False):
             canonical[name] = first.setdefault(id(tensor), name.removeprefix("model."))
@@ -232,17 +267,23 @@ def make_skeleton(
     return Skeleton(step, tuple(tensors), device, canonical, needs, sum(storages.values()))
 
 
-def _refuse_unusual(model: nn.Module) -> None:
-    """Raise for parameters whose size is not that of a plain tensor of their shape."""
+def refuse_unshaped(model: nn.Module) -> None:
+    """Raise for parameters of lazy layers that have not run."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise UnsupportedError(
                 f"{name} has no shape yet", hint="run the model once, so that lazy layers learn it"
             )
+
+
+def refuse_unusual(model: nn.Module) -> None:
+    """Raise for parameters whose size is not that of a plain tensor of their shape."""
+    refuse_unshaped(model)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if type(tensor.data) is not torch.Tensor and not private.is_fake(tensor.data):
             raise UnsupportedError(
                 f"{name} is a {type(tensor.data).__name__}, not a plain tensor",
-                hint="capture the model before it is sharded or quantised",
+                hint="plan it by blocks (level='block'), or before it is sharded or quantised",
             )
         if tensor.layout is not torch.strided:
             raise UnsupportedError(f"{name} is sparse", hint="capture works on dense parameters")

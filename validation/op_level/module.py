@@ -13,6 +13,7 @@ from schedsim import Schedule, simulate
 from schedsim.errors import SchedsimError
 
 from ..capture.skeleton import run_step
+from ..guards.asking import Expect, OtherAnswer
 from .emit import Halves, emit
 from .replay import RandomReplay
 
@@ -34,6 +35,8 @@ class ScheduledModule(nn.Module):
     schedule : Schedule
     run_counts : dict of str to int
         Op -> number of runs in the last step.
+    watched : bool
+        Whether each step checks that the Python which the graph holds is as it was.
     """
 
     def __init__(self, captured: CapturedGraph, schedule: Schedule) -> None:
@@ -49,6 +52,10 @@ class ScheduledModule(nn.Module):
         self._hook: Hook | None = None
         self._counts = [0] * captured.graph.num_ops
         self._slots = _Slots(captured, self._halves.resident)
+        calls = captured.program.calls
+        self._may_end = any(isinstance(c.target, Expect) for c in calls)
+        self._may_end = self._may_end and any(c.random for c in calls)
+        self.watched = True
         self._modes = list(captured.model.modules())
         if isinstance(captured.loss, nn.Module):
             self.loss_function = captured.loss
@@ -60,6 +67,13 @@ class ScheduledModule(nn.Module):
         if modes != captured.training or not torch.is_grad_enabled():
             extra = captured.call_plan.num_extra
             return run_step(self.model, captured.loss, extra, inputs, kwargs)
+        if self.watched and captured.guards is not None:
+            change = captured.guards.change()
+            if change is not None:
+                raise SchedsimError(
+                    f"the model is not as captured: {change}",
+                    hint="what Python holds is part of the graph: capture again",
+                )
         tensors = captured.call_plan.tensors(inputs, kwargs)
         self._slots.check(tensors)
         self._check_autocast()
@@ -206,8 +220,17 @@ class _Step(torch.autograd.Function):
         captured = module._captured
         code = module._code()
         random = RandomReplay(len(code.repeated_random), captured.backend)
+        state = random.state() if module._may_end else None
         with torch.autocast(captured.backend, enabled=False):
-            loss, carried = code.forward.function(resident, module._counts, random, module._hook)
+            try:
+                loss, carried = code.forward.function(
+                    resident, module._counts, random, module._hook
+                )
+            except OtherAnswer:
+                # Nothing but numbers has been taken: buffers are written after the last answer.
+                if state is not None:
+                    random.put(state)
+                raise
         ctx.module, ctx.code, ctx.random = module, code, random
         ctx.resident, ctx.carried = resident, carried
         ctx.hook = module._hook

@@ -24,6 +24,14 @@ class RandomReplay:
         else:
             self._get, self._set = torch.get_rng_state, torch.set_rng_state
 
+    def state(self) -> torch.Tensor:
+        """The generator as it stands."""
+        return self._get()
+
+    def put(self, state: torch.Tensor) -> None:
+        """Make `state` the generator's."""
+        self._set(state)
+
     def first(self, slot: int, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `op`, and keep the state that it starts from."""
         self._states[slot] = self._get()

@@ -20,6 +20,7 @@ from ...units import format_bytes
 from ...workloads import build_workload
 from ...workloads.given import is_target
 from ...workloads.named import is_named, named_workload
+from ..dry import on_device
 from ..options.formula import flags
 from ..options.sizes import size_text
 from .remembered import check_plan, has_link, remembered
@@ -116,6 +117,7 @@ def read(
     movable |= any(isinstance(item, Plan) and has_link(item) for item in items.values())
     for name in source.files:
         if is_target(name) and workload is None:
+            on_device(source.options["device"])
             need_torch()
             from ...validation.targets import read_target
 

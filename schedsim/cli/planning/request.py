@@ -22,6 +22,7 @@ from .step_options import read_accumulate, read_chunk
 DEFAULT_PLANNER = get_planner().name
 FLAGS = {
     "time_limit_s": "--time-limit",
+    "effort": "--effort",
     "num_slots": "--slots",
     "gap": "--gap",
     "order": "--order",

@@ -12,6 +12,7 @@ from ...plans.offloading import Offloading
 from ...simulation.schedule import Schedule
 from ...simulation.simulator import simulate
 from ..app import YES
+from ..dry import on_device
 from ..given.loaded import Loaded, need_torch
 from ..show import print_json, working
 from .facts import show_plan
@@ -27,6 +28,7 @@ def plan_ways(request: PlanRequest) -> int:
             hint="as in schedsim plan model:gpt2,layers=4 --mem 2GB --accumulate auto",
         )
     source.formula()  # refuses the options of formulas
+    on_device(source.options["device"])
     need_torch()
     from ...validation.ways.commands import plan_target
 

@@ -250,7 +250,7 @@ def test_large_models_take_no_memory():
 class TestRefusals:
     """A model that cannot be captured is refused with the line, and with a way out."""
 
-    def test_a_branch_on_data(self):
+    def test_as_many_ops_as_there_are_numbers(self):
         class Branching(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -258,14 +258,12 @@ class TestRefusals:
 
             def forward(self, x):
                 y = self.linear(x)
-                if y.sum() > 0:  # the line in the way
-                    y = y * 2
-                return y.sum()
+                return y[y > 0].sum()  # the line in the way
 
         with pytest.raises(UnsupportedError) as caught:
-            capture(Branching(), (torch.zeros(2, 4),))
+            capture(Branching(), (torch.ones(2, 4),))
         assert "test_capture.py" in str(caught.value)
-        assert "if y.sum() > 0" in str(caught.value)
+        assert "y[y > 0]" in str(caught.value)
         assert "by blocks" in caught.value.hint
 
     def test_no_scalar(self):
@@ -283,7 +281,7 @@ class TestRefusals:
 
     def test_inputs_that_do_not_fit(self):
         """The model's own error is passed on."""
-        with pytest.raises(UnsupportedError, match=r"reduction dim|multiplied"):
+        with pytest.raises(RuntimeError, match=r"reduction dim|multiplied"):
             capture(DropoutMLP(), (torch.zeros(2, 31),), lambda output: output.sum())
 
     def test_unknown_kernels(self):

@@ -1,0 +1,563 @@
+"""Loops that change the model's Python between steps, or draw from Python in a step.
+
+Every loop is run twice from the same start, with the plain step and with a rematerialized module.
+Losses, gradients, parameters, buffers and generators are equal to the bit after every step, however
+the module got there: by a new plan, at another level, or by the plain step, which it says once.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
+
+import schedsim  # noqa: E402
+from schedsim.errors import UnsupportedError  # noqa: E402
+
+NUM_STEPS = 4
+WIDTH, BATCH = 8, 64
+
+
+def blocks(num=4, dropout=0.0):
+    """A line of small blocks."""
+    return nn.Sequential(
+        *(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(dropout))
+            for _ in range(num)
+        )
+    )
+
+
+class Line(nn.Module):
+    """A head around a line of blocks; what a case changes is in the blocks or around them."""
+
+    def __init__(self, *items):
+        super().__init__()
+        self.layers = nn.ModuleList(items or blocks())
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+class Block(nn.Module):
+    """A layer whose forward is a case's own."""
+
+    def __init__(self, **attributes):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+class Annealed(Block):
+    def forward(self, x):
+        return torch.tanh(self.linear(x) / self.tau)
+
+
+class Counting(Block):
+    def forward(self, x):
+        self.count += 1
+        return torch.tanh(self.linear(x)) * (1.0 + 0.1 * self.count)
+
+
+class LayerDrop(Block):
+    def forward(self, x):
+        return x if random.random() < 0.4 else torch.tanh(self.linear(x))
+
+
+class Crop(Block):
+    def forward(self, x):
+        start = random.randint(0, len(x) // 2)
+        return torch.tanh(self.linear(x)) + x[start : start + 1]
+
+
+class NumpyNoise(Block):
+    def forward(self, x):
+        return torch.tanh(self.linear(x)) * float(np.random.rand())
+
+
+class Average(Block):
+    """A buffer that forward assigns anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ema", torch.zeros(WIDTH))
+
+    def forward(self, x):
+        y = torch.tanh(self.linear(x))
+        self.ema = 0.9 * self.ema + 0.1 * y.detach().mean(0)
+        return y - self.ema
+
+
+class Stores(Block):
+    """Leaves a tensor on itself."""
+
+    def forward(self, x):
+        y = torch.tanh(self.linear(x))
+        self.last = y.detach()
+        return y
+
+
+class Normed(Block):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x):
+        return torch.tanh(self.norm(self.linear(x)))
+
+
+class WithConfig(Block):
+    """Reads a plain object that all blocks share."""
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x)) * self.config["scale"][0]
+
+
+class Holder:
+    """A plain object with a number."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+SETTINGS = Holder(1.0)
+
+
+class ReadsGlobal(Block):
+    def forward(self, x):
+        return torch.tanh(self.linear(x)) * SETTINGS.value
+
+
+class ClassAttribute(Block):
+    scale = 1.0
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x)) * self.scale
+
+
+class Iterates(Block):
+    """Takes the next of an iterator in forward."""
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x)) * next(self.numbers)
+
+
+def numbers():
+    """1, 2, 3, ..."""
+    value = 0
+    while True:
+        value += 1
+        yield value
+
+
+@dataclass
+class Case:
+    """A loop: how its model is built, what happens before each step, and what is expected.
+
+    Attributes
+    ----------
+    before
+        ``before(model, step)`` changes something; returns a new loss or ``None``.
+    loss
+        ``loss()`` gives a loss, and what happens before each step besides.
+    budget
+        Of the step.
+    """
+
+    build: object
+    before: object = lambda model, k: None
+    loss: object = None
+    budget: str = "85%"
+
+
+def of(kind, *args, **kwargs):
+    """A model of four such blocks."""
+    return lambda: Line(*(kind(*args, **kwargs) for _ in range(4)))
+
+
+def anneal(model, k):
+    for layer in model.layers:
+        layer.tau = 2.0 / (1 + k)
+
+
+def schedule_dropout(model, k):
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.1 * (k + 1)
+
+
+def schedule_momentum(model, k):
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.momentum = 0.5 / (1 + k)
+
+
+def late_hook(model, k):
+    if k == 2:
+        model.layers[1].register_forward_hook(lambda module, inputs, output: output * 1.5)
+
+
+def late_pre_hook_on_all(model, k):
+    if k == 2:
+        model.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 0.5,))
+
+
+def late_backward_hook(model, k):
+    if k == 2:
+        model.layers[1].register_full_backward_hook(
+            lambda module, inputs, outputs: tuple(g * 2 for g in inputs)
+        )
+
+
+def replace_module(model, k):
+    if k == 2:
+        torch.manual_seed(77)
+        model.layers[1] = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU())
+
+
+def replace_forward(model, k):
+    if k == 2:
+        layer = model.layers[1]
+        layer.forward = lambda x: torch.relu(layer[0](x))
+
+
+def replace_parameter(model, k):
+    if k == 2:
+        torch.manual_seed(77)
+        model.head.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+
+def replace_buffer(model, k):
+    if k >= 2:
+        for layer in model.layers:
+            layer.scale = torch.full((WIDTH,), 0.5 * k)
+
+
+def prune_later(model, k):
+    if k == 2:
+        prune.random_unstructured(model.head, "weight", amount=0.5)
+
+
+def set_config(model, k):
+    model.layers[0].config["scale"][0] = 1.0 + 0.5 * (k // 2)
+
+
+def set_global(model, k):
+    SETTINGS.value = 1.0 + 0.5 * (k // 2)
+
+
+def set_class(model, k):
+    ClassAttribute.scale = 1.0 + 0.5 * (k // 2)
+
+
+def freeze(model, k):
+    if k == 2:
+        model.layers[0].requires_grad_(False)
+
+
+def mutate_constant(model, k):
+    model.layers[0].scale.fill_(1.0 + k)
+
+
+class Buffered(Block):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(WIDTH))
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x)) * self.scale
+
+
+def closure_loss():
+    """A loss with a weight that the loop raises."""
+    beta = [0.0]
+
+    def warm(model, k):
+        beta[0] = 0.25 * k
+
+    def rebind(model, k):
+        nonlocal weight
+        weight = 0.25 * k
+
+    weight = 0.0
+
+    def loss(y, target):
+        return F.mse_loss(y, target) + beta[0] * y.square().mean() + weight * y.abs().mean()
+
+    def both(model, k):
+        warm(model, k)
+        rebind(model, k)
+
+    return loss, both
+
+
+def mixup_loss(generator):
+    """A loss that mixes with a number from Python's or NumPy's generator."""
+
+    def loss(y, target):
+        share = generator()
+        return share * F.mse_loss(y, target) + (1 - share) * F.mse_loss(y, target.flip(0))
+
+    return loss
+
+
+def logging_loss():
+    """A loss that notes what it gave."""
+    log = []
+
+    def loss(y, target):
+        value = F.mse_loss(y, target)
+        log.append(value.item())
+        return value
+
+    loss.log = log
+    return loss
+
+
+class Trainer:
+    """An object whose method is the loss."""
+
+    def __init__(self):
+        self.beta, self.seen = 0.0, 0
+
+    def loss(self, y, target):
+        return F.mse_loss(y, target) + self.beta * y.square().mean()
+
+
+def trained():
+    """A bound method as the loss, its weight raised by the loop."""
+    trainer = Trainer()
+
+    def raise_weight(model, k):
+        trainer.beta, trainer.seen = 0.5 * (k // 2), k
+
+    return trainer.loss, raise_weight
+
+
+def from_recurrence(kind, **options):
+    """A recurrent layer in a line."""
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before = nn.Linear(WIDTH, WIDTH)
+            self.recurrent = kind(WIDTH, WIDTH, **options)
+            self.after = nn.Linear(WIDTH * (2 if options.get("bidirectional") else 1), WIDTH)
+
+        def forward(self, x):
+            y, _ = self.recurrent(self.before(x).reshape(-1, 4, WIDTH))
+            return self.after(torch.tanh(y)).reshape(-1, WIDTH)
+
+    return Recurrent
+
+
+def both(make):
+    """A case from a maker of (loss, before)."""
+    return lambda build=Line: Case(build, loss=make)
+
+
+CASES = {
+    "attribute": Case(of(Annealed, tau=2.0), anneal),
+    "counter": Case(of(Counting, count=0)),
+    "dropout p": Case(lambda: Line(*blocks(dropout=0.1)), schedule_dropout, budget="100%"),
+    "momentum": Case(of(Normed), schedule_momentum),
+    "layer drop": Case(of(LayerDrop), budget="110%"),
+    "crop": Case(of(Crop)),
+    "numpy noise": Case(of(NumpyNoise)),
+    "mixup of python": Case(Line, loss=lambda: (mixup_loss(random.random), None)),
+    "mixup of numpy": Case(Line, loss=lambda: (mixup_loss(lambda: np.random.beta(1, 1)), None)),
+    "closure": Case(Line, loss=closure_loss),
+    "bound method": Case(Line, loss=trained),
+    "logging": Case(Line, loss=lambda: (logging_loss(), None)),
+    "buffer reassigned": Case(of(Average)),
+    "buffer replaced": Case(of(Buffered), replace_buffer),
+    "buffer written": Case(of(Buffered), mutate_constant),
+    "constant written": Case(lambda: Line(*(Scaled() for _ in range(4))), mutate_constant),
+    "hook": Case(Line, late_hook),
+    "hook on all": Case(lambda: nn.Sequential(*blocks()), late_pre_hook_on_all),
+    "backward hook": Case(Line, late_backward_hook),
+    "module replaced": Case(Line, replace_module),
+    "module replaced in sequence": Case(lambda: nn.Sequential(*blocks()), lambda m, k: swap(m, k)),
+    "forward replaced": Case(Line, replace_forward),
+    "parameter replaced": Case(Line, replace_parameter),
+    "stored": Case(of(Stores)),
+    "prune": Case(Line, prune_later),
+    "config": Case(lambda: configured(), set_config),
+    "global": Case(of(ReadsGlobal), set_global),
+    "class attribute": Case(of(ClassAttribute), set_class),
+    "frozen": Case(Line, freeze),
+    "iterator": Case(of(Iterates, numbers=None), lambda m, k: None),
+    "lstm": Case(
+        from_recurrence(nn.LSTM, num_layers=2, dropout=0.5, batch_first=True), budget="150%"
+    ),
+    "gru": Case(
+        from_recurrence(nn.GRU, num_layers=3, dropout=0.3, bidirectional=True), budget="150%"
+    ),
+}
+
+
+class Scaled(Block):
+    """Multiplies by a tensor in a plain attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.ones(WIDTH)
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x)) * self.scale
+
+
+def swap(model, k):
+    """Put another layer in the place of one."""
+    if k == 2:
+        torch.manual_seed(77)
+        model[1] = nn.Linear(WIDTH, WIDTH)
+
+
+def configured():
+    """Blocks that share a nested plain object."""
+    config = {"scale": [1.0]}
+    return Line(*(WithConfig(config=config) for _ in range(4)))
+
+
+def built(case):
+    """Model, loss and what the loop does before a step, from a fixed start."""
+    torch.manual_seed(0)
+    SETTINGS.value, ClassAttribute.scale = 1.0, 1.0
+    model = case.build()
+    for module in model.modules():
+        if isinstance(module, Iterates):
+            module.numbers = numbers()
+    loss, before = case.loss() if case.loss is not None else (F.mse_loss, None)
+    return model, loss, before or case.before
+
+
+def attributes(model, loss):
+    """What Python the step left behind."""
+    found = []
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, int | float | torch.Tensor) and key != "training":
+                found.append((f"{name}.{key}", value))
+    return [*found, ("log", list(getattr(loss, "log", [])))]
+
+
+def seeded(k):
+    """All generators at a fixed place."""
+    torch.manual_seed(100 + k)
+    random.seed(100 + k)
+    np.random.seed(100 + k)
+
+
+def train(case, level=None, **options):
+    """What a loop leaves after every step, its warnings, and the module."""
+    model, loss, before = built(case)
+    x, target = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step, module = (lambda x, target: loss(model(x), target)), None
+    if level:
+        options = {"time_limit_s": 0.1, **options}
+        module = step = schedsim.rematerialize(
+            model, (x, target), case.budget, loss, level=level, **options
+        )
+    left = []
+    for k in range(NUM_STEPS):
+        before(model, k)
+        if {id(p) for g in optimizer.param_groups for p in g["params"]} != {
+            id(p) for p in model.parameters()
+        }:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        seeded(k)
+        value = step(x, target)
+        value.backward()
+        grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+        draws = (random.random(), float(np.random.rand()), torch.rand(()))
+        state = [p.detach().clone() for p in [*model.parameters(), *model.buffers()]]
+        left.append((value.detach(), grads, state, draws, attributes(model, loss)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return left, module
+
+
+def same(a, b):
+    """Equal to the bit, through lists and tuples."""
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        both = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+        return both and a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+WHAT = ("loss", "gradients", "state", "draws", "attributes")
+# What no plan at that level can be: a line says so when it is asked for.
+REFUSED = {
+    "op": (
+        "counter", "layer drop", "crop", "numpy noise", "mixup of python", "mixup of numpy",
+        "logging", "buffer reassigned", "stored", "iterator",
+    ),
+    "block": ("iterator", "lstm", "gru"),
+    "auto": ("iterator",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [(name, level) for name in CASES for level in ("auto", "block")]
+    + [(name, "op") for name in (*REFUSED["op"], "momentum", "prune", "lstm")],
+)
+def test_a_loop_is_the_plain_one_to_the_bit_or_refused(name, level):
+    case = CASES[name]
+    if name in REFUSED[level]:
+        with pytest.raises(UnsupportedError) as caught:
+            train(case, level)
+        assert caught.value.hint
+        return
+    expected, _ = train(case)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found, _ = train(case, level)
+    for k, (mine, its) in enumerate(zip(found, expected, strict=True)):
+        for what, a, b in zip(WHAT, mine, its, strict=True):
+            assert same(a, b), f"step {k}: {what}: {a} instead of {b}"
+    assert not any(type(value).__name__ == "FakeTensor" for _, value in found[-1][-1])
+
+
+def lines(name, level="auto"):
+    """The lines that a loop says, in order, by class."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(CASES[name], level)
+    own = ("ReplannedWarning", "BlockLevelWarning", "PlainStepWarning", "RoundingWarning")
+    return [(w.category.__name__, str(w.message)) for w in caught if w.category.__name__ in own]
+
+
+def test_each_new_plan_is_said_once_and_names_what_changed():
+    """Four values of tau, the first planned for: three lines."""
+    said = lines("attribute")
+    assert [kind for kind, _ in said] == ["ReplannedWarning"] * 3
+    assert "model.layers.0.tau is 1.0 instead of 2.0" in said[0][1]
+
+
+def test_plans_that_do_not_last_give_way_to_blocks_and_at_last_to_the_plain_step():
+    """Four plans, for 0.1 and the three first of 0.5, 0.25, 0.167, 0.125; then no more."""
+    assert [kind for kind, _ in lines("momentum")] == ["ReplannedWarning"] * 3 + [
+        "BlockLevelWarning"
+    ]
+    assert [kind for kind, _ in lines("momentum", "op")] == ["ReplannedWarning"] * 3 + [
+        "PlainStepWarning"
+    ]
+    assert lines("momentum", "block") == []  # blocks run the model's own Python

@@ -1,0 +1,326 @@
+"""Recurrent layers of torch (`nn.LSTM`, `nn.GRU`, `nn.RNN`) as one op of the graph.
+
+Tracing would take them apart into the ops of every time step, without the dropout between layers,
+and never run their fused CPU kernels. Here the layer stays whole: its op runs the kernels of the
+plain model, and its backward runs them again for what they keep, from the same random numbers. The
+bits are the plain model's; the graph is small; the price is one more forward of the layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from schedsim.errors import UnsupportedError
+
+from ..measure.storage import COMPOSITES
+from . import private_torch as private
+
+_KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+
+def draws(kwargs_or_args: tuple[Any, ...]) -> bool:
+    """Whether a call of the op with these arguments draws random numbers."""
+    _, _, _, _, _, _, num_layers, dropout, train, _ = kwargs_or_args
+    return bool(train and dropout > 0 and num_layers > 1)
+
+
+def _run(
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    states: list[Tensor],
+    weights: list[Tensor],
+    kind: str,
+    bias: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> list[Tensor]:
+    """Output and final states by torch's own function, time first."""
+    function = getattr(torch._C._VariableFunctions, kind)
+    start: Any = states if kind == "lstm" else states[0]
+    how = (bias, num_layers, dropout, train, bidirectional)
+    if batch_sizes is None:
+        found = function(x, start, weights, *how, False)
+    else:
+        found = function(x, batch_sizes, start, weights, *how)
+    return list(found)
+
+
+@torch.library.custom_op("schedsim::recurrent", mutates_args=())
+def _forward(
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    states: list[Tensor],
+    weights: list[Tensor],
+    kind: str,
+    bias: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output, final states (the second empty but for an LSTM), and the generator before."""
+    how = (kind, bias, num_layers, dropout, train, bidirectional)
+    return _eager_forward(x, batch_sizes, states, weights, *how)
+
+
+def _eager_forward(
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    states: list[Tensor],
+    weights: list[Tensor],
+    kind: str,
+    bias: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    how = (kind, bias, num_layers, dropout, train, bidirectional)
+    random = draws((x, batch_sizes, states, weights, *how))
+    state = torch.get_rng_state() if random else torch.empty(0, dtype=torch.uint8)
+    # Which kernel runs depends on whether a gradient is wanted: as in training.
+    with private.autograd_within_an_op():
+        wanted = [w.detach().requires_grad_() for w in weights]
+        found = _run(x.detach(), batch_sizes, states, wanted, *how)
+    own = [_own(tensor.detach()) for tensor in found]
+    return (*own, x.new_empty(0), state) if len(own) == 2 else (*own, state)  # type: ignore[return-value]
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """`tensor` in a dense storage of its own."""
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole and tensor.is_contiguous() else tensor.clone().contiguous()
+
+
+@_forward.register_fake
+def _(
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    states: list[Tensor],
+    weights: list[Tensor],
+    kind: str,
+    bias: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    wide = states[0].shape[-1] * (2 if bidirectional else 1)
+    how = (kind, bias, num_layers, dropout, train, bidirectional)
+    size = 5056 if draws((x, batch_sizes, states, weights, *how)) else 0
+    second = states[1].new_empty(states[1].shape) if kind == "lstm" else x.new_empty(0)
+    return (
+        x.new_empty((*x.shape[:-1], wide)),
+        states[0].new_empty(states[0].shape),
+        second,
+        torch.empty(size, dtype=torch.uint8, device="cpu"),
+    )
+
+
+@torch.library.custom_op("schedsim::recurrent_backward", mutates_args=())
+def _backward(
+    grad_output: Tensor | None,
+    grad_first: Tensor | None,
+    grad_second: Tensor | None,
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    states: list[Tensor],
+    weights: list[Tensor],
+    generator: Tensor,
+    kind: str,
+    bias: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    wanted: list[bool],
+) -> list[Tensor]:
+    """Gradients of the input, the states and the weights; empty where none is wanted."""
+    how = (kind, bias, num_layers, dropout, train, bidirectional)
+    given = (grad_output, grad_first, grad_second)
+    return _eager_backward(*given, x, batch_sizes, states, weights, generator, *how, wanted)
+
+
+def _eager_backward(
+    grad_output: Tensor | None,
+    grad_first: Tensor | None,
+    grad_second: Tensor | None,
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    states: list[Tensor],
+    weights: list[Tensor],
+    generator: Tensor,
+    kind: str,
+    bias: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    wanted: list[bool],
+) -> list[Tensor]:
+    how = (kind, bias, num_layers, dropout, train, bidirectional)
+    flat = [
+        tensor.detach().requires_grad_(wants)
+        for tensor, wants in zip([x, *states, *weights], wanted, strict=True)
+    ]
+    num = len(states)
+    with torch.random.fork_rng([]), private.autograd_within_an_op():
+        if generator.numel() and bool(generator.any()):  # zeros where the op is only measured
+            torch.set_rng_state(generator)
+        found = _run(flat[0], batch_sizes, flat[1 : 1 + num], flat[1 + num :], *how)
+        pairs = [
+            (tensor, gradient)
+            for tensor, gradient in zip(found, (grad_output, grad_first, grad_second), strict=False)
+            if gradient is not None and tensor.requires_grad
+        ]
+        gradients = torch.autograd.grad(
+            [tensor for tensor, _ in pairs],
+            [tensor for tensor in flat if tensor.requires_grad],
+            [gradient for _, gradient in pairs],
+            allow_unused=True,
+        )
+    rest = iter(gradients)
+    made = []
+    for tensor, wants in zip(flat, wanted, strict=True):
+        gradient = next(rest) if wants else tensor.new_empty(0)
+        made.append(torch.zeros_like(tensor) if gradient is None else _own(gradient))
+    return made
+
+
+@_backward.register_fake
+def _(
+    grad_output: Tensor | None,
+    grad_first: Tensor | None,
+    grad_second: Tensor | None,
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    states: list[Tensor],
+    weights: list[Tensor],
+    generator: Tensor,
+    kind: str,
+    bias: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    wanted: list[bool],
+) -> list[Tensor]:
+    flat = [x, *states, *weights]
+    return [t.new_empty(t.shape if w else (0,)) for t, w in zip(flat, wanted, strict=True)]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, batch_sizes, states, weights, *how = inputs
+    ctx.set_materialize_grads(False)
+    ctx.how, ctx.num_states = how, len(states)
+    ctx.has_sizes = batch_sizes is not None
+    sizes = [batch_sizes] if ctx.has_sizes else []
+    ctx.save_for_backward(x, output[3], *sizes, *states, *weights)
+
+
+def _pull(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+    x, generator, *rest = ctx.saved_tensors
+    batch_sizes = rest.pop(0) if ctx.has_sizes else None
+    states, weights = rest[: ctx.num_states], rest[ctx.num_states :]
+    needs = ctx.needs_input_grad
+    wanted = [bool(needs[0]), *_flags(needs[2], len(states)), *_flags(needs[3], len(weights))]
+    kind = ctx.how[0]
+    second = gradients[2] if kind == "lstm" else None
+    found = torch.ops.schedsim.recurrent_backward(
+        gradients[0],
+        gradients[1],
+        second,
+        x,
+        batch_sizes,
+        states,
+        weights,
+        generator,
+        *ctx.how,
+        wanted,
+    )
+    made = [g if wants else None for g, wants in zip(found, wanted, strict=True)]
+    num = 1 + len(states)
+    return (made[0], None, made[1:num], made[num:], *(None for _ in ctx.how))
+
+
+def _flags(needs: Any, num: int) -> list[bool]:
+    return [bool(n) for n in needs] if isinstance(needs, list | tuple) else [bool(needs)] * num
+
+
+_forward.register_autograd(_pull, setup_context=_keep)
+
+COMPOSITES[torch.ops.schedsim.recurrent.default] = _eager_forward
+COMPOSITES[torch.ops.schedsim.recurrent_backward.default] = _eager_backward
+
+
+@contextlib.contextmanager
+def whole_recurrence() -> Iterator[None]:
+    """Trace recurrent layers on the CPU as one op each."""
+    own = {kind: vars(torch._VF).get(kind) for kind in _KINDS}
+    try:
+        for kind in _KINDS:
+            setattr(torch._VF, kind, _as_op(kind))
+        yield
+    finally:
+        for kind, function in own.items():
+            if function is None:
+                delattr(torch._VF, kind)
+            else:
+                setattr(torch._VF, kind, function)
+
+
+def _as_op(kind: str) -> Callable[..., Any]:
+    def packed(*args: Any) -> Any:
+        if torch.is_autocast_enabled("cpu"):
+            raise UnsupportedError(
+                "a recurrent layer under autocast cannot be captured op by op", hint="level='block'"
+            )
+        x, second, *rest = args
+        is_packed = isinstance(rest[0], Tensor) or (
+            isinstance(second, Tensor) and len(rest) == 7 and not isinstance(rest[0], bool)
+            and _is_states(rest[0])
+        )  # fmt: skip
+        if is_packed:
+            states, weights, bias, layers, dropout, train, both = rest
+            sizes, batch_first = second, False
+        else:
+            states, (weights, bias, layers, dropout, train, both, batch_first) = second, rest
+            sizes = None
+        states = list(states) if kind == "lstm" else [states]
+        x = x.transpose(0, 1) if batch_first else x
+        how = (kind, bias, layers, dropout, train, both)
+        out, first, last, _ = torch.ops.schedsim.recurrent(x, sizes, states, list(weights), *how)
+        out = out.transpose(0, 1) if batch_first else out
+        return (out, first, last) if kind == "lstm" else (out, first)
+
+    return packed
+
+
+def _is_states(given: Any) -> bool:
+    return isinstance(given, Tensor) or (isinstance(given, tuple | list) and len(given) == 2)
+
+
+@register_flop_formula(torch.ops.schedsim.recurrent)
+def _forward_flops(
+    x_shape: Any, _sizes: Any, _states: Any, weights: Any, *_: Any, **__: Any
+) -> int:
+    rows = 1
+    for size in x_shape[:-1]:
+        rows *= size
+    return int(sum(2 * rows * shape[0] * shape[1] for shape in weights if len(shape) == 2))
+
+
+@register_flop_formula(torch.ops.schedsim.recurrent_backward)
+def _backward_flops(
+    _output: Any, _first: Any, _second: Any, x_shape: Any, _sizes: Any, states: Any, weights: Any,
+    *_: Any, **__: Any,
+) -> int:  # fmt: skip
+    return 3 * _forward_flops(x_shape, None, states, weights)

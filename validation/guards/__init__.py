@@ -1,0 +1,1 @@
+"""What a step takes from Python, watched: a change means another plan, no stale one."""

@@ -1,0 +1,372 @@
+"""The plain step and the planned one from the same start, and what differs between them.
+
+The only proof that a plan trains what the loop trains is to run both. Loss, gradients with their
+strides, buffers, inputs written in place, generators and the Python state are compared; all of it
+is as before afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from schedsim.errors import SchedsimError
+
+from .recording import (
+    Recorded,
+    detached_copies,
+    is_reparametrised,
+    python_generators,
+    restore_python_generators,
+)
+from .state import Snapshot, same, shown
+
+CHECKS = ("plan", "never")
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
+
+
+def read_check(check: Any) -> str | int:
+    """`check` as it was given, where it means something.
+
+    Raises
+    ------
+    SchedsimError
+        It is none of ``"plan"``, ``"never"`` and a positive number of steps.
+    """
+    whole = isinstance(check, int) and not isinstance(check, bool) and check >= 1
+    if not (check in CHECKS or whole):
+        raise SchedsimError(
+            f"check={check!r} is not understood",
+            hint="'plan' (once for each plan), a number N (every N-th step too), or 'never'",
+        )
+    return check  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs first between the planned step and the plain one.
+
+    Attributes
+    ----------
+    rounding
+        Whether it is within rounding, as far as numbers are concerned.
+    """
+
+    what: str
+    rounding: bool = False
+
+    def __str__(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How a comparison of two steps ended.
+
+    Attributes
+    ----------
+    difference
+        ``None`` where there is none, or nothing was compared.
+    note
+        A line for the report.
+    """
+
+    difference: Difference | None
+    note: str
+
+
+@dataclass
+class _Left:
+    """What a step leaves behind."""
+
+    loss: Tensor
+    gradients: list[tuple[str, Tensor | None, tuple[int, ...]]]
+    tensors: list[tuple[str, Tensor]]
+    generators: list[Tensor]
+    python: Any
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Both:
+    """Runs steps from the present state, which stays.
+
+    Parameters
+    ----------
+    model, loss
+        Whose parameters, buffers and Python state count.
+    recorded
+        Of a forward, with what it writes in place.
+    """
+
+    model: nn.Module
+    loss: Any
+    recorded: Recorded | None
+
+    def difference(
+        self,
+        plain: Callable[..., Tensor],
+        planned: Callable[..., Tensor],
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        *,
+        rounded: bool = False,
+    ) -> Difference | None:
+        """What `planned` does otherwise than `plain`; both give the loss.
+
+        Parameters
+        ----------
+        rounded
+            The plan is known to round otherwise, and to draw other numbers.
+        """
+        before = _generators(self.model)
+        expected = self.run(plain, inputs, keywords)
+        if rounded and not all(map(torch.equal, before, expected.generators)):
+            return None  # it draws other numbers by design, which nothing can be told by
+        try:
+            found = self.run(planned, inputs, keywords)
+        except Exception as error:  # of a kernel, of the runtime: no step to train by
+            text = " ".join(str(error).split())[:200]
+            return Difference(f"it fails: {type(error).__name__}: {text}")
+        difference = _difference(expected, found, rounded)
+        if difference is None or not difference.rounding:
+            return difference
+        # Some kernels of CUDA give other bits every time: then nothing can be told by bits.
+        again = _difference(expected, self.run(plain, inputs, keywords), rounded)
+        return None if again is not None else difference
+
+    def run(
+        self,
+        step: Callable[..., Tensor],
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+    ) -> _Left:
+        """What a forward and backward of `step` leave."""
+        inputs, keywords = detached_copies((inputs, dict(keywords)))
+        state = self.recorded.state() if self.recorded is not None else None
+        python = python_generators()
+        roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
+        parameters = {f"{n}": p for root in roots for n, p in root.named_parameters()}
+        with self._kept(roots):
+            try:
+                loss = step(*inputs, **keywords)
+                loss.backward()  # type: ignore[no-untyped-call]
+                return self._left(loss, parameters, inputs, keywords, state)
+            finally:
+                if state is not None:
+                    state.restore()
+                restore_python_generators(python)
+
+    def _left(
+        self,
+        loss: Tensor,
+        parameters: Mapping[str, nn.Parameter],
+        inputs: Any,
+        keywords: Any,
+        state: Snapshot | None,
+    ) -> _Left:
+        gradients = []
+        leaves = [t for t in tree_leaves((inputs, keywords)) if isinstance(t, Tensor)]
+        named: list[tuple[str, Tensor]] = [*parameters.items()]
+        named += [(f"input {i}", leaf) for i, leaf in enumerate(leaves) if leaf.requires_grad]
+        for name, tensor in named:
+            gradient = tensor.grad
+            if gradient is None:
+                gradients.append((f"the gradient of {name}", None, ()))
+            else:
+                kept = _on_host(gradient)
+                gradients.append((f"the gradient of {name}", kept, _strides(gradient)))
+        roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
+        tensors = [(f"buffer {n}", _on_host(b)) for root in roots for n, b in root.named_buffers()]
+        tensors += [(f"input {i}", _on_host(leaf)) for i, leaf in enumerate(leaves)]
+        if self.recorded is not None:
+            tensors += [("a tensor", _on_host(t)) for t in self.recorded.written]
+        left: dict[str, Any] = {}
+        for change in state.changes() if state is not None else []:
+            left[change.path] = _taken(change.now)
+            if is_reparametrised(change):  # a later forward does not look at it
+                left[change.path] = (left[change.path][0], False)
+        return _Left(
+            _on_host(loss), gradients, tensors, _generators(self.model), python_generators(), left
+        )
+
+    @contextmanager
+    def _kept(self, roots: list[nn.Module]) -> Iterator[None]:
+        """Gradients, buffers, generators and what else is written in place, as they are now."""
+        parameters = [p for root in roots for p in root.parameters()]
+        own = [(p, p.grad) for p in parameters]
+        tables = [
+            (module, name, buffer, buffer.detach().clone())
+            for root in roots
+            for module in root.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        written = self.recorded.written if self.recorded is not None else ()
+        contents = [(tensor, tensor.detach().clone()) for tensor in written]
+        buffers = tuple(buffer for _, _, buffer, _ in tables)
+        unseen: Any = torch.autograd._unsafe_preserve_version_counter(buffers)  # type: ignore[attr-defined]
+        devices = sorted({p.device for p in parameters if p.device.type == "cuda"}, key=str)
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices))
+            stack.enter_context(without_step_hooks(parameters))
+            stack.enter_context(torch.enable_grad())
+            try:
+                for parameter in parameters:
+                    parameter.grad = None
+                yield
+            finally:
+                for parameter, gradient in own:
+                    parameter.grad = gradient
+                with torch.no_grad():
+                    for module, name, buffer, content in tables:
+                        buffer.copy_(content)
+                        module._buffers[name] = buffer
+                    for tensor, content in contents:
+                        tensor.copy_(content)
+                unseen.__exit__(None, None, None)
+
+
+@contextmanager
+def without_step_hooks(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Without hooks that run when a gradient is there: an optimizer's step may be among them."""
+    tables = [getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters]
+    had = [(table, dict(table)) for table in tables if table]
+    try:
+        for table, _ in had:
+            table.clear()
+        yield
+    finally:
+        for table, content in had:
+            table.update(content)
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    if tensor.layout is not torch.strided:
+        return ()
+    return tuple(s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1)
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    local = getattr(tensor, "to_local", None)  # of a sharded one
+    if local is not None and type(tensor) is not Tensor:
+        tensor = local()
+    return tensor.to("cpu", copy=True)
+
+
+def _taken(value: Any) -> Any:
+    return (_on_host(value), value.requires_grad) if isinstance(value, Tensor) else value
+
+
+def _generators(model: nn.Module) -> list[Tensor]:
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    states = [torch.cuda.get_rng_state(device) for device in sorted(devices, key=str)]
+    return [torch.get_rng_state(), *states]
+
+
+def _difference(expected: _Left, found: _Left, rounded: bool) -> Difference | None:
+    worst: Difference | None = None
+    pairs = [("the loss", expected.loss, found.loss)]
+    for (name, a, strides), (_, b, others) in zip(expected.gradients, found.gradients, strict=True):
+        if (a is None) != (b is None):
+            return Difference(f"{name} is {'missing' if b is None else 'there'}")
+        if a is None or b is None:
+            continue
+        if strides != others and not rounded:
+            worst = worst or Difference(f"{name} has strides {others} instead of {strides}", True)
+        pairs.append((name, a, b))
+    drew = not all(map(torch.equal, expected.generators, found.generators))
+    mine, its = dict(expected.tensors), dict(found.tensors)
+    if mine.keys() != its.keys():
+        return Difference("the model has other buffers afterwards")
+    pairs += [(name, mine[name], its[name]) for name in mine]
+    for name, a, b in pairs:
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return Difference(f"{name} is {shown(b)} of {b.dtype} instead of {shown(a)}")
+        if _equal(a, b):
+            continue
+        off = _relative(a, b)
+        near = off <= _ROUNDING.get(a.dtype, 0.0)
+        if not near:
+            return Difference(f"{name} is off by {off:.1e} of its largest entry")
+        if not rounded:
+            worst = worst or Difference(f"{name} is off by {off:.1e} of its largest entry", True)
+    if drew and not rounded:
+        return Difference("torch's generator stands elsewhere afterwards")
+    if not _same_python(expected.python, found.python):
+        return Difference("Python's or NumPy's generator stands elsewhere afterwards")
+    return _state_difference(expected.state, found.state) or worst
+
+
+def _same_python(one: Any, two: Any) -> bool:
+    import numpy as np
+
+    same_numpy = all(np.array_equal(a, b) for a, b in zip(one[1], two[1], strict=True))
+    return bool(one[0] == two[0] and same_numpy)
+
+
+def _state_difference(expected: dict[str, Any], found: dict[str, Any]) -> Difference | None:
+    for path in {**expected, **found}:
+        if path not in found:
+            return Difference(f"{path} is not changed, as the plain step does")
+        if path not in expected:
+            return Difference(f"{path} is changed to {_short(found[path])}")
+        mine, its = expected[path], found[path]
+        both = isinstance(mine, tuple) and isinstance(its, tuple)
+        if both and len(mine) == len(its) == 2 and isinstance(mine[0], Tensor):
+            if mine[1] != its[1]:
+                return Difference(
+                    f"{path} is a tensor {'inside' if mine[1] else 'outside'} of autograd in the "
+                    "plain step alone"
+                )
+            if isinstance(its[0], Tensor) and _equal(mine[0], its[0]):
+                continue
+        elif same(mine, its) or (type(mine) is type(its) and not _is_plain(mine)):
+            continue
+        return Difference(f"{path} is {_short(its)} instead of {_short(mine)}")
+    return None
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, int | float | complex | str | bytes | bool | type(None))
+
+
+def _short(value: Any) -> str:
+    return shown(value[0]) if isinstance(value, tuple) and value else shown(value)
+
+
+def _equal(one: Tensor, two: Tensor) -> bool:
+    if one.layout is not torch.strided or two.layout is not torch.strided:
+        return one.layout == two.layout and bool(torch.equal(one.to_dense(), two.to_dense()))
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    if torch.equal(one, two):
+        return True
+    if not (one.is_floating_point() or one.is_complex()):
+        return False
+    return bool(torch.equal(one.isnan(), two.isnan())) and torch.equal(
+        one.nan_to_num(), two.nan_to_num()
+    )
+
+
+def _relative(one: Tensor, two: Tensor) -> float:
+    """Largest difference, as a share of the largest entry."""
+    if one.layout is not torch.strided:
+        one, two = one.to_dense(), two.to_dense()
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    a, b = one.to(wide), two.to(wide)
+    if not torch.equal(a.isfinite(), b.isfinite()):
+        return float("inf")
+    there = a.isfinite()
+    a, b = a[there], b[there]
+    if not a.numel():
+        return float("inf")
+    largest = max(float(a.abs().max()), float(b.abs().max()))
+    return float((a - b).abs().max()) / largest if largest else 0.0

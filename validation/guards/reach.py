@@ -1,0 +1,186 @@
+"""Which Python a step runs: the names that it looks up, and the globals that it reads.
+
+A step can depend on an attribute only where some code that it runs names that attribute. The code
+is noted while the step runs once; what it does not name may change as it likes.
+"""
+
+from __future__ import annotations
+
+import dis
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+_ALSO = (
+    "torch", "numpy", "schedsim", "builtins", "sympy", "mpmath", "networkx", "triton", "optree",
+    "typing_extensions", "jinja2", "filelock", "fsspec", "scipy", "numba", "pytest", "_pytest",
+    "pluggy", "coverage",
+)  # fmt: skip
+_LIBRARY = frozenset({*_ALSO, *sys.stdlib_module_names}) - {"__main__"}
+# Code that names these can look up what no name of its own says.
+_DYNAMIC = frozenset(
+    {"getattr", "hasattr", "setattr", "__dict__", "vars", "eval", "exec", "attrgetter", "globals"}
+)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def is_library(module: str | None) -> bool:
+    """Whether code of `module` is of Python, torch or this package, whose globals stay as they are.
+
+    Examples
+    --------
+    >>> is_library("torch.nn.functional"), is_library("my_models.net"), is_library("__main__")
+    (True, False, False)
+    """
+    return module is not None and module.partition(".")[0] in _LIBRARY
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What the code of a step can look up.
+
+    Attributes
+    ----------
+    names
+        Attributes; ``None`` for any.
+    scopes
+        Globals of code that is no library's, with the names read there.
+    """
+
+    names: frozenset[str] | None = None
+    scopes: tuple[tuple[dict[str, Any], frozenset[str]], ...] = ()
+
+    def joined(self, other: Reach) -> Reach:
+        """What either can look up."""
+        names = None
+        if self.names is not None and other.names is not None:
+            names = self.names | other.names
+        return Reach(names, (*self.scopes, *other.scopes))
+
+
+@dataclass
+class CodeRun:
+    """Notes, as a context, the code that runs in it on this thread."""
+
+    codes: dict[CodeType, dict[str, Any]] = field(default_factory=dict)
+    _before: Any = None
+
+    def __enter__(self) -> CodeRun:
+        self._before = sys.getprofile()
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(self._before)
+
+    def _note(self, frame: Any, event: str, _arg: object) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        if code in self.codes:
+            return
+        self.codes[code] = frame.f_globals
+        # The backward of an autograd function runs later, if ever: it counts from its forward on.
+        if code.co_name in ("forward", "setup_context") and code.co_argcount and code.co_varnames:
+            owner = getattr(frame.f_locals.get(code.co_varnames[0]), "_forward_cls", None)
+            for name in ("backward", "vjp", "setup_context"):
+                method = getattr(owner, name, None)
+                if isinstance(method, FunctionType):
+                    self.codes.setdefault(method.__code__, method.__globals__)
+
+    def reach(self) -> Reach:
+        """What the noted code can look up; O(its size)."""
+        names: set[str] = set()
+        dynamic = False
+        scopes: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        pending = [(code, scope) for code, scope in self.codes.items()]
+        seen = set(self.codes)
+        while pending:
+            code, scope = pending.pop()
+            library = is_library(scope.get("__name__"))
+            for one in nested(code):
+                names.update(one.co_names)
+                names.update(_words(one))
+                if library:
+                    continue
+                dynamic = dynamic or bool(_DYNAMIC & set(one.co_names))
+                read = scopes.setdefault(id(scope), (scope, set()))[1]
+                for name in global_names(one):
+                    read.add(name)
+                    called = scope.get(name)
+                    # What a hook or a backward calls need not have run yet.
+                    if isinstance(called, FunctionType) and called.__code__ not in seen:
+                        seen.add(called.__code__)
+                        pending.append((called.__code__, called.__globals__))
+        found = tuple((scope, frozenset(read)) for scope, read in scopes.values())
+        return Reach(None if dynamic else frozenset(names), found)
+
+
+def static_reach(roots: Iterable[Any]) -> Reach:
+    """What the code of `roots` may look up, found without running it: rather too much.
+
+    Modules with all below them, functions, methods and other callables. Their methods count whose
+    names the code names.
+    """
+    found = CodeRun()
+    classes: dict[type, None] = {}
+    for root in roots:
+        parts = root.modules() if hasattr(root, "modules") else (root,)
+        for part in parts:
+            if isinstance(part, MethodType):
+                classes.update(dict.fromkeys(type(part.__self__).__mro__))
+                part = part.__func__
+            if isinstance(part, FunctionType):
+                found.codes[part.__code__] = part.__globals__
+                continue
+            classes.update(dict.fromkeys(type(part).__mro__))
+            for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+                for hook in getattr(part, hooks, {}).values():
+                    if isinstance(hook, FunctionType):
+                        found.codes[hook.__code__] = hook.__globals__
+    methods = [
+        (name, function)
+        for kind in classes
+        for name, function in vars(kind).items()
+        if isinstance(function, FunctionType)
+        and (not is_library(kind.__module__) or name == "forward")
+    ]
+    named = {"forward", "__call__"}
+    while True:
+        before = len(found.codes)
+        for name, function in methods:
+            if name in named:
+                found.codes[function.__code__] = function.__globals__
+        reach = found.reach()
+        named |= reach.names or {name for name, _ in methods}
+        if len(found.codes) == before:
+            return reach
+
+
+def nested(code: CodeType) -> Iterator[CodeType]:
+    """`code`, and the functions and classes defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from nested(constant)
+
+
+def global_names(code: CodeType) -> set[str]:
+    """The names that `code` reads as globals.
+
+    Examples
+    --------
+    >>> sorted(global_names((lambda x: len(x) + x.size).__code__))
+    ['len']
+    """
+    kinds = ("LOAD_GLOBAL", "LOAD_NAME")
+    return {i.argval for i in dis.get_instructions(code) if i.opname in kinds}
+
+
+def _words(code: CodeType) -> set[str]:
+    """Names in the strings of `code`, as ``getattr(self, "tau")`` has them."""
+    strings = [c for c in code.co_consts if isinstance(c, str) and len(c) < 200]
+    return {word for text in strings for word in _WORD.findall(text)}

@@ -1,0 +1,339 @@
+"""One real forward of a step, noted: what Python it runs, what it asks, draws and leaves behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from schedsim.errors import UnsupportedError
+
+from .asking import Answers, Question
+from .reach import CodeRun, Reach, static_reach
+from .state import NO_PLACES, Change, Places, Snapshot
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one forward of a step did besides computing.
+
+    Attributes
+    ----------
+    reach
+        Of the code that ran.
+    before
+        The state that it can read, as it was.
+    questions
+        What Python asked of tensors.
+    effects
+        What it left behind in Python, a line each.
+    draws
+        Generators of Python and NumPy that it drew from.
+    places
+        Where the effects are.
+    settles
+        Whether a second run would have no effects: the first sets something up.
+    warm
+        What `places` held after the first run.
+    written
+        Tensors that were there before and were written in place, by an op that says so.
+    """
+
+    reach: Reach
+    before: Snapshot
+    questions: tuple[Question, ...] = ()
+    effects: tuple[str, ...] = ()
+    draws: tuple[str, ...] = ()
+    places: Places = NO_PLACES
+    settles: bool = False
+    warm: tuple[Any, ...] = ()
+    written: tuple[Tensor, ...] = ()
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """With the state that the first run sets up, which is taken back."""
+        if not self.settles:
+            yield
+            return
+        cold = self.places.take()
+        self.places.put(list(self.warm))
+        try:
+            yield
+        finally:
+            self.places.put(cold)
+
+    def state(self) -> Snapshot:
+        """What the step can read, as it is now."""
+        return Snapshot(self.before.roots, self.reach)
+
+    def refuse_graph(self) -> None:
+        """Raise where a graph, which holds no Python, would be another step.
+
+        Raises
+        ------
+        UnsupportedError
+            The line says what a graph would lose.
+        """
+        if self.draws:
+            raise UnsupportedError(
+                f"a step draws numbers from {' and '.join(self.draws)}, which a graph would freeze",
+                hint="draw them with torch, or outside of forward and loss as an input; "
+                "or level='block'",
+            )
+        numbers = [q for q in self.questions if _is_measured(q.answer)]
+        if numbers:
+            raise UnsupportedError(
+                f"{numbers[0].name} of a tensor is {str(numbers[0].answer)[:40]} in this step, and likely "
+                "another number in every other",
+                hint="compare tensors, as (x > 0).all(), or stay with tensors; or level='block'",
+            )
+        if self.effects and not self.settles:
+            raise UnsupportedError(
+                f"a step changes what Python holds, which a graph would not: {self.effects[0]}",
+                hint="keep it in a buffer that is changed in place, or do it in the loop; "
+                "or level='block'",
+            )
+
+
+def _is_measured(answer: Any) -> bool:
+    """Whether an answer is or holds a number that is no whole one."""
+    if isinstance(answer, list):
+        return any(map(_is_measured, answer))
+    return isinstance(answer, float | complex)
+
+
+def python_generators() -> tuple[Any, Any]:
+    """States of the default generators of Python and NumPy."""
+    return random.getstate(), np.random.get_state()
+
+
+def restore_python_generators(states: tuple[Any, Any]) -> None:
+    """Make `states` the present ones."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+
+
+@contextmanager
+def kept_python(recorded: Recorded | None) -> Iterator[None]:
+    """What steps in the block change outside of tensors is put back, Python's generators too."""
+    generators = python_generators()
+    contents = recorded.places.take() if recorded is not None else []
+    try:
+        yield
+    finally:
+        restore_python_generators(generators)
+        if recorded is not None:
+            recorded.places.put(contents)
+
+
+def drawn(before: tuple[Any, Any]) -> list[str]:
+    """Whose numbers were drawn since `before`."""
+    now = python_generators()
+    found = ["Python's random"] if now[0] != before[0] else []
+    same = all(np.array_equal(a, b) for a, b in zip(now[1], before[1], strict=True))
+    return found if same else [*found, "NumPy's generator"]
+
+
+def record(
+    model: nn.Module,
+    loss: Any,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    run: Callable[[tuple[Any, ...], Mapping[str, Any]], Any],
+) -> Recorded:
+    """Run a forward once, and note; a second time where the first left something behind.
+
+    Everything is put back: attributes, tensors written in place, generators.
+
+    Parameters
+    ----------
+    model, loss
+        Whose state is watched.
+    run
+        ``run(inputs, keywords)`` gives the loss.
+
+    Raises
+    ------
+    UnsupportedError
+        The step reads an iterator, whose items planning would use up.
+    """
+    roots = {"model": model, "loss": loss}
+    static = static_reach([root for root in roots.values() if root is not None])
+    around = Snapshot(roots, static)
+    if around.iterators:
+        raise UnsupportedError(
+            f"a step can read an iterator, {around.iterators[0]}, whose items planning and "
+            "recomputing would use up",
+            hint="take its items in the loop, and hand them in as inputs",
+        )
+    recorder = _Recorder(model, loss, run)
+    first = recorder.once(around, inputs, keywords)
+    if not first.effects or first.draws:
+        return first
+    first.places.put(list(first.warm))
+    try:
+        second = recorder.once(around.again(), inputs, keywords)
+    finally:
+        around.restore()
+    written = {id(t) for t in first.written}
+    if second.effects or {id(t) for t in second.written} != written:
+        return first
+    return replace(first, settles=True, reach=first.reach.joined(second.reach))
+
+
+@dataclass(frozen=True)
+class _Recorder:
+    model: nn.Module
+    loss: Any
+    run: Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
+
+    def once(
+        self, around: Snapshot, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Recorded:
+        """One run from the state `around`, which is put back."""
+        roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
+        buffers = [buffer for root in roots for buffer in root.buffers()]
+        parameters = [parameter for root in roots for parameter in root.parameters()]
+        leaves = [t for t in tree_leaves((inputs, dict(keywords))) if isinstance(t, Tensor)]
+        python, undo = python_generators(), _Undo(buffers)
+        codes, answers = CodeRun(), Answers()
+        # Buffers end as they began, and nobody who saved one need know.
+        unseen: Any = torch.autograd._unsafe_preserve_version_counter(tuple(buffers))  # type: ignore[attr-defined]
+        try:
+            # As in training, but nothing is kept for a backward.
+            keeping = saved_tensors_hooks(lambda tensor: None, _not_kept)
+            with _torch_generators(self.model), torch.enable_grad(), undo, codes, answers, keeping:
+                self.run(inputs, keywords)
+            changes = around.changes()
+            draws = (*drawn(python), *around.draws())
+            places = around.changed()
+            warm = tuple(places.take())
+        finally:
+            undo.restore()
+            unseen.__exit__(None, None, None)
+            around.restore()
+            restore_python_generators(python)
+        effects = [str(change) for change in changes]
+        known = {_storage(tensor) for tensor in [*parameters, *buffers, *leaves]}
+        paths = {_storage(tensor): path for path, tensor in around.tensors.items()}
+        for key in undo.written:
+            if key not in known and key in paths:
+                effects.append(f"{paths[key]} is written in place, and is no buffer")
+        reach = codes.reach()
+        return Recorded(
+            reach=reach,
+            before=Snapshot(around.roots, reach),
+            questions=tuple(answers.questions),
+            effects=tuple(effects),
+            draws=draws,
+            places=places,
+            warm=warm,
+            written=tuple(tensor for tensor, _ in undo.written.values()),
+        )
+
+
+class _TookBackward(Exception):
+    """The forward asked for what a backward needs."""
+
+
+def _not_kept(_: None) -> Tensor:
+    raise _TookBackward
+
+
+def is_reparametrised(change: Change) -> bool:
+    """Whether torch sets the place anew in every forward, as of a pruned weight."""
+    owner = change.owner
+    if not isinstance(owner, nn.Module) or not isinstance(change.now, Tensor):
+        return False
+    name = change.path.rpartition(".")[2]
+    parameters = owner._parameters
+    return f"{name}_orig" in parameters or {f"{name}_g", f"{name}_v"} <= set(parameters)
+
+
+@contextmanager
+def _torch_generators(model: nn.Module) -> Iterator[None]:
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(sorted(devices, key=str)):
+        yield
+
+
+def _storage(tensor: Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # sparse, nested
+        return id(tensor)
+
+
+class _Undo(TorchDispatchMode):
+    """Keeps what ops are about to overwrite of tensors that were there before, and puts it back.
+
+    Parameters
+    ----------
+    buffers
+        Kept from the start: kernels write to running statistics without saying so.
+    """
+
+    def __init__(self, buffers: list[Tensor]) -> None:
+        super().__init__()
+        self.kept = [(buffer, buffer.detach().clone()) for buffer in buffers]
+        self.made: set[int] = set()
+        self.written: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        schema = getattr(func, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            self._keep(schema, args, kwargs)
+        out = func(*args, **kwargs)
+        given = {_storage(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor) and (key := _storage(tensor)) not in given:
+                self.made.add(key)
+        return out
+
+    def _keep(self, schema: Any, args: Any, kwargs: Any) -> None:
+        for position, argument in enumerate(schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            for tensor in tree_leaves(given):
+                if not isinstance(tensor, Tensor):
+                    continue
+                key = _storage(tensor)
+                if key not in self.made and key not in self.written:
+                    self.written[key] = (tensor, _whole(tensor).clone())
+
+    def restore(self) -> None:
+        """Put everything back."""
+        with torch.no_grad():
+            for tensor, content in self.kept:
+                tensor.detach().copy_(content)
+            for tensor, content in self.written.values():
+                _whole(tensor).copy_(content)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """All of the storage under `tensor`."""
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided:
+        return tensor
+    size = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
+    return tensor.as_strided((size,), (1,), 0)
+
+
+def detached_copies(tree: Any) -> Any:
+    """`tree` with copies of its tensors, which require a gradient as these do."""
+
+    def copied(tensor: Tensor) -> Tensor:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    return tree_map_only(Tensor, copied, tree)

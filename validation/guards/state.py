@@ -1,0 +1,730 @@
+"""The Python state that a step can read, as it was: compared, named where it differs, put back.
+
+Everything that can be reached from the model, the loss and the globals that their code reads is
+walked once: attributes of modules and of plain objects, items of containers, hooks, closures,
+defaults of functions, attributes of classes, generators and NumPy arrays. What a place holds is
+compared by identity, numbers and strings by value. Tensors are compared by identity and form: the
+graph reads what they hold when it runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, MutableSet
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from schedsim.errors import UnsupportedError
+
+from .reach import Reach, is_library
+
+MOST_PLACES = 500_000
+_MOST_ARRAY_BYTES = 2**24
+_GONE = object()
+_ATOMS = (
+    int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout,
+    torch.memory_format, torch.Size, range, slice, type(...), np.generic, Enum,
+)  # fmt: skip
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called",
+)  # fmt: skip
+_STRUCTURE = ("_parameters", "_buffers", "_modules", *_HOOKS)
+# Of modules: what a step does not read.
+_UNREAD = frozenset(
+    {
+        "_non_persistent_buffers_set", "_state_dict_hooks", "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_is_full_backward_hook",
+        "_version", "call_super_init", "dump_patches",
+    }
+)  # fmt: skip
+
+
+# Modules of Python whose objects hold what users put there.
+_PLAIN_OBJECTS = frozenset({"types", "argparse", "collections", "functools", "builtins"})
+
+
+class Change(NamedTuple):
+    """A place that holds something else than it did."""
+
+    path: str
+    before: Any
+    now: Any
+    owner: Any = None
+
+    def __str__(self) -> str:
+        if self.before is _GONE:
+            return f"{self.path} is new"
+        if self.now is _GONE:
+            return f"{self.path} is gone"
+        before, now = shown(self.before), shown(self.now)
+        if before == now:
+            return f"{self.path} is another {before}"
+        return f"{self.path} is {now} instead of {before}"
+
+    @property
+    def is_replacement(self) -> bool:
+        """Whether a tensor or module left its place, so that the state before will not return."""
+        return isinstance(self.before, Tensor | nn.Module)
+
+
+def shown(value: Any) -> str:
+    """`value` in a few words."""
+    if isinstance(value, Tensor):
+        return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    if isinstance(value, _ATOMS):
+        text = repr(value)
+        return text if len(text) <= 40 else text[:37] + "..."
+    if isinstance(value, types.FunctionType | types.MethodType):
+        return f"function {value.__qualname__}"
+    return type(value).__name__
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether two things that a place held at two times are the same to a step.
+
+    Examples
+    --------
+    >>> same(0.5, 0.5), same(1, 1.0), same([], []), same((1, "a"), (1, "a"))
+    (True, False, False, True)
+    """
+    if one is two:
+        return True
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, float) and one != one:
+        return bool(two != two)
+    if isinstance(one, _ATOMS):
+        return bool(one == two)
+    if isinstance(one, tuple):
+        return len(one) == len(two) and all(map(same, one, two))
+    if isinstance(one, types.MethodType):
+        return one.__self__ is two.__self__ and one.__func__ is two.__func__
+    return False
+
+
+@dataclass(slots=True)
+class _Names:
+    """Named places: of a dictionary, of a class, of an object with slots."""
+
+    path: str
+    owner: Any
+    view: Callable[[], Mapping[Any, Any]]
+    write: Callable[[Mapping[Any, Any]], None]
+    store: Callable[[Any, Any], None]
+    wanted: Callable[[Any], bool] | None
+    form: str
+    saved: dict[Any, Any]
+    watched: list[tuple[Any, Any]]
+
+    def changes(self) -> Iterable[Change]:
+        now = self.view()
+        get = partial(dict.get, now) if isinstance(now, dict) else now.get
+        for key, value in self.watched:
+            found = get(key, _GONE)
+            if found is not value and not same(found, value):
+                yield Change(self.path + self.form.format(key), value, found, self.owner)
+        if now.keys() != self.saved.keys():
+            for key in now:
+                if key not in self.saved and (self.wanted is None or self.wanted(key)):
+                    path = self.path + self.form.format(key)
+                    yield Change(path, _GONE, get(key, None), self.owner)
+
+    def changed_keys(self) -> tuple[Any, ...]:
+        """What holds something else now, whether it is read or not."""
+        now = _contents(self.view())
+        keys = {**self.saved, **now}
+        return tuple(
+            key for key in keys if not same(now.get(key, _GONE), self.saved.get(key, _GONE))
+        )
+
+    def take(self) -> Any:
+        return _contents(self.view())
+
+    def put(self, content: Any) -> None:
+        self.write(content)
+
+    def restore(self) -> None:
+        now = _contents(self.view())
+        if len(now) != len(self.saved) or any(
+            a != b or now[a] is not self.saved[b] for a, b in zip(now, self.saved, strict=True)
+        ):
+            self.write(self.saved)
+
+
+@dataclass(slots=True)
+class _Keys:
+    """Some of the names of a place."""
+
+    path: str
+    owner: Any
+    names: _Names
+    keys: tuple[Any, ...]
+
+    def changes(self) -> Iterable[Change]:
+        return ()
+
+    def take(self) -> Any:
+        now = _contents(self.names.view())
+        return {key: now.get(key, _GONE) for key in self.keys}
+
+    def put(self, content: Any) -> None:
+        for key, value in content.items():
+            self.names.store(key, value)
+
+    def restore(self) -> None:
+        """Only taken and put."""
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """The items of a list, deque or set."""
+
+    path: str
+    owner: Any
+    saved: Any
+
+    def changes(self) -> Iterable[Change]:
+        now, saved = self.owner, self.saved
+        if isinstance(now, set | MutableSet):
+            if now != saved:
+                yield Change(self.path, f"{len(saved)} items", f"{len(now)} items", self.owner)
+        elif len(now) != len(saved):
+            yield Change(self.path, f"{len(saved)} items", f"{len(now)} items", self.owner)
+        else:
+            for i, (found, value) in enumerate(zip(now, saved, strict=True)):
+                if found is not value and not same(found, value):
+                    yield Change(f"{self.path}[{i}]", value, found, self.owner)
+
+    def take(self) -> Any:
+        return list(self.owner)
+
+    def put(self, content: Any) -> None:
+        self.owner.clear()
+        (self.owner.update if isinstance(self.owner, set) else self.owner.extend)(content)
+
+    def restore(self) -> None:
+        if next(iter(self.changes()), None) is not None:
+            self.put(self.saved)
+
+
+@dataclass(slots=True)
+class _Value:
+    """One thing that is read and written by functions: a cell, a generator, an array."""
+
+    path: str
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    equal: Callable[[Any, Any], bool]
+    saved: Any
+    what: str = ""
+
+    def changes(self) -> Iterable[Change]:
+        now = self.read()
+        if not self.equal(now, self.saved):
+            before, now = (self.saved, now) if not self.what else (f"{self.what} as it was", "on")
+            yield Change(self.path, before, now)
+
+    def take(self) -> Any:
+        content = self.read()
+        return content.copy() if isinstance(content, np.ndarray) else content
+
+    def put(self, content: Any) -> None:
+        self.write(content)
+
+    def restore(self) -> None:
+        if not self.equal(self.read(), self.saved):
+            self.write(self.saved)
+
+
+_Place = _Names | _Keys | _Sequence | _Value
+
+
+@dataclass(frozen=True)
+class Places:
+    """Some places, whose content is taken and put back."""
+
+    places: tuple[_Place, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.places)
+
+    def outside(self, prefixes: Iterable[str]) -> Places:
+        """Those whose path starts with none of `prefixes`."""
+        heads = tuple(prefixes)
+        return Places(tuple(p for p in self.places if not f"{p.path}.".startswith(heads)))
+
+    def take(self) -> list[Any]:
+        """What they hold now."""
+        return [place.take() for place in self.places]
+
+    def put(self, contents: list[Any]) -> None:
+        """Make `contents`, which `take` gave, what they hold."""
+        for place, content in zip(self.places, contents, strict=True):
+            place.put(content)
+
+
+NO_PLACES = Places(())
+
+
+class Snapshot:
+    """The state reachable from `roots` now.
+
+    Parameters
+    ----------
+    roots
+        By the name that changes are told under.
+    reach
+        Of the code whose reading counts; everything without.
+    skip
+        Tables of modules to leave out, as ``_buffers``.
+
+    Raises
+    ------
+    UnsupportedError
+        More is reachable than can be watched.
+
+    Notes
+    -----
+    O(places reachable), a comparison too: some milliseconds for a thousand modules.
+
+    Examples
+    --------
+    >>> model = nn.Dropout(0.5)
+    >>> before = Snapshot({"model": model})
+    >>> model.p = 0.1
+    >>> print(before.change())
+    model.p is 0.1 instead of 0.5
+    >>> before.restore()
+    >>> model.p
+    0.5
+    """
+
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        reach: Reach | None = None,
+        skip: frozenset[str] = frozenset(),
+    ) -> None:
+        self.roots = {path: root for path, root in roots.items() if root is not None}
+        self.reach = reach or Reach()
+        walk = _Walk(self.reach.names, skip)
+        for path, root in self.roots.items():
+            walk.pending.append((path, root))
+        walk.run()
+        for scope, names in self.reach.scopes:
+            walk.scope(scope, names)
+        walk.run()
+        self._places, self._empty, self.iterators = walk.places, walk.empty, walk.iterators
+        self._generators = walk.generators
+        self.tensors = {path: tensor for path, tensor, _ in walk.tensors}
+        self._tensors = walk.tensors
+        self._seen = walk.seen  # alive, so that no other object takes an identity over
+
+    @property
+    def num_places(self) -> int:
+        """Containers and the like that are compared."""
+        return len(self._places) + len(self._empty)
+
+    def change(self) -> Change | None:
+        """The first place that holds something else now; ``None`` where all is the same."""
+        for path, container, owner in self._empty:
+            if container:
+                return Change(path, "empty", f"{len(container)} items", owner)
+        for place in self._places:
+            for change in place.changes():
+                return change
+        for path, tensor, form in self._tensors:
+            if _form(tensor) != form:
+                return Change(path, form, _form(tensor), tensor)
+        return None
+
+    def changes(self) -> list[Change]:
+        """All places that hold something else now."""
+        found = [
+            Change(path, "empty", f"{len(container)} items", owner)
+            for path, container, owner in self._empty
+            if container
+        ]
+        for place in self._places:
+            found += place.changes()
+        return found
+
+    def draws(self) -> list[str]:
+        """The generators that have moved on. Others may draw from them between steps."""
+        return [place.path for place in self._generators if next(iter(place.changes()), None)]
+
+    def again(self) -> Snapshot:
+        """The same roots as they are now."""
+        return Snapshot(self.roots, self.reach)
+
+    def restore(self) -> None:
+        """Put everything back; tensors keep what they hold."""
+        for _, container, _ in self._empty:
+            if container:
+                container.clear()
+        for place in [*self._places, *self._generators]:
+            place.restore()
+
+    def changed(self) -> Places:
+        """The places that hold something else now, to put back again and again."""
+        found: list[_Place] = []
+        for place in self._places:
+            if isinstance(place, _Names):
+                if keys := place.changed_keys():
+                    found.append(_Keys(place.path, place.owner, place, keys))
+            elif next(iter(place.changes()), None):
+                found.append(place)
+        for path, container, owner in self._empty:
+            if container and isinstance(container, dict):
+                found.append(_filled(path, container, owner))
+        return Places(tuple(found))
+
+
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    if tensor.layout is not torch.strided:
+        return (tuple(tensor.shape), tensor.dtype, tensor.device, tensor.requires_grad)
+    stride = tensor.stride()
+    return (tuple(tensor.shape), stride, tensor.dtype, tensor.device, tensor.requires_grad)
+
+
+class _Walk:
+    """Finds the places; breadth first, each object once."""
+
+    def __init__(self, names: frozenset[str] | None, skip: frozenset[str]) -> None:
+        self.names, self.skip = names, skip
+        self.wanted: Callable[[Any], bool] | None = None
+        if names is not None:
+            structure = frozenset(_STRUCTURE)
+            self.wanted = lambda key: key in names or key in structure
+        self.pending: deque[tuple[str, Any]] = deque()
+        self.places: list[_Place] = []
+        self.empty: list[tuple[str, Any, Any]] = []
+        self.tensors: list[tuple[str, Tensor, Any]] = []
+        self.generators: list[_Value] = []
+        self.iterators: list[str] = []
+        self.seen: dict[int, Any] = {}
+
+    def run(self) -> None:
+        """Walk what is pending."""
+        while self.pending:
+            path, value = self.pending.popleft()
+            if isinstance(value, _ATOMS) or id(value) in self.seen:
+                continue
+            self.seen[id(value)] = value
+            self._visit(path, value)
+            if len(self.places) > MOST_PLACES:
+                raise UnsupportedError(
+                    f"more than {MOST_PLACES} places are reachable from the step, up to {path}",
+                    hint="keep data sets and logs out of the attributes that forward reads",
+                )
+
+    def scope(self, scope: dict[str, Any], names: frozenset[str]) -> None:
+        """Globals, of which `names` are read."""
+        module = scope.get("__name__", "globals")
+        self._names(module, scope, ".{}", names.__contains__)
+
+    def _visit(self, path: str, value: Any) -> None:
+        if isinstance(value, nn.Module):
+            self._module(path, value)
+        elif isinstance(value, Tensor):
+            if isinstance(value, nn.Parameter) or not value.requires_grad or value.is_leaf:
+                self.tensors.append((path, value, _form(value)))
+        elif isinstance(value, dict):
+            self._names(path, value, "[{!r}]", None)
+        elif isinstance(value, types.MappingProxyType):
+            self._read_only(path, value)
+        elif isinstance(value, list | deque | set):
+            self.places.append(_Sequence(path, value, type(value)(value)))
+            self.pending += [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+        elif isinstance(value, tuple | frozenset):
+            self.pending += [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+        elif isinstance(value, types.FunctionType):
+            self._function(path, value)
+        elif isinstance(value, types.MethodType):
+            self.pending += [(path, value.__func__), (f"{path}.__self__", value.__self__)]
+        elif isinstance(value, functools.partial):
+            parts = (("func", value.func), ("args", value.args), ("keywords", value.keywords))
+            self.pending += [(f"{path}.{name}", part) for name, part in parts]
+        elif isinstance(value, types.BuiltinMethodType):
+            if not isinstance(value.__self__, types.ModuleType | type(None)):
+                self.pending.append((path, value.__self__))
+        elif isinstance(value, property):
+            self.pending += [(path, f) for f in (value.fget, value.fset) if f is not None]
+        elif isinstance(value, staticmethod | classmethod):
+            self.pending.append((path, value.__func__))
+        elif isinstance(value, types.ModuleType):
+            if not is_library(value.__name__) and self.names is not None:
+                self._names(path, vars(value), ".{}", self.names.__contains__)
+        elif isinstance(value, type):
+            self._class(path, value)
+        else:
+            self._object(path, value)
+
+    def _module(self, path: str, module: nn.Module) -> None:
+        attributes = vars(module)
+        for name in _STRUCTURE:
+            content = attributes.get(name)
+            if name in self.skip:
+                self.seen[id(content)] = content
+            elif isinstance(content, dict) and not content:
+                self.empty.append((f"{path}.{name}", content, module))
+                self.seen[id(content)] = content
+            elif content:
+                form = f".{name}[{{!r}}]" if name in _HOOKS else ".{}"
+                self._names(path, content, form, None, owner=module)
+                self.seen[id(content)] = content
+        names = self.names
+
+        def wanted(key: Any) -> bool:
+            if key in _UNREAD:
+                return False
+            return names is None or key in names or key in _STRUCTURE
+
+        self._names(path, attributes, ".{}", wanted, owner=module)
+        self._classes_of(path, module)
+
+    def _names(
+        self,
+        path: str,
+        mapping: dict[Any, Any],
+        form: str,
+        wanted: Callable[[Any], bool] | None,
+        owner: Any = None,
+    ) -> None:
+        def write(saved: Mapping[Any, Any]) -> None:
+            dict.clear(mapping)
+            dict.update(mapping, saved)
+
+        store = _store_in(mapping)
+        is_scope = "__builtins__" in mapping
+        if is_scope:  # globals: only what is read is put back
+
+            def write(saved: Mapping[Any, Any]) -> None:
+                for key, value in saved.items():
+                    mapping[key] = value
+
+        saved = _contents(mapping)
+        watched = [(k, v) for k, v in saved.items() if wanted is None or wanted(k)]
+        if is_scope:
+            saved = dict(watched)
+            view: Callable[[], Mapping[Any, Any]] = lambda: {  # noqa: E731
+                key: mapping[key] for key in saved if key in mapping
+            }
+        else:
+            view = lambda: mapping  # noqa: E731
+        self.places.append(
+            _Names(path, owner or mapping, view, write, store, wanted, form, saved, watched)
+        )
+        self.pending += [(path + form.format(key), value) for key, value in watched]
+
+    def _read_only(self, path: str, mapping: Mapping[Any, Any]) -> None:
+        saved = dict(mapping)
+
+        def write(_: Mapping[Any, Any]) -> None:
+            """Others' to change."""
+
+        def store(key: Any, value: Any) -> None:
+            """Others' to change."""
+
+        items = [*saved.items()]
+        self.places.append(
+            _Names(path, mapping, lambda: mapping, write, store, None, "[{!r}]", saved, items)
+        )
+        self.pending += [(f"{path}[{key!r}]", value) for key, value in saved.items()]
+
+    def _function(self, path: str, function: types.FunctionType) -> None:
+        for name in ("__defaults__", "__kwdefaults__"):
+            if getattr(function, name):
+                self.places.append(_attribute(f"{path}.{name}", function, name))
+                self.pending.append((path, getattr(function, name)))
+        if is_library(function.__module__) and not function.__closure__:
+            return
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=False
+        ):
+            if id(cell) in self.seen:
+                continue
+            self.seen[id(cell)] = cell
+            self.places.append(_cell(f"{path}: {name}", cell))
+            content = _content(cell)
+            if content is not _GONE:
+                self.pending.append((f"{path}: {name}", content))
+        if vars(function):
+            self._names(path, vars(function), ".{}", self.wanted)
+
+    def _class(self, path: str, kind: type) -> None:
+        if is_library(kind.__module__) or not isinstance(vars(kind), types.MappingProxyType):
+            return
+        names = self.names
+
+        def wanted(key: Any) -> bool:
+            if key in ("__dict__", "__weakref__", "__doc__", "__annotations__", "_abc_impl"):
+                return False
+            return names is None or key in names or key in ("forward", "__call__")
+
+        def write(saved: Mapping[Any, Any]) -> None:
+            for key, value in watched:
+                if vars(kind).get(key, _GONE) is not value:
+                    setattr(kind, key, value)
+
+        def store(key: Any, value: Any) -> None:
+            if value is not _GONE:
+                setattr(kind, key, value)
+            elif key in vars(kind):
+                delattr(kind, key)
+
+        saved = dict(vars(kind))
+        watched = [(key, value) for key, value in saved.items() if wanted(key)]
+        self.places.append(
+            _Names(path, kind, lambda: vars(kind), write, store, wanted, ".{}", saved, watched)
+        )
+        self.pending += [(f"{path}.{key}", value) for key, value in watched]
+
+    def _classes_of(self, path: str, value: Any) -> None:
+        for kind in type(value).__mro__:
+            if id(kind) not in self.seen and not is_library(kind.__module__):
+                self.seen[id(kind)] = kind
+                self._class(kind.__qualname__, kind)
+
+    def _object(self, path: str, value: Any) -> None:
+        if isinstance(value, random.Random):
+            state = value.getstate()
+            self.generators.append(_Value(path, value.getstate, value.setstate, _equal, state))
+            return
+        if isinstance(value, np.random.Generator | np.random.RandomState):
+            bits = value.bit_generator if isinstance(value, np.random.Generator) else None
+            read = (lambda: bits.state) if bits is not None else value.get_state
+            write = (lambda s: setattr(bits, "state", s)) if bits is not None else value.set_state
+            self.generators.append(_Value(path, read, write, _equal, read()))
+            return
+        if isinstance(value, np.ndarray):
+            self._array(path, value)
+            return
+        if isinstance(value, torch.Generator):
+            return  # drawn from by ops, which advance it when they run
+        if type(value).__module__.partition(".")[0] == "schedsim":
+            inner = getattr(value, "inner_loss", None)
+            self.pending += [] if inner is None else [(path, inner)]
+            return
+        if hasattr(type(value), "__next__"):
+            self.iterators.append(path)
+            return
+        root = type(value).__module__.partition(".")[0]
+        if root in sys.stdlib_module_names and root not in _PLAIN_OBJECTS:
+            return  # loggers, locks, contexts of decorators
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict) and not isinstance(value, type):
+            self._names(path, attributes, ".{}", self.wanted, owner=value)
+        slots = [
+            name
+            for kind in type(value).__mro__
+            for name in _slots(kind)
+            if isinstance(getattr(kind, name, None), types.MemberDescriptorType)
+        ]
+        for name in slots:
+            if (self.names is None or name in self.names) and hasattr(value, name):
+                self.places.append(_attribute(f"{path}.{name}", value, name))
+                self.pending.append((f"{path}.{name}", getattr(value, name)))
+        if isinstance(value, Mapping | list | tuple) and not isinstance(attributes, dict):
+            return
+        self._classes_of(path, value)
+
+    def _array(self, path: str, array: np.ndarray[Any, Any]) -> None:
+        if array.dtype.hasobject or array.nbytes > _MOST_ARRAY_BYTES:
+            self.tensors_of_array(path, array)
+            return
+
+        def write(saved: Any) -> None:
+            np.copyto(array, saved)
+
+        equal: Any = functools.partial(np.array_equal, equal_nan=array.dtype.kind in "fc")
+        self.places.append(_Value(path, lambda: array, write, equal, array.copy(), "array"))
+
+    def tensors_of_array(self, path: str, array: np.ndarray[Any, Any]) -> None:
+        """A large array: by a sum over its bytes."""
+        import zlib
+
+        def read() -> int:
+            return zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
+
+        if not array.dtype.hasobject:
+            same_sum: Any = int.__eq__
+            self.places.append(_Value(path, read, lambda _: None, same_sum, read(), "array"))
+
+
+def _contents(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What a mapping holds, past methods of a class of its own."""
+    return dict(dict.items(mapping)) if isinstance(mapping, dict) else dict(mapping)
+
+
+def _filled(path: str, mapping: dict[Any, Any], owner: Any) -> _Names:
+    """A dictionary that was empty."""
+
+    def write(saved: Mapping[Any, Any]) -> None:
+        dict.clear(mapping)
+        dict.update(mapping, saved)
+
+    store = _store_in(mapping)
+    return _Names(path, owner, lambda: mapping, write, store, None, "[{!r}]", {}, [])
+
+
+def _store_in(mapping: dict[Any, Any]) -> Callable[[Any, Any], None]:
+    def store(key: Any, value: Any) -> None:
+        if value is _GONE:
+            dict.pop(mapping, key, None)
+        else:
+            dict.__setitem__(mapping, key, value)
+
+    return store
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    found = kind.__dict__.get("__slots__", ())
+    return (found,) if isinstance(found, str) else tuple(found)
+
+
+def _attribute(path: str, owner: Any, name: str) -> _Value:
+    def write(value: Any) -> None:
+        setattr(owner, name, value)
+
+    def read() -> Any:
+        return getattr(owner, name, _GONE)
+
+    return _Value(path, read, write, same, read())
+
+
+def _cell(path: str, cell: types.CellType) -> _Value:
+    def write(value: Any) -> None:
+        if value is not _GONE:
+            cell.cell_contents = value
+
+    return _Value(path, lambda: _content(cell), write, same, _content(cell))
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return _GONE
+
+
+def _equal(one: Any, two: Any) -> bool:
+    """Equality through dictionaries and tuples with arrays in them."""
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(_equal(one[key], two[key]) for key in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(two) and all(map(_equal, one, two))
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, two))
+    return bool(one == two)

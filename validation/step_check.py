@@ -1,0 +1,72 @@
+"""Whether a planned step is the plain one: both are run, where there is room for the plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schedsim.units import format_bytes
+
+from .block_level.module import plain_loss
+from .block_level.timing import SHARE_OF_MEMORY
+from .capture.skeleton import count_extra_inputs
+from .environment import device_memory_bytes
+from .guards.differential import Both, Difference
+from .step_planning import PlannedStep, Settings
+from .ways.chunk import read_chunks
+
+
+def compare(
+    model: nn.Module,
+    settings: Settings,
+    planned: PlannedStep,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+) -> tuple[str, Difference | None]:
+    """A line on how the planned step compares with the plain one, and the difference.
+
+    It takes the time of two steps and, for a moment, the memory of the plain one; all state is as
+    before afterwards.
+    """
+    if settings.check == "never":
+        return "not compared with the plain step: check='never'", None
+    if (why := _no_room(model, planned)) is not None:
+        return f"not compared with the plain step: {why}", None
+    captured, loss = planned.captured, settings.loss
+    num_extra = count_extra_inputs(model, loss, len(inputs))
+
+    def plain(*inputs: Any, **keywords: Any) -> Tensor:
+        return plain_loss(model, loss, inputs, keywords, num_extra)
+
+    rounded = bool(read_chunks(settings.chunk)) or captured.num_parts > 1
+    recorded = captured.recorded
+    settled = recorded.settled() if recorded and captured.level == "op" else nullcontext()
+    with settled:
+        both = Both(model, loss, recorded)
+        difference = both.difference(plain, planned.module, inputs, keywords, rounded=rounded)
+    if difference is not None:
+        return f"not the plain step to the bit: {difference}", difference
+    within = "within rounding" if rounded else "to the bit"
+    return f"loss, gradients, buffers and generators are the plain step's {within}", None
+
+
+def _no_room(model: nn.Module, planned: PlannedStep) -> str | None:
+    """Why the plain step is not run; ``None`` where it fits."""
+    group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if group and torch.distributed.get_world_size() > 1 and planned.captured.level == "block":
+        return "the ranks would have to run it together"
+    device = next(model.parameters()).device
+    most = planned.store_all_bytes
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        room = free + planned.plan.static_bytes
+    else:
+        room = int(SHARE_OF_MEMORY["cpu"] * device_memory_bytes(device))
+    if most > room:
+        return f"that takes {format_bytes(most)}"
+    return None
