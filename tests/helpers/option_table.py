@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 _TABLE = """
 plan
+  --effort: --memory-level --accumulate --chunk --ways files --times --synthetic --seed
+  --effort: --level
   --planner: --order --link --host-mem --host-latency --memory-level --search-seed
   --gap: --memory-level --accumulate --chunk --ways files --times --synthetic --seed --level
   --time-limit: --memory-level
@@ -82,6 +84,10 @@ compare
 estimate
   --json: files --synthetic --seed --times --level
 explain
+  --alloc-conf: --top --json -o files --preset --layers --hidden --heads --seq --batch
+  --alloc-conf: --dtype --attention --granularity --tensor-parallel --data-parallel --zero
+  --alloc-conf: --optimizer --device --efficiency --times --synthetic --seed --level
+  --alloc-conf: --static --sequence-parallel --head
   --top: --json
 pipeline
   --stages: --chunks --partition --replay --layers
