@@ -23,20 +23,18 @@ from ..plans.shared_bounds import SharedBound
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
-from . import complete
 from .app import NO, YES
+from .given.loaded import read
+from .given.source import Source
+from .given.workload import workload_options
 from .help import GroupedCommand
-from .inputs import (
-    Source,
-    budget_option,
-    json_option,
-    output_option,
-    size_text,
-    workload_options,
-)
-from .offloading import link_option, take_link
-from .results import compare_results, is_results, only_results
+from .options import complete
+from .options.files import json_option, output_option
+from .options.limits import budget_option
+from .options.link import link_option, take_link
+from .options.sizes import size_text
 from .show import percent, print_json, print_table, working
+from .shown.results import compare_results, is_results, only_results
 
 
 @click.command(
@@ -102,7 +100,7 @@ def command(
         effort = DEFAULT_WORK
     limits = {"time_limit_s": time_limit_s, "effort": effort}
     link = take_link(more)
-    loaded = source.read(movable=bool(link))
+    loaded = read(source, movable=bool(link))
     budget_bytes = loaded.budget_bytes(budget)
     names = comparable(loaded.workload, link=bool(link))
     if planners:
@@ -111,6 +109,11 @@ def command(
         raise SchedsimError(f"--planners {planners!r} has an empty name", hint="rotor,periodic")
     for name in names:
         get_planner(name)  # an unknown name is refused before anything is planned
+    if link and not any("link" in get_planner(name).options() for name in names):
+        raise SchedsimError(
+            f"none of --planners {planners} takes --link",
+            hint="leave --link out, or add one that offloads: see `schedsim planners`",
+        )
     plans: list[Plan] = []
     refused: dict[str, str] = {}
     # So that loading the simulator does not count as the first planner's time.

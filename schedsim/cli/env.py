@@ -11,7 +11,7 @@ import click
 from ..units import format_bytes
 from .app import YES
 from .help import GroupedCommand
-from .inputs import json_option
+from .options.files import json_option
 from .show import print_facts, print_json
 
 PACKAGES = ("schedsim", "numpy", "scipy", "numba", "matplotlib", "click", "rich", "joblib")

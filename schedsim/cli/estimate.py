@@ -13,8 +13,10 @@ from ..plans.budgets import store_all_peak
 from ..plans.plan import Plan
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
+from .given.source import Source
+from .given.workload import workload_options
 from .help import GroupedCommand
-from .inputs import Source, json_option, workload_options
+from .options.files import json_option
 from .show import percent, print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:
@@ -47,6 +49,10 @@ def command(source: Source, as_json: bool) -> int:
         raise SchedsimError(
             "estimate takes a model by formula: it is timed on each device",
             hint="give --preset or --layers; of files and real models, schedsim plan --mem",
+        )
+    if source.level is not None:
+        raise SchedsimError(
+            f"--level {source.level} is of a model", hint="a formula takes --granularity"
         )
     if options.times_path is not None:
         raise SchedsimError("--times are of one device", hint="leave --times out")

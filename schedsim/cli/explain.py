@@ -18,8 +18,11 @@ from ..units import (
     format_seconds,
     format_seconds_change,
 )
+from .given.loaded import Loaded, read, schedule_of
+from .given.source import Source
+from .given.workload import workload_options
 from .help import GroupedCommand
-from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
+from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working
 from .snapshot import explain_snapshot
 
@@ -32,9 +35,7 @@ from .snapshot import explain_snapshot
 @click.option(
     "--top",
     type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Rows of each table; --json has all.",
+    help="Rows of each table [8]; --json has all.",
 )
 @click.option(
     "--alloc-conf",
@@ -47,7 +48,7 @@ from .snapshot import explain_snapshot
 @output_option("Write the explanation to FILE, as JSON.")
 @workload_options
 def command(
-    source: Source, top: int, confs: tuple[str, ...], as_json: bool, output: str | None
+    source: Source, top: int | None, confs: tuple[str, ...], as_json: bool, output: str | None
 ) -> int:
     """Explain the peak of a plan, or of store-all where no plan is given.
 
@@ -58,6 +59,8 @@ def command(
     schedsim explain --layers 24 plan.json       why the plan's peak is where it is
     schedsim explain snapshot.pickle             who holds the peak of a run recorded on CUDA
     """
+    if top is not None and as_json:
+        raise SchedsimError("--top does not go with --json, which has all", hint="leave --top out")
     snapshot = next((name for name in source.files if is_snapshot_name(name)), None)
     if snapshot is not None:
         if len(source.files) > 1 or source.given:
@@ -65,12 +68,12 @@ def command(
                 f"{snapshot} is a memory snapshot, which takes no other workload",
                 hint=f"schedsim explain {snapshot}",
             )
-        return explain_snapshot(snapshot, top, confs, as_json, output)
+        return explain_snapshot(snapshot, top or 8, confs, as_json, output)
     if confs:
         raise SchedsimError(
             "--alloc-conf is of a memory snapshot", hint="schedsim simulate --allocator takes it"
         )
-    loaded = source.read(plan=True)
+    loaded = read(source, plan=True)
     if loaded.plan is not None:
         refuse_copies(loaded.plan.setting, loaded.plan.schedule, "explain")
     schedule = schedule_of(loaded.plan) if loaded.plan is not None else None
@@ -81,7 +84,7 @@ def command(
     if as_json:
         print_json(explanation.to_dict())
     else:
-        _show(loaded, explanation, top)
+        _show(loaded, explanation, 8 if top is None else top)
     return 0
 
 

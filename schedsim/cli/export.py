@@ -10,8 +10,11 @@ from ..files.atomic import write_atomically
 from ..plans.setting import refuse_copies
 from ..units import format_bytes, format_seconds
 from .app import NO, YES
+from .given.loaded import Loaded, read, schedule_of
+from .given.source import Source
+from .given.workload import workload_options
 from .help import GroupedCommand
-from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
+from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working
 
 
@@ -35,6 +38,8 @@ def command(
     schedsim plan --preset gpt2-xl --batch 8 --mem 12GB -o plan.json
     schedsim export --preset gpt2-xl --batch 8 plan.json --to transformers -o checkpointing.py
     """
+    if listing:
+        _refuse_beside_list(source, target, output)
     if listing and as_json:
         targets = [
             {"name": t.name, "takes": list(t.kinds), "expresses": t.expresses}
@@ -49,7 +54,7 @@ def command(
     if target is None:
         raise SchedsimError("--to is missing", hint=f"one of {', '.join(target_names())}")
     get_target(target)  # an unknown name is refused before anything is read
-    loaded = source.read(plan=True)
+    loaded = read(source, plan=True)
     if loaded.plan is None:
         raise SchedsimError("no plan is given", hint="schedsim plan ... -o plan.json makes one")
     schedule_of(loaded.plan)
@@ -63,6 +68,14 @@ def command(
     else:
         _show(loaded, exported, output)
     return YES if exported.fits else NO
+
+
+def _refuse_beside_list(source: Source, target: str | None, output: str | None) -> None:
+    """Refuse what has no meaning for the list of targets."""
+    given = {"--to": target, "-o": output, **source.given_flags()}
+    others = [flag for flag, value in given.items() if value is not None] + list(source.files)
+    if others:
+        raise SchedsimError(f"{others[0]} does not go with --list", hint="leave it out, or --list")
 
 
 def _show(loaded: Loaded, exported: Exported, output: str | None) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import click
 
+from ..files.atomic import write_atomically
 from ..units import format_bytes, format_bytes_short, format_seconds
-from .app import NO, YES
+from .app import YES
+from .given.pipeline import explain_infeasible, planned
+from .given.pipeline_options import PipelineRequest, pipeline_options
 from .help import GroupedCommand
-from .inputs import Source, json_option, output_option
-from .pipeline_inputs import (
-    PipelineOptions,
-    explain_infeasible,
-    make_pipeline,
-    pipeline_options,
-    plan_pipeline,
-    replay,
-)
+from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:
@@ -33,13 +29,7 @@ if TYPE_CHECKING:
 @json_option
 @output_option("Write the plan to FILE, as JSON.")
 @pipeline_options
-def command(
-    source: Source,
-    budget: int | str | None,
-    options: PipelineOptions,
-    as_json: bool,
-    output: str | None,
-) -> int:
+def command(request: PipelineRequest, as_json: bool, output: str | None) -> int:
     """Simulate a pipeline; with --mem, choose what each stage recomputes so that devices fit.
 
     Exit code 1 where a device does not fit, or where a replay differs from its plan.
@@ -47,34 +37,22 @@ def command(
     \b
     schedsim pipeline --layers 96 --stages 8 --micro-batches 64
     schedsim pipeline --layers 96 --stages 8 --micro-batches 64 --mem 80GB --partition auto
-    schedsim pipeline --layers 96 --stages 8 --micro-batches 64 --replay plan.json
+    schedsim pipeline --replay plan.json
     schedsim plot pipeline --layers 8 --stages 4 --micro-batches 8 -o pipeline.svg
     """
     with working("planning the pipeline"):
-        problems: list[str] = []
-        if options.replay is not None:
-            found, lines, problems = replay(source, options, budget)
-        else:
-            pipeline, lines = make_pipeline(source, options)
-            found = plan_pipeline(pipeline, options, budget)
+        made = planned(request)
     if output is not None:
-        import json
-
-        from ..files.atomic import write_atomically
-
-        write_atomically(output, json.dumps(found.to_dict(), indent=1) + "\n")
-    for line in lines:
+        write_atomically(output, json.dumps(made.document(), indent=1) + "\n")
+    for line in made.lines:
         click.echo(line, err=as_json)
     if as_json:
-        print_json(found.to_dict())
-    elif found.run is not None:
+        print_json(made.document())
+    elif made.plan.run is not None:
         click.echo()
-        _show(found, found.run)
-    if problems:
-        click.echo(f"error: {'; '.join(problems)}", err=True)
-        click.echo("hint: is it the plan's workload, and its link?", err=True)
-        return NO
-    return YES if found.feasible else explain_infeasible(found)
+        _show(made.plan, made.plan.run)
+    made.check()
+    return YES if made.plan.feasible else explain_infeasible(made.plan)
 
 
 def _show(found: PipelinePlan, run: PipelineRun) -> None:

@@ -6,7 +6,7 @@ import click
 
 from .app import YES
 from .help import GroupedCommand
-from .inputs import json_option
+from .options.files import json_option
 from .show import print_json, print_table
 
 

@@ -14,8 +14,9 @@ from ..units import format_bytes, format_bytes_short, format_seconds
 from ..workloads.given import is_target
 from .app import YES
 from .dry import on_device
+from .given.loaded import need_torch
 from .help import GroupedCommand
-from .inputs import json_option, need_torch, output_option
+from .options.files import json_option, output_option
 from .show import print_facts, print_json, print_table, working
 from .validate import target_options
 
@@ -33,7 +34,7 @@ from .validate import target_options
 def command(
     target: str,
     device: str | None,
-    level: str,
+    level: str | None,
     meter: str | None,
     rounds: int,
     again: bool,
@@ -59,7 +60,12 @@ def command(
 
     with working("capturing the model"):
         read = read_target(
-            target, level=level, device=device, meter=meter, remeasure=again, rounds=rounds
+            target,
+            level=level or "block",
+            device=device,
+            meter=meter,
+            remeasure=again,
+            rounds=rounds,
         )
     workload = read.workload
     if output is not None:

@@ -6,8 +6,11 @@ import click
 
 from ..errors import SchedsimError
 from ..files.atomic import write_atomically
+from .given.loaded import read, schedule_of
+from .given.source import Source
+from .given.workload import workload_options
 from .help import GroupedCommand
-from .inputs import Source, output_option, schedule_of, workload_options
+from .options.files import output_option
 from .show import working
 
 
@@ -25,7 +28,7 @@ def command(source: Source, output: str) -> int:
     """
     from ..figures.report import report
 
-    loaded = source.read(plan=True)
+    loaded = read(source, plan=True)
     if loaded.plan is None:
         raise SchedsimError("no plan is given", hint="schedsim plan ... -o plan.json makes one")
     schedule_of(loaded.plan)

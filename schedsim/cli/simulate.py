@@ -17,23 +17,17 @@ from ..simulation.trace import is_trace_name, write_trace
 from ..simulation.waiting import critical_s, idle_s
 from ..snapshots.reading import is_snapshot_name
 from ..units import format_bytes, format_bytes_short, format_seconds
-from .allocators import allocator_options, check_allocator, describe
-from .allocators import document as allocation_document
 from .app import NO, YES
+from .given.loaded import Loaded, given_schedule, read, schedule_of
+from .given.source import Source
+from .given.workload import workload_options
 from .help import GroupedCommand
-from .inputs import (
-    Loaded,
-    Source,
-    budget_option,
-    capacity_option,
-    given_schedule,
-    json_option,
-    output_option,
-    schedule_of,
-    schedule_option,
-    workload_options,
-)
+from .options.allocator import allocator_options
+from .options.files import json_option, output_option, schedule_option
+from .options.limits import budget_option, capacity_option
 from .show import percent, print_facts, print_json, print_table
+from .shown.allocations import check_allocator, describe
+from .shown.allocations import document as allocation_document
 from .snapshot import replay_snapshot
 
 # How a cause of waiting is said in the table of queues.
@@ -87,7 +81,7 @@ def command(
                 hint=f"schedsim simulate {source.files[0]} --allocator cuda-caching",
             )
         return replay_snapshot(source.files[0], allocator, alloc_conf, as_json, output)
-    loaded = source.read(plan=True, check=False)
+    loaded = read(source, plan=True, check=False)
     schedule = _schedule(loaded, schedule_file)
     if loaded.plan is not None:
         plan = loaded.plan

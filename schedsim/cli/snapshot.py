@@ -12,9 +12,10 @@ from ..files.atomic import write_atomically
 from ..snapshots import Findings, examine, peak_of, read_snapshot, requests_of
 from ..snapshots.replay import SETTINGS
 from ..units import format_bytes, format_bytes_change, format_bytes_short
-from .allocators import describe, read_options
-from .allocators import document as allocation_document
+from .options.allocator import read_options
 from .show import print_facts, print_json, print_table
+from .shown.allocations import describe
+from .shown.allocations import document as allocation_document
 
 WORTH = 0.02
 """A setting that saves less than this share of the reserved bytes is not advised."""

@@ -12,8 +12,11 @@ from ..errors import SchedsimError
 from ..units import format_bytes_short, format_seconds
 from ..workloads.given import is_target
 from .app import NO, YES
+from .given.loaded import read
+from .given.source import Source
 from .help import GroupedCommand
-from .inputs import Source, json_option, no_options, output_option
+from .options.files import json_option, output_option
+from .options.formula import no_options
 from .show import percent, print_json, print_table
 
 if TYPE_CHECKING:
@@ -84,7 +87,8 @@ def command(
             hint="`schedsim planners` lists what each planner takes",
         )
     if dry_run:
-        _show_runs(runs, output, as_json)
+        by = f"{num_jobs} at a time by {backend}" + (f" at {address}" if address else "")
+        _show_runs(runs, output, as_json=as_json, by=by, retry_errors=retry_errors)
         return YES
     _warn_of_the_clock(runs)
 
@@ -156,7 +160,7 @@ def _build(experiment: Experiment, output: str, *, dry_run: bool) -> dict[str, C
 def _workload(spec: WorkloadSpec, output: str, *, measure: bool) -> Chain | Graph | None:
     source = Source((spec.target,) if spec.target else (), no_options(spec.options), spec.level)
     if not (spec.target and is_target(spec.target)):
-        return source.read().workload
+        return read(source).workload
     # Measured once: another measurement has other times, and so would be another workload.
     from ..files.document import load, save
     from ..plans.plan import Plan
@@ -169,7 +173,7 @@ def _workload(spec: WorkloadSpec, output: str, *, measure: bool) -> Chain | Grap
     if not measure:
         return None
     click.echo(f"measuring {spec.label}", err=True)
-    workload = source.read().workload
+    workload = read(source).workload
     kept.parent.mkdir(exist_ok=True)
     save(workload, kept)
     return workload
@@ -205,13 +209,15 @@ def _outcome(row: dict[str, Any]) -> str:
     return f"{row['status']} {percent(row['overhead'])}"
 
 
-def _show_runs(runs: list[Run], output: str, as_json: bool) -> None:
+def _show_runs(runs: list[Run], output: str, *, as_json: bool, by: str, retry_errors: bool) -> None:
+    """What would be run, and how: by which processes, without what is done already."""
     from ..sweeps import read_rows
 
-    done = {row["key"] for row in read_rows(output)} if Path(output).exists() else set()
+    rows = read_rows(output) if Path(output).exists() else []
+    done = {row["key"] for row in rows if not (retry_errors and row["status"] == "error")}
     if as_json:
-        rows = [{**run.head(), "done": run.key in done} for run in runs]
-        print_json({"schema": "schedsim.runs/1", "runs": rows})
+        listed = [{**run.head(), "done": run.key in done} for run in runs]
+        print_json({"schema": "schedsim.runs/1", "file": output, "by": by, "runs": listed})
         return
     print_table(
         ("workload", "budget", "planner", "options", "seed", "bytes", "done", "key"),
@@ -233,7 +239,7 @@ def _show_runs(runs: list[Run], output: str, as_json: bool) -> None:
     num_done = sum(run.key in done for run in runs)
     limits = [run.options["time_limit_s"] for run in runs if "time_limit_s" in run.options]
     most = f", each within {format_seconds(max(limits))}" if limits else ""
-    click.echo(f"\n{len(runs)} runs, {num_done} done{most}")
+    click.echo(f"\n{len(runs)} runs, {by}, {num_done} done in {output}{most}")
 
 
 def _value(value: Any) -> str:

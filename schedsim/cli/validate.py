@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,16 +21,11 @@ from ..units import format_bytes, format_bytes_short, format_seconds
 from ..workloads.given import is_target
 from .app import NO, YES
 from .dry import on_device
+from .given.loaded import need_torch, schedule_of
+from .given.remembered import check_plan, has_link
 from .help import GroupedCommand
-from .inputs import (
-    budget_option,
-    check_plan,
-    has_link,
-    json_option,
-    need_torch,
-    output_option,
-    schedule_of,
-)
+from .options.files import json_option, output_option
+from .options.limits import budget_option
 from .show import percent, print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:
@@ -39,7 +36,7 @@ def target_options(function: Any) -> Any:
     """The target, ``--device``, ``--level`` and ``--meter``."""
     for option in (
         click.option("--meter", help="Bytes by storage, allocator or cuda; by device."),
-        click.option("--level", default="block", show_default=True, help="block or op."),
+        click.option("--level", help="block (default) or op."),
         click.option("--device", help="cpu, cuda or dry:a100-80gb; cuda where there is one."),
         click.argument("target"),
     ):
@@ -59,18 +56,7 @@ def target_options(function: Any) -> Any:
 @click.option("--seed", default=0, show_default=True, help="Of the random numbers of a step.")
 @json_option
 @output_option("Write the report to FILE, as JSON.")
-def command(
-    target: str,
-    plan_file: str | None,
-    device: str | None,
-    level: str,
-    meter: str | None,
-    budget: int | str | None,
-    rounds: int,
-    seed: int,
-    as_json: bool,
-    output: str | None,
-) -> int:
+def command(**given: Any) -> int:
     """Run a plan on the real model and compare with what was predicted.
 
     TARGET is FILE.py:FUNCTION returning (model, inputs, loss); model:NAME,OPTION=VALUE,... for a
@@ -80,25 +66,34 @@ def command(
 
     \b
     schedsim validate my_model.py:build plan.json --device cuda
+    schedsim validate plan.json                      the model that the plan remembers
     schedsim validate model:resnet50,batch=4,image=64 --mem 300MB
     """
-    if not is_target(target):
+    request = _remembered(ValidateRequest(**given))
+    if not is_target(request.target):
         raise SchedsimError(
-            f"{target!r} is no model", hint="FILE.py:FUNCTION, model:resnet50 or hf:gpt2"
+            f"{request.target!r} is no model", hint="FILE.py:FUNCTION, model:resnet50 or hf:gpt2"
         )
-    if rounds < 0:
-        raise SchedsimError(f"--rounds {rounds} is negative", hint="0 leaves the times out")
-    plan = _plan_in(plan_file) if plan_file is not None else None
-    on_device(device)
+    if request.rounds < 0:
+        raise SchedsimError(f"--rounds {request.rounds} is negative", hint="0 leaves the times out")
+    plan = _plan_in(request.plan_file) if request.plan_file is not None else None
+    on_device(request.device)
     need_torch()
     from ..validation.environment import check_device
     from ..validation.targets import read_target
     from ..validation.validate import validate
 
-    check_device(device)
+    check_device(request.device)
+    level = request.level or "block"
     with working("capturing the model"):
         movable = plan is not None and has_link(plan)
-        read = read_target(target, level=level, device=device, meter=meter, movable=movable)
+        read = read_target(
+            request.target,
+            level=level,
+            device=request.device,
+            meter=request.meter,
+            movable=movable,
+        )
     offloading = None
     if plan is not None:
         refuse_levels(plan.setting, plan.schedule, "a real model")
@@ -106,11 +101,13 @@ def command(
         if level != "block":
             refuse_copies(plan.setting, plan.schedule, "the op level")
         check_plan(plan, read.workload, measured=True)
-    elif budget is not None:
-        plan = try_plan(read.workload, budget)
+    elif request.budget is not None:
+        plan = try_plan(read.workload, request.budget)
     schedule = schedule_of(plan) if plan is not None else Schedule.store_all(read.workload)
-    limit_bytes = None if budget is None else read_budget(budget, read.workload)
-    if limit_bytes is None and plan is not None:
+    limit_bytes = None
+    if request.budget is not None:
+        limit_bytes = read_budget(request.budget, read.workload)
+    elif plan is not None:
         limit_bytes = plan.budget_bytes
     with working("running it"):
         report = validate(
@@ -118,14 +115,14 @@ def command(
             read.captured,
             schedule,
             budget_bytes=limit_bytes,
-            rounds=rounds,
-            seed=seed,
+            rounds=request.rounds,
+            seed=request.seed,
             offloading=offloading,
             planned_bytes=plan.budget_bytes if plan is not None else None,
         )
-    if output is not None:
-        write_atomically(output, json.dumps(report.to_dict(), indent=1) + "\n")
-    if as_json:
+    if request.output is not None:
+        write_atomically(request.output, json.dumps(report.to_dict(), indent=1) + "\n")
+    if request.as_json:
         print_json(report.to_dict())
     else:
         for line in read.lines:
@@ -136,6 +133,41 @@ def command(
     if failed:
         click.echo(f"error: {', '.join(failed)} not as predicted", err=True)
     return NO if failed else YES
+
+
+@dataclass(frozen=True)
+class ValidateRequest:
+    """The command line of ``schedsim validate``."""
+
+    target: str
+    plan_file: str | None
+    device: str | None
+    level: str | None
+    meter: str | None
+    budget: int | str | None
+    rounds: int
+    seed: int
+    as_json: bool
+    output: str | None
+
+
+def _remembered(request: ValidateRequest) -> ValidateRequest:
+    """`request`, with the model that its plan remembers where the plan stands alone."""
+    if request.plan_file is not None or not Path(request.target).is_file():
+        return request
+    source = _plan_in(request.target).workload.source
+    if source is None or source.kind != "model":
+        raise SchedsimError(
+            f"{request.target} is the plan of no real model",
+            hint="schedsim validate MODEL: FILE.py:FUNCTION, model:resnet50 or hf:gpt2",
+        )
+    return replace(
+        request,
+        target=source.target,
+        plan_file=request.target,
+        device=request.device or source.options.get("device"),
+        level=request.level or source.options.get("level"),
+    )
 
 
 def _plan_in(name: str) -> Plan:

@@ -67,7 +67,7 @@ def read_common(reader: Reader) -> dict[str, Any]:
         name=item.take("name", str),
         kind=item.take_choice("kind", ("chain", "graph")),
         content_hash=item.take("content_hash", str),
-        source=_read_source(item),
+        source=read_source(item),
     )
     item.finish()
     names = reader.take_names("schedule", None)
@@ -150,16 +150,22 @@ def _reference_to_dict(reference: WorkloadRef) -> dict[str, Any]:
         "kind": reference.kind,
         "content_hash": reference.content_hash,
     }
-    source = reference.source
-    if source is not None:
-        item["source"] = {"kind": source.kind, "options": dict(source.options)}
-        for name in ("path", "target"):
-            if text := getattr(source, name):
-                item["source"][name] = text
+    if reference.source is not None:
+        item["source"] = source_to_dict(reference.source)
     return item
 
 
-def _read_source(reference: Reader) -> WorkloadSource | None:
+def source_to_dict(source: WorkloadSource) -> dict[str, Any]:
+    """Where a workload comes from, as plan files hold it."""
+    item: dict[str, Any] = {"kind": source.kind, "options": dict(source.options)}
+    for name in ("path", "target"):
+        if text := getattr(source, name):
+            item[name] = text
+    return item
+
+
+def read_source(reference: Reader) -> WorkloadSource | None:
+    """What `source_to_dict` wrote in the field ``source``; ``None`` without one."""
     if "source" not in reference.names():
         return None
     item = reference.take_object("source")

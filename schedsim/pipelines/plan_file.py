@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidWorkloadError
-from ..files.reader import parse_json
+from ..files.plan_files import read_source
+from ..files.reader import Reader, parse_json
+from ..plans.source import WorkloadSource
 from .stage_plans import StagePlan
 
 PIPELINE_PLAN_SCHEMA = "schedsim.pipeline-plan/1"
@@ -26,6 +29,10 @@ class SavedPipelinePlan:
         For each stage the plans that its micro-batches take in turn.
     peak_bytes, makespan_s
         As simulated when the plan was made.
+    source
+        Where the workload comes from; ``None`` where the file does not say.
+    given
+        The link, the collectives and how stages run, as on the command line; empty as above.
     """
 
     order_name: str
@@ -37,6 +44,8 @@ class SavedPipelinePlan:
     budget_bytes: int | None
     peak_bytes: int
     makespan_s: float
+    source: WorkloadSource | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_pipeline_plan(path: str | os.PathLike[str]) -> SavedPipelinePlan:
@@ -76,6 +85,11 @@ def read_pipeline_plan(path: str | os.PathLike[str]) -> SavedPipelinePlan:
         peak, makespan = _whole(document["step"]["peak_bytes"]), document["step"]["makespan_s"]
         at = "options"
         owed = document["options"].get("most_owed")
+        at = "source"
+        reader = Reader(document, "")
+        source = read_source(reader)
+        at = "given"
+        given = dict(document.get("given", {}))
         at = "budget_bytes"
         budget = document["budget_bytes"]
         return SavedPipelinePlan(
@@ -88,6 +102,8 @@ def read_pipeline_plan(path: str | os.PathLike[str]) -> SavedPipelinePlan:
             budget_bytes=None if budget is None else _whole(budget),
             peak_bytes=peak,
             makespan_s=float(makespan),
+            source=source,
+            given=given,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InvalidWorkloadError) or hasattr(error, "hint"):

@@ -6,11 +6,11 @@ granted about how memory grows with the size: what is not planned is compared op
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..api import PlannerLike, get_planner, try_plan
+from ..api import PlannerLike, try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import COMPUTE, Graph
 from ..errors import InfeasibleBudgetError, SchedsimError
@@ -84,7 +84,7 @@ class Maximum:
 
 
 def maximize(
-    family: Callable[[int], Chain | Graph],
+    family: Callable[[int], Chain | Graph | tuple[Chain | Graph, Mapping[str, Any]]],
     budget_bytes: int | str,
     planner: PlannerLike | None = None,
     *,
@@ -107,7 +107,9 @@ def maximize(
     Parameters
     ----------
     family
-        Gives the workload at a size; may raise `SchedsimError` at sizes there are none of.
+        Gives the workload at a size, alone or in a pair with further options of the planner there
+        (memory levels as large as its checkpoints, say). It may raise `SchedsimError` at sizes
+        there are none of.
     work, unit
         What a step at a size processes, and in what: samples, tokens.
     step
@@ -143,7 +145,19 @@ def maximize(
     >>> found.largest.size, found.beyond.plan.min_feasible_bytes, found.proof
     (3, 104, 'proven')
     """
-    search = _Search(family, sized_budget(budget_bytes), planner, options, work, step, max_size)
+
+    further: dict[int, Mapping[str, Any]] = {}
+
+    def workload_at(size: int) -> Chain | Graph:
+        item = family(size)
+        workload, further[size] = item if isinstance(item, tuple) else (item, {})
+        return workload
+
+    def plan_of(workload: Chain | Graph, size: int) -> Plan:
+        return try_plan(workload, bound_bytes, planner, **options, **further[size])
+
+    bound_bytes = sized_budget(budget_bytes)
+    search = _Search(workload_at, plan_of, work, step, max_size)
     return search.run(unit, max_plans, compare)
 
 
@@ -151,17 +165,14 @@ class _Search:
     def __init__(
         self,
         family: Callable[[int], Chain | Graph],
-        budget_bytes: int,
-        planner: PlannerLike | None,
-        options: dict[str, Any],
+        plan_of: Callable[[Chain | Graph, int], Plan],
         work: Callable[[int], float],
         step: int,
         max_size: int,
     ) -> None:
         if step < 1 or max_size < step:
             raise SchedsimError(f"no size is a multiple of {step} up to {max_size}")
-        self.family, self.budget_bytes = family, budget_bytes
-        self.planner, self.options, self.work, self.step = planner, options, work, step
+        self.family, self.plan_of, self.work, self.step = family, plan_of, work, step
         self.most = max_size // step
         self.built: dict[int, Chain | Graph | None] = {}
         self.tried: dict[int, Sized | None] = {}
@@ -183,7 +194,7 @@ class _Search:
             workload, size = self.workload(number), number * self.step
             self.tried[number] = None
             if workload is not None:
-                plan = try_plan(workload, self.budget_bytes, self.planner, **self.options)
+                plan = self.plan_of(workload, size)
                 if plan.search.interrupted:  # its planner gave its best: the search ends
                     raise KeyboardInterrupt
                 self.tried[number] = Sized(size, self.work(size), plan)
@@ -232,10 +243,10 @@ class _Search:
         return sized
 
     def _refuse(self) -> None:
-        plan, by = self._planned(1).plan, get_planner(self.planner).name
+        plan = self._planned(1).plan
         least = plan.min_feasible_bytes
         raise InfeasibleBudgetError(
-            f"not even {self.step} fits in {self.budget_bytes} bytes with {by}",
+            f"not even {self.step} fits in {plan.budget_bytes} bytes with {plan.planner}",
             plan=plan,
             hint=f"{plan.least.sentence()} there: {least} bytes" if least else "",
         )

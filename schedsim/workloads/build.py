@@ -58,6 +58,7 @@ no embedding or head, static 0')
         raise SchedsimError(
             f"--efficiency {efficiency:g} is not in (0, 1]", hint="0.5 means half of the peak rates"
         )
+    _check_times(options)
     if isinstance(config, ResNetConfig):
         model, title = resnet_model(config), _image_title(config, options)
     else:
@@ -120,6 +121,18 @@ def _is_possible(options: WorkloadOptions) -> bool:
     except SchedsimError:
         return False
     return True
+
+
+def _check_times(options: WorkloadOptions) -> None:
+    """Measured times take the place of a device's; only variants are timed by the device still."""
+    if options.times_path is None or options.allow:
+        return
+    for flag, value in (("--device", options.device), ("--efficiency", options.efficiency)):
+        if value is not None:
+            raise SchedsimError(
+                f"{flag} {value} has no effect with --times, whose times are measured",
+                hint=f"leave {flag} out, or --times",
+            )
 
 
 def _static(

@@ -94,6 +94,16 @@ def model_config(options: WorkloadOptions) -> TransformerConfig | ResNetConfig:
             f"--preset {name!r} is unknown",
             hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(PRESETS)}",
         )
+    if options.head and options.preset is not None:
+        raise SchedsimError(
+            f"--head is of bare layers, and --preset {options.preset} is a whole model",
+            hint="leave --head out",
+        )
+    if options.seed is not None:
+        raise SchedsimError(
+            f"--seed {options.seed} is of a synthetic chain, and a model has nothing random",
+            hint="leave --seed out; --search-seed is that of a planner",
+        )
     check_choice("dtype", options.dtype, tuple(DTYPE_BYTES))
     check_choice("attention", options.attention, ATTENTIONS)
     check_choice("granularity", options.granularity, GRANULARITIES)

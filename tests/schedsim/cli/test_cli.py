@@ -13,7 +13,7 @@ from training_graphs import unit_training_chain
 
 import schedsim
 from schedsim.cli.app import COMMANDS, run
-from schedsim.cli.inputs import check_fields
+from schedsim.cli.options.formula import check_fields
 from schedsim.files.document import save
 
 CHAIN = schedsim.Chain.from_arrays(

@@ -104,3 +104,16 @@ def test_usage_errors(call, arguments, says):
     assert says in err
     assert err.startswith("error: ")
     assert "internal" not in err
+
+
+def test_a_plan_of_a_model_is_validated_alone(call):
+    """It remembers the model, its device and its level; a plan of a formula remembers none."""
+    code, _, err = call("plan", MLP, "--mem", "560kB", "-o", "plan.json", "--device", "cpu")
+    assert code == 0, err
+    code, out, err = call("validate", "plan.json", "--rounds", "0")
+    assert (code, err) == (0, "")
+    assert out.count("holds  ") == 5
+    call("plan", "--layers", "2", "--mem", "1TB", "-o", "formula.json")
+    code, _, err = call("validate", "formula.json")
+    assert code == 2
+    assert "the plan of no real model" in err

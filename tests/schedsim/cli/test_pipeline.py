@@ -127,8 +127,8 @@ def test_a_saved_plan_is_replayed(capsys, tmp_path):
         again = json.loads(capsys.readouterr().out)
         assert again["step"] == made["step"]
         assert again["stage_plans"] == made["stage_plans"]
-    assert run([*PIPE, "--replay", file, "--link", "1GB/s"]) == 1
-    assert "the plan says step time" in capsys.readouterr().err
+    assert run([*PIPE, "--replay", file, "--link", "1GB/s"]) == 2
+    assert "--link 1GB/s, but the plan is for none" in capsys.readouterr().err
     assert run([*PIPE, "--replay", file, "--mem", "1GB"]) == 2
     assert run([*PIPE[:-1], "4", "--replay", file]) == 2
     assert "the plan is for 8" in capsys.readouterr().err

@@ -142,7 +142,7 @@ def test_interrupting_is_130(call, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("schedsim.cli.plan.try_plan", interrupted)
+    monkeypatch.setattr("schedsim.cli.planning.one.try_plan", interrupted)
     code, _, err = call("plan", "chain.json", "--mem", "60")
     assert (code, err.strip().splitlines()[-1]) == (130, "error: interrupted")
 

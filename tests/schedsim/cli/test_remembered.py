@@ -104,3 +104,44 @@ def test_every_reader_refuses_a_doctored_plan(folder, command, capsys):
     Path("plan.json").write_text(json.dumps(content))
     assert run([*command, "plan.json"]) in (1, 2)
     assert "the plan says peak" in capsys.readouterr().err
+
+
+def test_the_largest_is_remembered_at_the_size_that_was_found(folder, capsys):
+    """What ``--maximize`` writes is replayed alone, with the size among its options."""
+    mem = ["--mem", "16GB", "--maximize", "batch", "-o", "plan.json", "--planner", "rotor"]
+    assert run(["plan", "--layers", "2", *mem]) == 0
+    plan = json.loads(Path("plan.json").read_text())
+    size = plan["workload"]["source"]["options"]["batch"]
+    assert size > 1
+    assert run(["simulate", "plan.json"]) == 0
+    assert run(["simulate", "plan.json", "--layers", "2", "--batch", str(size + 1)]) == 2
+
+
+def test_a_pipeline_plan_is_replayed_alone(folder, capsys):
+    """With its workload, its link and its partition; options beside it must agree."""
+    made = ["pipeline", "--layers", "4", "--stages", "2", "--micro-batches", "4", "--link", "9GB/s"]
+    assert run([*made, "-o", "plan.json", "--json"]) == 0
+    step = json.loads(capsys.readouterr().out)["step"]
+    assert run(["pipeline", "--replay", "plan.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == step
+    for other in (
+        ["--link", "1GB/s"],
+        ["--schedule", "gpipe"],
+        ["--layers", "5"],
+        ["--chunks", "3"],
+    ):
+        assert run(["pipeline", "--replay", "plan.json", *other]) == 2, other
+        assert "hint: leave" in capsys.readouterr().err
+
+
+def test_a_doctored_pipeline_plan_is_neither_replayed_nor_drawn(folder, capsys):
+    """Its peak is not that of its step: exit 1, and no picture."""
+    made = ["pipeline", "--layers", "4", "--stages", "2", "--micro-batches", "4"]
+    assert run([*made, "-o", "plan.json"]) == 0
+    document = json.loads(Path("plan.json").read_text())
+    document["step"]["peak_bytes"] += 1
+    Path("plan.json").write_text(json.dumps(document))
+    assert run(["pipeline", "--replay", "plan.json"]) == 1
+    assert run(["plot", "pipeline", "--replay", "plan.json", "-o", "p.svg"]) == 1
+    assert "the plan says peak" in capsys.readouterr().err
+    assert not Path("p.svg").exists()

@@ -212,7 +212,8 @@ def test_plots_read_results(call):
 
 def test_a_model_is_measured_once(call, monkeypatch):
     """Its workload is kept beside the results: measured again, it would be another."""
-    from schedsim.cli.inputs import Loaded, Source
+    from schedsim.cli.given.loaded import Loaded
+    from schedsim.cli.given.source import Source
 
     measured = []
 
@@ -220,7 +221,7 @@ def test_a_model_is_measured_once(call, monkeypatch):
         measured.append(source.files)
         return Loaded(CHAIN, (), None, CHAIN)
 
-    monkeypatch.setattr(Source, "read", read)
+    monkeypatch.setattr("schedsim.cli.sweep.read", read)
     Path("my.py").write_text("def build(): ...")
     Path("e.toml").write_text('workloads = ["my.py:build"]\nbudgets = ["70%"]')
     assert "measured when the sweep begins" in call("sweep e.toml -o r.jsonl --dry-run")[2]

@@ -6,13 +6,13 @@ import json
 
 import click
 
-from ..errors import SchedsimError
-from ..files.atomic import write_atomically
-from ..sweeps.results import read_rows
-from ..sweeps.tables import Cell, lines_of
-from ..units import format_bytes_short
-from .app import NO, YES
-from .show import percent, print_json, print_table
+from ...errors import SchedsimError
+from ...files.atomic import write_atomically
+from ...sweeps.results import read_rows
+from ...sweeps.tables import Cell, lines_of
+from ...units import format_bytes_short
+from ..app import NO, YES
+from ..show import percent, print_json, print_table
 
 RESULTS_SUFFIX = ".jsonl"
 

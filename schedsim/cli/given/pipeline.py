@@ -1,117 +1,46 @@
-"""What `schedsim pipeline` and `schedsim plot pipeline` take, and the plan that it means."""
+"""The pipeline that the options mean, and its plan: made, or replayed from a file."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ..api import get_planner
-from ..errors import SchedsimError, UnsupportedError
-from ..plans.budgets import parse_budget
-from ..units import format_bytes
-from .app import NO
-from .inputs import Source, budget_option, size_text, workload_options
-
-if TYPE_CHECKING:
-    from ..algorithms.pipelines.plan_pipeline import PipelinePlan
-    from ..dataflow.chain import Chain
-    from ..pipelines import Pipeline
+from ... import pipelines
+from ...algorithms.pipelines.fixed_recomputation import fixed_recomputation, replayed
+from ...algorithms.pipelines.plan_pipeline import PipelinePlan
+from ...api import get_planner
+from ...dataflow.chain import Chain
+from ...errors import InvalidScheduleError, SchedsimError, UnsupportedError
+from ...files.plan_files import source_to_dict
+from ...pipelines import Pipeline, formula
+from ...pipelines.plan_file import read_pipeline_plan
+from ...plans.budgets import parse_budget
+from ...plans.links import parse_link
+from ...units import format_bytes
+from ...workloads.options import model_config
+from ...workloads.transformer import TransformerConfig
+from ..app import NO
+from ..options.sizes import size_text
+from .loaded import read
+from .pipeline_options import (
+    DEFAULTS,
+    FLAGS,
+    PipelineOptions,
+    PipelineRequest,
+    with_defaults,
+)
+from .remembered import source_of_pipeline
+from .source import Source
 
 WAYS = ("auto", "none", "layers", "stage")
-
-
-@dataclass(frozen=True)
-class PipelineOptions:
-    """The options of a pipeline, as on the command line."""
-
-    num_devices: int
-    num_micro_batches: int
-    order: str
-    num_chunks: int
-    recompute: str | None
-    partition: str
-    link: str | None
-    link_latency_s: float
-    collectives: str | None
-    free_outputs: bool
-    waits_for_gradient: bool
-    replay: str | None
-
-
-def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a pipeline, of a workload and of a budget."""
-
-    @functools.wraps(function)
-    def command(source: Source, budget: int | str | None, **given: Any) -> Any:
-        own = {item.name: given.pop(item.name) for item in fields(PipelineOptions)}
-        return function(source, budget, PipelineOptions(**own), **given)
-
-    options = [
-        click.option("--stages", "num_devices", type=int, required=True, help="Devices in a line."),
-        click.option(
-            "--micro-batches", "num_micro_batches", type=int, required=True, help="In a step."
-        ),
-        click.option(
-            "--schedule",
-            "order",
-            default="1f1b",
-            show_default=True,
-            help="gpipe, 1f1b, interleaved or zero-bubble.",
-        ),
-        click.option(
-            "--chunks",
-            "num_chunks",
-            type=int,
-            default=1,
-            show_default=True,
-            help="Stages a device, for --schedule interleaved.",
-        ),
-        click.option(
-            "--recompute",
-            help="auto (the default with --mem), none, layers (keeps their inputs) or stage.",
-        ),
-        click.option(
-            "--partition",
-            default="even",
-            show_default=True,
-            help="even, auto, or layers a stage: 12,12,11,13.",
-        ),
-        click.option(
-            "--link", help="Between devices: pcie4, pcie5, nvlink-c2c or SIZE/s; without, no time."
-        ),
-        click.option("--link-latency", "link_latency_s", type=float, default=0.0, help="Seconds."),
-        click.option(
-            "--collectives",
-            metavar="LINK",
-            help="Tensor-parallel collectives take time on a link like this: 300GB/s.",
-        ),
-        click.option("--free-outputs", is_flag=True, help="Free a stage's output once it is sent."),
-        click.option(
-            "--late-recompute",
-            "waits_for_gradient",
-            is_flag=True,
-            help="Recompute only once the gradient is there, not in the wait for it.",
-        ),
-        click.option("--replay", metavar="FILE", help="Replay a plan that -o wrote, and check it."),
-        budget_option(required=False),
-    ]
-    wrapped: Callable[..., Any] = workload_options(command)
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    return wrapped
+_REMEMBERED = ("link", "link_latency_s", "collectives", "free_outputs", "waits_for_gradient")
 
 
 def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, tuple[str, ...]]:
     """The pipeline, and in words what was assumed."""
-    from .. import pipelines
-    from ..dataflow.chain import Chain
-    from ..plans.links import parse_link
-
     for flag, value in (
         ("--stages", options.num_devices),
         ("--micro-batches", options.num_micro_batches),
@@ -121,7 +50,7 @@ def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, t
             raise SchedsimError(f"{flag} {value} is not at least 1", hint="give a whole number")
     if options.link_latency_s and options.link is None:
         raise SchedsimError("--link-latency needs --link", hint="add --link 25GB/s")
-    loaded = source.read()
+    loaded = read(source)
     chain = loaded.workload
     if not isinstance(chain, Chain):
         raise UnsupportedError(
@@ -156,11 +85,6 @@ def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, t
 
 def _of_formula(source: Source, options: PipelineOptions, chain: Chain) -> dict[str, Any]:
     """State of each layer, collectives and split backwards, where a formula says them."""
-    from ..pipelines import formula
-    from ..plans.links import parse_link
-    from ..workloads.options import model_config
-    from ..workloads.transformer import TransformerConfig
-
     given = source.formula()
     found: dict[str, Any] = {}
     modelled = given is not None and given.synthetic is None
@@ -211,14 +135,12 @@ def plan_pipeline(
     pipeline: Pipeline, options: PipelineOptions, budget: int | str | None
 ) -> PipelinePlan:
     """The plan that the options ask for."""
-    from ..algorithms.pipelines import fixed_recomputation as fixed
-
     budget_bytes = None
     if budget is not None:
 
         def most() -> int:
             """What a device takes where nothing is recomputed, at the most."""
-            plain = fixed.fixed_recomputation(pipeline, None, order=options.order, way="none")
+            plain = fixed_recomputation(pipeline, None, order=options.order, way="none")
             assert plain.run is not None
             return plain.run.peak_bytes
 
@@ -239,37 +161,90 @@ def plan_pipeline(
         raise SchedsimError(
             f"--partition auto does not go with --recompute {way}", hint="use --recompute auto"
         )
-    return fixed.fixed_recomputation(pipeline, budget_bytes, order=options.order, way=way)
+    return fixed_recomputation(pipeline, budget_bytes, order=options.order, way=way)
 
 
-def replay(
-    source: Source, options: PipelineOptions, budget: int | str | None
-) -> tuple[PipelinePlan, tuple[str, ...], list[str]]:
-    """The plan of ``--replay`` simulated again, what was assumed, and what is not as it says."""
-    from ..algorithms.pipelines.fixed_recomputation import replayed
-    from ..pipelines.plan_file import read_pipeline_plan
+@dataclass(frozen=True)
+class MadePipeline:
+    """A plan of a pipeline, made or replayed, and what was assumed.
 
-    assert options.replay is not None
-    saved = read_pipeline_plan(options.replay)
-    for flag, given, said in (
-        ("--stages", options.num_devices, saved.num_devices),
-        ("--micro-batches", options.num_micro_batches, saved.num_micro_batches),
-    ):
-        if given != said:
-            raise SchedsimError(
-                f"{flag} {given}, but the plan is for {said}", hint=f"{flag} {said}"
+    Attributes
+    ----------
+    source, options
+        The workload, and all options, those that a replayed plan remembers among them.
+    problems
+        What a replayed plan says otherwise than the replay.
+    """
+
+    plan: PipelinePlan
+    lines: tuple[str, ...]
+    source: Source
+    options: PipelineOptions
+    problems: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The content of a ``schedsim.pipeline-plan/1`` file, and what makes the pipeline again."""
+        given = {name: getattr(self.options, name) for name in _REMEMBERED}
+        return {
+            **self.plan.to_dict(),
+            "source": source_to_dict(self.source.origin),
+            "given": {name: value for name, value in given.items() if value not in (None, False)},
+        }
+
+    def check(self) -> None:
+        """Refuse a plan that says otherwise than its replay.
+
+        Raises
+        ------
+        InvalidScheduleError
+            A number differs.
+        """
+        if self.problems:
+            raise InvalidScheduleError(
+                "; ".join(self.problems),
+                rule="claims",
+                run_index=None,
+                op_name="",
+                hint="is it the plan's workload, and its link?",
             )
-    if budget is not None or options.recompute is not None:
+
+
+def planned(request: PipelineRequest) -> MadePipeline:
+    """The plan that the command line asks for: made, or of ``--replay`` simulated again."""
+    if request.replay is not None:
+        return _replay(request, request.replay)
+    options = request.options()
+    pipeline, lines = make_pipeline(request.source, options)
+    found = plan_pipeline(pipeline, options, request.budget)
+    return MadePipeline(found, lines, request.source, options)
+
+
+def _replay(request: PipelineRequest, file: str) -> MadePipeline:
+    saved = read_pipeline_plan(file)
+    if request.budget is not None or "recompute" in request.given:
         raise SchedsimError(
             "--replay does not go with --mem or --recompute", hint="the plan has chosen already"
         )
     layers = [b - a for a, b in pairwise(saved.cuts)]
-    options = replace(
-        options,
-        order=saved.order_name,
-        num_chunks=max(1, len(layers) // saved.num_devices),
-        partition=",".join(map(str, layers)),
-    )
+    said = {
+        **{name: value for name, value in saved.given.items() if name in _REMEMBERED},
+        "num_devices": saved.num_devices,
+        "num_micro_batches": saved.num_micro_batches,
+        "order": saved.order_name,
+        "num_chunks": max(1, len(layers) // saved.num_devices),
+        "partition": ",".join(map(str, layers)),
+    }
+    for name, value in request.given.items():
+        known = said.get(name, DEFAULTS.get(name))
+        if value != known and (name in said or saved.source is not None):
+            flag = FLAGS[name]
+            shown = flag if value is True else f"{flag} {value}"
+            raise SchedsimError(
+                f"{shown}, but the plan is for {'none' if known in (None, False) else known}",
+                hint=f"leave {flag} out: the plan remembers its own",
+            )
+    options = with_defaults({**said, **request.given})
+    source = source_of_pipeline(saved.source, request.source, file)
     pipeline, lines = make_pipeline(source, options)
     found = replayed(pipeline, saved)
     assert found.run is not None
@@ -279,7 +254,7 @@ def replay(
     seconds = found.run.makespan_s
     if abs(seconds - saved.makespan_s) > 1e-9 * seconds:
         problems.append(f"the plan says step time {saved.makespan_s} s, the replay {seconds} s")
-    return found, lines, problems
+    return MadePipeline(found, lines, source, options, tuple(problems))
 
 
 def explain_infeasible(found: PipelinePlan) -> int:

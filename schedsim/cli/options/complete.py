@@ -20,38 +20,38 @@ def _one_of(names: Callable[[], Iterable[str]]) -> Complete:
 
 
 def _planners() -> list[str]:
-    from ..algorithms import planner_names
+    from ...algorithms import planner_names
 
     return planner_names()
 
 
 def _presets() -> list[str]:
-    from ..workloads import PRESETS
+    from ...workloads import PRESETS
 
     return list(PRESETS)
 
 
 def _devices() -> list[str]:
-    from ..workloads.devices import device_names
+    from ...workloads.devices import device_names
 
     return device_names()
 
 
 def _synthetic() -> list[str]:
-    from ..workloads import SYNTHETIC
+    from ...workloads import SYNTHETIC
 
     return list(SYNTHETIC)
 
 
 def _optimizers() -> list[str]:
-    from ..workloads import STATE_RULES
+    from ...workloads import STATE_RULES
 
     return list(STATE_RULES)
 
 
 def _choices(name: str) -> Callable[[], Iterable[str]]:
     def choices() -> Iterable[str]:
-        from ..workloads import devices, options
+        from ...workloads import devices, options
 
         return {
             "attention": options.ATTENTIONS,

@@ -1,0 +1,1 @@
+"""What the commands are given: workloads, plans and pipelines, read and checked."""

@@ -1,0 +1,172 @@
+"""What a source holds once it is read: the workload, and the plan among the files."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from ...dataflow.chain import Chain
+from ...dataflow.graph import Graph
+from ...errors import InfeasibleBudgetError, MissingDependencyError, SchedsimError
+from ...files.document import load
+from ...plans.budgets import read_budget
+from ...plans.claims import check_claims
+from ...plans.plan import Plan
+from ...plans.setting import StepChanges
+from ...simulation.schedule import Schedule
+from ...units import format_bytes
+from ...workloads import build_workload
+from ...workloads.given import is_target
+from ...workloads.named import is_named, named_workload
+from ..dry import on_device
+from ..options.formula import flags
+from ..options.sizes import size_text
+from .remembered import check_plan, has_link, remembered
+from .source import Source
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a `Source` holds.
+
+    Attributes
+    ----------
+    given
+        The workload without the variants of the plan.
+    origin
+        Of a model, what a plan says for `schedsim.apply`.
+    """
+
+    workload: Chain | Graph
+    assumptions: tuple[str, ...]
+    plan: Plan | None
+    given: Chain | Graph
+    origin: StepChanges | None = None
+
+    def budget_bytes(self, budget: int | str) -> int:
+        """Bytes of ``--mem``: a share is one of the store-all peak of the workload as given."""
+        return read_budget(budget, self.given)
+
+    def label(self, op_name: str) -> str:
+        """An op's name, with that of its stage where it has one."""
+        return self.workload.stage_label(op_name)
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """The plan's schedule; `InfeasibleBudgetError` where it has none."""
+    if plan.schedule is None:
+        least = plan.min_feasible_bytes
+        raise InfeasibleBudgetError(
+            f"the plan has no schedule: nothing fits {format_bytes(plan.budget_bytes)}",
+            plan=plan,
+            hint=f"{plan.least.sentence(plan.binding_op or '')}: --mem {size_text(least)}"
+            if least is not None
+            else "plan again with a larger budget",
+        )
+    return plan.schedule
+
+
+def given_schedule(loaded: Loaded, schedule_file: str) -> Schedule:
+    """The schedule that the op names in a file, or on stdin, say."""
+    if loaded.plan is not None:
+        raise SchedsimError("both a plan and --schedule are given", hint="give one of the two")
+    data = sys.stdin.buffer.read() if schedule_file == "-" else Path(schedule_file).read_bytes()
+    try:
+        names = data.decode().split()
+    except UnicodeDecodeError:
+        raise SchedsimError(
+            f"--schedule {schedule_file}: not a text file", hint="op names with spaces between them"
+        ) from None
+    if not names:
+        raise SchedsimError(f"--schedule {schedule_file}: no op names", hint="F0 F1 loss ...")
+    return Schedule.from_names(names)
+
+
+def need_torch() -> None:
+    """`MissingDependencyError` where torch is not installed."""
+    if find_spec("torch") is None:
+        raise MissingDependencyError(
+            "models need torch, which is not installed", hint="pip install 'schedsim[torch]'"
+        )
+
+
+def read(
+    source: Source, *, plan: bool = False, movable: bool = False, check: bool = True
+) -> Loaded:
+    """The workload, its assumptions, and the plan among the files where one is allowed.
+
+    `movable`: for a plan with a link, as of a plan among the files that has one. `check`:
+    refuse a plan that says another peak or time than its schedule gives.
+    """
+    workload: Chain | Graph | None = None
+    found: Plan | None = None
+    lines: tuple[str, ...] = ()
+    origin: StepChanges | None = None
+    if source.level and not source.is_model:
+        raise SchedsimError(
+            f"--level {source.level} is of a model", hint="a formula takes --granularity"
+        )
+    # Plans first: they know their workload, and a model is captured as they count it.
+    items = {name: _load(name) for name in source.files if not is_target(name)}
+    alone = remembered(source, items)
+    if alone is not None:
+        again = replace(alone, allow=source.allow)
+        return read(again, plan=plan, movable=movable, check=check)
+    movable |= any(isinstance(item, Plan) and has_link(item) for item in items.values())
+    for name in source.files:
+        if is_target(name) and workload is None:
+            on_device(source.options["device"])
+            need_torch()
+            from ...validation.targets import read_target
+
+            where = source.options["device"]
+            built = read_target(name, level=source.level, device=where, movable=movable)
+            workload, lines, origin = built.workload, built.lines, built.origin
+            continue
+        item = items[name]
+        if isinstance(item, Plan):
+            if not plan:
+                raise SchedsimError(
+                    f"{name} is a plan, not a workload", hint="give a chain or a graph"
+                )
+            if found is not None:
+                raise SchedsimError(f"{name} is a second plan", hint="give one at a time")
+            found = item
+        elif workload is not None:
+            raise SchedsimError(f"{name} is a second workload", hint="give one at a time")
+        else:
+            workload, lines = item, (_describe(item, name),)
+    options = source.formula()
+    if options is not None:
+        if workload is not None:
+            flag = flags()[next(iter(source.given))]
+            raise SchedsimError(
+                f"both a workload file and {flag} are given", hint="give one of the two"
+            )
+        formula = build_workload(options)
+        workload, lines = formula.workload, formula.assumptions
+    if workload is None:
+        raise SchedsimError(
+            "no workload: neither a file, nor --layers, nor --preset",
+            hint="try --layers 96, --preset gpt2, a chain.json, or model:resnet50",
+        )
+    if found is not None:
+        check_plan(found, workload, measured=source.is_model)
+        if check and found.schedule is not None:
+            check_claims(found, found.simulate(workload), times=not source.is_model)
+        run = found.setting.resolve(workload)
+        return Loaded(run, lines, found, workload, origin)
+    return Loaded(workload, lines, found, workload, origin)
+
+
+def _load(name: str) -> Chain | Graph | Plan:
+    if is_target(name):
+        raise SchedsimError(f"{name} is a second workload", hint="give one at a time")
+    return named_workload(name) if is_named(name) else load(name)
+
+
+def _describe(item: Chain | Graph, name: str) -> str:
+    size = f"{item.num_stages} stages" if isinstance(item, Chain) else f"{item.num_ops} ops"
+    return f"{item.kind} {item.name} from {name}, {size}"

@@ -1,0 +1,154 @@
+"""The options of a pipeline."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import click
+
+from ...errors import SchedsimError
+from ..options.limits import budget_option
+from .source import Source
+from .workload import workload_options
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """The options of a pipeline, as on the command line."""
+
+    num_devices: int
+    num_micro_batches: int
+    order: str
+    num_chunks: int
+    recompute: str | None
+    partition: str
+    link: str | None
+    link_latency_s: float
+    collectives: str | None
+    free_outputs: bool
+    waits_for_gradient: bool
+
+
+DEFAULTS: dict[str, Any] = {
+    "order": "1f1b",
+    "num_chunks": 1,
+    "partition": "even",
+    "link_latency_s": 0.0,
+    "free_outputs": False,
+    "waits_for_gradient": False,
+}
+"""What holds where an option is not given."""
+
+FLAGS = {
+    "num_devices": "--stages",
+    "num_micro_batches": "--micro-batches",
+    "order": "--schedule",
+    "num_chunks": "--chunks",
+    "recompute": "--recompute",
+    "partition": "--partition",
+    "link": "--link",
+    "link_latency_s": "--link-latency",
+    "collectives": "--collectives",
+    "free_outputs": "--free-outputs",
+    "waits_for_gradient": "--late-recompute",
+}
+"""Field of `PipelineOptions` -> its option."""
+
+
+@dataclass(frozen=True)
+class PipelineRequest:
+    """The command line of a pipeline.
+
+    Attributes
+    ----------
+    given
+        Field of `PipelineOptions` -> value, of those that were given.
+    replay
+        The file of a plan to simulate again; ``None`` to make one.
+    """
+
+    source: Source
+    budget: int | str | None
+    given: Mapping[str, Any]
+    replay: str | None
+
+    def options(self) -> PipelineOptions:
+        """All options of a pipeline that is planned anew.
+
+        Raises
+        ------
+        SchedsimError
+            One that has no default is not given.
+        """
+        for name in ("num_devices", "num_micro_batches"):
+            if name not in self.given:
+                raise SchedsimError(
+                    f"{FLAGS[name]} is missing", hint=f"add {FLAGS[name]} 8, or --replay plan.json"
+                )
+        return with_defaults(self.given)
+
+
+def with_defaults(given: Mapping[str, Any]) -> PipelineOptions:
+    """The options `given`, all others as by default."""
+    return PipelineOptions(**{**dict.fromkeys(FLAGS), **DEFAULTS, **given})
+
+
+def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a pipeline, of a workload and of a budget."""
+
+    @functools.wraps(function)
+    def command(source: Source, budget: int | str | None, **more: Any) -> Any:
+        own = {item.name: more.pop(item.name) for item in fields(PipelineOptions)}
+        given = {k: v for k, v in own.items() if v is not None and v is not False}
+        return function(PipelineRequest(source, budget, given, more.pop("replay")), **more)
+
+    options = [
+        click.option("--stages", "num_devices", type=int, help="Devices in a line."),
+        click.option("--micro-batches", "num_micro_batches", type=int, help="In a step."),
+        click.option(
+            "--schedule",
+            "order",
+            help="gpipe, 1f1b (default), interleaved or zero-bubble.",
+        ),
+        click.option(
+            "--chunks",
+            "num_chunks",
+            type=int,
+            help="Stages a device (1), for --schedule interleaved.",
+        ),
+        click.option(
+            "--recompute",
+            help="auto (the default with --mem), none, layers (keeps their inputs) or stage.",
+        ),
+        click.option(
+            "--partition",
+            help="even (default), auto, or layers a stage: 12,12,11,13.",
+        ),
+        click.option(
+            "--link", help="Between devices: pcie4, pcie5, nvlink-c2c or SIZE/s; without, no time."
+        ),
+        click.option(
+            "--link-latency", "link_latency_s", type=float, help="Seconds, for each message."
+        ),
+        click.option(
+            "--collectives",
+            metavar="LINK",
+            help="Tensor-parallel collectives take time on a link like this: 300GB/s.",
+        ),
+        click.option("--free-outputs", is_flag=True, help="Free a stage's output once it is sent."),
+        click.option(
+            "--late-recompute",
+            "waits_for_gradient",
+            is_flag=True,
+            help="Recompute only once the gradient is there, not in the wait for it.",
+        ),
+        click.option("--replay", metavar="FILE", help="Replay a plan that -o wrote, and check it."),
+        budget_option(required=False),
+    ]
+    wrapped: Callable[..., Any] = workload_options(command)
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped

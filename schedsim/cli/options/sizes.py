@@ -1,0 +1,117 @@
+"""Sizes, budgets, gaps and times, as they are typed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+
+from ...errors import SchedsimError
+from ...plans.budgets import check_budget, is_share, parse_share
+from ...units import UnitError, parse_bytes
+
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+class SizeType(click.ParamType):  # type: ignore[type-arg]
+    """A size in bytes, or one of some words."""
+
+    name = "size"
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Bytes, or the word itself."""
+        if isinstance(value, int) or value in self.words:
+            return value  # type: ignore[no-any-return]
+        try:
+            return parse_bytes(value)
+        except UnitError as error:
+            where = f"{param.opts[0]} " if param else ""
+            raise UnitError(f"{where}{error.message}", hint=error.hint) from None
+
+
+class BudgetType(SizeType):
+    """A size in bytes, or a share of the store-all peak as it was written: ``"60%"``."""
+
+    name = "budget"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Bytes, or the share, checked."""
+        if not isinstance(value, str) or not is_share(value):
+            return super().convert(value, param, ctx)
+        try:
+            return check_budget(value.strip())
+        except UnitError as error:
+            where = f"{param.opts[0]} " if param else ""
+            raise UnitError(f"{where}{error.message}", hint=error.hint) from None
+
+
+class GapType(click.ParamType):  # type: ignore[type-arg]
+    """A gap to a bound: ``0.01``, or ``1%``."""
+
+    name = "gap"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The share of the bound, at most 1."""
+        text, where = str(value), param.opts[0] if param else "gap"
+        if is_share(text):
+            return float(parse_share(text))
+        try:
+            gap = float(text)
+        except ValueError:
+            gap = math.nan
+        if gap > 1 and math.isfinite(gap):
+            raise SchedsimError(
+                f"{where} {text} is {gap:.0%} of the bound", hint=f"{where} {text}% is {text} %"
+            )
+        if not 0 <= gap <= 1:
+            raise SchedsimError(
+                f"{where} {text} is not at least 0", hint="a gap is a number like 0.01, or 1%"
+            )
+        return gap
+
+
+class TimeType(click.ParamType):  # type: ignore[type-arg]
+    """A time in seconds, written with its unit."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Seconds."""
+        if isinstance(value, float):
+            return value
+        where = f"{param.opts[0]} " if param else ""
+        for unit, factor in _UNITS_S.items():
+            number = value.removesuffix(unit)
+            if number == value or (unit == "s" and number[-1:] in "num"):
+                continue
+            try:
+                seconds = float(number) * factor
+            except ValueError:
+                break
+            if seconds >= 0 and math.isfinite(seconds):
+                return seconds
+            break
+        raise SchedsimError(
+            f"{where}{value!r} is not a time", hint="a number and ns, us, ms or s: 10us"
+        )
+
+
+def size_text(size: int) -> str:
+    """`size` as an argument that gives exactly it: ``8GB``, ``24GiB``, else plain bytes."""
+    for exponent, name in ((3, "GB"), (2, "MB")):
+        for base, unit in ((1000, name), (1024, name.replace("B", "iB"))):
+            if size and size % base**exponent == 0:
+                return f"{size // base**exponent}{unit}"
+    return str(size)

@@ -1,0 +1,101 @@
+"""What ``schedsim plan`` advises: the next commands, or what would lower the memory needed."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import click
+
+from ...allocators import EXACT
+from ...api import try_plan
+from ...errors import SchedsimError
+from ...plans.plan import Plan
+from ...units import format_bytes
+from ...workloads import build_workload, variants
+from ..given.loaded import Loaded
+from ..options.levels import level_words, read_levels
+from ..options.link import link_words
+from ..options.sizes import size_text
+from ..show import percent, working
+from ..shown.allocations import allocator_words
+from .request import DEFAULT_PLANNER, FLAGS, PlanRequest
+
+
+def option_words(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> list[str]:
+    """The arguments beside the workload and the budget that give `plan` again, for a shell."""
+    same = [] if request.planner == DEFAULT_PLANNER else ["--planner", request.planner]
+    for name, value in options.items():
+        if name not in FLAGS and name != "seed":
+            continue  # of the link, or the levels
+        name = "search_seed" if name == "seed" else name
+        text = ",".join(value) if name == "allow" else str(value)
+        same += [FLAGS[name], f"{value:g}" if isinstance(value, int | float) else text]
+    return [*link_words(options), *level_words(options), *same, *allocator_words(plan)]
+
+
+def show_next(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> None:
+    """Print the commands that keep, replay, draw and explain the plan, and compare planners."""
+    arguments, budget = request.source.arguments(), size_text(plan.budget_bytes)
+    file = shlex.quote(request.output or "plan.json")
+    steps = []
+    if request.output is None:
+        same = option_words(request, plan, options)
+        words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
+        steps.append((" ".join(words), "keep it"))
+    copies = link_words(options) or level_words(options)
+    steps += [
+        (f"schedsim simulate {file}", "replay it"),
+        (f"schedsim plot timeline {file} -o timeline.svg", "see its memory"),
+        *([] if copies else [(f"schedsim explain {file}", "why its peak is there")]),
+        (
+            " ".join(["schedsim compare", arguments, "--mem", budget, *link_words(options)]),
+            "other planners",
+        ),
+    ]
+    width = max(len(step) for step, _ in steps)
+    click.echo("\nnext")
+    for step, why in steps:
+        click.echo(f"  {step:<{width}}  # {why}")
+
+
+def explain_infeasible(request: PlanRequest, loaded: Loaded, plan: Plan) -> None:
+    """Say on stderr that nothing fits, what would, and which changes of the formula need less."""
+    budget, by = format_bytes(plan.budget_bytes), request.planner
+    if request.allocator != EXACT:
+        by = f"{by} and the {request.allocator} allocator"
+    click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
+    if plan.min_feasible_bytes is not None:
+        least = plan.least.sentence(loaded.label(plan.binding_op) if plan.binding_op else "")
+        # The exact number, as three digits may be less than what is needed.
+        click.echo(f"hint: {least}: --mem {size_text(plan.min_feasible_bytes)}", err=True)
+    with working("looking at what would lower it"):
+        rows = _changes(request, plan)
+    if rows:
+        click.echo("\nwhat would lower it", err=True)
+        width = max(len(label) for label, _, _ in rows)
+        for label, fits, says in rows:
+            click.echo(f"  {label:<{width}}  {fits + ', ' if fits else ''}{says}", err=True)
+
+
+def _changes(request: PlanRequest, plan: Plan) -> list[tuple[str, str, str]]:
+    """A row for each change of the formula that fits, or needs less; none without a formula."""
+    options = request.source.formula()
+    if options is None:
+        return []
+    quick = {"time_limit_s": 1.0} if request.link else {}
+    rows = []
+    for label, changed in variants(options):
+        try:
+            workload = build_workload(changed).workload
+            levels = read_levels(request.level_texts, workload)
+            more = {**request.link, **levels, **request.memory, **quick}
+            other = try_plan(workload, plan.budget_bytes, request.planner, **more)
+        except SchedsimError:  # the planner does not take this one: it is no advice
+            continue
+        least_bytes = other.min_feasible_bytes
+        if other.peak_bytes is not None and other.overhead is not None:
+            rows.append((label, "fits", f"{percent(other.overhead)} over its store-all"))
+        elif least_bytes is not None and least_bytes < (plan.min_feasible_bytes or 0):
+            rows.append((label, "", f"least {format_bytes(least_bytes)}"))
+    return rows

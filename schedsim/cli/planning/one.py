@@ -1,0 +1,66 @@
+"""One plan: what ``schedsim plan`` does where neither sizes nor ways of a model are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from ...api import try_plan
+from ...errors import SchedsimError
+from ...files.document import load, save, to_dict
+from ...plans.plan import Plan
+from ...simulation.schedule import Schedule
+from ...simulation.simulator import simulate
+from ..app import INTERRUPTED, NO, YES
+from ..given.loaded import read
+from ..show import print_json, working
+from .advice import explain_infeasible, show_next
+from .facts import show_plan
+from .request import PlanRequest
+
+
+def plan_one(request: PlanRequest) -> int:
+    """Plan, write and print; the exit code."""
+    loaded = read(request.source, movable=bool(request.link))
+    options = request.options(loaded.workload)
+    budget_bytes = loaded.budget_bytes(request.budget)
+    with working(f"planning with {request.planner}"):
+        # Before planning, so that loading the simulator does not count as planning time.
+        everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
+        plan = try_plan(loaded.workload, budget_bytes, request.planner, **request.memory, **options)
+    plan = replace(plan, workload=replace(plan.workload, source=request.source.origin))
+    if loaded.origin:
+        plan = replace(plan, setting=replace(plan.setting, step=loaded.origin))
+    if request.output is not None:
+        _keep(plan, request.output)
+    for line in loaded.assumptions:
+        click.echo(line, err=request.as_json)
+    if request.as_json:
+        print_json(to_dict(plan))
+    else:
+        click.echo()
+    if not plan.feasible:
+        explain_infeasible(request, loaded, plan)
+        return NO
+    if not request.as_json:
+        show_plan(loaded, plan, everything)
+        show_next(request, plan, options)
+    return INTERRUPTED if plan.search.interrupted else YES
+
+
+def _keep(plan: Plan, path: str) -> None:
+    """Write `plan` to the file at `path`, but one without a schedule over no other file."""
+    if not plan.feasible and Path(path).is_file() and not _holds_infeasible(path):
+        click.echo(f"note: {path} is kept as it was, as this plan has no schedule", err=True)
+        return
+    save(plan, path)
+
+
+def _holds_infeasible(path: str) -> bool:
+    try:
+        old = load(path)
+    except (SchedsimError, OSError):
+        return False
+    return isinstance(old, Plan) and not old.feasible

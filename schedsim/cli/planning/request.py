@@ -1,0 +1,194 @@
+"""What ``schedsim plan`` is asked for, read and checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...allocators import EXACT
+from ...api import get_planner
+from ...dataflow.chain import Chain
+from ...dataflow.graph import Graph
+from ...dataflow.variants import check_allowed
+from ...errors import SchedsimError
+from ..given.source import Source
+from ..options.allocator import read_options
+from ..options.levels import check_levels, read_levels
+from ..options.link import FLAGS as LINK_FLAGS
+from ..options.link import take_link
+from .step_options import read_accumulate, read_chunk
+
+DEFAULT_PLANNER = get_planner().name
+FLAGS = {
+    "time_limit_s": "--time-limit",
+    "effort": "--effort",
+    "num_slots": "--slots",
+    "gap": "--gap",
+    "order": "--order",
+    "search_seed": "--search-seed",
+    "allow": "--allow",
+}
+"""Option of a planner -> the flag that sets it."""
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """The command line of ``schedsim plan``.
+
+    Attributes
+    ----------
+    budget
+        Bytes, or a share of the store-all peak as text.
+    own
+        Options of the planner that are the same for every workload.
+    link
+        ``link``, ``host_bytes`` and ``host_latency_s``, those given; empty without a link.
+    level_texts
+        ``--memory-level``, as given: how large a slot is depends on the workload.
+    allocator, allocator_options
+        As `schedsim.plan` takes them.
+    maximize
+        The size to find the largest of: ``batch``, ``seq`` or ``layers``; ``None`` for one plan.
+    accumulate, chunk, price_all
+        Of a model: micro-batches, chunks, and whether all ways to spend less are priced.
+    """
+
+    source: Source
+    budget: int | str
+    planner: str
+    own: Mapping[str, Any]
+    link: Mapping[str, Any]
+    level_texts: tuple[str, ...]
+    allocator: str
+    allocator_options: Mapping[str, Any]
+    maximize: str | None
+    accumulate: int | str | None
+    chunk: dict[str, int | str] | str | None
+    price_all: bool
+    as_json: bool
+    output: str | None
+
+    @property
+    def changes_step(self) -> bool:
+        """Whether the step of a model may change, or the prices of changes are asked for."""
+        return self.accumulate is not None or self.chunk is not None or self.price_all
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """The allocator, as `schedsim.plan` takes it."""
+        return {"allocator": self.allocator, "allocator_options": self.allocator_options}
+
+    def options(self, workload: Chain | Graph) -> dict[str, Any]:
+        """The options of the planner on `workload`."""
+        return {**self.own, **self.link, **read_levels(self.level_texts, workload)}
+
+
+def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
+    """The request that the options of ``schedsim plan`` make.
+
+    Raises
+    ------
+    SchedsimError
+        A value is out of range, or two options do not go together.
+    """
+    allow = check_allowed(given["allow"]) if given["allow"] is not None else None
+    planner = given["planner"]
+    link = take_link(given)
+    level_texts = tuple(given["memory_levels"])
+    own = _own_options(planner, {**{name: given[name] for name in FLAGS}, "allow": allow}, link)
+    check_levels(level_texts, planner)
+    request = PlanRequest(
+        source=Source(source.files, source.options, source.level, allow or ()),
+        budget=given["budget"],
+        planner=planner,
+        own=own,
+        link=link,
+        level_texts=level_texts,
+        allocator=given["allocator"] or EXACT,
+        allocator_options=read_options(given["allocator"], given["alloc_conf"]),
+        maximize=given["maximize"],
+        accumulate=read_accumulate(given["accumulate"]),
+        chunk=read_chunk(given["chunk"]),
+        price_all=given["price_all"],
+        as_json=given["as_json"],
+        output=given["output"],
+    )
+    _check_together(request)
+    return request
+
+
+def _check_together(request: PlanRequest) -> None:
+    """Refuse what the ways of a model and the search for the largest cannot honour."""
+    if request.maximize is not None:
+        _check_maximum(request.maximize, request.source)
+    if not request.changes_step:
+        return
+    flag = _step_flag(request)
+    if request.maximize is not None:
+        raise SchedsimError(
+            f"--maximize does not go with {flag}",
+            hint="find the largest size first, then plan that size",
+        )
+    for other, is_given in (
+        ("--allocator", request.allocator != EXACT),
+        ("--memory-level", bool(request.level_texts)),
+        ("--allow", "allow" in request.own),
+    ):
+        if is_given:
+            raise SchedsimError(
+                f"{other} does not go with {flag}",
+                hint=f"leave {other} out: the ways of a model count tensors on one device",
+            )
+
+
+def _check_maximum(field: str, source: Source) -> None:
+    """Refuse what does not hold at other sizes than the one given."""
+    if field in source.given and (field != "layers" or "preset" in source.given):
+        raise SchedsimError(
+            f"--maximize {field} chooses it: --{field} {source.given[field]} does not go with it",
+            hint=f"leave --{field} out",
+        )
+    if "times_path" in source.given:
+        raise SchedsimError(
+            f"--times does not go with --maximize {field}: measured times are of one size",
+            hint="leave --times out: --device and --efficiency hold at every size",
+        )
+
+
+def _step_flag(request: PlanRequest) -> str:
+    """The flag that changes the step, for an error."""
+    if request.accumulate is not None:
+        return "--accumulate"
+    return "--chunk" if request.chunk is not None else "--ways"
+
+
+def _own_options(planner: str, more: dict[str, Any], link: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the planner itself, refused where it does not take them."""
+    given = {name: value for name, value in more.items() if value is not None}
+    taken = set(get_planner(planner).options())
+    for name in link:
+        if name not in taken:
+            raise SchedsimError(
+                f"planner {planner!r} does not take {LINK_FLAGS[name]}",
+                hint="leave --planner out, or see `schedsim planners` for those that offload",
+            )
+    if not link and get_planner(planner).needs_link:
+        raise SchedsimError(f"planner {planner!r} needs --link", hint="--link pcie4, or SIZE/s")
+    if "seed" in taken:
+        taken.add("search_seed")
+    for name, value in given.items():
+        if name not in taken:
+            able = [FLAGS[n] for n in FLAGS if n in taken]
+            raise SchedsimError(
+                f"planner {planner!r} does not take {FLAGS[name]}",
+                hint=f"it takes {', '.join(able)}" if able else f"leave {FLAGS[name]} out",
+            )
+        least = 1 if name == "num_slots" else 0
+        if name not in ("order", "allow") and not value >= least:  # so that nan is refused too
+            raise SchedsimError(
+                f"{FLAGS[name]} {value} is not at least {least}", hint="give a number that is"
+            )
+    if "search_seed" in given:  # --seed is that of a synthetic workload
+        given["seed"] = given.pop("search_seed")
+    return given

@@ -1,0 +1,32 @@
+"""What a plan that checkpoints to several memory levels says of them."""
+
+from __future__ import annotations
+
+from ...dataflow.copies import copies_in, pool_of_level
+from ...plans.plan import Plan
+from ...simulation.simulator import Simulation
+from ...units import format_bytes, format_seconds
+
+
+def level_facts(plan: Plan, simulation: Simulation) -> list[tuple[str, str]]:
+    """Lines of a report: what each level holds, and the time were copies to stop computation."""
+    found = plan.setting.levels
+    if found is None or not found.levels:
+        return []
+    facts = []
+    copies = copies_in(simulation.run_names)
+    for number, level in found.numbered:
+        here = [copy for copy in copies if copy.level == number]
+        reads = sum(copy.back for copy in here)
+        writes = len(here) - reads
+        peak = simulation.peak_by_pool.get(pool_of_level(number), 0)
+        facts.append(
+            (
+                f"level {number}",
+                f"{level.num_slots} slots, {writes} writes of {format_seconds(level.write_s)}, "
+                f"{reads} reads of {format_seconds(level.read_s)}, {format_bytes(peak)} at most",
+            )
+        )
+    together = format_seconds(float(plan.search.figures["synchronous_s"] or 0.0))
+    facts.append(("one at a time", f"{together}, were copies to stop the computation"))
+    return facts

@@ -1,0 +1,249 @@
+"""A value for every option of every command, and what must stand beside it to have a meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Given = dict[str, tuple[str, ...]]
+"""Option -> its values on the command line; an argument without a flag is ``files`` and such."""
+
+ARGUMENTS = {"files", "target", "plan_file", "experiment_file", "results_file", "report_file"}
+ARGUMENTS |= {"shell"}
+MODEL = "model:mlp,layers=4"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Values of an option, and the options without which it is refused."""
+
+    values: tuple[str, ...]
+    needs: Given = field(default_factory=dict)
+
+
+def sample(*values: str, **needs: str | tuple[str, ...]) -> Sample:
+    """`needs` by names with underscores; a file or a model as ``files``."""
+    named: Given = {}
+    for name, value in needs.items():
+        texts = (value,) if isinstance(value, str) else value
+        named[name if name in ARGUMENTS else f"--{name.replace('_', '-')}"] = texts
+    return Sample(values, named)
+
+
+GRAPH = {"granularity": "op"}
+
+WORKLOAD = {
+    "files": sample("chain.json"),
+    "--preset": sample("gpt2"),
+    "--layers": sample("3"),
+    "--hidden": sample("768"),
+    "--heads": sample("8"),
+    "--seq": sample("64"),
+    "--batch": sample("2"),
+    "--dtype": sample("fp32"),
+    "--attention": sample("flash"),
+    "--granularity": sample("block"),
+    "--tensor-parallel": sample("4"),
+    "--data-parallel": sample("2", static="auto", zero="1"),
+    "--zero": sample("1", static="auto", data_parallel="2"),
+    "--optimizer": sample("sgd", static="auto"),
+    "--device": sample("h100"),
+    "--efficiency": sample("0.5"),
+    "--times": sample("times.json"),
+    "--synthetic": sample("heavy-tailed"),
+    "--seed": sample("3", synthetic="heavy-tailed"),
+    "--level": sample("op", files=MODEL),
+    "--static": sample("1GB"),
+    "--sequence-parallel": sample(tensor_parallel="4"),
+    "--head": sample(),
+}
+MEMORY = {
+    "--mem": sample("2TB"),
+    "--schedule": sample("runs.txt"),
+    "--capacity": sample("device=3TB"),
+    "--allocator": sample("cuda-caching"),
+    "--alloc-conf": sample("expandable_segments:True", allocator="cuda-caching"),
+    "--link": sample("pcie4"),
+    "--host-mem": sample("64GB", link="pcie4"),
+    "--host-latency": sample("10us", link="pcie4"),
+}
+OUTPUT = {"--json": sample(), "-o": sample("out.json")}
+PIPELINE = {
+    "--stages": sample("4"),
+    "--micro-batches": sample("3"),
+    "--schedule": sample("gpipe"),
+    "--chunks": sample("2", schedule="interleaved"),
+    "--recompute": sample("layers"),
+    "--partition": sample("1,3"),
+    "--link": sample("25GB/s"),
+    "--link-latency": sample("0.001", link="25GB/s"),
+    "--collectives": sample("300GB/s", tensor_parallel="4"),
+    "--free-outputs": sample(),
+    "--late-recompute": sample(recompute="layers"),
+    "--replay": sample("pipeline.json"),
+    "--mem": sample("2TB"),
+}
+OF_PLAN = sample("op", files=(MODEL, "plan.json"))
+PICTURE = {"-o": sample("out.png")}
+
+SAMPLES: dict[str, dict[str, Sample]] = {
+    "plan": {
+        **WORKLOAD,
+        **MEMORY,
+        **OUTPUT,
+        "--planner": sample("rotor"),
+        "--gap": sample("0.01", granularity="op"),
+        "--time-limit": sample("5"),
+        "--effort": sample("5", granularity="op"),
+        "--slots": sample("50", planner="rotor"),
+        "--order": sample("free", granularity="op"),
+        "--memory-level": sample("2:0.1:0.2", planner="hrevolve"),
+        "--maximize": sample("batch"),
+        "--search-seed": sample("3"),
+        "--accumulate": sample("2", files=MODEL),
+        "--chunk": sample("head=2", files=MODEL),
+        "--ways": sample(files=MODEL),
+        "--allow": sample("quantize"),
+    },
+    "simulate": {**WORKLOAD, **MEMORY, **OUTPUT},
+    "compare": {
+        **WORKLOAD,
+        **MEMORY,
+        **OUTPUT,
+        "--planners": sample("rotor,store_all"),
+        "--effort": sample("5"),
+        "--time-limit": sample("5"),
+    },
+    "estimate": {**WORKLOAD, "--json": sample()},
+    "explain": {**WORKLOAD, **OUTPUT, "--alloc-conf": sample("x:1"), "--top": sample("1")},
+    "pipeline": {**WORKLOAD, **OUTPUT, **PIPELINE},
+    "report": {
+        **WORKLOAD,
+        "files": sample("plan.json"),
+        "--level": OF_PLAN,
+        "-o": sample("out.html"),
+    },
+    "export": {
+        **WORKLOAD,
+        **OUTPUT,
+        "files": sample("plan.json"),
+        "--to": sample("jax"),
+        "--list": sample(),
+    },
+    "plot timeline": {
+        **WORKLOAD,
+        **MEMORY,
+        **PICTURE,
+        "--against": sample("time"),
+        "--capacity": sample("device=3TB", files="queues.json"),
+    },
+    "plot gantt": {**WORKLOAD, **MEMORY, **PICTURE},
+    "plot schedule": {**WORKLOAD, **MEMORY, **PICTURE},
+    "plot frontier": {
+        **WORKLOAD,
+        **PICTURE,
+        "--planners": sample("store_all"),
+        "--order": sample("free", granularity="op"),
+        "--time-limit": sample("5", granularity="op"),
+        "--points": sample("7", granularity="op"),
+    },
+    "plot pipeline": {**WORKLOAD, **PICTURE, **PIPELINE},
+    "plot sweep": {"results_file": sample("other.jsonl"), **PICTURE},
+    "plot validate": {"report_file": sample("other.json"), **PICTURE},
+    "sweep": {
+        "experiment_file": sample("other.toml"),
+        "-o": sample("out.jsonl"),
+        "--jobs": sample("2"),
+        "--backend": sample("dask"),
+        "--address": sample("tcp://127.0.0.1:1", backend="dask"),
+        "--retry-errors": sample(),
+        "--dry-run": sample(),
+        "--json": sample(),
+    },
+    "profile": {
+        "target": sample("model:mlp,layers=3"),
+        "--device": sample("cpu"),
+        "--level": sample("op"),
+        "--meter": sample("storage"),
+        "--rounds": sample("3"),
+        "--remeasure": sample(),
+        **OUTPUT,
+    },
+    "validate": {
+        "target": sample("model:mlp,layers=3"),
+        "--device": sample("cpu"),
+        "--level": sample("op"),
+        "--meter": sample("storage"),
+        "--mem": sample("2TB"),
+        "--rounds": sample("3"),
+        "--seed": sample("3"),
+        "plan_file": sample("plan.json"),
+        **OUTPUT,
+    },
+    "planners": {"--json": sample()},
+    "env": {"--json": sample()},
+    "completion": {"shell": sample("zsh")},
+}
+
+BASES: dict[str, Given] = {
+    "plan": {"--layers": ("4",), "--mem": ("1TB",)},
+    "compare": {"--layers": ("4",), "--mem": ("1TB",)},
+    "pipeline": {"--layers": ("4",), "--stages": ("2",), "--micro-batches": ("4",)},
+    "plot pipeline": {
+        "--layers": ("4",),
+        "--stages": ("2",),
+        "--micro-batches": ("4",),
+        "-o": ("base.png",),
+    },
+    "export": {"--to": ("torch",), "files": ("formula.json",)},
+    "report": {"files": ("formula.json",), "-o": ("base.html",)},
+    "plot sweep": {"results_file": ("results.jsonl",), "-o": ("base.png",)},
+    "plot validate": {"report_file": ("report.json",), "-o": ("base.png",)},
+    "sweep": {"experiment_file": ("experiment.toml",), "-o": ("base.jsonl",)},
+    "profile": {"target": (MODEL,)},
+    "validate": {"target": (MODEL,)},
+    "completion": {"shell": ("bash",)},
+    "planners": {},
+    "env": {},
+}
+"""What a command cannot do without; by default four layers."""
+
+
+def base(command: str) -> Given:
+    """What stands on the line of `command` in any case."""
+    if command in BASES:
+        return BASES[command]
+    given: Given = {"--layers": ("4",)}
+    if command.startswith("plot"):
+        given["-o"] = ("base.png",)
+    return given
+
+
+def together(command: str, *flags: str, without: str | None = None) -> Given:
+    """The line with the samples of `flags` and all that they need, but for `without`."""
+    samples = SAMPLES[command]
+    given = dict(base(command))
+    for flag in flags:
+        given.update(samples[flag].needs)
+    for flag in flags:
+        given[flag] = samples[flag].values
+    if without is not None:
+        del given[without]
+        if without in base(command):
+            given[without] = base(command)[without]
+    if "--replay" in flags:  # the plan remembers its stages and micro-batches
+        for flag in {"--stages", "--micro-batches"} - set(flags):
+            given.pop(flag, None)
+    if "--list" in flags:  # it stands alone
+        for flag in {"--to", "files"} - set(flags):
+            given.pop(flag, None)
+    if "files" in given and "--layers" not in flags:
+        given.pop("--layers", None)  # a workload file takes the place of the formula
+    return given
+
+
+def words(given: Given) -> list[str]:
+    """The arguments, as `schedsim.cli.app.run` takes them."""
+    found = []
+    for name, values in given.items():
+        found += [*values] if name in ARGUMENTS else [name, *values]
+    return found

@@ -1,0 +1,163 @@
+"""Which pairs of options are refused, command by command; every other pair is honoured.
+
+A pair stands in the row of the option that the command declares first. Of two options of the
+workload, the pairs are those of ``plan`` and ``simulate``: all other commands read them alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_TABLE = """
+plan
+  --effort: --memory-level --accumulate --chunk --ways files --times --synthetic --seed
+  --effort: --level
+  --planner: --order --link --host-mem --host-latency --memory-level --search-seed
+  --gap: --memory-level --accumulate --chunk --ways files --times --synthetic --seed --level
+  --time-limit: --memory-level
+  --slots: --order --link --host-mem --host-latency --search-seed
+  --order: --memory-level --accumulate --chunk --ways files --times --synthetic --seed --level
+  --link: --memory-level
+  --host-mem: --memory-level
+  --host-latency: --memory-level
+  --memory-level: --search-seed --accumulate --chunk --ways --allow
+  --maximize: --accumulate --chunk --ways files --batch --times --synthetic --seed
+  --allocator: --accumulate --chunk --ways
+  --alloc-conf: --accumulate --chunk --ways
+  --accumulate: --allow files --preset --layers --hidden --heads --seq --batch --dtype
+  --accumulate: --attention --granularity --tensor-parallel --data-parallel --zero --optimizer
+  --accumulate: --efficiency --times --synthetic --seed --static --sequence-parallel --head
+  --chunk: --allow files --preset --layers --hidden --heads --seq --batch --dtype --attention
+  --chunk: --granularity --tensor-parallel --data-parallel --zero --optimizer --efficiency
+  --chunk: --times --synthetic --seed --static --sequence-parallel --head
+  --ways: --allow files --preset --layers --hidden --heads --seq --batch --dtype --attention
+  --ways: --granularity --tensor-parallel --data-parallel --zero --optimizer --efficiency
+  --ways: --times --synthetic --seed --static --sequence-parallel --head
+  --allow: --synthetic --seed
+  files: --preset --layers --hidden --heads --seq --batch --dtype --attention --granularity
+  files: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times
+  files: --synthetic --seed --level --static --sequence-parallel --head
+  --preset: --times --synthetic --seed --level --head
+  --layers: --times --level
+  --hidden: --synthetic --seed --level
+  --heads: --synthetic --seed --level
+  --seq: --synthetic --seed --level
+  --batch: --synthetic --seed --level
+  --dtype: --synthetic --seed --level
+  --attention: --synthetic --seed --level
+  --granularity: --times --synthetic --seed --level
+  --tensor-parallel: --synthetic --seed --level
+  --data-parallel: --synthetic --seed --level --static
+  --zero: --synthetic --seed --level --static
+  --optimizer: --synthetic --seed --level --static
+  --device: --times --synthetic --seed
+  --efficiency: --times --synthetic --seed --level
+  --times: --synthetic --seed --level --head
+  --synthetic: --level --static --sequence-parallel --head
+  --seed: --level --static --sequence-parallel --head
+  --level: --static --sequence-parallel --head
+simulate
+  files: --preset --layers --hidden --heads --seq --batch --dtype --attention --granularity
+  files: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times
+  files: --synthetic --seed --level --static --sequence-parallel --head
+  --preset: --times --synthetic --seed --level --head
+  --layers: --times --level
+  --hidden: --synthetic --seed --level
+  --heads: --synthetic --seed --level
+  --seq: --synthetic --seed --level
+  --batch: --synthetic --seed --level
+  --dtype: --synthetic --seed --level
+  --attention: --synthetic --seed --level
+  --granularity: --times --synthetic --seed --level
+  --tensor-parallel: --synthetic --seed --level
+  --data-parallel: --synthetic --seed --level --static
+  --zero: --synthetic --seed --level --static
+  --optimizer: --synthetic --seed --level --static
+  --device: --times --synthetic --seed
+  --efficiency: --times --synthetic --seed --level
+  --times: --synthetic --seed --level --head
+  --synthetic: --level --static --sequence-parallel --head
+  --seed: --level --static --sequence-parallel --head
+  --level: --static --sequence-parallel --head
+compare
+  --planners: --link --host-mem --host-latency
+estimate
+  --json: files --synthetic --seed --times --level
+explain
+  --alloc-conf: --top --json -o files --preset --layers --hidden --heads --seq --batch
+  --alloc-conf: --dtype --attention --granularity --tensor-parallel --data-parallel --zero
+  --alloc-conf: --optimizer --device --efficiency --times --synthetic --seed --level
+  --alloc-conf: --static --sequence-parallel --head
+  --top: --json
+pipeline
+  --stages: --chunks --partition --replay --layers
+  --micro-batches: --chunks --replay
+  --schedule: --chunks --replay
+  --chunks: --partition --replay --layers
+  --recompute: --replay
+  --partition: --replay --preset --layers --granularity --head
+  --link: --replay
+  --link-latency: --replay
+  --collectives: --replay files --synthetic --seed --level
+  --free-outputs: --replay
+  --late-recompute: --replay
+  --replay: --mem --preset --layers --hidden --heads --seq --batch --dtype --attention
+  --replay: --granularity --tensor-parallel --data-parallel --zero --optimizer --device
+  --replay: --efficiency --times --synthetic --seed --static --sequence-parallel --head
+plot frontier
+  --order: files --granularity --times --synthetic --seed --level
+  --time-limit: files --granularity --times --synthetic --seed --level
+  --points: files --granularity --times --synthetic --seed --level
+plot pipeline
+  --stages: --chunks --partition --replay --layers
+  --micro-batches: --chunks --replay
+  --schedule: --chunks --replay
+  --chunks: --partition --replay --layers
+  --recompute: --replay
+  --partition: --replay --preset --layers --granularity --head
+  --link: --replay
+  --link-latency: --replay
+  --collectives: --replay files --synthetic --seed --level
+  --free-outputs: --replay
+  --late-recompute: --replay
+  --replay: --mem --preset --layers --hidden --heads --seq --batch --dtype --attention
+  --replay: --granularity --tensor-parallel --data-parallel --zero --optimizer --device
+  --replay: --efficiency --times --synthetic --seed --static --sequence-parallel --head
+plot timeline
+  --mem: --capacity
+  --against: --capacity
+  --capacity: --allocator --alloc-conf files --preset --layers --hidden --heads --seq --batch
+  --capacity: --dtype --attention --granularity --tensor-parallel --data-parallel --zero
+  --capacity: --optimizer --device --efficiency --times --synthetic --seed --level --static
+  --capacity: --sequence-parallel --head
+report
+  -o: --preset --layers --hidden --heads --seq --batch --dtype --attention --granularity
+  -o: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times
+  -o: --synthetic --seed --static --sequence-parallel --head
+export
+  --to: --list --preset --layers --hidden --heads --seq --batch --dtype --attention
+  --to: --granularity --tensor-parallel --data-parallel --zero --optimizer --device --efficiency
+  --to: --times --synthetic --seed --level --static --sequence-parallel --head
+  --list: -o files --preset --layers --hidden --heads --seq --batch --dtype --attention
+  --list: --granularity --tensor-parallel --data-parallel --zero --optimizer --device
+  --list: --efficiency --times --synthetic --seed --level --static --sequence-parallel --head
+  --json: --preset --layers --hidden --heads --seq --batch --dtype --attention --granularity
+  --json: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times
+  --json: --synthetic --seed --level --static --sequence-parallel --head
+  -o: --preset --layers --hidden --heads --seq --batch --dtype --attention --granularity
+  -o: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times
+  -o: --synthetic --seed --level --static --sequence-parallel --head
+"""
+
+
+def refused_pairs() -> Mapping[str, frozenset[frozenset[str]]]:
+    """Command -> the pairs that it refuses."""
+    found: dict[str, set[frozenset[str]]] = {}
+    command = ""
+    for line in _TABLE.strip().splitlines():
+        if not line.startswith(" "):
+            command = line
+            continue
+        first, _, others = line.strip().partition(": ")
+        found.setdefault(command, set()).update(frozenset({first, o}) for o in others.split())
+    return {name: frozenset(pairs) for name, pairs in found.items()}
