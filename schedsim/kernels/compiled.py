@@ -139,9 +139,10 @@ class _OneVariant(CPUDispatcher):  # type: ignore[misc]
     def compile(self, given: Any) -> Any:
         """Compile, or load, the one variant; arguments of other types are converted to it."""
         kinds = self.declared or _argument_types(self.py_func)
-        if self._can_compile:
-            super().compile(kinds)
-            self.disable_compile()
+        with global_compiler_lock:  # two threads may call it first at once
+            if self._can_compile:
+                super().compile(kinds)
+                self.disable_compile()
         if len(given) != len(kinds) or any(
             self.typingctx.can_convert(one, other) is None
             for one, other in zip(given, kinds, strict=True)

@@ -16,8 +16,7 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 
 # What is done here reaches into numba. With a version that it was not tried on, kernels are
-# compiled
-# the usual way: the same code, some seconds later.
+# compiled the usual way: the same code, some seconds later.
 TRIED = ("0.68.",)
 
 
