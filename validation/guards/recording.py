@@ -92,8 +92,8 @@ class Recorded:
         numbers = [q for q in self.questions if _is_measured(q.answer)]
         if numbers:
             raise UnsupportedError(
-                f"{numbers[0].name} of a tensor is {str(numbers[0].answer)[:40]} in this step, and likely "
-                "another number in every other",
+                f"{numbers[0].name} of a tensor is {str(numbers[0].answer)[:40]} in this step, and "
+                "likely another number in every other",
                 hint="compare tensors, as (x > 0).all(), or stay with tensors; or level='block'",
             )
         if self.effects and not self.settles:
