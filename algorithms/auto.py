@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.variants import check_allowed, graph_options
-from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.errors import SchedsimError
+from schedsim.plans.effort import ENDED_BY, Effort
 from schedsim.plans.least_budget import least_of
 from schedsim.plans.offloading import LinkLike
-from schedsim.plans.plan import Plan, with_candidates
+from schedsim.plans.plan import Plan, timed, with_candidates
 
 from .chains.bisection import bisection
 from .chains.chen import chen_greedy
@@ -23,22 +23,24 @@ from .chains.persistent import MAX_STAGES, WorkLimitReached
 from .chains.revolve import revolve
 from .chains.rotor import rotor
 from .graphs._cuts import Order
-from .graphs.hierarchical import LARGE, hierarchical
+from .graphs.hierarchical import LARGE, blocks_repeat, hierarchical
 from .graphs.local_search import local_search
 from .graphs.variant_search import variant_search
 from .offload.offload import offload
 from .store_all import store_all
 
-# Gaps to the proven bound at which to stop, where none is asked for.
-_CHAIN_GAP, _GRAPH_GAP = 0.01, 0.001
+# The gap to the proven bound at which to stop on a chain, and the work, where none is asked for.
+_CHAIN_GAP, _CHAIN_WORK = 0.01, 10.0
 
 
+@timed()
 def auto(
     workload: Chain | Graph,
     budget_bytes: int,
     *,
     gap: float | None = None,
-    time_limit_s: float = 10.0,
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
     order: Order | None = None,
     seed: int = 0,
     max_moves: int | None = None,
@@ -58,14 +60,13 @@ def auto(
     Parameters
     ----------
     gap
-        To the proven bound, at which to stop; by default 0.01 of a chain, 0.001 of a graph.
-    time_limit_s
-        As of `rotor` and of `local_search`.
+        To the proven bound, at which to stop; by default 0.01 of a chain, none of a graph.
+    time_limit_s, effort
+        Seconds, or work, as of `rotor`, `local_search` and `offload`.
     order, seed
         Of graphs only, as of `local_search`; the order is fixed by default.
     max_moves
-        As of `local_search`, which then runs in one thread, so that it finds the same every time;
-        a chain has no use for it.
+        As of `local_search` and `offload`; a chain without a link has no use for it.
     allow
         Kinds of variants that may be chosen, of `schedsim.dataflow.variants.VARIANT_KINDS`; none by
         default.
@@ -93,7 +94,17 @@ def auto(
                 hint="no planner does both: leave one of the two out",
             )
         return _with_copies(
-            workload, budget_bytes, gap, time_limit_s, order, seed, link, host_bytes, host_latency_s
+            workload,
+            budget_bytes,
+            order,
+            link=link,
+            host_bytes=host_bytes,
+            host_latency_s=host_latency_s,
+            gap=0.0 if gap is None else gap,
+            time_limit_s=time_limit_s,
+            effort=effort,
+            seed=seed,
+            max_moves=max_moves,
         )
     if host_bytes is not None or host_latency_s is not None:
         raise SchedsimError("host memory is given, and no link to it", hint="link='pcie4'")
@@ -101,11 +112,8 @@ def auto(
         return _of_graph(
             workload,
             budget_bytes,
-            gap,
-            time_limit_s,
-            order or "fixed",
-            seed,
-            max_moves,
+            Effort.of(effort, time_limit_s, moves=max_moves),
+            {"order": order or "fixed", "seed": seed, "gap": 0.0 if gap is None else gap},
             check_allowed(allow),
         )
     if order is not None:
@@ -115,7 +123,7 @@ def auto(
         )
     chain, allow = workload, check_allowed(allow)
     gap = _CHAIN_GAP if gap is None else gap
-    started = time.perf_counter()
+    effort = Effort.of(effort, time_limit_s, default=_CHAIN_WORK)
     tried = [store_all(chain, budget_bytes)]
     if not tried[0].feasible:
         if chain.num_stages > MAX_STAGES:
@@ -123,98 +131,59 @@ def auto(
             tried += [planner(chain, budget_bytes) for planner in heuristics]
         else:
             try:
-                # About a tenth of the time allowed, by points merged in a second.
-                work = int(2e7 * max(time_limit_s, 1.0))
+                # About a tenth of what is allowed, by points merged in a second.
+                work = int(2e7 * max(effort.left, 1.0))
                 limits = {"max_points": 30_000_000, "max_work": work}
                 tried.append(frontier(chain, budget_bytes, **limits, allow=allow))
             except WorkLimitReached:
-                left_s = max(0.0, time_limit_s - (time.perf_counter() - started))
-                tried.append(rotor(chain, budget_bytes, gap=gap, time_limit_s=left_s, allow=allow))
-    return _best("auto", tried, started)
+                effort.spend(0.1 * effort.left)
+                tried.append(rotor(chain, budget_bytes, gap=gap, effort=effort, allow=allow))
+    return _best("auto", tried)
 
 
 def _of_graph(
     graph: Graph,
     budget_bytes: int,
-    gap: float | None,
-    time_limit_s: float,
-    order: Order,
-    seed: int,
-    max_moves: int | None,
+    effort: Effort,
+    options: dict[str, Any],
     allow: tuple[str, ...],
 ) -> Plan:
-    started = time.perf_counter()
     tried = [store_all(graph, budget_bytes)]
     if not tried[0].feasible:
-        options: dict[str, Any] = {
-            "order": order,
-            "seed": seed,
-            "gap": _GRAPH_GAP if gap is None else gap,
-        }
         if graph_options(graph, allow):
-            tried += variant_search(
-                graph, budget_bytes, allow, time_limit_s=time_limit_s, **options
-            )
+            tried += variant_search(graph, budget_bytes, allow, effort=effort, **options)
+        elif graph.num_ops >= LARGE and blocks_repeat(graph):
+            tried.append(hierarchical(graph, budget_bytes, effort=effort, **options))
         else:
-            if max_moves is not None:
-                # What is to be the same every time is the search alone.
-                options |= {"max_moves": max_moves, "num_threads": 1}
-                search = local_search
-            else:
-                search = _searched
-            tried.append(search(graph, budget_bytes, time_limit_s=time_limit_s, **options))
-    return _best("auto", tried, started)
-
-
-def _searched(graph: Graph, budget_bytes: int, **options: Any) -> Plan:
-    if graph.num_ops >= LARGE:
-        try:
-            return hierarchical(graph, budget_bytes, **options)
-        except UnsupportedError:
-            pass  # no line of blocks
-    return local_search(graph, budget_bytes, **options)
+            tried.append(local_search(graph, budget_bytes, effort=effort, **options))
+    return _best("auto", tried)
 
 
 def _with_copies(
-    workload: Chain | Graph,
-    budget_bytes: int,
-    gap: float | None,
-    time_limit_s: float,
-    order: Order | None,
-    seed: int,
-    link: LinkLike,
-    host_bytes: int | str | None,
-    host_latency_s: float | None,
+    workload: Chain | Graph, budget_bytes: int, order: Order | None, **options: Any
 ) -> Plan:
-    started = time.perf_counter()
     if order is not None and (order == "free" or isinstance(workload, Chain)):
         raise SchedsimError(
             f"order {order!r} is asked for, with a link", hint="offloading keeps the order given"
         )
-    copied = offload(
-        workload,
-        budget_bytes,
-        link=link,
-        host_bytes=host_bytes,
-        host_latency_s=host_latency_s,
-        time_limit_s=time_limit_s,
-        seed=seed,
-        gap=0.0 if gap is None else gap,
-    )
     # It has seen store-all and the plan without copies; its candidates say so.
-    return replace(copied, planner="auto", planning_s=time.perf_counter() - started)
+    return replace(offload(workload, budget_bytes, **options), planner="auto")
 
 
-def _best(name: str, tried: list[Plan], started: float) -> Plan:
+def _best(name: str, tried: list[Plan]) -> Plan:
     """The best of the plans tried, with all of them as candidates."""
     best = min(tried, key=_rank)
     chosen = replace(
         best,
         planner=name,
-        search=replace(best.search, chosen=best.planner),
+        search=replace(
+            best.search,
+            chosen=best.planner,
+            ended_by=max((plan.search.ended_by for plan in tried), key=ENDED_BY.index),
+        ),
         least=least_of([plan.least for plan in tried], peak_bytes=best.peak_bytes),
     )
-    return with_candidates(chosen, tried, planning_s=time.perf_counter() - started)
+    return with_candidates(chosen, tried)
 
 
 def _rank(plan: Plan) -> tuple[bool, float, int, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +12,7 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError
 from schedsim.plans.least_budget import LeastBudget
-from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
@@ -24,6 +23,7 @@ State = tuple[int, int, int]
 """Tensors alive, ops done, ops that owe a read of their bundle; bit masks."""
 
 
+@timed()
 def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = MAX_STATES) -> Plan:
     """The fastest schedule of all within `budget_bytes`: any order, any op any number of times.
 
@@ -61,7 +61,6 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
     >>> exhaustive(chain, 5).makespan_s  # the best persistent schedule takes 13
     11.0
     """
-    started = time.perf_counter()
     search = _Search(workload.graph, max_states)
     anyhow = search.run(budget_bytes, fastest=False)
     if anyhow is not None:
@@ -72,7 +71,6 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
             budget_bytes,
             schedule,
             planner="exhaustive",
-            started=started,
             lower_bound_s=simulate(workload, schedule).makespan_s,
             bound_scope=ANY_SCHEDULE,
         )
@@ -94,7 +92,6 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
         budget_bytes,
         None,
         planner="exhaustive",
-        started=started,
         bound_scope=ANY_SCHEDULE,
         least=known,
     )

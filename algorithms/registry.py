@@ -50,8 +50,6 @@ class PlannerInfo:
         Workload kind -> ``"module:function"``, for one that finds a whole memory/time curve.
     packages
         Packages besides schedsim whose version can change its plans.
-    ends_by_itself
-        It looks at the clock, but comes to its own end where it is given the time.
     """
 
     name: str
@@ -66,7 +64,6 @@ class PlannerInfo:
     compared: bool = True
     curves: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
-    ends_by_itself: bool = False
 
     def load(self) -> Callable[..., Any]:
         """The planner itself: ``(workload, budget_bytes, *, options) -> Plan``.
@@ -203,7 +200,6 @@ PLANNERS: dict[str, PlannerInfo] = {
             "O(L^3 M)",
             "persistent schedules, where slots are exact or the gap closes",
             module="chains.rotor",
-            ends_by_itself=True,
         ),
         PlannerInfo(
             "frontier",
@@ -285,7 +281,6 @@ PLANNERS: dict[str, PlannerInfo] = {
             "integer programmes of O(n + e) variables per cut",
             "fixed order, or any schedule with order='free', where its schedule fits",
             module="graphs.cuts",
-            ends_by_itself=True,
         ),
         PlannerInfo(
             "checkmate",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
-from schedsim.plans.plan import Plan, best_of
+from schedsim.plans.plan import Plan, best_of, timed
 from schedsim.simulation.schedule import Schedule
 
 
+@timed()
 def store_all(workload: Chain | Graph, budget_bytes: int) -> Plan:
     """The plan that runs every op once and keeps all that is read later; O(ops).
 
@@ -23,7 +22,6 @@ def store_all(workload: Chain | Graph, budget_bytes: int) -> Plan:
     >>> store_all(chain, 4).status
     'optimal'
     """
-    started = time.perf_counter()
     no_options: dict[str, int] = {}
     schedules = [(no_options, Schedule.store_all(workload))]
-    return best_of(workload, budget_bytes, schedules, planner="store_all", started=started)
+    return best_of(workload, budget_bytes, schedules, planner="store_all")

@@ -6,6 +6,7 @@ import difflib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ._checks import MAX_SECONDS, shown
@@ -91,6 +92,7 @@ def plan(
     >>> schedsim.plan(chain, 26, link="16B/s").makespan_s  # some of it goes to the host and back
     6.375
     """
+    workload = read_workload(workload)
     result = try_plan(
         workload,
         budget_bytes,
@@ -100,7 +102,7 @@ def plan(
         **options,
     )
     if not result.feasible:
-        name, by = result.workload.name, get_planner(planner).name
+        name, by = workload.name, get_planner(planner).name
         raise InfeasibleBudgetError(
             f"{name} does not fit {format_bytes(result.budget_bytes)} with {by}",
             plan=result,
@@ -238,9 +240,8 @@ def _run(
     if info.function is None:  # schedsim's own planners end with a replay
         own: Plan = found
         return own
-    return checked_plan(
-        found, workload, budget_bytes, planner=info.name, started=started, options=options
-    )
+    plan = checked_plan(found, workload, budget_bytes, planner=info.name, options=options)
+    return replace(plan, planning_s=time.perf_counter() - started)
 
 
 def check_options(info: PlannerInfo, options: Mapping[str, Any]) -> None:
@@ -296,9 +297,13 @@ def compare(
         taken = info.options()
         options = {key: value for key, value in link.items() if key in taken}
         try:
-            plans.append(try_plan(workload, budget_bytes, planner, **options))
+            plan = try_plan(workload, budget_bytes, planner, **options)
         except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
             warnings.warn(f"{info.name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
+            continue
+        if plan.search.interrupted:
+            raise KeyboardInterrupt  # half a search is no row
+        plans.append(plan)
     return plans
 
 

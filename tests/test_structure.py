@@ -60,7 +60,8 @@ def test_real_models_do_not_know_the_command_line(file):
 # Words of the core that happen to be names of planners, where they mean something else.
 HOMONYMS = {
     "auto": {
-        "cli/inputs.py",  # --static auto
+        "cli/estimate.py",  # --static auto
+        "cli/inputs.py",
         "cli/pipeline_inputs.py",  # --recompute auto, --partition auto
         "cli/plan.py",  # --accumulate auto, --chunk auto
         "figures/notebook.py",  # matplotlib's aspect

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import torch
@@ -12,6 +13,17 @@ from schedsim.files.workload_files import workload_hash
 
 from .costs.cache import ProfileCache
 from .environment import environment
+
+MOST_SPREAD = 1.0
+"""Rounds that lie further apart, as a share of their median, are of a machine at other work."""
+
+
+def _age(seconds: float) -> str:
+    """A length of time in the largest unit of which there are two."""
+    for unit, name in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} seconds"
 
 
 class BlockTimes:
@@ -34,23 +46,39 @@ class BlockTimes:
         self.cache = ProfileCache({"of": "blocks", **environment(device), **several})
         self.read = read
 
-    def find(self, untimed: Chain | Graph) -> Chain | Graph | None:
-        """`untimed` with its times; ``None`` where they are not known."""
-        known = self.cache.entries.get(workload_hash(untimed)) if self.read else None
+    def find(self, untimed: Chain | Graph) -> tuple[Chain | Graph, str] | None:
+        """`untimed` with its times, and how old they are; ``None`` where they are not known."""
+        entry = self.cache.entries.get(workload_hash(untimed)) if self.read else None
+        known = entry.get("times_s") if isinstance(entry, dict) else None
         names = untimed.op_names
         if not isinstance(known, dict) or set(known) != set(names):
             return None
+        assert isinstance(entry, dict)
+        age_s = max(0.0, time.time() - float(entry["measured_at_s"]))
+        note = (
+            f"times: measured {_age(age_s)} ago, spread {float(entry['spread']):.0%}; "
+            "schedsim profile --remeasure measures them again"
+        )
         if isinstance(untimed, Chain):
             stages = tuple(
                 replace(stage, forward_s=known[f"F{i}"], backward_s=known[f"B{i}"])
                 for i, stage in enumerate(untimed.stages)
             )
-            return replace(untimed, stages=stages, loss_s=known["loss"])
+            return replace(untimed, stages=stages, loss_s=known["loss"]), note
         ops = tuple(replace(op, time_s=known[op.name]) for op in untimed.ops)
-        return replace(untimed, ops=ops)
+        return replace(untimed, ops=ops), note
 
-    def keep(self, timed: Chain | Graph) -> None:
-        """Keep the times of `timed` for the next time."""
+    def keep(self, timed: Chain | Graph, spread: float | None) -> None:
+        """Keep the times of `timed` for the next time; not those of a machine that was busy.
+
+        Parameters
+        ----------
+        spread
+            How far the rounds lie apart, as a share of their median; ``None`` where nothing was
+            measured.
+        """
+        if spread is None or spread > MOST_SPREAD:
+            return
         graph = timed.graph
         if isinstance(timed, Chain):
             bare = tuple(replace(s, forward_s=0.0, backward_s=0.0) for s in timed.stages)
@@ -58,5 +86,6 @@ class BlockTimes:
         else:
             untimed = replace(timed, ops=tuple(replace(op, time_s=0.0) for op in timed.ops))
         times = {op.name: op.time_s for op in graph.ops}
-        self.cache.entries[workload_hash(untimed)] = times
+        entry = {"times_s": times, "measured_at_s": time.time(), "spread": spread}
+        self.cache.entries[workload_hash(untimed)] = entry
         self.cache.save()

@@ -32,6 +32,7 @@ from schedsim.simulation.simulator import Simulation, simulate
 
 from .block_level.replay import untouched
 from .campaign_page import write_page
+from .dry_cuda import PREFIX, dry_device_name, get_dry_device, is_dry
 from .environment import check_device, device_memory_bytes, environment
 from .measure import Timing, pinned_threads, ratio
 from .random_schedules import random_schedule
@@ -362,15 +363,22 @@ def run_campaign(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", help="cpu or cuda; cuda where there is one")
+    parser.add_argument("--device", help="cpu, cuda or dry:a100-80gb; cuda where it is")
     parser.add_argument("--only", help="models whose name holds this")
     parser.add_argument("--seconds", type=float, default=12.0, help="of timing per model")
     parser.add_argument("--threads", type=int, help="intra-op threads")
     default = Path(__file__).parent / "results"
     parser.add_argument("-o", "--output", type=Path, default=default, help="folder of results")
+    parser.add_argument("--memory", action="store_true", help="memory alone, at full size, on CUDA")
     given = parser.parse_args(arguments)
     try:
+        _start_over_on(given.device, sys.argv[1:] if arguments is None else arguments)
         device = check_device(given.device)
+        if given.memory or is_dry():
+            from .memory_campaign import run_memory_campaign
+
+            failed = run_memory_campaign(device, given.output, only=given.only, log=_log)
+            return 1 if failed else 0
         with pinned_threads(given.threads):
             failed = run_campaign(
                 device, given.output, only=given.only, seconds=given.seconds, log=_log
@@ -379,6 +387,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         return 2
     return 1 if failed else 0
+
+
+def _start_over_on(device: str | None, arguments: Sequence[str]) -> None:
+    """Become this command on the dry device, where that is named and this process is not on it."""
+    if device is None or not device.startswith(PREFIX):
+        return
+    key = device.removeprefix(PREFIX)
+    if dry_device_name() == key:
+        return
+    from .dry_cuda.launch import start
+
+    words = ["-m", "schedsim.validation.campaign", *arguments]
+    start([sys.executable, *words], get_dry_device(key))
 
 
 def _log(line: str) -> None:

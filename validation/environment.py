@@ -11,6 +11,8 @@ import torch
 
 from schedsim.errors import SchedsimError
 
+from .dry_cuda import LABEL, PREFIX, dry_device_name, get_dry_device, is_dry
+
 
 def default_device() -> str:
     """``"cuda"`` where there is one, else ``"cpu"``."""
@@ -23,15 +25,28 @@ def check_device(name: str | None) -> str:
     Raises
     ------
     SchedsimError
-        It is neither cpu nor cuda, or there is no CUDA device here.
+        It is neither cpu nor cuda nor the dry device of this process, or is not here.
     """
     if name is None:
         return default_device()
+    if name.startswith(PREFIX):
+        return _dry(name.removeprefix(PREFIX))
     if name.partition(":")[0] not in ("cpu", "cuda"):
         raise SchedsimError(f"--device {name!r} is not cpu or cuda", hint="models are run on these")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise SchedsimError("there is no CUDA device here", hint="use --device cpu")
     return name
+
+
+def _dry(key: str) -> str:
+    """``"cuda"`` where this process runs on the dry device called `key`."""
+    get_dry_device(key)
+    if dry_device_name() != key:
+        raise SchedsimError(
+            f"this process is not on the dry device {key}",
+            hint=f"python -m schedsim.validation.dry_cuda --device {key} -- COMMAND",
+        )
+    return "cuda"
 
 
 def device_name(device: str | torch.device) -> str:
@@ -69,6 +84,8 @@ def environment(device: str | torch.device) -> dict[str, str]:
     }
     if torch.device(device).type == "cuda":
         facts["cuda"] = str(torch.version.cuda)
+        if is_dry():
+            facts["dry"] = LABEL
     for package in ("schedsim", "transformers"):
         try:
             facts[package] = version(package)

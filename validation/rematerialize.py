@@ -77,7 +77,8 @@ def rematerialize(
         Count gradients as resident from before the step: for accumulation over several steps, or
         ``zero_grad(set_to_none=False)``. The block level always does.
     extra_bytes
-        Whatever else is resident: buckets of DistributedDataParallel, an averaged copy.
+        Whatever else is resident, as an averaged copy. Buckets of DistributedDataParallel are
+        counted without: the first step inside of it plans with them.
     costs
         ``"measured"``: the plan of least time here. ``"operations"``: of the fewest floating-point
         operations run again, at the op level; its overhead then is a share of these.

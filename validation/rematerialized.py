@@ -32,6 +32,7 @@ from .guards.variants import (
     Variants,
 )
 from .ranks import ALONE, Ranks
+from .ranks.buckets import bucket_bytes
 from .ranks.one_plan import check_one_plan
 from .step_check import compare
 from .step_planning import (
@@ -88,6 +89,7 @@ class Rematerialized(nn.Module):
         self._planned: OrderedDict[Any, Variants] = OrderedDict()
         self._captured: OrderedDict[Any, CapturedStep] = OrderedDict()
         self._changes = 0  # of plans, by the caller; the same on all ranks
+        self._bucket_bytes = 0  # of the wrapper that averages gradients, once a step has shown it
         self._all_come = True  # all ranks plan the next step, as its caller calls all of them
         hidden["forward"] = _Forward(self)
 
@@ -353,11 +355,15 @@ class Rematerialized(nn.Module):
         given = (inputs, keywords)
         if not wanted(settings):
             captured = self._captured_for(key, inputs, keywords, settings)
+            if self._bucket_bytes:
+                captured = captured.with_added(captured.added_bytes + self._bucket_bytes)
             most = store_all_peak(captured)
             if self._budget_bytes is None:
                 self._budget_bytes = resolved_budget(settings, captured, model, given)[0]
             return plan_step(captured, self._budget_bytes, most, settings)
         first = None
+        extra_bytes = settings.extra_bytes + self._bucket_bytes
+        settings = replace(settings, extra_bytes=extra_bytes)
         if self._budget_bytes is None:
             if isinstance(settings.budget, str) and settings.budget.strip().endswith("%"):
                 plain = replace(settings, chunk=None, accumulate=None, offload=None)
@@ -401,6 +407,7 @@ class Rematerialized(nn.Module):
     def _step(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         if not self.training or not torch.is_grad_enabled():
             return self._plain(inputs, keywords)
+        self._count_buckets()
         key, why = self._full_key(inputs, keywords), ""
         tried: tuple[PlannedStep, ...] = ()
         while True:
@@ -453,6 +460,18 @@ class Rematerialized(nn.Module):
         else:
             variants.give_up(name, what)
         return False
+
+    def _count_buckets(self) -> None:
+        """Plan anew where this step is the first inside of a wrapper with buckets, or outside.
+
+        The wrapper is made after the first plan, and is not seen before it calls.
+        """
+        resident = not self._planned or self.level == "block"
+        found = bucket_bytes(self, gradients_resident=resident)
+        if found is not None and found != self._bucket_bytes:
+            self._bucket_bytes = found
+            self._planned.clear()
+            self._all_come = True  # the wrapper's forward is a step of all ranks
 
     def _plain(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         loss = self._settings.loss
@@ -573,6 +592,8 @@ class Rematerialized(nn.Module):
             lines.append(
                 f"  overhead       {plan.overhead:+.2%}, at most {plan.gap:.2%} of it spare"
             )
+        if gathering := getattr(planned.module, "gathering", ""):
+            lines.append(f"  communication  {gathering}")
         lines.append(f"  check          {planned.check_note}")
         num = planned.captured.num_parts
         if num > 1 and plan.makespan_s is not None:

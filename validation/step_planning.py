@@ -465,7 +465,7 @@ def _by_block(
         )
     finally:
         handle.remove()
-    times.keep(captured.workload)
+    times.keep(captured.workload, captured.times_spread)
     if settings.offload:
         captured = captured.with_input_held
     static = captured.workload.static_bytes

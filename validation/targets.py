@@ -11,9 +11,9 @@ import difflib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +28,13 @@ from .block_level import CapturedChain, capture_chain
 from .block_level.module import loss_of
 from .block_times import BlockTimes
 from .capture import CapturedGraph
+from .dry_cuda import LABEL, dry_device_name, get_dry_device, has_times, is_dry
 from .environment import check_device, device_name
 from .models import build_model, read_options
 from .resident_state import counted_line
+
+if TYPE_CHECKING:
+    from .costs import Costs
 
 LEVELS = ("block", "op")
 
@@ -105,10 +109,14 @@ def capture_target(
         from .costs import measured_costs
 
         captured = _graph_of(target)
+        if not has_times(target.device):
+            return captured.with_costs(_dry_costs(captured, target.device))
         return captured.with_costs(measured_costs(captured, target.device, use_cache=not remeasure))
     if level != "block":
         raise SchedsimError(f"--level {level!r} is unknown", hint="block or op")
     times = BlockTimes(target.device, read=not remeasure)
+    if not has_times(target.device):
+        rounds = min(rounds, 1)  # they are those of a data sheet
     found = capture_chain(
         target.model,
         target.inputs,
@@ -121,8 +129,17 @@ def capture_target(
         movable=movable,
     )
     if rounds:
-        times.keep(found.workload)
+        times.keep(found.workload, found.times_spread)
     return found.with_input_held if movable else found
+
+
+def _dry_costs(captured: CapturedGraph, device: torch.device) -> Costs:
+    """Workspaces as the dry device's allocator sees them, times by the data sheet."""
+    from .costs import measured_costs, roofline_costs
+
+    measured = measured_costs(captured, device, use_cache=False, target_s=0.0)
+    times = roofline_costs(captured, get_dry_device(dry_device_name() or "").roofline)
+    return replace(measured, time_s=times.time_s, source=f"{times.source}; {LABEL}")
 
 
 def _graph_of(target: Target, kernels: str = "native") -> CapturedGraph:
@@ -185,7 +202,7 @@ def read_target(
     rooflines. `movable` is as of `capture_target`.
     """
     level = level or "block"
-    if device is not None and device.partition(":")[0] not in ("cpu", "cuda"):
+    if device is not None and device.partition(":")[0] not in ("cpu", "cuda", "dry"):
         return _for_a_device_elsewhere(text, level, device)
     target = load_target(text, device)
     captured = capture_target(
@@ -194,6 +211,8 @@ def read_target(
     workload = workload_of(captured)
     size = f"{workload.num_stages} stages" if isinstance(workload, Chain) else _ops(workload)
     lines = [f"{text} by {level}: {size}, on {device_name(target.device)}"]
+    if target.device.type == "cuda" and is_dry():
+        lines.append(LABEL)
     shown = [note for note in captured.notes if level == "block" or note not in lines]
     state = counted_line(target.model, level)
     return Read(target, captured, (lines[0], state, *lines[1:], *shown))

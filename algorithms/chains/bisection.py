@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from schedsim.dataflow.chain import Chain
-from schedsim.plans.plan import Plan, best_of
+from schedsim.plans.plan import Plan, best_of, timed
 from schedsim.simulation.schedule import Schedule
 
 
+@timed()
 def bisection(chain: Chain, budget_bytes: int, *, depth: int | None = None) -> Plan:
     """The fastest plan of recursive halving that fits, over recursion depths.
 
@@ -36,13 +35,12 @@ def bisection(chain: Chain, budget_bytes: int, *, depth: int | None = None) -> P
     >>> bisection(chain, 100, depth=2).schedule
     Schedule(F0 F1 F2 F3 loss B3 F2 B2 F0 F1 B1 F0 B0)
     """
-    started = time.perf_counter()
     full = max(0, (chain.num_stages - 1).bit_length())
     if depth is not None and depth < 0:
         raise ValueError(f"depth {depth} is negative")
     depths = range(full + 1) if depth is None else [min(depth, full)]
     schedules = (({"depth": d}, bisection_schedule(chain, d)) for d in depths)
-    return best_of(chain, budget_bytes, schedules, planner="bisection", started=started)
+    return best_of(chain, budget_bytes, schedules, planner="bisection")
 
 
 def bisection_schedule(chain: Chain, depth: int) -> Schedule:

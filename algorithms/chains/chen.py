@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Literal
 
 from schedsim.dataflow.chain import Chain
-from schedsim.plans.plan import Plan, best_of
+from schedsim.plans.plan import Plan, best_of, timed
 
 from .segments import equal_starts, segment_schedule
 
@@ -15,6 +14,7 @@ MAX_THRESHOLDS = 400
 """The search over all thresholds tries this many at the most, evenly spaced."""
 
 
+@timed()
 def chen_sqrt(chain: Chain, budget_bytes: int) -> Plan:
     """The plan of round(sqrt(L)) equal segments, each replayed once; O(L).
 
@@ -32,13 +32,13 @@ def chen_sqrt(chain: Chain, budget_bytes: int) -> Plan:
     >>> chen_sqrt(chain, 100).options
     {'num_segments': 4}
     """
-    started = time.perf_counter()
     count = max(1, round(math.sqrt(chain.num_stages)))
     schedule = segment_schedule(chain, equal_starts(chain.num_stages, count))
     schedules = [({"num_segments": count}, schedule)]
-    return best_of(chain, budget_bytes, schedules, planner="chen_sqrt", started=started)
+    return best_of(chain, budget_bytes, schedules, planner="chen_sqrt")
 
 
+@timed()
 def chen_greedy(
     chain: Chain, budget_bytes: int, *, search: Literal["paper", "all"] = "all"
 ) -> Plan:
@@ -65,7 +65,6 @@ def chen_greedy(
     >>> chen_greedy(chain, 13).makespan_s
     13.0
     """
-    started = time.perf_counter()
     if search not in ("paper", "all"):
         raise ValueError(f"search {search!r} is neither 'paper' nor 'all'")
     thresholds = set(_paper_thresholds(chain))
@@ -75,7 +74,7 @@ def chen_greedy(
     for threshold in sorted(thresholds):
         tried.setdefault(tuple(greedy_starts(chain, threshold)), threshold)
     schedules = (({"b_bytes": b}, segment_schedule(chain, starts)) for starts, b in tried.items())
-    return best_of(chain, budget_bytes, schedules, planner="chen_greedy", started=started)
+    return best_of(chain, budget_bytes, schedules, planner="chen_greedy")
 
 
 def greedy_starts(chain: Chain, threshold_bytes: int) -> list[int]:

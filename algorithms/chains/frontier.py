@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.variants import check_allowed
 from schedsim.plans.curves import ParetoCurve, ParetoPoint
-from schedsim.plans.plan import Plan
+from schedsim.plans.plan import Plan, timed
 from schedsim.plans.scope import PERSISTENT, Scope
 
 from .persistent import Problem, exact_plan, infeasible_plan
@@ -82,6 +81,7 @@ def exact_frontier(
     return ExactFrontier(memory, table.values[points].copy(), problem.scope)
 
 
+@timed()
 def frontier(
     chain: Chain,
     budget_bytes: int,
@@ -112,14 +112,14 @@ def frontier(
     >>> frontier(chain, 6).makespan_s
     10.0
     """
-    started = time.perf_counter()
     problem = Problem(chain, check_allowed(allow))
     if budget_bytes < problem.min_feasible_bytes:
-        return infeasible_plan(problem, budget_bytes, planner="frontier", started=started)
+        return infeasible_plan(problem, budget_bytes, planner="frontier")
     table = problem.solve_exact(budget_bytes, max_points=max_points, max_work=max_work)
-    return exact_plan(problem, table, budget_bytes, planner="frontier", started=started)
+    return exact_plan(problem, table, budget_bytes, planner="frontier")
 
 
+@timed()
 def frontier_curve(chain: Chain) -> ParetoCurve:
     """The exact curve of `chain` as `schedsim.pareto` gives it: every point proven, none missing.
 
@@ -131,7 +131,6 @@ def frontier_curve(chain: Chain) -> ParetoCurve:
     >>> [point.budget_bytes for point in frontier_curve(chain).points]
     [5, 6, 7]
     """
-    started = time.perf_counter()
     curve = exact_frontier(chain)
     store_all_s = chain.store_all_s
     points = tuple(
@@ -150,7 +149,7 @@ def frontier_curve(chain: Chain) -> ParetoCurve:
         scope=str(curve.scope),
         exact=True,
         points=points,
-        planning_s=time.perf_counter() - started,
+        planning_s=0.0,
         store_all_s=store_all_s,
         least_memory_bytes=points[0].budget_bytes,
     )

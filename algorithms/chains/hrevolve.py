@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +15,7 @@ from schedsim.dataflow.copies import Copy
 from schedsim.errors import DeadlockError, PlannerLimitError, SchedsimError
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.levels import MemoryLevel, MemoryLevels, as_levels
-from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.plans.search import SearchRecord
 from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
@@ -174,6 +173,7 @@ class HRevolve:
         return int(np.argmin(times)) + 1
 
 
+@timed()
 def hrevolve(
     chain: Chain,
     budget_bytes: int,
@@ -221,7 +221,6 @@ def hrevolve(
     >>> hrevolve(chain, 100, num_slots=2, levels=[(4, 0.5, 0.5)]).search.figures["synchronous_s"]
     36.0
     """
-    started = time.perf_counter()
     below = as_levels(levels)
     if num_slots is not None and num_slots < 1:
         raise SchedsimError(f"num_slots {num_slots} is not at least 1", hint="the input takes one")
@@ -251,7 +250,6 @@ def hrevolve(
             budget_bytes,
             solved(chosen)[1],
             planner="hrevolve",
-            started=started,
             options={"num_slots": chosen},
             search=SearchRecord(figures={"synchronous_s": solved(chosen)[0]}),
             setting=Setting(copies=below),
@@ -262,7 +260,6 @@ def hrevolve(
         budget_bytes,
         None,
         planner="hrevolve",
-        started=started,
         least=LeastBudget(min(_least_budget(chain, below, solved(s)[1]) for s in few)),
         setting=Setting(copies=below),
     )

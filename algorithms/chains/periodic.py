@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 
 from schedsim.dataflow.chain import Chain
-from schedsim.plans.plan import Plan, best_of
+from schedsim.plans.plan import Plan, best_of, timed
 from schedsim.simulation.schedule import Schedule
 
 from .segments import equal_starts, segment_schedule
@@ -16,6 +15,7 @@ ALL_UP_TO = 500
 """Chains of up to this many stages try every number of segments."""
 
 
+@timed()
 def periodic(chain: Chain, budget_bytes: int, *, num_segments: int | None = None) -> Plan:
     """The fastest plan of equal segments that fits; each segment is replayed once.
 
@@ -43,7 +43,6 @@ def periodic(chain: Chain, budget_bytes: int, *, num_segments: int | None = None
     >>> periodic(chain, 20).options
     {'num_segments': 2}
     """
-    started = time.perf_counter()
     if num_segments is not None and not 1 <= num_segments <= chain.num_stages:
         raise ValueError(f"num_segments {num_segments} is not in 1..{chain.num_stages}")
     counts = [num_segments] if num_segments else _counts(chain.num_stages)
@@ -53,7 +52,7 @@ def periodic(chain: Chain, budget_bytes: int, *, num_segments: int | None = None
             starts = equal_starts(chain.num_stages, count)
             yield {"num_segments": count}, segment_schedule(chain, starts)
 
-    return best_of(chain, budget_bytes, schedules(), planner="periodic", started=started)
+    return best_of(chain, budget_bytes, schedules(), planner="periodic")
 
 
 def _counts(num_stages: int) -> list[int]:

@@ -273,9 +273,7 @@ class Problem:
         return list_runs(self.line, table, memory, begin, end)
 
 
-def exact_plan(
-    problem: Problem, table: Table, budget_bytes: int, *, planner: str, started: float
-) -> Plan:
+def exact_plan(problem: Problem, table: Table, budget_bytes: int, *, planner: str) -> Plan:
     """The plan at `budget_bytes` from a table that is exact there."""
     schedule, chosen = problem.schedule(table, budget_bytes)
     return make_plan(
@@ -283,7 +281,6 @@ def exact_plan(
         budget_bytes,
         schedule,
         planner=planner,
-        started=started,
         lower_bound_s=problem.time_s(table, budget_bytes),
         bound_scope=problem.scope,
         least=problem.least_budget,
@@ -291,7 +288,7 @@ def exact_plan(
     )
 
 
-def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str, started: float) -> Plan:
+def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str) -> Plan:
     """The plan that says which budget would do, and which op sets it."""
     schedule, chosen = problem.least_memory_schedule()
     least = simulate(resolve(problem.chain, chosen), schedule)
@@ -301,7 +298,6 @@ def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str, starte
         budget_bytes,
         None,
         planner=planner,
-        started=started,
         bound_scope=problem.scope,
         least=replace(problem.least_budget, op=least.peak_op),
     )

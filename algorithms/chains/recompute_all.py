@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 from schedsim.dataflow.chain import Chain
-from schedsim.plans.plan import Plan, best_of
+from schedsim.plans.plan import Plan, best_of, timed
 
 from .segments import segment_schedule
 
 
+@timed()
 def recompute_all(chain: Chain, budget_bytes: int) -> Plan:
     """The plan that stores every stage input and replays each stage, but the last, once; O(L).
 
@@ -23,7 +22,6 @@ def recompute_all(chain: Chain, budget_bytes: int) -> Plan:
     >>> recompute_all(chain, 100).makespan_s
     7.0
     """
-    started = time.perf_counter()
     no_options: dict[str, int] = {}
     schedules = [(no_options, segment_schedule(chain, range(chain.num_stages)))]
-    return best_of(chain, budget_bytes, schedules, planner="recompute_all", started=started)
+    return best_of(chain, budget_bytes, schedules, planner="recompute_all")

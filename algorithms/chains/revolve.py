@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cache, lru_cache
 from math import comb
@@ -11,12 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.chain import Chain
+from schedsim.errors import PlannerLimitError
 from schedsim.plans.least_budget import LeastBudget
-from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
+MOST_RUNS = 4_000_000
+"""Forwards of a schedule; fewer slots, which need more, are not tried on long chains."""
 
+
+@timed()
 def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) -> Plan:
     """The binomial plan with as many slots as fit; every backward follows its own forward.
 
@@ -45,10 +49,14 @@ def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) ->
     >>> revolve(chain, 100, num_slots=3).makespan_s  # t(10, 3) + 10 forwards, 10 backwards
     35.0
     """
-    started = time.perf_counter()
     num = chain.num_stages
     if num_slots is not None and num_slots < 1:
         raise ValueError(f"num_slots is {num_slots}, but the chain's input takes one")
+    if num_slots is not None and not _is_short(num, num_slots):
+        raise PlannerLimitError(
+            f"{num} stages in {num_slots} slots take more than {MOST_RUNS:,} forwards",
+            hint="give more slots",
+        )
 
     @cache
     def replay(slots: int) -> Simulation:
@@ -62,7 +70,6 @@ def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) ->
         budget_bytes,
         replay(chosen).schedule if fits and chosen is not None else None,
         planner="revolve",
-        started=started,
         options={"num_slots": chosen} if fits else {},
         least=LeastBudget(least.peak_bytes, least.peak_op),
     )
@@ -171,7 +178,12 @@ def _few_slots(num: int, num_slots: int | None) -> list[int]:
     if num_slots is not None:
         return [num_slots]
     some = {1, 2, 3, 4, 6, 8, *(num.bit_length() * k // 2 for k in range(1, 5))}
-    return sorted(slots for slots in some if 1 <= slots <= num)
+    return sorted(slots for slots in some if slots <= num and _is_short(num, slots))
+
+
+def _is_short(num: int, slots: int) -> bool:
+    """Whether the schedule has room in memory: one slot alone makes L^2 / 2 runs."""
+    return num_forwards(num, slots) + num <= MOST_RUNS
 
 
 def _most_that_fit(fits: Callable[[int], bool], num: int) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +10,8 @@ import numpy as np
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.variants import ChosenVariant, check_allowed
-from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.effort import Effort
+from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.plans.progress import current
 from schedsim.plans.search import SearchRecord
 from schedsim.plans.setting import Setting
@@ -21,17 +21,23 @@ from .persistent import Problem, exact_plan, infeasible_plan
 
 DEFAULT_SLOTS = 500
 
+_WORK = 10.0
+_MERGES_PER_UNIT = 1e9
+"""Sums that one core takes in about a second, in one of the two roundings."""
+
 MAX_TABLE_BYTES = 4 * 2**30
 """The table of rows x slots is not made larger than this."""
 
 
+@timed()
 def rotor(
     chain: Chain,
     budget_bytes: int,
     *,
     num_slots: int = DEFAULT_SLOTS,
     gap: float = 0.01,
-    time_limit_s: float = 10.0,
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
     allow: Collection[str] = (),
 ) -> Plan:
     """The optimal persistent schedule within `budget_bytes`, or one with a proven gap.
@@ -46,8 +52,9 @@ def rotor(
         Slots to start with, and the most that an exact unit may need, at the least 4096.
     gap
         Relative distance between the makespan and its bound to stop at.
-    time_limit_s
-        No doubling is begun that would pass it; the first solution is always finished.
+    time_limit_s, effort
+        Seconds, or work; 10 units of work where neither is given. No doubling is begun that would
+        pass it; the first solution is always finished.
     allow
         Kinds of variants that may be chosen, of `schedsim.dataflow.variants.VARIANT_KINDS`.
 
@@ -69,49 +76,48 @@ def rotor(
     >>> rotor(chain, 5).makespan_s, rotor(chain, 5).status
     (13.0, 'optimal')
     """
-    started, progress = time.perf_counter(), current()
+    progress = current()
     if num_slots < 1:
         raise ValueError(f"num_slots is {num_slots}, but at least 1 slot is needed")
     problem = Problem(chain, check_allowed(allow))
     if budget_bytes < problem.min_feasible_bytes:
-        return infeasible_plan(problem, budget_bytes, planner="rotor", started=started)
+        return infeasible_plan(problem, budget_bytes, planner="rotor")
     unit = exact_unit(problem)
     inside = budget_bytes - problem.outside_bytes
     if inside // unit <= min(max(num_slots, 4096), _most_slots(problem)):
         table = problem.solve_slots(budget_bytes, unit, round_up=True)
-        return exact_plan(problem, table, budget_bytes, planner="rotor", started=started)
+        return exact_plan(problem, table, budget_bytes, planner="rotor")
 
     best_s, (best, chosen) = math.inf, problem.least_memory_schedule()
     bound_s = chain.store_all_s
-    slots, used, round_s = min(num_slots, _most_slots(problem)), 0, 0.0
-    interrupted = False
+    slots, used = min(num_slots, _most_slots(problem)), 0
+    effort = Effort.of(effort, time_limit_s, default=_WORK)
     while True:
-        round_started = time.perf_counter()
+        before = effort.left
         used = slots
         try:
             makespan_s, schedule, variants, below_s = _both_roundings(problem, budget_bytes, slots)
         except KeyboardInterrupt:
-            interrupted = True  # the best so far is still a plan
+            effort.cancel()  # the best so far is still a plan
             break
+        effort.spend(2.0 * problem.num_splits * slots / _MERGES_PER_UNIT)
         if schedule is not None and makespan_s < best_s:
             best_s, best, chosen = makespan_s, schedule, variants
         bound_s = max(bound_s, below_s)
         progress.report(best_s, bound_s)
         if best_s <= bound_s * (1 + gap):
             break
-        now = time.perf_counter()
-        round_s = now - round_started
+        took = before - effort.left
         slots *= 2
-        if slots > _most_slots(problem) or now - started + 2 * round_s > time_limit_s:
+        if slots > _most_slots(problem) or not effort.allows(2 * took):
             break
     return make_plan(
         chain,
         budget_bytes,
         best,
         planner="rotor",
-        started=started,
         options={"num_slots": used, "gap": gap},
-        search=SearchRecord(interrupted=interrupted),
+        search=SearchRecord(ended_by=effort.ended_by),
         lower_bound_s=bound_s,
         bound_scope=problem.scope,
         least=problem.least_budget,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+from schedsim.kernels.compiled import kernel_for as kernel
+from schedsim.kernels.record import Ints, Reals, Record
 
 from ._moves import (
     MAX_INSERTED,
@@ -24,7 +25,6 @@ from ._profile import (
     FIRST,
     FIXED,
     INT,
-    INTS,
     LARGEST,
     LAST,
     NTH,
@@ -37,15 +37,14 @@ from ._profile import (
     PROFILE,
     READS,
     REAL,
-    REALS,
     SIZE,
     SLOT,
     STEPS,
+    WORK,
     WRITES,
     Profile,
     Steps,
     first_out,
-    kernel,
     max_range,
     next_read,
     peak_slot,
@@ -54,6 +53,45 @@ from ._profile import (
     store_runs,
     undo_edits,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Rules(Record):
+    """What holds for one walker all the time.
+
+    Attributes
+    ----------
+    limit : int
+        Bytes, those of the graph's static memory not among them.
+    free : bool
+        Whether first runs may change their order.
+    thorough : float
+        Share of moves that are repaired by greedy evictions before they count. These are some
+        twenty times as slow as the others, and reach what single steps do not.
+    price : (3,) float64
+        Seconds per byte above `limit`, raised while the peak is above and lowered while it is
+        within; its least and largest values.
+    """
+
+    limit: int
+    free: bool
+    thorough: float
+    price: Reals
+
+
+@dataclass(frozen=True, eq=False)
+class Found(Record):
+    """The fastest schedule within the limit so far.
+
+    Attributes
+    ----------
+    runs : (most_runs,) int64
+    best : (2,) float64
+        Its time in seconds, infinite where there is none, and the number of its runs.
+    """
+
+    runs: Ints
+    best: Reals
 
 
 @kernel(STEPS, PROFILE)
@@ -223,34 +261,26 @@ def is_hopeless(
     return False
 
 
-@kernel(STEPS, PROFILE, INTS, REALS, INT, REALS, REAL, INT, REAL, BOOL)
+@kernel(STEPS, PROFILE, Found, Rules, REAL, INT, INT)
 def anneal(
     steps: Steps,
     profile: Profile,
-    best_runs: NDArray[np.int64],
-    best: NDArray[np.float64],
-    limit: int,
-    price: NDArray[np.float64],
+    found: Found,
+    rules: Rules,
     heat_s: float,
     num_moves: int,
-    thorough: float,
-    free: bool,
-) -> None:
-    """Anneal at one temperature, in seconds of step time.
+    most_work: int,
+) -> int:
+    """Anneal at one temperature, in seconds of step time; the number of moves made.
 
-    Parameters
-    ----------
-    best_runs, best
-        The fastest schedule within `limit` so far; its time and the number of its runs.
-    price : (3,)
-        Seconds per byte above `limit`, raised while the peak is above and lowered while it is
-        within; its least and largest values.
-    thorough
-        Share of moves that are repaired by greedy evictions before they count. These are some
-        twenty times as slow as the others, and reach what single steps do not.
+    It ends after `num_moves`, or with the first move that takes ``counts[WORK]`` to `most_work`.
     """
+    limit, free, price, best = rules.limit, rules.free, rules.price, found.best
     excess = max(0, profile.tree[1, LARGEST] - limit)
     for move in range(num_moves):
+        if profile.counts[WORK] >= most_work:
+            return move
+        profile.counts[WORK] += 8
         if move % 64 == 0:
             if excess > 0:
                 price[0] = min(price[0] * 1.04, price[2])
@@ -261,7 +291,7 @@ def anneal(
         # What the move may cost is drawn first, so that a hopeless one ends early.
         allowed_s = before_s + price[0] * excess
         allowed_s -= heat_s * math.log(max(random_unit(profile), 1e-300))
-        repaired = random_unit(profile) < thorough
+        repaired = random_unit(profile) < rules.thorough
         kind = random_unit(profile)
         if repaired:
             if kind < 0.5:
@@ -303,4 +333,5 @@ def anneal(
         excess = after
         if excess == 0 and profile.total_s[0] < best[0] * (1.0 - 1e-12):
             best[0] = profile.total_s[0]
-            best[1] = store_runs(steps, profile, best_runs)
+            best[1] = store_runs(steps, profile, found.runs)
+    return num_moves

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from schedsim.plans.effort import Effort
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
@@ -45,7 +46,8 @@ class SolvedLine:
     >>> from schedsim.algorithms.graphs._blocks import find_blocks
     >>> chain = Chain.from_arrays("twelve", 1, forward_s=[1] * 12, backward_s=[1] * 12,
     ...                           output_bytes=[1] * 12, saved_bytes=[1] * 12)
-    >>> line = SolvedLine.of(find_blocks(chain.graph), time_limit_s=0.0, seed=0)
+    >>> from schedsim.plans.effort import Effort
+    >>> line = SolvedLine.of(find_blocks(chain.graph), effort=Effort(0.01), seed=0)
     >>> [s.peak_bytes for s in line.schedules(10)][:1]
     [10]
     """
@@ -54,14 +56,21 @@ class SolvedLine:
     classes: dict[int, BlockClass]
 
     @classmethod
-    def of(cls, line: BlockLine, *, time_limit_s: float, seed: int) -> SolvedLine:
-        """The line, its kinds of blocks solved in about `time_limit_s`."""
-        return cls(line, block_classes(line, time_limit_s=time_limit_s, seed=seed))
+    def of(cls, line: BlockLine, *, effort: Effort, seed: int) -> SolvedLine:
+        """The line, its kinds of blocks solved for about `effort`."""
+        return cls(line, block_classes(line, effort=effort, seed=seed))
 
     @cached_property
     def _rows(self) -> Any:
         kinds = self.line.kinds
         return find_classes(kinds, np.zeros(kinds.size, dtype=np.int64))
+
+    @property
+    def work(self) -> float:
+        """About the work of `schedules`: solutions of the recurrence, and replays."""
+        _, row_block, row_length = self._rows
+        sums = MOST_SLOTS * (float(row_length.sum()) + 24.0 * row_block.size)
+        return float(min(_WORK, sums)) / _WORK + self.line.graph.num_ops / 1e5
 
     def schedules(self, budget_bytes: int, *, num_tries: int = 12) -> list[Simulation]:
         """Replayed schedules at and about a budget: those that fit first, the fastest first.
@@ -75,7 +84,7 @@ class SolvedLine:
         work = float(row_length.sum()) + 24.0 * row_block.size
         num_slots = int(min(MOST_SLOTS, max(100.0, _WORK / work)))
         problem = self._in_slots(max(room, 1) * _ROOM / num_slots)
-        rows = BlockRows(*problem, row_of, row_block, row_length)
+        rows = BlockRows(*problem, row_of, row_block, row_length)  # type: ignore[call-arg]
         table = solve_rows(rows, num_slots)
         whole = table[row_of[0, row_of.shape[0]]]
         feasible = np.flatnonzero(whole < INFINITE)

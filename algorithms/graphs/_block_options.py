@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph, Op
+from schedsim.plans.effort import Effort
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -29,8 +29,7 @@ _PEAK_SHARES = (0.02, 0.1, 0.4, 0.7)
 """Between the least and that of store-all: limits on both, for budgets near a block's own need."""
 
 _SWEEP_SHARE = 0.6
-_LEAST_S = 0.02
-_MOST_S = 0.4
+_LEAST, _MOST = 0.02, 0.4
 
 
 @dataclass(frozen=True)
@@ -83,27 +82,24 @@ class BlockClass:
     plain_bytes: int
 
 
-def block_classes(line: BlockLine, *, time_limit_s: float, seed: int) -> dict[int, BlockClass]:
-    """The class of each kind of block, in about `time_limit_s`; each kind is solved once.
+def block_classes(line: BlockLine, *, effort: Effort, seed: int) -> dict[int, BlockClass]:
+    """The class of each kind of block, for about `effort`; each kind is solved once.
 
-    Blocks that come again get more of the time, and what one leaves goes to the others.
+    Blocks that come again get more of it, and what one leaves goes to the others.
     """
     again = np.bincount(line.kinds) > 1
     weights = {kind: 3.0 if again[kind] else 1.0 for kind in line.first_of_kind}
-    left, deadline = sum(weights.values()), time.perf_counter() + time_limit_s
+    left = sum(weights.values())
     found = {}
     for kind, index in line.first_of_kind.items():
         share = weights[kind] / left
         left -= weights[kind]
-        seconds = share * max(0.0, deadline - time.perf_counter())
-        found[kind] = _class_of(line, index, _NUM_KEPT[int(again[kind])], seconds, seed)
+        with effort.part(share) as part:
+            found[kind] = _class_of(line, index, _NUM_KEPT[int(again[kind])], part, seed)
     return found
 
 
-def _class_of(
-    line: BlockLine, index: int, num_kept: int, time_limit_s: float, seed: int
-) -> BlockClass:
-    started = time.perf_counter()
+def _class_of(line: BlockLine, index: int, num_kept: int, effort: Effort, seed: int) -> BlockClass:
     graph, block = line.subgraph(index), line.blocks[index]
     num_forward = _num_forward(graph, block)
     forward_only = replace(
@@ -115,29 +111,29 @@ def _class_of(
     usual = measured_option(graph, Schedule.store_all(graph))
     options = [usual]
     if graph.ops[num_forward].name == REST:
-        until = started + _SWEEP_SHARE * time_limit_s
-        options += _by_kept_bytes(graph, usual, num_kept, until)
+        with effort.part(_SWEEP_SHARE) as part:
+            options += _by_kept_bytes(graph, usual, num_kept, part)
     settings = list(_tight_settings(graph, usual))
     for i, (setting, peak_bytes) in enumerate(settings):
-        tried = [Schedule(setting.op_names, found.runs) for found in dtr_seeds(setting, peak_bytes)]
-        left_s = started + time_limit_s - time.perf_counter()
-        each_s = min(_MOST_S, left_s / (len(settings) - i))
-        if each_s >= _LEAST_S and peak_bytes >= least_memory_bytes(setting)[0]:
-            plan = local_search(
-                setting,
-                peak_bytes,
-                time_limit_s=each_s,
-                seed=seed,
-                num_threads=2,
-                starts=tried[:1],
-            )
-            tried += [plan.schedule] if plan.schedule is not None else []
+        if i and effort.is_over():
+            break
+        with effort.part(1 / (len(settings) - i)) as part:
+            tried = [
+                Schedule(setting.op_names, found.runs)
+                for found in dtr_seeds(setting, peak_bytes, effort=part)
+            ]
+            if peak_bytes >= least_memory_bytes(setting)[0] and part.allows(_LEAST):
+                with part.take(_MOST) as own:
+                    plan = local_search(
+                        setting, peak_bytes, effort=own, seed=seed, num_threads=2, starts=tried[:1]
+                    )
+                tried += [plan.schedule] if plan.schedule is not None else []
         options += [measured_option(graph, schedule) for schedule in tried]
     return BlockClass(pareto(options), plain.makespan_s, plain.peak_bytes)
 
 
 def _by_kept_bytes(
-    graph: Graph, usual: BlockOption, num_kept: int, until: float
+    graph: Graph, usual: BlockOption, num_kept: int, effort: Effort
 ) -> Iterator[BlockOption]:
     """Options that keep less than store-all, from a coarse grid of limits to a fine one.
 
@@ -153,16 +149,17 @@ def _by_kept_bytes(
         if any(low <= kept <= high for low, high in reached):
             continue
         setting = _limited(graph, kept, peak_bytes)
-        left_s = until - time.perf_counter()
-        if left_s <= 0.0:
+        if effort.is_over():
             if number > 2:
                 return
-            for found in dtr_seeds(setting, peak_bytes):
+            for found in dtr_seeds(setting, peak_bytes, effort=effort):
                 yield measured_option(graph, Schedule(graph.op_names, found.runs))
             continue
-        plan = cuts(setting, peak_bytes, time_limit_s=left_s)
+        with effort.part(1.0) as part:
+            plan = cuts(setting, peak_bytes, effort=part)
         if plan.schedule is None:
-            plan = local_search(setting, peak_bytes, time_limit_s=_LEAST_S, num_threads=2)
+            with effort.take(_LEAST) as part:
+                plan = local_search(setting, peak_bytes, effort=part, num_threads=2)
         if plan.schedule is not None:
             option = measured_option(graph, plan.schedule)
             if plan.status == "optimal":

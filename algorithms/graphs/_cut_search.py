@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import math
-import time
+import threading
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
+from schedsim.plans.effort import Effort
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ._cut_model import cut_programme
 from ._cuts import Bools, Cut, CutTable, Order, cut_bound, fixed_order_bounds
+from ._programme import programme_work, relaxation_work
 from ._scaling import SolverTimes, solver_times
 
 # Cuts that are looked at one by one, and that are put into one programme.
 _MOST_SINGLE = 12
 _MOST_WHOLE = 3
 _MOST_CUTS = 40
-# Non-zeros that HiGHS reads, presolves and solves as a linear programme in a second, at best.
-_NONZEROS_PER_S = 200_000.0
+# Steps of the knapsacks that a core takes in about a second.
+_STEPS_PER_UNIT = 2e8
 
 
 class CutSearch:
-    """Bounds from cuts, and schedules read off them, as long as there is time.
+    """Bounds from cuts, and schedules read off them, as long as there is effort left.
 
     Attributes
     ----------
@@ -40,10 +42,11 @@ class CutSearch:
         Every schedule looked at, those over budget too: fast ones to start a repair from.
     """
 
-    def __init__(self, graph: Graph, budget_bytes: int, order: Order, until: float) -> None:
+    def __init__(self, graph: Graph, budget_bytes: int, order: Order, effort: Effort) -> None:
         # More than any peak changes nothing, and need not fit in 64 bits.
         budget_bytes = min(budget_bytes, 2**53)
-        self.graph, self.budget_bytes, self.until = graph, budget_bytes, until
+        self.graph, self.budget_bytes, self.effort = graph, budget_bytes, effort
+        self._halted = threading.Event()
         self.table = CutTable(graph, budget_bytes, order)
         self.times: SolverTimes = solver_times(graph.arrays.op_time_s)
         self.extra_s, self.how = 0.0, "store-all time"
@@ -62,18 +65,25 @@ class CutSearch:
         """A bound on the makespan."""
         return self.graph.store_all_s + self.extra_s
 
-    @property
-    def left_s(self) -> float:
-        """Seconds until time is up."""
-        return self.until - time.perf_counter()
+    def halt(self) -> None:
+        """Begin no further step."""
+        self._halted.set()
+
+    def _may(self, work: float) -> bool:
+        """Whether there is a reason, and effort left, for a step that takes so much."""
+        return not self._halted.is_set() and not self.is_done() and self.effort.allows(work)
 
     def is_done(self) -> bool:
         """Whether the best schedule meets the bound, or there is none."""
         return self.best_s <= self.bound_s * (1 + 1e-10) or math.isinf(self.extra_s)
 
     def run(self) -> None:
-        """All steps, each only while there is time; the first always."""
+        """All steps, each only while there is effort left; the first always."""
         self.knapsacks()
+        self.programmes()
+
+    def programmes(self) -> None:
+        """What follows the knapsacks."""
         self.single_programmes()
         self.several_cuts()
 
@@ -93,13 +103,15 @@ class CutSearch:
         """The fractional knapsack at each op, the most promising first."""
         rough = fixed_order_bounds(self.graph, self.budget_bytes, self.times.costs)
         self.rough = rough
+        self.effort.spend(64 * self.nonzeros / _STEPS_PER_UNIT)
         best = 0.0
         for place, op in enumerate(np.argsort(-rough, kind="stable").tolist()):
             if rough[op] <= 0:
                 break
             # In any order a cut is crossed by no more than in the fixed one.
-            if place >= _MOST_SINGLE and (rough[op] <= best or self.left_s < 0 or place > 200):
+            if place >= _MOST_SINGLE and (rough[op] <= best or place > 200 or not self._may(0.0)):
                 break
+            self.effort.spend(self.nonzeros / _STEPS_PER_UNIT)
             found = cut_bound(self.table, self.cut(op), self.times.costs)
             self.bound_at[op] = found
             best = max(best, found)
@@ -109,16 +121,16 @@ class CutSearch:
     def single_programmes(self) -> None:
         """One cut with what recomputation reads: relaxed for several ops, then in whole numbers."""
         relaxed: dict[int, float] = {}
-        enough_s = 0.85 * self.left_s
+        enough = 0.85 * self.effort.left
         for op in sorted(self.bound_at, key=lambda op: -self.bound_at[op])[:_MOST_SINGLE]:
-            if self.left_s < self.nonzeros / _NONZEROS_PER_S or self.is_done():
+            if not self._may(relaxation_work(self.nonzeros)):
                 break
-            if relaxed and self.left_s < enough_s:
+            if relaxed and not self.effort.allows(enough):
                 break
-            relaxed[op] = self.solve([self.cut(op)], 0.3 * self.left_s, integral=False)
+            relaxed[op] = self.solve([self.cut(op)], 0.3, integral=False)
         for op in sorted(relaxed, key=lambda op: -relaxed[op])[:_MOST_WHOLE]:
-            if self.left_s > 0.2 * enough_s and not self.is_done():
-                self.bound_at[op] = self.solve([self.cut(op)], 0.5 * self.left_s, integral=True)
+            if self._may(0.2 * enough):
+                self.bound_at[op] = self.solve([self.cut(op)], 0.5, integral=True)
 
     def several_cuts(self) -> None:
         """Cuts together: where the suggested schedule is most over budget, a cut is added.
@@ -146,11 +158,11 @@ class CutSearch:
             if before == (len(chosen), len(beside)):
                 return
             chosen.sort()
-            if self.left_s < self.nonzeros * len(chosen) / _NONZEROS_PER_S:
+            if not self._may(relaxation_work(self.nonzeros * len(chosen))):
                 return
             self.solve(
                 [self.cut(op) for op in chosen],
-                0.8 * self.left_s,  # one that takes longer is not followed by an easier one
+                0.8,  # one that takes longer is not followed by an easier one
                 integral=True,
                 beside=[(chosen.index(op) - 1, again) for op, again in sorted(beside)],
             )
@@ -175,21 +187,29 @@ class CutSearch:
     def solve(
         self,
         cuts: list[Cut],
-        limit_s: float,
+        share: float,
         *,
         integral: bool,
         beside: Sequence[tuple[int, int]] = (),
     ) -> float:
-        """The cost that a programme proves, in solver units; looks at its schedule too."""
+        """The cost that a programme proves, in solver units; looks at its schedule too.
+
+        It may take that share of the effort left.
+        """
         known = self.extra_s / self.times.unit_s * (1 - 1e-9) if len(cuts) > 1 else 0.0
         programme, alive = cut_programme(
             self.table, cuts, self.times.costs, beside=beside, at_least=known
         )
-        answer = programme.solve(limit_s, integral=integral)
+        if self.effort.counted:
+            # What cannot be afforded in whole numbers is relaxed: a bound as well.
+            integral = integral and programme_work(programme.num_nonzeros) <= self.effort.left
+        with self.effort.part(share) as part:
+            answer = programme.solve(part, integral=integral)
         if answer.infeasible and known > 0:
             # A bound from other cuts may ask for more runs than these cuts can count.
             programme, alive = cut_programme(self.table, cuts, self.times.costs, beside=beside)
-            answer = programme.solve(limit_s, integral=integral)
+            with self.effort.part(share) as part:
+                answer = programme.solve(part, integral=integral)
         names = ", ".join(self.graph.op_names[cut.op] for cut in cuts[:3])
         kind = "programme" if integral else "relaxed programme"
         many = f"{len(cuts)} cuts" if len(cuts) > 1 else "the cut"

@@ -18,7 +18,7 @@ from schedsim.dataflow.graph import Graph
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
-from ._anneal import anneal
+from ._anneal import Found, Rules, anneal
 from ._forward_part import forward_part
 from ._moves import repair
 from ._profile import LARGEST, NUM_EDITS, Profile, Steps, make_profile, store_runs
@@ -96,8 +96,9 @@ def _lowered(
     profile.counts[NUM_EDITS] = 0
     unit = num_ops / max(1, lowest)
     price = np.array([_PRICE[0] * unit, _PRICE[1] * unit, _PRICE[2] * unit])
-    seen, best = np.zeros_like(runs), np.array([np.inf, 0.0])
+    found = Found(np.zeros_like(runs), np.array([np.inf, 0.0]))
+    rules = Rules(limit, free, 0.3, price)
     for _ in range(_MOVE_CHUNKS):
-        anneal(steps, profile, seen, best, limit, price, 0.5, _MOVES, 0.3, free)
+        anneal(steps, profile, found, rules, 0.5, _MOVES, 2**62)
         note()
     return runs[:size].copy()

@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from schedsim.kernels.compiled import kernel_for as kernel
+
 from ._profile import (
     BOOL,
     EXTRA,
@@ -29,6 +31,7 @@ from ._profile import (
     SIZE,
     SLOT,
     STEPS,
+    WORK,
     WRITES,
     Profile,
     Steps,
@@ -36,7 +39,6 @@ from ._profile import (
     first_out,
     insert_run,
     is_unread,
-    kernel,
     last_read,
     max_range,
     next_read,
@@ -248,6 +250,7 @@ def evict_at(
     run_0 = run_1 = run_2 = run_3 = -1
     tensor_0 = tensor_1 = tensor_2 = tensor_3 = -1
     num_ops = steps.time_s.size - 2
+    profile.counts[WORK] += min(num_ops, _MAX_LOOKED_AT)
     for number in range(min(num_ops, _MAX_LOOKED_AT)):
         op = number if num_ops <= _MAX_LOOKED_AT else random_below(profile, num_ops)
         if steps.op[op, FIXED]:

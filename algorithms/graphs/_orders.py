@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ._profile import PRODUCER, READERS, READS, REAL, SIZE, STEPS, WRITES, Steps, kernel
+from schedsim.kernels.compiled import kernel_for as kernel
+
+from ._profile import PRODUCER, READERS, READS, REAL, SIZE, STEPS, WRITES, Steps
 
 
 @kernel(STEPS, REAL)

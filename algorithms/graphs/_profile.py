@@ -25,7 +25,10 @@ from schedsim.kernels.record import Ints, RandomState, Reals, Record, Table
 _EMPTY = 1 << 60
 
 # Entries of `Profile.counts`.
-NUM_SPARE, NUM_EDITS, NUM_SLOTS, NUM_EXTRA, NUM_REBUILDS, PER_RUN = range(6)
+NUM_SPARE, NUM_EDITS, NUM_SLOTS, NUM_EXTRA, NUM_REBUILDS, PER_RUN, WORK = range(7)
+
+WORK_PER_UNIT = 26_000_000.0
+"""Steps counted in ``counts[WORK]`` that one core takes in about a second: a unit of effort."""
 
 # Kinds of edits in the journal.
 INSERTED, REMOVED = 0, 1
@@ -92,6 +95,8 @@ class Profile(Record):
     journal : (most_edits, 3)
         Kind, run or op, run that follows.
     counts : (8,)
+        Among them `WORK`, which only grows: ranges added to and looked at, readers and candidates
+        walked. It measures what a move cost, alike on every machine.
     total_s : (1,)
     scratch : (4, any)
         Stacks of the moves.
@@ -212,6 +217,7 @@ def add_range(profile: Profile, low: int, high: int, change: int) -> None:
     """Add `change` to the slots low..high, both included."""
     tree = profile.tree
     num_slots = profile.counts[NUM_SLOTS]
+    profile.counts[WORK] += 4
     left, right = low + num_slots - 1, high + num_slots + 1
     while left ^ right ^ 1:
         if not left & 1:
@@ -235,6 +241,7 @@ def max_range(profile: Profile, low: int, high: int) -> int:
     if low > high:
         return -_EMPTY
     num_slots = profile.counts[NUM_SLOTS]
+    profile.counts[WORK] += 2
     left, right = low + num_slots - 1, high + num_slots + 1
     of_left = of_right = -2 * _EMPTY
     while left ^ right ^ 1:
@@ -285,6 +292,7 @@ def last_read(steps: Steps, profile: Profile, tensor: int, after: int, before: i
     """The last run between two slots, both excluded, that reads `tensor`; or -1."""
     best = -1
     for i in range(steps.tensor[tensor, READERS], steps.tensor[tensor + 1, READERS]):
+        profile.counts[WORK] += 1
         run = run_before(profile, steps.flat[i], before)
         if run >= 0 and profile.run[run, SLOT] > after:
             after = profile.run[run, SLOT]
@@ -299,6 +307,7 @@ def next_read(steps: Steps, profile: Profile, tensor: int, after: int) -> int:
     for i in range(steps.tensor[tensor, READERS], steps.tensor[tensor + 1, READERS]):
         run = profile.ends[steps.flat[i], LAST]
         while run >= 0 and profile.run[run, SLOT] > after:
+            profile.counts[WORK] += 1
             if profile.run[run, SLOT] < best_slot:
                 best, best_slot = run, profile.run[run, SLOT]
             run = profile.run[run, PREV]
@@ -399,6 +408,7 @@ def rebuild(steps: Steps, profile: Profile) -> None:
         )
         profile.tree[node, ADDED] = 0
     profile.counts[NUM_REBUILDS] += 1
+    profile.counts[WORK] += num_slots // 2
 
 
 @kernel(PROFILE, INT)
@@ -477,6 +487,7 @@ def store_runs(steps: Steps, profile: Profile, runs: NDArray[np.int64]) -> int:
         if run >= 0 and profile.run[run, OP] < num_ops:
             runs[count] = profile.run[run, OP]
             count += 1
+    profile.counts[WORK] += profile.counts[NUM_SLOTS] // 16
     return count
 
 

@@ -8,6 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from schedsim.plans.effort import Effort
+
+# Non-zeros that HiGHS reads, presolves and solves as a linear programme in about a second.
+_NONZEROS_PER_UNIT = 200_000.0
+# What the first node takes with 10,000 non-zeros; each other, of the first; and at least.
+_FIRST_NODE, _NODE_SHARE, _LEAST_NODE = 0.5, 0.1, 0.005
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -36,6 +43,16 @@ class Answer:
     finished: bool
 
 
+def relaxation_work(num_nonzeros: int) -> float:
+    """The work that the relaxation of a programme with so many non-zeros takes, about."""
+    return max(1e-3, num_nonzeros / _NONZEROS_PER_UNIT)
+
+
+def programme_work(num_nonzeros: int) -> float:
+    """The work that its first node takes in whole numbers, about: cuts and heuristics included."""
+    return relaxation_work(num_nonzeros) + _FIRST_NODE * (num_nonzeros / 1e4) ** 2
+
+
 class Programme:
     """min cost x, with lb <= A x <= ub and lb <= x <= ub; variables and rows come in blocks."""
 
@@ -47,6 +64,10 @@ class Programme:
         self.value: list[Floats] = []
         self.rows_lb: list[Floats] = []
         self.rows_ub: list[Floats] = []
+
+    @property
+    def num_nonzeros(self) -> int:
+        return sum(part.size for part in self.value)
 
     def variables(
         self, count: int, *, lb: Any = 0.0, ub: Any = 1.0, cost: Any = 0.0, integral: Any = False
@@ -76,11 +97,22 @@ class Programme:
         self.rows_ub.append(np.broadcast_to(np.asarray(ub, np.float64), (count,)))
         self.num_rows += count
 
-    def solve(self, time_limit_s: float, *, integral: bool = True) -> Answer:
-        """HiGHS with no gap allowed; `integral` off solves the linear relaxation."""
+    def solve(self, effort: Effort, *, integral: bool = True) -> Answer:
+        """HiGHS with no gap allowed; `integral` off solves the linear relaxation.
+
+        Its nodes are limited by the work left, its time by the watchdog. A relaxation, and the
+        first node, are always finished where the clock does not end them.
+        """
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
+        work = (programme_work if integral else relaxation_work)(self.num_nonzeros)
+        node_work = max(_LEAST_NODE, _NODE_SHARE * work)
+        options: dict[str, float | int] = {"mip_rel_gap": 0.0}
+        if effort.watchdog_s is not None:
+            options["time_limit"] = max(0.01, effort.watchdog_s)
+        if effort.counted and integral:
+            options["node_limit"] = max(1, int((effort.left - work) / node_work))
         columns = {key: np.concatenate(value) for key, value in self.columns.items()}
         place = (np.concatenate(self.row), np.concatenate(self.column))
         shape = (self.num_rows, self.num_variables)
@@ -92,8 +124,12 @@ class Programme:
             constraints=LinearConstraint(
                 matrix, np.concatenate(self.rows_lb), np.concatenate(self.rows_ub)
             ),
-            options={"time_limit": max(0.01, time_limit_s), "mip_rel_gap": 0.0},
+            options=options,
         )
+        num_nodes = int(result.get("mip_node_count") or 0) if integral else 0
+        effort.spend(work + node_work * max(0, num_nodes - 1))
+        if result.status == _LIMIT and "time" in str(result.message).lower():
+            effort.note_clock()
         bound = result.get("mip_dual_bound")
         if bound is None and result.status == _OPTIMAL:
             bound = result.fun

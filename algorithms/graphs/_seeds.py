@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError
+from schedsim.plans.effort import Effort
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ._forward_part import forward_part
 from .chen_articulation import segment_runs
-from .dtr import Heuristic, dtr_runs
+from .dtr import Heuristic, dtr_work
 from .kusumoto import family_masks, lower_set_runs
 from .saved_bytes import selections
 
@@ -63,22 +64,34 @@ def seeds(
 
 
 def dtr_seeds(
-    graph: Graph, budget_bytes: int, heuristics: tuple[Heuristic, ...] | None = None
+    graph: Graph,
+    budget_bytes: int,
+    heuristics: tuple[Heuristic, ...] | None = None,
+    *,
+    effort: Effort | None = None,
 ) -> list[Seed]:
     """What DTR makes, a seed per heuristic that does not fail: the fastest that fits, or the least.
 
     DTR counts a tensor as long as it is in memory, the replay until its last read: with a little
-    more room than the budget DTR evicts less, and what it makes may still fit.
+    more room than the budget DTR evicts less, and what it makes may still fit. With an `effort` no
+    replay is begun once that is spent, but for the first.
     """
     few: tuple[Heuristic, ...] = ("dtr_eq", "local", "size")
     many: tuple[Heuristic, ...] = ("dtr", "msps", "neighbourhood", *few)
     names = heuristics or (many if graph.num_ops <= MANY_OPS else few)
     factors = (1.0, 1.02, 1.05) if graph.num_ops <= MANY_OPS else (1.0,)
     room_bytes = budget_bytes - graph.static_bytes
+    begun = False
 
     def tried(heuristic: Heuristic) -> Iterator[Seed]:
+        nonlocal begun
         for factor in factors:
-            runs = dtr_runs(graph.arrays, int(room_bytes * factor), heuristic)
+            if begun and effort is not None and effort.is_over():
+                return
+            begun = True
+            runs, work = dtr_work(graph.arrays, int(room_bytes * factor), heuristic)
+            if effort is not None:
+                effort.spend(work)
             if runs is not None:
                 yield _measured(graph, f"dtr {heuristic}", runs)
 

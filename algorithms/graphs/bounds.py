@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from schedsim.dataflow.footprint import own_bytes
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError
+from schedsim.plans.effort import Effort
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.scope import ANY_SCHEDULE, FIXED_ORDER, Scope
 from schedsim.simulation.schedule import Schedule
@@ -152,23 +152,28 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 def time_bound_s(
-    graph: Graph, budget_bytes: int, *, order: Order = "fixed", time_limit_s: float = 1.0
+    graph: Graph,
+    budget_bytes: int,
+    *,
+    order: Order = "fixed",
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
 ) -> tuple[float, str]:
     """A bound on the time of every schedule within `budget_bytes`, and how it was found.
 
     Every op runs once; the question is how much must run again. Cuts at the first runs of ops
     answer it (see ``_cuts.py``): first all of them by a fractional knapsack, then the best of them
     as a programme that knows what recomputation reads, then several together, chosen where the
-    schedule that the programme suggests does not fit. Each step only starts while there is time;
-    the first always runs.
+    schedule that the programme suggests does not fit. Each step only starts while there is effort
+    left; the first always runs.
 
     Parameters
     ----------
     order
         ``"fixed"``: over schedules whose first runs come in the graph's order; ``"free"``: over
         all.
-    time_limit_s
-        Aimed at, not kept to the second.
+    time_limit_s, effort
+        Aimed at, not kept to the second; a unit of work by default.
 
     Returns
     -------
@@ -187,10 +192,9 @@ def time_bound_s(
     >>> time_bound_s(chain.graph, 5, order="free")[0]  # the optimum; store-all takes 8
     11.0
     """
-    started = time.perf_counter()
     scope_of(order)
     if budget_bytes < least_memory_bytes(graph)[0]:
         return math.inf, "no schedule fits: one op alone needs more"
-    search = CutSearch(graph, budget_bytes, order, started + time_limit_s)
+    search = CutSearch(graph, budget_bytes, order, Effort.of(effort, time_limit_s, default=1.0))
     search.run()
     return search.bound_s, search.how

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,8 +12,10 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError, UnsupportedError
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.plans.effort import Effort
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan, timed
 from schedsim.plans.scope import FIXED_ORDER, Scope
+from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -35,12 +36,17 @@ def staged_scope(passes: int) -> Scope:
     return replace(FIXED_ORDER, rounds=passes)
 
 
+_WORK = 30.0
+
+
+@timed()
 def checkmate(
     graph: Graph,
     budget_bytes: int,
     *,
     order: str = "fixed",
-    time_limit_s: float = 30.0,
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
     seed: int = 0,
     passes: int = 1,
     start: Schedule | None = None,
@@ -63,8 +69,9 @@ def checkmate(
     ----------
     order
         Only ``"fixed"``.
-    time_limit_s
-        Of the solver, in all; the best plan found by then is returned.
+    time_limit_s, effort
+        As of `local_search`, of the solver in all; 30 units of work where neither is given, which
+        limit its nodes. The best plan found by then is returned.
     seed
         Recorded; HiGHS is deterministic.
     passes
@@ -100,7 +107,6 @@ def checkmate(
     >>> plan.makespan_s, plan.status
     (11.0, 'optimal')
     """
-    started = time.perf_counter()
     scope_of(order)  # type: ignore[arg-type]
     if order != "fixed":
         raise UnsupportedError(
@@ -108,13 +114,15 @@ def checkmate(
         )
     if passes < 1:
         raise SchedsimError(f"passes {passes} must be at least 1", hint="1 is Checkmate's form")
-    search = _Search(graph, budget_bytes, started + time_limit_s)
+    effort = Effort.of(effort, time_limit_s, default=_WORK)
+    given = effort.to_options()
+    search = _Search(graph, budget_bytes, effort)
     search.consider(Schedule.store_all(graph))
     if start is not None:
         check_order(graph, start, "fixed")
         search.consider(start)
     if not search.is_proven():
-        search.cut(0.1 * time_limit_s)
+        search.cut(0.1)
     if not search.is_proven():
         if num_variables(graph, passes) > MAX_VARIABLES:
             raise PlannerLimitError(
@@ -130,28 +138,24 @@ def checkmate(
         budget_bytes,
         search.best,
         planner="checkmate",
-        started=started,
-        options={"order": order, "time_limit_s": time_limit_s, "passes": passes},
+        options={"order": order, **given, "passes": passes},
         lower_bound_s=bound_s,
         bound_scope=scope,
         least=least,
         seed=seed,
+        search=SearchRecord(ended_by=effort.ended_by),
     )
 
 
 class _Search:
     """The best schedule and the best bound so far."""
 
-    def __init__(self, graph: Graph, budget_bytes: int, until: float) -> None:
-        self.graph, self.budget_bytes, self.until = graph, budget_bytes, until
+    def __init__(self, graph: Graph, budget_bytes: int, effort: Effort) -> None:
+        self.graph, self.budget_bytes, self.effort = graph, budget_bytes, effort
         self.times = solver_times(graph.arrays.op_time_s)
         self.best: Schedule | None = None
         self.best_s = math.inf
         self.bound_s, self.scope = graph.store_all_s, FIXED_ORDER
-
-    @property
-    def left_s(self) -> float:
-        return self.until - time.perf_counter()
 
     def is_proven(self) -> bool:
         """Whether nothing better can be hoped for."""
@@ -169,14 +173,14 @@ class _Search:
         if bound_s > self.bound_s:
             self.bound_s, self.scope = bound_s, scope
 
-    def cut(self, time_limit_s: float) -> None:
-        """The bound of any planner, and the schedule that it suggests."""
+    def cut(self, share: float) -> None:
+        """The bound of any planner and the schedule that it suggests, for a share of the rest."""
         if self.budget_bytes < least_memory_bytes(self.graph)[0]:
             self.widen_bound(math.inf)
             return
-        until = time.perf_counter() + time_limit_s
-        search = CutSearch(self.graph, self.budget_bytes, "fixed", until)
-        search.run()
+        with self.effort.part(share) as part:
+            search = CutSearch(self.graph, self.budget_bytes, "fixed", part)
+            search.run()
         self.widen_bound(search.bound_s)
         if search.best is not None:
             self.consider(search.best)
@@ -190,15 +194,17 @@ class _Search:
         room = (self.budget_bytes - self.graph.static_bytes) / byte_unit
         room = math.floor(room) if whole else room
         model = build_model(self.graph, room, byte_unit, self.times.costs, passes=passes)
-        answer = model.programme.solve(0.4 * self.left_s, integral=False)
+        with self.effort.part(0.4) as part:
+            answer = model.programme.solve(part, integral=False)
         self.learn(answer, scope)
         if answer.x is not None:
             for schedule in rounded(self.graph, model, answer.x):
                 self.consider(schedule)
-        if self.is_proven() or self.left_s <= 0:
+        if self.is_proven() or self.effort.is_over():
             return
         self.aim(model.programme)
-        answer = model.programme.solve(self.left_s)
+        with self.effort.part(1.0) as part:
+            answer = model.programme.solve(part)
         if answer.infeasible and self.best is not None:  # only where better was asked for
             # Nothing is better than the best plan by a whole unit, or by more than a tolerance.
             self.widen_bound(self.best_s, scope)
@@ -206,12 +212,13 @@ class _Search:
             self.learn(answer, scope)
         if answer.x is not None:
             fits = self.consider(Schedule(self.graph.op_names, model.runs(answer.x)))
-            if not fits and self.left_s > 0:
+            if not fits and not self.effort.is_over():
                 # Over budget by less than the solver's tolerance: a plan needs a little less room.
                 model = build_model(
                     self.graph, room * (1 - 1e-5), byte_unit, self.times.costs, passes=passes
                 )
-                answer = model.programme.solve(self.left_s)
+                with self.effort.part(1.0) as part:
+                    answer = model.programme.solve(part)
                 if answer.x is not None:
                     self.consider(Schedule(self.graph.op_names, model.runs(answer.x)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
-from schedsim.plans.plan import Plan, best_of
+from schedsim.plans.plan import Plan, best_of, timed
 from schedsim.simulation.schedule import Schedule
 
 from ._forward_part import ForwardPart, forward_part
@@ -20,6 +19,7 @@ MAX_THRESHOLDS = 200
 """The search over thresholds tries this many at the most, evenly spaced among those that differ."""
 
 
+@timed()
 def chen_articulation(
     graph: Graph,
     budget_bytes: int,
@@ -73,7 +73,6 @@ def chen_articulation(
     >>> plan.peak_bytes, plan.makespan_s
     (5, 9.0)
     """
-    started = time.perf_counter()
     if candidates not in ("articulation", "all"):
         raise ValueError(f"candidates {candidates!r} is neither 'articulation' nor 'all'")
     if search not in ("paper", "all"):
@@ -85,7 +84,7 @@ def chen_articulation(
         ):
             yield {"candidates": candidates, "b_bytes": threshold}, Schedule(graph.op_names, runs)
 
-    return best_of(graph, budget_bytes, schedules(), planner="chen_articulation", started=started)
+    return best_of(graph, budget_bytes, schedules(), planner="chen_articulation")
 
 
 def segment_runs(

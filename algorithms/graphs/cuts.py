@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 
 from schedsim.dataflow.graph import Graph
-from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.effort import Effort
+from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
@@ -15,13 +15,17 @@ from ._cut_search import CutSearch
 from ._cuts import Order
 from .bounds import as_finite, least_memory_bytes, scope_of
 
+_WORK = 10.0
 
+
+@timed()
 def cuts(
     graph: Graph,
     budget_bytes: int,
     *,
     order: Order = "fixed",
-    time_limit_s: float = 10.0,
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
     seed: int = 0,
 ) -> Plan:
     """The schedule that pays just what the bound of `time_bound_s` asks for, where that fits.
@@ -38,8 +42,8 @@ def cuts(
     ----------
     order
         What the bound speaks of; first runs keep the graph's order in any case.
-    time_limit_s
-        Of the solver, in all.
+    time_limit_s, effort
+        Of the solver, in all, as of `local_search`; 10 units of work by default.
     seed
         Recorded; nothing is random.
 
@@ -56,8 +60,9 @@ def cuts(
     >>> plan.makespan_s, plan.status, plan.bound_scope
     (9.0, 'optimal', 'any schedule')
     """
-    started = time.perf_counter()
     scope = scope_of(order)
+    effort = Effort.of(effort, time_limit_s, default=_WORK)
+    given = effort.to_options()
     best: Schedule | None = Schedule.store_all(graph)
     bound_s, how = graph.store_all_s, "store-all time"
     if simulate(graph, Schedule.store_all(graph)).peak_bytes > budget_bytes:
@@ -65,7 +70,7 @@ def cuts(
         if budget_bytes < least_memory_bytes(graph)[0]:
             bound_s, how = math.inf, "one op alone needs more"
         else:
-            search = CutSearch(graph, budget_bytes, order, started + time_limit_s)
+            search = CutSearch(graph, budget_bytes, order, effort)
             search.run()
             best, bound_s, how = search.best, search.bound_s, search.how
     bound_s, scope, least = as_finite(graph, bound_s, scope, budget_bytes, best is not None)
@@ -74,9 +79,8 @@ def cuts(
         budget_bytes,
         best,
         planner="cuts",
-        started=started,
-        options={"order": order, "time_limit_s": time_limit_s},
-        search=SearchRecord(bound_by=how),
+        options={"order": order, **given},
+        search=SearchRecord(bound_by=how, ended_by=effort.ended_by),
         lower_bound_s=bound_s,
         bound_scope=scope,
         least=least,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.arrays import GraphArrays
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.least_budget import LeastBudget
-from schedsim.plans.plan import Plan, best_of
+from schedsim.plans.plan import Plan, best_of, timed
 from schedsim.simulation.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -27,7 +26,11 @@ MAX_RUNS_PER_OP = 30
 MAX_STEPS = 200_000_000
 """Steps of walks through evicted tensors; a replay beyond either limit is given up."""
 
+_LOOKS_PER_UNIT = 1e8
+"""Tensors that a replay looks at in about a second of a core."""
 
+
+@timed()
 def dtr(
     graph: Graph,
     budget_bytes: int,
@@ -97,7 +100,6 @@ def dtr(
     >>> plan.peak_bytes, plan.makespan_s
     (5, 9.0)
     """
-    started = time.perf_counter()
     if heuristic != "all" and heuristic not in HEURISTICS:
         raise ValueError(f"heuristic {heuristic!r} is none of {', '.join(HEURISTICS)}, all")
     if deallocation not in ("eager", "never"):
@@ -113,7 +115,7 @@ def dtr(
                 options = {"heuristic": name, "deallocation": deallocation}
                 yield options, Schedule(graph.op_names, runs)
 
-    plan = best_of(graph, budget_bytes, schedules(budget_bytes), planner="dtr", started=started)
+    plan = best_of(graph, budget_bytes, schedules(budget_bytes), planner="dtr")
     if not plan.feasible:
         low, high = budget_bytes, _most_bytes(graph)
         found = list(schedules(high))
@@ -122,7 +124,7 @@ def dtr(
             more = list(schedules(middle))
             found += more
             low, high = (low, middle) if more else (middle, high)
-        plan = best_of(graph, budget_bytes, found, planner="dtr", started=started)
+        plan = best_of(graph, budget_bytes, found, planner="dtr")
         if not plan.feasible:
             return replace(plan, least=replace(plan.least, found_bytes=high))
     # How far down it would go is not known from one budget.
@@ -149,6 +151,17 @@ def dtr_runs(
     ([0, 1], None)
     """
     return _replay(dataflow(arrays), room_bytes, heuristic, True)
+
+
+def dtr_work(
+    arrays: GraphArrays, room_bytes: int, heuristic: Heuristic
+) -> tuple[NDArray[np.int32] | None, float]:
+    """What `dtr_runs` gives, and about the work it took: every run may look at every tensor."""
+    flow = dataflow(arrays)
+    runs, num_runs = _replayed(flow, room_bytes, heuristic, True)
+    return runs, (num_runs + arrays.op_time_s.size) * (
+        flow.tensor_bytes.size + 100
+    ) / _LOOKS_PER_UNIT
 
 
 def resident_after(
@@ -215,6 +228,13 @@ def _limits(arrays: GraphArrays) -> NDArray[np.int64]:
 def _replay(
     flow: Dataflow, room_bytes: int, heuristic: Heuristic, eager: bool
 ) -> NDArray[np.int32] | None:
+    return _replayed(flow, room_bytes, heuristic, eager)[0]
+
+
+def _replayed(
+    flow: Dataflow, room_bytes: int, heuristic: Heuristic, eager: bool
+) -> tuple[NDArray[np.int32] | None, int]:
+    """(the runs, or nothing where it fails; how many it made)."""
     from ._dtr_kernel import DONE, replay
 
     num_ops = flow.op_time_s.size
@@ -223,7 +243,7 @@ def _replay(
     # More than all tensors changes nothing, nor does less than nothing; both fit in 64 bits.
     room_bytes = max(-1, min(2**53, room_bytes))
     ended, runs, _ = replay(flow, room_bytes, code, eager, num_ops, limits)
-    return runs if ended == DONE else None
+    return runs if ended == DONE else None, int(runs.size)
 
 
 def _most_bytes(graph: Graph) -> int:

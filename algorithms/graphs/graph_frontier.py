@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,7 +9,8 @@ from itertools import pairwise
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.plans.curves import BoundPoint, ParetoCurve, ParetoPoint
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE
+from schedsim.plans.effort import Effort
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, timed
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
@@ -21,8 +21,9 @@ from .chen_articulation import chen_articulation
 from .hierarchical import LARGE, solved_line
 from .local_search import local_search
 
-# Of the time allowed: until a line of blocks is asked no more, until the least memory is found (the
-# line's time comes on top), and until no more points are looked for. What remains goes to the
+_WORK = 60.0
+# Of the effort: until a line of blocks is asked no more, until the least memory is found (what
+# the line took comes on top), and until no more points are looked for. What remains goes to the
 # points that are not proven.
 _LINE_SHARE = 0.35
 _DESCENT_SHARE = 0.25
@@ -31,11 +32,13 @@ _SEARCH_SHARE = 0.6
 _RESOLUTION = 500
 
 
+@timed()
 def graph_frontier(
     graph: Graph,
     *,
     order: Order = "fixed",
-    time_limit_s: float = 30.0,
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
     num_points: int = 24,
     seed: int = 0,
 ) -> ParetoCurve:
@@ -61,13 +64,14 @@ def graph_frontier(
     ----------
     order
         ``"fixed"`` or ``"free"``, as of `local_search`.
-    time_limit_s
-        For the whole curve; a single search over 10,000 ops is not begun for less than some
-        seconds, so that few points are found there.
+    time_limit_s, effort
+        For the whole curve, as of `local_search`; 60 units of work where neither is given. A single
+        search over 10,000 ops is not begun for less than some seconds, so that few points are found
+        there.
     num_points
         No more are looked for once there are that many; at least 2.
     seed
-        Of the searches. As the time allowed is measured, two runs may still differ.
+        Of the searches.
 
     Returns
     -------
@@ -90,38 +94,35 @@ def graph_frontier(
     >>> from schedsim import Chain
     >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
     ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
-    >>> curve = graph_frontier(chain.graph, order="free", time_limit_s=20)
+    >>> curve = graph_frontier(chain.graph, order="free", effort=20)
     >>> [(point.budget_bytes, point.makespan_s) for point in curve.points]
     [(5, 11.0), (6, 9.0), (7, 8.0)]
     >>> curve.exact
     True
     """
-    started = time.perf_counter()
     scope = scope_of(order)
-    if not time_limit_s >= 0:
-        raise SchedsimError(f"time_limit_s {time_limit_s} is not at least 0", hint="give seconds")
     if num_points < 2:
         raise SchedsimError(f"num_points {num_points} is not at least 2", hint="ask for both ends")
-    curve = _Curve(graph, order, time_limit_s, num_points, seed, started)
-    interrupted = False
+    effort = Effort.of(effort, time_limit_s, default=_WORK)
+    curve = _Curve(graph, order, effort, num_points, seed)
     try:
         curve.add_line()
         curve.descend()
         curve.refine()
         curve.polish()
     except (KeyboardInterrupt, _Interrupted):
-        interrupted = True
+        effort.cancel()
     return ParetoCurve(
         workload_name=graph.name,
         planner="local_search",
         scope=str(scope),
         exact=curve.is_exact(),
         points=tuple(curve.points()),
-        planning_s=time.perf_counter() - started,
+        planning_s=0.0,
         store_all_s=graph.store_all_s,
         bounds=tuple(curve.bounds()),
         least_memory_bytes=curve.least_bytes,
-        interrupted=interrupted,
+        ended_by=effort.ended_by,
         seed=seed,
     )
 
@@ -154,44 +155,49 @@ class _Curve:
         self,
         graph: Graph,
         order: Order,
-        time_limit_s: float,
+        effort: Effort,
         num_points: int,
         seed: int,
-        started: float,
     ) -> None:
         self.graph, self.order, self.seed = graph, order, seed
-        self.time_limit_s, self.num_points, self.started = time_limit_s, num_points, started
+        self.effort, self.num_points = effort, num_points
+        self.whole = effort.left
         everything = simulate(graph, Schedule.store_all(graph))
         self.found = [everything]  # by ascending peak, and falling makespan
         self.asked: list[int] = []
         self.proven: list[tuple[int, float]] = [(everything.peak_bytes, graph.store_all_s)]
         self.least_bytes, _ = least_memory_bytes(graph)
         self.finest_bytes = max(1, everything.peak_bytes // _RESOLUTION)
-        self.line_share = 0.0  # of the time allowed, that the line took
-        # No search is worth its start in less.
-        self.shortest_s = min(0.02 + 3e-4 * graph.num_ops, time_limit_s / 4)
+        self.line_share = 0.0  # of the effort, that the line took
+        # No search is worth its start for less.
+        self.least_work = min(0.02 + 3e-4 * graph.num_ops, self.whole / 4)
 
-    def left_s(self, share: float) -> float:
-        """Seconds until that share of the time allowed is used."""
-        return self.started + share * self.time_limit_s - time.perf_counter()
+    def left(self, share: float) -> float:
+        """What is left until that share of the effort is used; with it, the whole is over too."""
+        return min(self.effort.left, self.effort.left - (1.0 - share) * self.whole)
+
+    def is_worth_it(self, share: float) -> bool:
+        """Whether a search may begin before that share is used."""
+        return self.effort.allows(max(self.least_work, 1e-9) + (1.0 - share) * self.whole)
 
     def add_line(self) -> None:
         """Take in what the blocks of a large graph give at budgets from all to the least."""
         if self.graph.num_ops < LARGE:
             return
         try:
-            line = solved_line(self.graph, time_limit_s=self.time_limit_s, seed=self.seed)
+            line = solved_line(self.graph, effort=self.effort, seed=self.seed)
         except UnsupportedError:
             return  # no line of blocks
         self._ask_line(line)
-        self.line_share = (time.perf_counter() - self.started) / self.time_limit_s
+        self.line_share = 1.0 - self.effort.left / self.whole if self.whole else 1.0
 
     def _ask_line(self, line: SolvedLine) -> None:
         most = self.found[-1].peak_bytes
         low, width = line.line.outside_bytes, most - line.line.outside_bytes
         for k in range(self.num_points - 1, 0, -1):
-            if self.left_s(_LINE_SHARE) < 0:
+            if not self.effort.allows((1.0 - _LINE_SHARE) * self.whole):
                 return
+            self.effort.spend(line.work)
             # Denser towards the least, where the curve is steep.
             share = (k / self.num_points) ** 1.5
             budget = low + int(share * width)
@@ -207,14 +213,14 @@ class _Curve:
         too_small = self.least_bytes - 1
         least: Simulation | None = None  # the schedule of the least peak, its time as it came
         share = _DESCENT_SHARE + self.line_share
-        while self.left_s(share) > self.shortest_s:
+        while self.is_worth_it(share):
             lowest = self.found[0].peak_bytes if least is None else least.peak_bytes
             if lowest - too_small <= self.finest_bytes:
                 break
             budget = (lowest + too_small) // 2
             if not self.asked and self.least_bytes > too_small:
                 budget = max(budget, self.least_bytes)
-            seen = self.ask(budget, self.share_s(_SEARCH_SHARE), near=least)
+            seen = self.ask(budget, self.amount(), near=least)
             if self.found[0].peak_bytes <= budget:
                 least = None
             else:
@@ -222,7 +228,7 @@ class _Curve:
                 if seen is not None and seen.peak_bytes < lowest:
                     least = seen
         if least is not None:
-            self.ask(least.peak_bytes, self.share_s(_SEARCH_SHARE), near=least)
+            self.ask(least.peak_bytes, self.amount(), near=least)
 
     def add_segments(self) -> None:
         """Begin with what segments reach: on long graphs, less memory than a short search."""
@@ -234,27 +240,27 @@ class _Curve:
 
     def refine(self) -> None:
         """Ask in the largest gap, until none is open, there is no time or there are enough."""
-        while len(self.found) < self.num_points and self.left_s(_SEARCH_SHARE) > self.shortest_s:
+        while len(self.found) < self.num_points and self.is_worth_it(_SEARCH_SHARE):
             gaps = [gap for gap in self.gaps() if gap.num_budgets >= self.finest_bytes]
             if not gaps:
                 break
             gap = max(gaps, key=lambda gap: gap.area)
-            self.ask((gap.first_bytes + gap.last_bytes) // 2, self.share_s(_SEARCH_SHARE))
+            self.ask((gap.first_bytes + gap.last_bytes) // 2, self.amount())
 
     def polish(self) -> None:
         """Search again at what is not proven, from the least budget up."""
         budgets = [point.budget_bytes for point in self.points() if not point.exact]
         for number, budget in enumerate(budgets):
-            seconds = self.left_s(1.0) / (len(budgets) - number)
-            if self.left_s(1.0) < self.shortest_s:
+            amount = self.effort.left / (len(budgets) - number)
+            if not self.is_worth_it(1.0):
                 return
-            self.ask(budget, max(seconds, self.shortest_s))
+            self.ask(budget, max(amount, self.least_work))
 
-    def share_s(self, share: float) -> float:
-        """Seconds for a search, so that there are enough for the other points."""
+    def amount(self) -> float:
+        """What a search may take, so that there is enough for the other points."""
         left = max(1, self.num_points - len(self.found))
-        most = 2 * self.time_limit_s / self.num_points
-        return max(self.shortest_s, min(most, self.left_s(share) / left))
+        most = 2 * self.whole / self.num_points
+        return max(self.least_work, min(most, self.left(_SEARCH_SHARE) / left))
 
     def gaps(self) -> Iterator[_Gap]:
         """What is open between neighbours."""
@@ -267,22 +273,23 @@ class _Curve:
                 yield _Gap(first, high.peak_bytes - 1, height_s)
 
     def ask(
-        self, budget_bytes: int, seconds: float, near: Simulation | None = None
+        self, budget_bytes: int, amount: float, near: Simulation | None = None
     ) -> Simulation | None:
         """Search at a budget from the neighbours; the least memory seen where nothing fits."""
         below = [one for one in self.found if one.peak_bytes <= budget_bytes][-1:]
         above = [one for one in self.found if one.peak_bytes > budget_bytes][:1]
         starts = [near] if near is not None else []
         seen: list[Simulation] = []
-        plan = local_search(
-            self.graph,
-            budget_bytes,
-            order=self.order,
-            time_limit_s=seconds,
-            seed=self.seed,
-            starts=[one.schedule for one in (*starts, *below, *above)],
-            on_least=seen.append,
-        )
+        with self.effort.take(amount) as part:
+            plan = local_search(
+                self.graph,
+                budget_bytes,
+                order=self.order,
+                effort=part,
+                seed=self.seed,
+                starts=[one.schedule for one in (*starts, *below, *above)],
+                on_least=seen.append,
+            )
         self.asked.append(budget_bytes)
         self.proven.append((budget_bytes, plan.lower_bound_s))
         if plan.schedule is not None:

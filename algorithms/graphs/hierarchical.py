@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from threading import Lock
 from typing import Any
 
 from schedsim.dataflow.graph import Graph
-from schedsim.files.workload_files import workload_hash
-from schedsim.plans.plan import Plan, make_plan
+from schedsim.errors import UnsupportedError
+from schedsim.plans.effort import Effort
+from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -22,28 +20,26 @@ from .bounds import scope_of
 from .local_search import local_search
 
 _OPTIONS_SHARE = 0.3
-"""Of the time allowed, for the options of the blocks."""
+"""Of the effort, for the options of the blocks."""
 
-_MOST_OPTIONS_S = 6.0
-"""Blocks are small: more time than this finds no better options."""
-
-_KEPT_LINES = 4
+_MOST_OPTIONS = 6.0
+"""Blocks are small: more work than this finds no better options."""
 
 LARGE = 500
 """Ops from which on blocks tell a search more than it finds by itself in seconds."""
 
-_solved: OrderedDict[tuple[str, int], SolvedLine] = OrderedDict()
-_solving = Lock()
 
-
+@timed()
 def hierarchical(
     graph: Graph,
     budget_bytes: int,
     *,
     order: Order = "fixed",
-    time_limit_s: float = 10.0,
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
     seed: int = 0,
     gap: float = 0.0,
+    solved: SolvedLine | None = None,
 ) -> Plan:
     """A schedule from the blocks of the graph, each kind solved once, polished by local search.
 
@@ -57,13 +53,15 @@ def hierarchical(
     ----------
     order
         As for `local_search`.
-    time_limit_s
-        Under a third of it goes into the options, once for a graph: they are remembered for the
-        graphs planned last, so that another budget costs the programme and the search alone.
+    time_limit_s, effort
+        As of `local_search`. Under a third goes into the options of the blocks.
     seed
-        Of all random choices. As the time allowed is measured, two runs may still differ.
+        Of all random choices.
     gap
         To the proven bound, at which to stop.
+    solved
+        The blocks of this graph as `solved_line` gave them, so that another budget costs the
+        programme and the search alone.
 
     Returns
     -------
@@ -87,12 +85,12 @@ def hierarchical(
     >>> from schedsim import Chain
     >>> chain = Chain.from_arrays("twelve", 1, forward_s=[1] * 12, backward_s=[1] * 12,
     ...                           output_bytes=[1] * 12, saved_bytes=[1] * 12)
-    >>> hierarchical(chain.graph, 9, time_limit_s=0.5).feasible
+    >>> hierarchical(chain.graph, 9, effort=0.5).feasible
     True
     """
     scope_of(order)
-    started = time.perf_counter()
-    deadline = started + time_limit_s
+    effort = Effort.of(effort, time_limit_s)
+    given = effort.to_options()
     usual = Schedule.store_all(graph)
     if simulate(graph, usual).peak_bytes <= budget_bytes:
         return make_plan(
@@ -100,21 +98,19 @@ def hierarchical(
             budget_bytes,
             usual,
             planner="hierarchical",
-            started=started,
-            options={"order": order, "time_limit_s": time_limit_s},
+            options={"order": order, **given},
             seed=seed,
         )
-    solved = solved_line(graph, time_limit_s=time_limit_s, seed=seed)
+    if solved is None:
+        with effort.part(1.0) as part:
+            solved = solved_line(graph, effort=part, seed=seed)
     starts = line_starts(solved, budget_bytes)
-    plan = local_search(
-        graph,
-        budget_bytes,
-        order=order,
-        time_limit_s=max(0.0, deadline - time.perf_counter()),
-        seed=seed,
-        gap=gap,
-        starts=starts,
-    )
+    effort.spend(solved.work)
+    with effort.part(1.0) as part:
+        part.moves = effort.moves
+        plan = local_search(
+            graph, budget_bytes, order=order, effort=part, seed=seed, gap=gap, starts=starts
+        )
     line_plan = simulate(graph, starts[0]) if starts else None
     figures: dict[str, Any] = {
         **plan.search.figures,
@@ -126,9 +122,8 @@ def hierarchical(
     return replace(
         plan,
         planner="hierarchical",
-        options={**plan.options, "time_limit_s": time_limit_s},
+        options={**plan.options, **given},
         search=replace(plan.search, figures=figures),
-        planning_s=time.perf_counter() - started,
     )
 
 
@@ -137,15 +132,16 @@ def plan_budgets(
     budgets_bytes: Sequence[int],
     *,
     order: Order = "fixed",
-    time_limit_s: float = 10.0,
+    time_limit_s: float | None = None,
+    effort: float | None = None,
     seed: int = 0,
 ) -> list[Plan]:
     """A plan for each budget; the blocks are solved once for all of them.
 
     Parameters
     ----------
-    time_limit_s
-        For each budget, and once, up to a third of it, for the blocks.
+    time_limit_s, effort
+        For each budget, and once, up to a third of it, for the blocks; as of `local_search`.
 
     Raises
     ------
@@ -157,35 +153,45 @@ def plan_budgets(
     >>> from schedsim import Chain
     >>> chain = Chain.from_arrays("twelve", 1, forward_s=[1] * 12, backward_s=[1] * 12,
     ...                           output_bytes=[1] * 12, saved_bytes=[1] * 12)
-    >>> [plan.feasible for plan in plan_budgets(chain.graph, [9, 15], time_limit_s=0.3)]
+    >>> [plan.feasible for plan in plan_budgets(chain.graph, [9, 15], effort=0.3)]
     [True, True]
     """
-    solved_line(graph, time_limit_s=time_limit_s, seed=seed)
+    solved = solved_line(graph, effort=Effort.of(effort, time_limit_s), seed=seed)
     return [
-        hierarchical(graph, budget, order=order, time_limit_s=time_limit_s, seed=seed)
+        hierarchical(
+            graph,
+            budget,
+            order=order,
+            effort=Effort.of(effort, time_limit_s),
+            seed=seed,
+            solved=solved,
+        )
         for budget in budgets_bytes
     ]
 
 
-def solved_line(graph: Graph, *, time_limit_s: float, seed: int) -> SolvedLine:
-    """The blocks of `graph` with their options, remembered for the last few graphs.
+def solved_line(graph: Graph, *, effort: Effort, seed: int) -> SolvedLine:
+    """The blocks of `graph` with their options, for under a third of `effort`.
 
     Raises
     ------
     UnsupportedError
         The graph is no line of three blocks or more.
     """
-    key = (workload_hash(graph), seed)
-    with _solving:
-        found = _solved.get(key)
-        if found is None:
-            seconds = min(_MOST_OPTIONS_S, _OPTIONS_SHARE * time_limit_s)
-            found = SolvedLine.of(find_blocks(graph), time_limit_s=seconds, seed=seed)
-            _solved[key] = found
-            while len(_solved) > _KEPT_LINES:
-                _solved.popitem(last=False)
-        _solved.move_to_end(key)
-    return found
+    with effort.take(min(_MOST_OPTIONS, _OPTIONS_SHARE * effort.left)) as part:
+        return SolvedLine.of(find_blocks(graph), effort=part, seed=seed)
+
+
+def blocks_repeat(graph: Graph) -> bool:
+    """Whether the graph is a line of blocks, at most half as many kinds as there are blocks.
+
+    Otherwise the options of blocks cost what the search over the whole graph needs.
+    """
+    try:
+        line = find_blocks(graph)
+    except UnsupportedError:
+        return False
+    return 2 * len(line.first_of_kind) <= len(line.blocks)
 
 
 def line_starts(solved: SolvedLine, budget_bytes: int) -> tuple[Schedule, ...]:

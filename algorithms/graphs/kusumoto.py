@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError
-from schedsim.plans.plan import Plan, best_of
+from schedsim.plans.plan import Plan, best_of, timed
 from schedsim.simulation.schedule import Schedule
 
 from ._forward_part import ForwardPart, forward_part
@@ -21,6 +20,7 @@ MAX_SETS = 3000
 NUM_LIMITS = 24
 
 
+@timed()
 def kusumoto(
     graph: Graph,
     budget_bytes: int,
@@ -94,7 +94,6 @@ def kusumoto(
     >>> graph.store_all_s, kusumoto(graph, 8).makespan_s
     (18.0, 21.0)
     """
-    started = time.perf_counter()
     if family not in ("approximate", "exact"):
         raise ValueError(f"family {family!r} is neither 'approximate' nor 'exact'")
     if objective not in ("time", "memory"):
@@ -116,7 +115,7 @@ def kusumoto(
         ):
             yield {**named, "limit_bytes": limit}, Schedule(graph.op_names, runs)
 
-    return best_of(graph, budget_bytes, schedules(), planner="kusumoto", started=started)
+    return best_of(graph, budget_bytes, schedules(), planner="kusumoto")
 
 
 def family_masks(

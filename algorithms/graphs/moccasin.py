@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from dataclasses import replace
 
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.plans.effort import Effort
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan, timed
 from schedsim.plans.scope import ANY_SCHEDULE, FIXED_ORDER, Scope
+from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -20,6 +21,8 @@ from ._retention_model import RetentionModel, load_cp_model
 from ._scaling import byte_divisor, whole_costs
 from .bounds import as_finite, check_order, least_memory_bytes, scope_of
 from .local_search import local_search
+
+_WORK = 30.0
 
 # CP-SAT multiplies demands by lengths in 64 bits.
 _MOST_AREA = 2**58
@@ -33,12 +36,14 @@ def retention_scope(order: Order, num_intervals: int) -> Scope:
     return replace(FIXED_ORDER, most_repeats=num_intervals - 1, rounds=1)
 
 
+@timed()
 def moccasin(
     graph: Graph,
     budget_bytes: int,
     *,
     order: Order = "fixed",
-    time_limit_s: float = 30.0,
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
     seed: int = 0,
     num_intervals: int = 2,
     start: Schedule | None = None,
@@ -57,17 +62,19 @@ def moccasin(
     order
         ``"fixed"``: first runs keep the graph's order. ``"free"``: they need not; this is much
         harder for the solver.
-    time_limit_s
-        Of the solver; the best plan found by then is returned.
+    time_limit_s, effort
+        As of `local_search`; 30 units of work where neither is given: the solver's
+        deterministic time. The best plan found by then is returned.
     seed
-        Of the solver's randomness. With several workers and a time limit, runs may still differ.
+        Of the solver's randomness.
     num_intervals
         C, the most runs of any op.
     start
         A schedule from which the search starts; by default one of `local_search`, which takes a
-        fifth of the time.
+        fifth of the effort.
     num_workers
-        Threads of the solver; by default one per core, at most eight.
+        Threads of the solver; by default one where work is counted, as several then
+        wait for each other, else one per core, at most eight.
 
     Raises
     ------
@@ -94,19 +101,19 @@ def moccasin(
     >>> plan.makespan_s, plan.status
     (11.0, 'optimal')
     """
-    started = time.perf_counter()
     scope = scope_of(order)
     if num_intervals < 1:
         raise SchedsimError(
             f"num_intervals {num_intervals} must be at least 1", hint="2 is the paper's choice"
         )
     load_cp_model()
+    effort = Effort.of(effort, time_limit_s, default=_WORK)
+    given = effort.to_options()
     if start is not None:
         check_order(graph, start, order)
     else:
-        start = local_search(
-            graph, budget_bytes, order=order, time_limit_s=0.2 * time_limit_s, seed=seed
-        ).schedule
+        with effort.part(0.2) as part:
+            start = local_search(graph, budget_bytes, order=order, effort=part, seed=seed).schedule
     best: Schedule | None = None
     best_s = math.inf
     for schedule in (Schedule.store_all(graph), start):
@@ -118,8 +125,9 @@ def moccasin(
     if best_s > bound_s and budget_bytes < least_memory_bytes(graph)[0]:
         bound_s = math.inf
     elif best_s > bound_s:
-        cuts = CutSearch(graph, budget_bytes, order, started + 0.1 * time_limit_s)
-        cuts.run()
+        with effort.part(0.1) as part:
+            cuts = CutSearch(graph, budget_bytes, order, part)
+            cuts.run()
         bound_s = cuts.bound_s
         if cuts.best is not None and cuts.best_s < best_s:
             best, best_s = cuts.best, cuts.best_s
@@ -130,8 +138,7 @@ def moccasin(
                 hint="moccasin is for some hundred ops; use a heuristic",
             )
         search = _Search(graph, budget_bytes, order, num_intervals, seed, num_workers)
-        until = started + time_limit_s
-        found, proven_s = search.run(best or start, bound_s, until)
+        found, proven_s = search.run(best or start, bound_s, effort)
         if found is not None:
             simulation = simulate(graph, found)
             if simulation.peak_bytes <= budget_bytes and simulation.makespan_s < best_s:
@@ -140,18 +147,18 @@ def moccasin(
         if proven_s > bound_s * (1 + OPTIMALITY_TOLERANCE):
             bound_s, scope = proven_s, retention_scope(order, num_intervals)
     bound_s, scope, least = as_finite(graph, bound_s, scope, budget_bytes, best is not None)
-    options = {"order": order, "time_limit_s": time_limit_s, "num_intervals": num_intervals}
+    options = {"order": order, **given, "num_intervals": num_intervals}
     return make_plan(
         graph,
         budget_bytes,
         best,
         planner="moccasin",
-        started=started,
-        options={**options},
+        options=options,
         lower_bound_s=bound_s,
         bound_scope=scope,
         least=least,
         seed=seed,
+        search=SearchRecord(ended_by=effort.ended_by),
     )
 
 
@@ -169,7 +176,7 @@ class _Search:
     ) -> None:
         self.graph, self.order = graph, order
         self.num_intervals, self.seed = num_intervals, seed
-        self.num_workers = num_workers or min(8, os.cpu_count() or 1)
+        self.num_workers = num_workers
         self.costs, self.unit_s = whole_costs(graph.arrays.op_time_s)
         # Each repeat may have been rounded down by a unit.
         exact = math.fsum(self.costs) * self.unit_s == graph.store_all_s
@@ -189,16 +196,16 @@ class _Search:
             self.divisor = -(-self.room // most)
 
     def run(
-        self, start: Schedule | None, bound_s: float, until: float
+        self, start: Schedule | None, bound_s: float, effort: Effort
     ) -> tuple[Schedule | None, float]:
         """(schedule, bound in seconds over the model's class)."""
-        left_s = until - time.perf_counter()
         if self.exact:
-            return self.solve(start, bound_s, left_s, round_up=False)
-        found, _ = self.solve(start, bound_s, 0.6 * left_s, round_up=True)
-        other, proven_s = self.solve(
-            found or start, bound_s, until - time.perf_counter(), round_up=False
-        )
+            with effort.part(1.0) as part:
+                return self.solve(start, bound_s, part, round_up=False)
+        with effort.part(0.6) as part:
+            found, _ = self.solve(start, bound_s, part, round_up=True)
+        with effort.part(1.0) as part:
+            other, proven_s = self.solve(found or start, bound_s, part, round_up=False)
         if other is not None and simulate(self.graph, other).peak_bytes <= self.budget_bytes:
             found = other
         return found, proven_s
@@ -208,7 +215,7 @@ class _Search:
         return self.room + self.graph.static_bytes
 
     def solve(
-        self, start: Schedule | None, bound_s: float, limit_s: float, *, round_up: bool
+        self, start: Schedule | None, bound_s: float, effort: Effort, *, round_up: bool
     ) -> tuple[Schedule | None, float]:
         up = self.divisor - 1 if round_up else 0
         tensors, workspaces, saving = (
@@ -233,10 +240,26 @@ class _Search:
             retention.hint(start.bind(self.graph).tolist())
         cp = retention.cp
         solver = cp.CpSolver()
-        solver.parameters.max_time_in_seconds = max(0.01, limit_s)
-        solver.parameters.num_workers = self.num_workers
-        solver.parameters.random_seed = self.seed % 2**31
+        parameters = solver.parameters
+        if effort.watchdog_s is not None:
+            parameters.max_time_in_seconds = max(0.01, effort.watchdog_s)
+        if effort.counted:
+            # Several workers take turns: which of them is first is then no matter of chance.
+            parameters.max_deterministic_time = max(0.01, effort.left)
+            parameters.num_workers = self.num_workers or 1
+            parameters.interleave_search = parameters.num_workers > 1
+        else:
+            parameters.num_workers = self.num_workers or min(8, os.cpu_count() or 1)
+        parameters.random_seed = self.seed % 2**31
         status = solver.solve(retention.model)
+        effort.spend(solver.response_proto.deterministic_time)
+        finished = status in (cp.OPTIMAL, cp.INFEASIBLE)
+        if effort.counted:
+            finished = finished or not effort.left > 0.01 * effort.work
+        elif parameters.num_workers > 1:
+            finished = False  # the first of several to find it may be another one next time
+        if not finished:
+            effort.note_clock()
         if status == cp.INFEASIBLE:
             return None, math.inf
         proven_s = store_all_s + max(0.0, solver.best_objective_bound) * self.unit_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
-from schedsim.plans.plan import Plan, best_of
+from schedsim.plans.plan import Plan, best_of, timed
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -27,6 +26,7 @@ MAX_TABLE = 100_000_000
 NUM_FRACTIONS = 40
 
 
+@timed()
 def saved_bytes(
     graph: Graph,
     budget_bytes: int,
@@ -81,7 +81,6 @@ def saved_bytes(
     >>> graph.store_all_s, saved_bytes(graph, 10).makespan_s, saved_bytes(graph, 7).makespan_s
     (20.0, 20.0, 24.0)
     """
-    started = time.perf_counter()
     if num_fractions < 1:
         raise ValueError(f"num_fractions must be at least 1: {num_fractions}")
     if fraction is not None and not 0 <= fraction <= 1:
@@ -93,7 +92,7 @@ def saved_bytes(
         for setting, _, runs in selections(forward_part(graph.arrays), chosen):
             yield {"fraction": setting}, Schedule(graph.op_names, runs)
 
-    return best_of(graph, budget_bytes, schedules(), planner="saved_bytes", started=started)
+    return best_of(graph, budget_bytes, schedules(), planner="saved_bytes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.variants import ChosenVariant, GraphVariant, graph_options, resolve
+from schedsim.plans.effort import Effort
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan
 from schedsim.plans.scope import ANY_SCHEDULE
@@ -25,21 +25,21 @@ def variant_search(
     budget_bytes: int,
     allow: Collection[str],
     *,
-    time_limit_s: float = 10.0,
+    effort: Effort,
     **options: Any,
 ) -> list[Plan]:
     """Plans of `local_search` on `graph` with more and more of its variants, best last.
 
     The variants are ranked by the bytes that they save for a second; of those that exclude each
     other the best stays. Prefixes of that ranking are searched, closing in on the best one, and
-    none of them at all is always tried. Each prefix is searched for an equal part of the time.
+    none of them at all is always tried. Each prefix is searched for an equal part of the effort.
 
     Parameters
     ----------
     allow
         Kinds of variants.
-    time_limit_s
-        Of all searches together, aimed at.
+    effort
+        Of all searches together.
     **options
         Of `local_search`.
 
@@ -53,31 +53,31 @@ def variant_search(
     -----
     About ten searches; O(variants * log variants + conflicts) beside them.
     """
-    started = time.perf_counter()
     ranked = _ranked(graph, allow)
     tried: dict[int, Plan] = {}
     num_searches = 8
+    given = effort.to_options()
 
     def interrupted() -> bool:
-        return any(plan.search.interrupted for plan in tried.values())
+        return effort.cancelled
 
     def search(count: int, first: bool = False) -> None:
         if count in tried or interrupted():
             return
-        left = max(0.2, started + time_limit_s - time.perf_counter())
-        limit = max(0.5, min(left, time_limit_s / num_searches))
         chosen = tuple(ChosenVariant(variant) for variant in ranked[:count])
         changed = resolve(graph, chosen)
         assert isinstance(changed, Graph)
-        plan = local_search(changed, budget_bytes, time_limit_s=limit, **options)
+        with effort.part(1.0 / (num_searches - len(tried))) as part:
+            if effort.moves is not None:
+                part.moves = effort.moves // num_searches
+            plan = local_search(changed, budget_bytes, effort=part, **options)
         tried[count] = make_plan(
             graph,
             budget_bytes,
             plan.schedule,
             planner="local_search",
-            started=started,
             # What it says of bounds is of the graph with these variants, no bound here.
-            options={**plan.options, "time_limit_s": time_limit_s, "variants": count},
+            options={**plan.options, **given, "variants": count},
             bound_scope=ANY_SCHEDULE,
             # Only of the searches that every budget begins with: it is found again there.
             least=LeastBudget(plan.min_feasible_bytes, plan.binding_op) if first else LeastBudget(),
@@ -94,7 +94,7 @@ def variant_search(
         at = counts.index(best)
         beside = [(best + other) // 2 for other in counts[max(0, at - 1) : at + 2] if other != best]
         new = [count for count in beside if count not in tried]
-        if not new or time.perf_counter() - started > time_limit_s:
+        if not new or effort.is_over():
             break
         search(new[0])
     return sorted(tried.values(), key=lambda plan: (plan.feasible, -(plan.makespan_s or 0.0)))

@@ -13,8 +13,11 @@ from schedsim.kernels.cached import njit
 from ._edits import SPARE, add_copy, gap_before, repair, tidy
 from ._timeline import Step, Trace, evaluate
 
-# Results of `anneal` in `best`.
-MAKESPAN, LENGTH, MOVES = 0, 1, 2
+# Results of `anneal` in `best`; `WORK` counts tokens timed, which measures what moves cost.
+MAKESPAN, LENGTH, MOVES, WORK = range(4)
+
+WORK_PER_UNIT = 12_000_000.0
+"""Tokens that one core times in about a second: a unit of effort."""
 
 
 class Scratch(NamedTuple):
@@ -307,9 +310,9 @@ def anneal(
     best_tokens: Any,
     best: Any,
     price: float,
-    hot_s: float,
-    cold_s: float,
+    heat_s: float,
     num_moves: int,
+    most_work: float,
 ) -> int:
     """Anneals the `num` tokens in ``scratch.current``; the best that fits goes to `best_tokens`.
 
@@ -319,8 +322,10 @@ def anneal(
         Room for the timelines of the sequence and of its neighbour.
     price
         Seconds that a byte over budget counts.
-    hot_s, cold_s
-        Temperatures at the beginning and at the end.
+    heat_s
+        Temperature.
+    num_moves, most_work
+        It ends after so many moves, or with the first that takes ``best[WORK]`` to `most_work`.
 
     Returns the length of what stands in ``scratch.current`` in the end. A move takes
     O(tokens + reads) time, up to eight times that where it repairs.
@@ -328,20 +333,23 @@ def anneal(
     tokens, proposed = scratch.current, scratch.proposed
     makespan_s, excess, _ = evaluate(step, tokens, num, trace)
     cost = makespan_s + price * excess
-    heat = hot_s
-    cooling = (cold_s / hot_s) ** (1.0 / max(1, num_moves)) if hot_s > 0 else 1.0
+    best[WORK] += num
     for _ in range(num_moves):
-        heat *= cooling
+        if best[WORK] >= most_work:
+            break
         best[MOVES] += 1
+        best[WORK] += num
         made = _propose(step, trace, trial, tokens, num, scratch)
         if made < 0 or made + SPARE > tokens.size:
             continue
         made = tidy(step, proposed, made, scratch.needed, scratch.on_host, scratch.seen)
         makespan_s, excess, _ = evaluate(step, proposed, made, trial)
+        best[WORK] += made
         if makespan_s < 0:
             continue
         if excess > 0 and np.random.random() < 0.5:
             scratch.noise[0] = 3.0
+            length = made
             made, makespan_s, excess = repair(
                 step,
                 trial,
@@ -354,8 +362,9 @@ def anneal(
                 scratch.noise,
                 8,
             )
+            best[WORK] += made * (made - length + 2)
         after = makespan_s + price * excess
-        if after <= cost or np.random.random() < math.exp((cost - after) / heat):
+        if after <= cost or np.random.random() < math.exp((cost - after) / heat_s):
             cost = after
             for k in range(made):
                 tokens[k] = proposed[k]

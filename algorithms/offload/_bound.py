@@ -17,16 +17,16 @@ relaxation; that of the step is the best over the cuts tried.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from schedsim.dataflow.graph import Graph
+from schedsim.plans.effort import Effort
 
 from ..graphs._cuts import CutTable
-from ..graphs._programme import Programme
+from ..graphs._programme import Programme, programme_work
 from ..graphs._scaling import byte_units
 from ._timeline import Step
 
@@ -52,30 +52,25 @@ class CopyBound:
     op: str = ""
 
 
-def copy_bound(
-    graph: Graph, step: Step, budget_bytes: int, *, time_limit_s: float = 2.0
-) -> CopyBound:
+def copy_bound(graph: Graph, step: Step, budget_bytes: int, *, effort: Effort) -> CopyBound:
     """The best bound over the cuts at the ops with most memory in store-all.
 
     O(ops + reads) variables a cut.
     """
-    until = time.perf_counter() + time_limit_s
     best = CopyBound(graph.store_all_s)
     table = CutTable(graph, budget_bytes, "fixed")
     relaxed = []
     for op in _ops_to_cut(graph, _NUM_CUTS):
-        left_s = until - time.perf_counter()
-        if left_s <= 0:
+        if effort.is_over():
             break
-        found = _cut_bound_s(graph, step, table, op, left_s, integral=False)
+        found = _cut_bound_s(graph, step, table, op, effort, integral=False)
         relaxed.append((found, op))
         if found > best.bound_s:
             best = CopyBound(found, graph.op_names[op])
     for found, op in sorted(relaxed, reverse=True)[:_NUM_WHOLE]:
-        left_s = until - time.perf_counter()
-        if left_s <= 0 or math.isinf(best.bound_s) or found <= graph.store_all_s:
+        if effort.is_over() or math.isinf(best.bound_s) or found <= graph.store_all_s:
             break
-        whole = _cut_bound_s(graph, step, table, op, left_s, integral=True)
+        whole = _cut_bound_s(graph, step, table, op, effort, integral=True)
         if whole > best.bound_s:
             best = CopyBound(whole, graph.op_names[op])
     return CopyBound(_rounded_up(graph, step, best.bound_s), best.op)
@@ -95,7 +90,7 @@ def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:
 
 
 def _cut_bound_s(
-    graph: Graph, step: Step, table: CutTable, op: int, time_limit_s: float, *, integral: bool
+    graph: Graph, step: Step, table: CutTable, op: int, effort: Effort, *, integral: bool
 ) -> float:
     """The bound of the cut at `op`, in seconds; infinite where nothing fits there."""
     arrays = graph.arrays
@@ -151,7 +146,10 @@ def _cut_bound_s(
         1, (0, end, 1.0), (0, wait, -1.0), (0, again, -times), lb=before + rest, ub=np.inf
     )
     programme.placed(1, (0, end, 1.0), (0, wait, -1.0), (0, away, -back), lb=before, ub=np.inf)
-    answer = programme.solve(time_limit_s, integral=integral)
+    with effort.part(1.0) as part:
+        if part.counted and integral and programme_work(programme.num_nonzeros) > part.left:
+            return 0.0  # its relaxation has said what it costs to say
+        answer = programme.solve(part, integral=integral)
     if answer.infeasible:
         return math.inf if not integral else total_s
     if answer.bound is None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -15,45 +12,96 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.op import Op
+from schedsim.plans.effort import Effort
 from schedsim.plans.offloading import Offloading
 from schedsim.plans.progress import current
 from schedsim.simulation.schedule import Schedule
 
-from ._anneal import LENGTH, MAKESPAN, MOVES, Scratch, anneal, make_scratch, seed_numba
+from .._pool import Pool, Segment
+from ._anneal import (
+    LENGTH,
+    MAKESPAN,
+    MOVES,
+    WORK,
+    WORK_PER_UNIT,
+    Scratch,
+    anneal,
+    make_scratch,
+    seed_numba,
+)
 from ._edits import SPARE, repair, tidy
 from ._step import make_step
 from ._timeline import Step, Trace, evaluate, make_trace
 
-# Temperatures at the beginning and at the end of the first round, in store-all times.
+# Temperatures at the beginning of the first round and at the end of each, in store-all times.
 _HOT, _COLD = 2e-3, 1e-6
 _COOLER = 0.5  # each round begins cooler than the one before
 _ROUNDS = 4
 _WALKERS = 6
 # Seconds that a byte over budget counts, in store-all times by store-all bytes.
 _PRICE = 10.0
-_CHUNK_S = 0.05
 _TASTES = (0.0, 1.0)
+# Tokens timed by the repair of a start between looks at whether to stop.
+_REPAIR_TOKENS = 200_000
+_MOST_MOVES = 1000  # at one temperature
 
 Tokens = NDArray[np.int64]
 
 
 @dataclass
-class _Walker:
+class OffloadWalker:
     """One annealing, with the best that it has seen."""
 
     number: int
+    seed: int
+    step: Step
+    store_all_s: float
+    price: float
     trace: Trace
     trial: Trace
     scratch: Scratch
     num: int
     best_tokens: Tokens
-    best: NDArray[np.float64]
     excess: int
-    moves_per_s: float = 2e4
+    best: NDArray[np.float64] = field(default_factory=lambda: np.array([np.inf, 0.0, 0.0, 0.0]))
+    hot: float = _HOT
 
     @property
-    def rank(self) -> tuple[float, float]:
-        return (self.best[MAKESPAN], float(self.excess))
+    def best_s(self) -> float:
+        return float(self.best[MAKESPAN])
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        return (0, self.best_s) if self.best_s < math.inf else (1, float(self.excess))
+
+    def begin(self, number: int) -> None:
+        """Begin a round: from its best again, cooler than the round before."""
+        # The kernels' generator belongs to the thread, which runs one walker to the round's end.
+        seed_numba((self.seed * 1009 + self.number * 31 + _ROUNDS - number) % 2**32)
+        self.hot = _HOT * _COOLER**number
+        if self.best[LENGTH]:
+            self.num = int(self.best[LENGTH])
+            self.scratch.current[: self.num] = self.best_tokens[: self.num]
+
+    def anneal(self, share: float, work: float, most_moves: int) -> tuple[float, int]:
+        moves, done = float(self.best[MOVES]), float(self.best[WORK])
+        self.num = anneal(
+            self.step,
+            self.trace,
+            self.trial,
+            self.scratch,
+            self.num,
+            self.best_tokens,
+            self.best,
+            self.price,
+            self.hot * (_COLD / self.hot) ** share * self.store_all_s,
+            min(_MOST_MOVES, most_moves),
+            done + work * WORK_PER_UNIT,
+        )
+        if not self.best[LENGTH]:
+            _, excess, _ = evaluate(self.step, self.scratch.current, self.num, self.trace)
+            self.excess = min(self.excess, int(excess)) if excess > 0 else self.excess
+        return (self.best[WORK] - done) / WORK_PER_UNIT, int(self.best[MOVES] - moves)
 
 
 class Search:
@@ -76,13 +124,15 @@ class Search:
         self.price = _PRICE * graph.store_all_s / max(1, peak_bytes)
         self.capacity = 6 * graph.num_ops + 4 * SPARE
         self.enough_s = graph.store_all_s * (1 + 1e-12)
-        self.stopped = threading.Event()
         self.progress = current()
         self.found: list[tuple[float, int, Tokens]] = []  # makespan or inf, excess, tokens
         self.moves = 0
 
-    def start(self, starts: Iterable[Schedule], until: float) -> None:
-        """Brings every start within the budget by copies, as far as they go."""
+    def start(self, starts: Iterable[Schedule], effort: Effort) -> None:
+        """Brings every start within the budget by copies, as far as they and `effort` go.
+
+        The first is always finished, unless the user interrupts.
+        """
         longest = self.capacity
         runs = []
         for schedule in starts:
@@ -98,28 +148,49 @@ class Search:
                 continue
             seen.add(one.tobytes())
             for taste in _TASTES:
-                if self.found and time.perf_counter() > until:
-                    return
+                if self.found and effort.is_over():
+                    break
                 tokens = np.zeros(longest, np.int64)
                 tokens[: one.size] = one
                 scratch.noise[0] = 0.0
-                num, makespan_s, excess = repair(
-                    self.step,
-                    trace,
-                    tokens,
-                    one.size,
-                    scratch.other,
-                    scratch.before,
-                    scratch.after,
-                    taste,
-                    scratch.noise,
-                    longest,
+                num, makespan_s, excess = self._repaired(
+                    tokens, one.size, trace, scratch, taste, effort
                 )
                 makespan_s = makespan_s if excess <= 0 else math.inf
                 self.found.append((makespan_s, int(max(0, excess)), tokens[:num].copy()))
                 if excess <= 0 and num == one.size:
                     break  # it fitted as it was
         self.found.sort(key=lambda row: row[:2])
+
+    def _repaired(
+        self,
+        tokens: Tokens,
+        num: int,
+        trace: Trace,
+        scratch: Scratch,
+        taste: float,
+        effort: Effort,
+    ) -> tuple[int, float, int]:
+        """(tokens, makespan in s, bytes over budget) once copies have done what they can."""
+        while True:
+            before, steps = num, max(1, _REPAIR_TOKENS // num)
+            num, makespan_s, excess = repair(
+                self.step,
+                trace,
+                tokens,
+                num,
+                scratch.other,
+                scratch.before,
+                scratch.after,
+                taste,
+                scratch.noise,
+                steps,
+            )
+            effort.spend(num * (num - before + 2) / WORK_PER_UNIT)
+            if makespan_s < 0 or excess <= 0 or num == before or num + SPARE > tokens.size:
+                return num, makespan_s, excess
+            if effort.cancelled or (self.found and effort.is_over()):
+                return num, makespan_s, excess
 
     def consider(self, tokens: Tokens) -> None:
         """Takes up one sequence, copies included, as it is but for what nobody needs."""
@@ -136,110 +207,58 @@ class Search:
         self.found.append((makespan_s, int(max(0, excess)), line[:num].copy()))
         self.found.sort(key=lambda row: row[:2])
 
-    def run(self, until: float, max_moves: int | None) -> bool:
-        """Anneals from the best starts until `until`; whether it was interrupted."""
+    def run(self, effort: Effort) -> None:
+        """Anneals from the best starts until `effort` is spent, or an interrupt ends it."""
         walkers = [self._walker(i, row) for i, row in enumerate(self.found[:_WALKERS])]
-        pool = ThreadPoolExecutor(self.num_threads)
-        try:
-            active = walkers
-            for left in range(_ROUNDS, 0, -1):
-                if self._done(walkers):
-                    break
-                active = sorted(active, key=lambda one: one.rank)
-                if left < _ROUNDS:
-                    active = active[: max(min(2, len(active)), len(active) // 2)]
-                share_s = (until - time.perf_counter()) / left
-                share_s *= min(1.0, self.num_threads / len(active))
-                heat = _HOT * _COOLER ** (_ROUNDS - left)
-                counts = [
-                    None if max_moves is None else (max_moves // _ROUNDS + i) // len(active)
-                    for i in range(len(active))
-                ]
-                jobs = [
-                    pool.submit(self._walk, one, share_s, heat, count, left)
-                    for one, count in zip(active, counts, strict=True)
-                ]
-                for job in jobs:
-                    while not job.done():
-                        self.stopped.wait(0.05) if self.stopped.is_set() else time.sleep(0.002)
-                    job.result()
-        except KeyboardInterrupt:
-            self.stopped.set()
-            return True
-        finally:
-            self.stopped.set()
-            pool.shutdown(cancel_futures=True)
-            for one in walkers:
-                self.moves += int(one.best[MOVES])
-                if one.best[LENGTH]:
-                    row = (float(one.best[MAKESPAN]), 0, one.best_tokens[: int(one.best[LENGTH])])
-                    self.found.append(row)
-            self.found.sort(key=lambda row: row[:2])
-        return False
+        with Pool[OffloadWalker](effort, self.num_threads, self.enough_s) as pool:
+            try:
+                active = walkers
+                for number in range(_ROUNDS):
+                    best_s = min((one.best_s for one in walkers), default=math.inf)
+                    if not active or best_s <= self.enough_s or effort.is_over(best_s):
+                        break
+                    active = sorted(active, key=lambda one: one.rank)
+                    if number:
+                        active = active[: max(min(2, len(active)), len(active) // 2)]
+                    pool.walk(active, Segment(number), 1 / (_ROUNDS - number))
+                    if pool.winner is not None:
+                        break
+            except KeyboardInterrupt:
+                effort.cancel()
+        if pool.moves and not effort.counted:
+            effort.note_clock()
+        self.moves += pool.moves
+        ended = walkers if pool.winner is None else [pool.winner]
+        for one in ended:
+            if one.best[LENGTH]:
+                row = (one.best_s, 0, one.best_tokens[: int(one.best[LENGTH])])
+                self.found.append(row)
+        self.found.sort(key=lambda row: row[:2])
 
-    def _done(self, walkers: list[_Walker]) -> bool:
-        return any(one.best[MAKESPAN] <= self.enough_s for one in walkers)
-
-    def _walker(self, number: int, row: tuple[float, int, Tokens]) -> _Walker:
+    def _walker(self, number: int, row: tuple[float, int, Tokens]) -> OffloadWalker:
         makespan_s, excess, tokens = row
-        trace = make_trace(self.step, self.capacity)
+        trace, trial = make_trace(self.step, self.capacity), make_trace(self.step, self.capacity)
         scratch = make_scratch(self.step, trace)
         scratch.current[: tokens.size] = tokens
         best_tokens = np.zeros(self.capacity, np.int64)
-        best = np.array([np.inf, 0.0, 0.0])
-        if excess == 0:
-            best[MAKESPAN], best[LENGTH] = makespan_s, tokens.size
-            best_tokens[: tokens.size] = tokens
-        trial = make_trace(self.step, self.capacity)
-        return _Walker(number, trace, trial, scratch, tokens.size, best_tokens, best, excess)
-
-    def _walk(
-        self, one: _Walker, seconds: float, heat: float, count: int | None, left: int
-    ) -> None:
-        """Anneals one walker for so long, or for so many moves, in chunks that can be stopped."""
-        seed_numba((self.seed * 1009 + one.number * 31 + left) % 2**32)
         store_all_s = self.graph.store_all_s or 1.0
-        if one.best[LENGTH]:  # from its best again, cooler
-            one.num = int(one.best[LENGTH])
-            one.scratch.current[: one.num] = one.best_tokens[: one.num]
-        begun, done, share = time.perf_counter(), 0, 0.0
-        while share < 1.0 and not self.stopped.is_set():
-            self.progress.report(best_s=one.best[MAKESPAN])
-            if one.best[MAKESPAN] <= self.enough_s:
-                self.stopped.set()
-                break
-            if count is None:
-                chunk = max(20, int(one.moves_per_s * _CHUNK_S))
-                ahead = share + _CHUNK_S / max(seconds, 1e-9)
-            else:
-                chunk = min(1000, count - done)
-                ahead = (done + chunk) / max(count, 1)
-                if chunk <= 0:
-                    break
-            ahead = min(ahead, 1.0)
-            chunk_begun = time.perf_counter()
-            hot = heat * (_COLD / heat) ** share * store_all_s
-            cold = heat * (_COLD / heat) ** ahead * store_all_s
-            one.num = anneal(
-                self.step,
-                one.trace,
-                one.trial,
-                one.scratch,
-                one.num,
-                one.best_tokens,
-                one.best,
-                self.price,
-                hot,
-                cold,
-                chunk,
-            )
-            done += chunk
-            now = time.perf_counter()
-            one.moves_per_s = chunk / max(now - chunk_begun, 1e-6)
-            share = ahead if count is not None else (now - begun) / max(seconds, 1e-9)
-            if not one.best[LENGTH]:
-                _, excess, _ = evaluate(self.step, one.scratch.current, one.num, one.trace)
-                one.excess = min(one.excess, int(excess)) if excess > 0 else one.excess
+        walker = OffloadWalker(
+            number,
+            self.seed,
+            self.step,
+            store_all_s,
+            self.price,
+            trace,
+            trial,
+            scratch,
+            tokens.size,
+            best_tokens,
+            excess,
+        )
+        if excess == 0:
+            walker.best[MAKESPAN], walker.best[LENGTH] = makespan_s, tokens.size
+            best_tokens[: tokens.size] = tokens
+        return walker
 
     @property
     def best(self) -> tuple[float, Tokens] | None:
@@ -256,6 +275,7 @@ def load_kernels() -> None:
     graph = Graph("three", ops)
     step = make_step(graph, 3, Offloading.over("1B/s"))
     search = Search(graph, step, seed=0, num_threads=1, peak_bytes=4)
-    search.start([Schedule.store_all(graph)], 0.0)
+    effort = Effort(1.0, moves=8)
+    search.start([Schedule.store_all(graph)], effort)
     search.enough_s = 0.0
-    search.run(time.perf_counter() + 1.0, 8)
+    search.run(effort)

@@ -6,22 +6,23 @@ budget. Which of these budgets is best depends on the link, so the search looks 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
+from schedsim.plans.effort import Effort
 from schedsim.plans.plan import Plan
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
+from ..chains._line import Table
 from ..chains.bisection import bisection
 from ..chains.chen import chen_greedy
 from ..chains.frontier import frontier
 from ..chains.periodic import periodic
-from ..chains.persistent import MAX_STAGES, Problem, Table, WorkLimitReached
+from ..chains.persistent import MAX_STAGES, Problem, WorkLimitReached
 from ..chains.revolve import revolve
 from ..chains.rotor import rotor
 from ..graphs.graph_frontier import graph_frontier
@@ -29,8 +30,8 @@ from ..graphs.local_search import local_search
 from ..store_all import store_all
 
 _NUM_BUDGETS = 24
-# Of the exact curve of a chain: break points kept, and points merged in a second.
-_MAX_POINTS, _WORK_PER_S = 20_000_000, 2e7
+# Of the exact curve of a chain: break points kept, and points merged for a unit of effort.
+_MAX_POINTS, _MERGES_PER_UNIT = 20_000_000, 2e7
 _SLOTS = 400
 
 
@@ -40,7 +41,7 @@ def ladder(least_bytes: int, most_bytes: int, num: int = _NUM_BUDGETS) -> list[i
 
 
 def chain_starts(
-    chain: Chain, budget_bytes: int, time_limit_s: float
+    chain: Chain, budget_bytes: int, effort: Effort
 ) -> tuple[list[Plan], list[Schedule]]:
     """(plans without copies at the budget, schedules of it and of larger budgets)."""
     everything = store_all(chain, 2**62)
@@ -60,13 +61,13 @@ def chain_starts(
     else:
         plans = []
     try:
-        work = int(_WORK_PER_S * max(time_limit_s, 1.0))
+        work = int(_MERGES_PER_UNIT * max(effort.left, 1.0))
         table = problem.solve_exact(budgets[-1], max_points=_MAX_POINTS, max_work=work)
     except WorkLimitReached:
         unit = max(1, (budgets[-1] - problem.outside_bytes) // _SLOTS)
         table = problem.solve_slots(budgets[-1], unit, round_up=True)
         if not plans:
-            plans = [rotor(chain, budget_bytes, time_limit_s=time_limit_s)]
+            plans = [rotor(chain, budget_bytes, effort=effort)]
     else:
         if not plans:
             plans = [frontier(chain, budget_bytes, max_points=_MAX_POINTS)]
@@ -77,23 +78,18 @@ def chain_starts(
 
 
 def graph_starts(
-    graph: Graph, budget_bytes: int, time_limit_s: float, seed: int, num_threads: int | None
+    graph: Graph, budget_bytes: int, effort: Effort, seed: int, num_threads: int | None
 ) -> tuple[list[Plan], list[Schedule]]:
     """(plans without copies at the budget, schedules of it and of larger budgets)."""
-    begun = time.perf_counter()
-    plan = local_search(
-        graph,
-        budget_bytes,
-        time_limit_s=0.5 * time_limit_s,
-        seed=seed,
-        gap=0.001,
-        num_threads=num_threads,
-    )
-    left_s = time_limit_s - (time.perf_counter() - begun)
+    with effort.part(0.5) as part:
+        plan = local_search(
+            graph, budget_bytes, effort=part, seed=seed, gap=0.001, num_threads=num_threads
+        )
     everything = Schedule.store_all(graph)
     schedules = [*_schedules([plan]), everything]
-    if left_s > 0:
-        curve = graph_frontier(graph, time_limit_s=left_s, num_points=10, seed=seed)
+    if not effort.is_over():
+        with effort.part(1.0) as part:
+            curve = graph_frontier(graph, effort=part, num_points=10, seed=seed)
         schedules += [point.schedule for point in curve.points if point.schedule is not None]
     if not plan.feasible:
         schedules.sort(key=lambda one: simulate(graph, one).peak_bytes)

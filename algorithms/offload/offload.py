@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +10,10 @@ import numpy as np
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import DeadlockError, SchedsimError
+from schedsim.plans.effort import Effort
 from schedsim.plans.least_budget import LeastBudget, least_of
 from schedsim.plans.offloading import LinkLike, Offloading
-from schedsim.plans.plan import Plan, make_plan, with_candidates
+from schedsim.plans.plan import Plan, make_plan, timed, with_candidates
 from schedsim.plans.scope import ANY_SCHEDULE, COPIES, COPIES_IN_ORDER, Scope
 from schedsim.plans.search import SearchRecord
 from schedsim.plans.setting import Setting
@@ -26,8 +26,9 @@ from ._search import Search, load_kernels
 from ._starts import chain_starts, graph_starts
 from ._step import make_step, token_names
 
-# Of the time allowed: for the bound; for schedules of a graph without copies.
-_BOUND_SHARE, _STARTS_SHARE = 0.2, 0.4
+_WORK = 12.0
+# Of the effort left: for the bound; for schedules without copies; for copies that make them fit.
+_BOUND_SHARE, _STARTS_SHARE, _REPAIR_SHARE = 0.2, 0.5, 0.4
 # Of what was found, how many the engine is asked about where it refuses the first.
 _TRIED = 8
 
@@ -37,6 +38,7 @@ def copies_scope(workload: Chain | Graph) -> Scope:
     return COPIES if isinstance(workload, Chain) else COPIES_IN_ORDER
 
 
+@timed(load_kernels)
 def offload(
     workload: Chain | Graph,
     budget_bytes: int,
@@ -44,7 +46,8 @@ def offload(
     link: LinkLike,
     host_bytes: int | str | None = None,
     host_latency_s: float | None = None,
-    time_limit_s: float = 6.0,
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
     seed: int = 0,
     num_threads: int | None = None,
     max_moves: int | None = None,
@@ -71,14 +74,15 @@ def offload(
         Pinned host memory allowed; no limit by default.
     host_latency_s
         Seconds that every copy takes besides, of links given as a text.
-    time_limit_s
-        Stops earlier where the bound is met. Interrupting gives the best plan so far.
+    time_limit_s, effort
+        As of `local_search`; 12 units of work where neither is given. It stops earlier where the
+        bound is met; interrupting gives the best plan so far.
     seed
-        Of all random choices; runs are the same where `max_moves` ends the search, not the time.
+        Of all random choices.
     num_threads
         Walkers at work at a time; all cores by default.
     max_moves
-        Of all walkers together.
+        Of all walkers together: these end the annealing instead of the work.
     gap
         To the proven bound, at which to stop.
 
@@ -111,8 +115,6 @@ def offload(
     (8.0, 'optimal')
     """
     offloading = Offloading.over(link, host_bytes=host_bytes, latency_s=host_latency_s)
-    load_kernels()
-    started = time.perf_counter()
     graph = workload.graph
     if not graph.one_queue:
         raise SchedsimError(
@@ -127,32 +129,38 @@ def offload(
             setting=Setting(copies=offloading),
             search=SearchRecord(chosen="store_all"),
         )
-    until = started + time_limit_s
+    effort = Effort.of(effort, time_limit_s, moves=max_moves, default=_WORK)
+    given = effort.to_options()
     step = make_step(graph, budget_bytes, offloading)
-    bound = copy_bound(graph, step, budget_bytes, time_limit_s=_BOUND_SHARE * time_limit_s)
-    if isinstance(workload, Chain):
-        plans, starts = chain_starts(workload, budget_bytes, _STARTS_SHARE * time_limit_s)
-    else:
-        plans, starts = graph_starts(
-            workload, budget_bytes, _STARTS_SHARE * time_limit_s, seed, num_threads
-        )
     peak = simulate(workload, Schedule.store_all(workload)).peak_bytes
     search = Search(
         graph, step, seed=seed, num_threads=num_threads or os.cpu_count() or 1, peak_bytes=peak
     )
-    search.progress.report(bound_s=bound.bound_s)
-    search.enough_s = max(graph.store_all_s, bound.bound_s) * (1 + gap) * (1 + 1e-12)
-    interrupted = False
-    if bound.bound_s != float("inf"):
-        search.start(starts, max(until, time.perf_counter() + 0.1 * time_limit_s))
-        interrupted = search.run(until, max_moves)
-    made = _finish(workload, budget_bytes, search, bound, offloading, plans, started, seed)
+    bound = CopyBound(graph.store_all_s)
+    plans: list[Plan] = []
+    try:
+        with effort.part(_BOUND_SHARE) as part:
+            bound = copy_bound(graph, step, budget_bytes, effort=part)
+        search.progress.report(bound_s=bound.bound_s)
+        search.enough_s = max(graph.store_all_s, bound.bound_s) * (1 + gap) * (1 + 1e-12)
+        with effort.part(_STARTS_SHARE) as part:
+            if isinstance(workload, Chain):
+                plans, starts = chain_starts(workload, budget_bytes, part)
+            else:
+                plans, starts = graph_starts(workload, budget_bytes, part, seed, num_threads)
+        if bound.bound_s != float("inf"):
+            with effort.part(_REPAIR_SHARE) as part:
+                search.start(starts, part)
+            search.run(effort)
+    except KeyboardInterrupt:
+        effort.cancel()
+    made = _finish(workload, budget_bytes, search, bound, offloading, plans, effort, seed)
     made = replace(
         made,
-        options={**made.options, "time_limit_s": time_limit_s},
-        search=replace(made.search, num_moves=search.moves, interrupted=interrupted),
+        options={**made.options, **given},
+        search=replace(made.search, num_moves=search.moves),
     )
-    return with_candidates(made, [*plans, made], planning_s=time.perf_counter() - started)
+    return with_candidates(made, [*plans, made])
 
 
 def _finish(
@@ -162,7 +170,7 @@ def _finish(
     bound: CopyBound,
     offloading: Offloading,
     plans: list[Plan],
-    started: float,
+    effort: Effort,
     seed: int,
 ) -> Plan:
     """The best plan of the search and of those without copies, after the engine's replay."""
@@ -198,11 +206,10 @@ def _finish(
         budget_bytes,
         best,
         planner="offload",
-        started=started,
         lower_bound_s=bound_s,
         bound_scope=copies_scope(workload) if bound.op else ANY_SCHEDULE,
         least=least,
         seed=seed,
         setting=Setting(copies=offloading),
-        search=SearchRecord(chosen=chosen, bound_op=bound.op or ""),
+        search=SearchRecord(chosen=chosen, bound_op=bound.op or "", ended_by=effort.ended_by),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,10 @@ import numpy as np
 
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, SchedsimError
+from schedsim.plans.effort import Effort
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.offloading import LinkLike, Offloading
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan, timed
 from schedsim.plans.scope import ANY_SCHEDULE, COPIES_IN_ORDER
 from schedsim.plans.search import SearchRecord
 from schedsim.plans.setting import Setting
@@ -30,12 +30,13 @@ from .offload import offload
 
 # Beyond this HiGHS finds nothing in minutes; one with paging has some five times as many.
 MAX_VARIABLES = 60_000
-_BOUND_SHARE, _START_SHARE = 0.1, 0.1
-_POLISH_S = 0.2
+_WORK = 30.0
+_BOUND_SHARE, _START_SHARE, _POLISH_SHARE, _MOST_POLISH = 0.1, 0.1, 0.02, 0.3
 # The step lasts this many units of time: beside it the solver's tolerance is small.
 _UNITS = 1e4
 
 
+@timed(load_kernels)
 def poet(
     graph: Graph,
     budget_bytes: int,
@@ -43,7 +44,8 @@ def poet(
     link: LinkLike,
     host_bytes: int | str | None = None,
     host_latency_s: float | None = None,
-    time_limit_s: float = 30.0,
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
     seed: int = 0,
     start: bool = True,
     polish: bool = True,
@@ -60,12 +62,13 @@ def poet(
     ----------
     link, host_bytes, host_latency_s
         As of `offload`.
-    time_limit_s
-        Of the solver; the best answer by then is taken.
+    time_limit_s, effort
+        As of `local_search`; 30 units of work where neither is given. The solver's nodes are
+        limited by it, and the best answer by then is taken.
     seed
         Of the polishing, and of the start.
     start
-        Begin with what `offload` finds in a tenth of the time, and ask the solver for better.
+        Begin with what `offload` finds for a tenth of the effort, and ask the solver for better.
     polish
         Anneal the answer for a moment, as `offload` does: it takes away what stages cost.
 
@@ -97,8 +100,6 @@ def poet(
     8.0
     """
     offloading = Offloading.over(link, host_bytes=host_bytes, latency_s=host_latency_s)
-    load_kernels()
-    started = time.perf_counter()
     if not graph.one_queue:
         raise SchedsimError(
             f"{graph.name} uses several queues or pools already",
@@ -113,29 +114,30 @@ def poet(
             hint="poet is for some dozens of ops; use --planner offload",
         )
     step = make_step(graph, budget_bytes, offloading)
-    bound = copy_bound(graph, step, budget_bytes, time_limit_s=_BOUND_SHARE * time_limit_s)
-    options: dict[str, Any] = {"time_limit_s": time_limit_s, "start": start, "polish": polish}
+    effort = Effort.of(effort, time_limit_s, default=_WORK)
+    options: dict[str, Any] = {**effort.to_options(), "start": start, "polish": polish}
     figures: dict[str, float | None] = {}
+    with effort.part(_BOUND_SHARE) as part:
+        bound = copy_bound(graph, step, budget_bytes, effort=part)
     best: Schedule | None = None
     best_s, least = math.inf, LeastBudget()
     if math.isinf(bound.bound_s):
         least = LeastBudget(None, None, budget_bytes + 1, COPIES_IN_ORDER)
     elif start:
-        first = offload(
-            graph,
-            budget_bytes,
-            link=(offloading.d2h, offloading.h2d),
-            host_bytes=offloading.host_bytes,
-            time_limit_s=_START_SHARE * time_limit_s,
-            seed=seed,
-        )
+        with effort.part(_START_SHARE) as part:
+            first = offload(
+                graph,
+                budget_bytes,
+                link=(offloading.d2h, offloading.h2d),
+                host_bytes=offloading.host_bytes,
+                effort=part,
+                seed=seed,
+            )
         best, best_s = first.schedule, first.makespan_s or math.inf
         figures["start_s"] = first.makespan_s
         least = first.least
     if not math.isinf(bound.bound_s) and best_s > bound.bound_s * (1 + OPTIMALITY_TOLERANCE):
-        found, told = _solve(
-            graph, budget_bytes, offloading, started + time_limit_s, seed, polish, best_s
-        )
+        found, told = _solve(graph, budget_bytes, offloading, effort, seed, polish, best_s)
         options.update(told)
         if found is not None:
             simulation = offloading.simulate(graph, found, budget_bytes)
@@ -145,14 +147,13 @@ def poet(
         budget_bytes,
         best,
         planner="poet",
-        started=started,
         options=options,
         lower_bound_s=bound.bound_s if np.isfinite(bound.bound_s) else graph.store_all_s,
         bound_scope=COPIES_IN_ORDER if bound.op else ANY_SCHEDULE,
         least=least,
         seed=seed,
         setting=Setting(copies=offloading),
-        search=SearchRecord(figures=figures),
+        search=SearchRecord(figures=figures, ended_by=effort.ended_by),
     )
 
 
@@ -160,7 +161,7 @@ def _solve(
     graph: Graph,
     budget_bytes: int,
     offloading: Offloading,
-    until: float,
+    effort: Effort,
     seed: int,
     polish: bool,
     best_s: float,
@@ -178,7 +179,8 @@ def _solve(
         cost = np.concatenate(model.programme.columns["cost"])
         columns = np.flatnonzero(cost)
         model.programme.placed(1, (0, columns, cost[columns]), lb=0.0, ub=best_s / unit_s)
-    answer = model.programme.solve(max(0.1, until - time.perf_counter()))
+    with effort.part(1.0 - _POLISH_SHARE) as part:
+        answer = model.programme.solve(part)
     told: dict[str, Any] = {"solved": answer.finished}
     if answer.x is None:
         if math.isfinite(best_s):
@@ -194,7 +196,7 @@ def _solve(
     if search.best is not None:
         told["replayed_s"] = search.best[0]
     if polish:
-        search.run(time.perf_counter() + _POLISH_S, None)
+        search.run(effort.take(_MOST_POLISH))
     if search.best is None:
         return None, told
     return Schedule.from_names(token_names(graph, search.best[1])), told

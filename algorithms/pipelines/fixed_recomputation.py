@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from schedsim.errors import SchedsimError
 from schedsim.pipelines import RECOMPUTE, Pipeline, PipelineRun, make_order, run_pipeline
 from schedsim.pipelines.plan_file import SavedPipelinePlan
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions, timed
 from schedsim.plans.scope import THIS_PARTITION
 
 from .bounds import work_bound
 from .plan_pipeline import PipelinePlan
 
 
+@timed()
 def fixed_recomputation(
     pipeline: Pipeline, budget_bytes: int | None = None, *, order: str = "1f1b", way: str = "none"
 ) -> PipelinePlan:
@@ -37,7 +37,6 @@ def fixed_recomputation(
     >>> round(plan.makespan_s / plan.pipeline.chain.store_all_s, 4)  # f + b + f / 4 over f + b
     1.0833
     """
-    started = time.perf_counter()
     if way not in RECOMPUTE:
         raise SchedsimError(
             f"recomputation {way!r} is unknown", hint=f"one of {', '.join(RECOMPUTE)}"
@@ -48,9 +47,10 @@ def fixed_recomputation(
     stages = range(pipeline.num_stages)
     plans = [RECOMPUTE[way](len(pipeline.stage_layers(v))) for v in stages]
     run = run_pipeline(pipeline, actions, plans)
-    return _as_plan(run, budget_bytes, order, {"recompute": way}, started)
+    return _as_plan(run, budget_bytes, order, {"recompute": way})
 
 
+@timed()
 def replayed(pipeline: Pipeline, saved: SavedPipelinePlan) -> PipelinePlan:
     """A saved plan, simulated again on `pipeline`, whose cuts are the plan's.
 
@@ -59,7 +59,6 @@ def replayed(pipeline: Pipeline, saved: SavedPipelinePlan) -> PipelinePlan:
     InvalidScheduleError
         Its stage plans do not go with the pipeline.
     """
-    started = time.perf_counter()
     actions = make_order(
         saved.order_name,
         pipeline.num_devices,
@@ -69,7 +68,7 @@ def replayed(pipeline: Pipeline, saved: SavedPipelinePlan) -> PipelinePlan:
     )
     run = run_pipeline(pipeline, actions, saved.stage_plans)
     options = {} if saved.most_owed is None else {"most_owed": saved.most_owed}
-    return _as_plan(run, saved.budget_bytes, saved.order_name, options, started)
+    return _as_plan(run, saved.budget_bytes, saved.order_name, options)
 
 
 def _as_plan(
@@ -77,7 +76,6 @@ def _as_plan(
     budget_bytes: int | None,
     order: str,
     options: dict[str, Any],
-    started: float,
 ) -> PipelinePlan:
     bound = min(work_bound(run.pipeline), run.makespan_s)
     status: Status = "feasible"
@@ -94,7 +92,7 @@ def _as_plan(
         lower_bound_s=bound,
         bound_scope=THIS_PARTITION,
         min_feasible_bytes=run.peak_bytes,
-        planning_s=time.perf_counter() - started,
+        planning_s=0.0,
         options=options,
         versions=installed_versions(),
     )

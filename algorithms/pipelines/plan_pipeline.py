@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from schedsim.errors import UnsupportedError
 from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, make_order
 from schedsim.pipelines.plan_file import PIPELINE_PLAN_SCHEMA
 from schedsim.plans.least_budget import LeastBudget
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions
+from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions, timed
 from schedsim.plans.scope import PERSISTENT_IN_PARTITION, THIS_PARTITION, Scope
 from schedsim.units import format_bytes, format_seconds
 
@@ -130,6 +129,7 @@ MOST_DEBTS = 8
 """Under ``zero-bubble``, every debt is tried on so many devices; on more, the first that fits."""
 
 
+@timed()
 def plan_pipeline(
     pipeline: Pipeline,
     budget_bytes: int,
@@ -178,7 +178,6 @@ def plan_pipeline(
     >>> plan.status, round(plan.makespan_s, 6), [use.peak_bytes for use in plan.run.devices]
     ('feasible', 0.069, [56000000, 54000000, 37000000, 20000000])
     """
-    started = time.perf_counter()
     actions = _order(pipeline, order)
     if partition == "auto" and pipeline.num_chunks > 1:
         raise UnsupportedError(
@@ -239,7 +238,7 @@ def plan_pipeline(
         lower_bound_s=bound,
         bound_scope=scope,
         min_feasible_bytes=least,
-        planning_s=time.perf_counter() - started,
+        planning_s=0.0,
         options=options,
         versions=installed_versions(),
     )

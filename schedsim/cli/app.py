@@ -19,6 +19,7 @@ COMMANDS = (
     "plan",
     "simulate",
     "compare",
+    "estimate",
     "sweep",
     "explain",
     "pipeline",
@@ -104,7 +105,9 @@ def run(arguments: Sequence[str]) -> int:
     kernels.on_command_line = True
     _log_to_stderr()
     try:
-        result = cli.main(args=list(arguments), prog_name="schedsim", standalone_mode=False)
+        result = cli.main(
+            args=list(arguments), prog_name="schedsim", standalone_mode=False, obj=list(arguments)
+        )
         sys.stdout.flush()
         return result if isinstance(result, int) else YES
     except (InvalidScheduleError, InfeasibleBudgetError) as error:

@@ -16,7 +16,10 @@ from ..errors import (
 )
 from ..files.atomic import write_atomically
 from ..files.workload_files import workload_hash
+from ..plans.effort import DEFAULT_WORK
 from ..plans.plan import Plan
+from ..plans.scope import ANY_SCHEDULE
+from ..plans.shared_bounds import SharedBound
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
@@ -51,7 +54,12 @@ from .show import percent, print_json, print_table, working
     "--time-limit",
     "time_limit_s",
     type=click.FloatRange(min=0),
-    help="Seconds for each planner that takes a limit [10].",
+    help="Seconds for each planner that takes a limit; a watchdog beside --effort.",
+)
+@click.option(
+    "--effort",
+    type=click.FloatRange(min=0),
+    help="Work for each planner that searches: the same result every time [20].",
 )
 @link_option
 @json_option
@@ -62,6 +70,7 @@ def command(
     budget: int | str | None,
     planners: str | None,
     time_limit_s: float | None,
+    effort: float | None,
     as_json: bool,
     output: str | None,
     **more: Any,
@@ -79,12 +88,19 @@ def command(
     if is_results(source.files):
         file = only_results(
             source.files,
-            {"--mem": budget, "--time-limit": time_limit_s, **source.given_flags()},
+            {
+                "--mem": budget,
+                "--time-limit": time_limit_s,
+                "--effort": effort,
+                **source.given_flags(),
+            },
         )
         return compare_results(file, planners, as_json, output)
     if budget is None:
         raise click.UsageError("Missing option '--mem'.", click.get_current_context())
-    limit_s = 10.0 if time_limit_s is None else time_limit_s
+    if effort is None and time_limit_s is None:
+        effort = DEFAULT_WORK
+    limits = {"time_limit_s": time_limit_s, "effort": effort}
     link = take_link(more)
     loaded = source.read(movable=bool(link))
     budget_bytes = loaded.budget_bytes(budget)
@@ -103,11 +119,15 @@ def command(
         with working(f"planning with {name}"):
             try:
                 taken = get_planner(name).options()
-                options = {"time_limit_s": limit_s, **link}
+                options = {key: v for key, v in limits.items() if v is not None} | link
                 options = {key: value for key, value in options.items() if key in taken}
-                plans.append(try_plan(loaded.workload, budget_bytes, name, **options))
+                plan = try_plan(loaded.workload, budget_bytes, name, **options)
             except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
                 refused[name] = error.message
+                continue
+        if plan.search.interrupted:
+            raise KeyboardInterrupt  # half a search is no row
+        plans.append(plan)
     document = _document(loaded.workload, budget_bytes, plans, refused)
     if output is not None:
         write_atomically(output, json.dumps(document, indent=1) + "\n")
@@ -118,7 +138,10 @@ def command(
             click.echo(line)
         click.echo(f"budget {format_bytes(budget_bytes)}\n")
         headers = ("planner", "status", "peak", "step time", "overhead", "gap", "planned")
-        print_table(headers, [_row(plan) for plan in plans], left=2)
+        shared = SharedBound.of(plans)
+        print_table(headers, [_row(plan, shared) for plan in plans], left=2)
+        if shared.scope != ANY_SCHEDULE:
+            click.echo(f"\ngap: to the best bound of these, proven over {shared.scope}")
         scopes = {plan.bound_scope for plan in plans if plan.status == "optimal"}
         if scopes:
             click.echo(f"\noptimal: proven over {', '.join(sorted(map(str, scopes)))}")
@@ -146,7 +169,7 @@ def _explain_none(name: str, budget_bytes: int, plans: list[Plan]) -> None:
         click.echo(f"hint: {said}: --mem {size_text(least)}", err=True)
 
 
-def _row(plan: Plan) -> tuple[str, ...]:
+def _row(plan: Plan, shared: SharedBound) -> tuple[str, ...]:
     planned = format_seconds(plan.planning_s)
     if plan.peak_bytes is None or plan.makespan_s is None or plan.overhead is None:
         least = plan.min_feasible_bytes
@@ -158,7 +181,7 @@ def _row(plan: Plan) -> tuple[str, ...]:
         format_bytes_short(plan.peak_bytes),
         format_seconds(plan.makespan_s),
         percent(plan.overhead),
-        f"{plan.gap:.2%}".replace("%", " %"),
+        f"{shared.gap(plan):.2%}".replace("%", " %"),
         planned,
     )
 

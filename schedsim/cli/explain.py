@@ -7,8 +7,10 @@ import json
 import click
 
 from ..analysis.explanation import Change, Explanation, explain
+from ..errors import SchedsimError
 from ..files.atomic import write_atomically
 from ..plans.setting import refuse_copies
+from ..snapshots.reading import is_snapshot_name
 from ..units import (
     format_bytes,
     format_bytes_change,
@@ -19,6 +21,7 @@ from ..units import (
 from .help import GroupedCommand
 from .inputs import Loaded, Source, json_option, output_option, schedule_of, workload_options
 from .show import percent, print_facts, print_json, print_table, working
+from .snapshot import explain_snapshot
 
 
 @click.command(
@@ -33,10 +36,19 @@ from .show import percent, print_facts, print_json, print_table, working
     show_default=True,
     help="Rows of each table; --json has all.",
 )
+@click.option(
+    "--alloc-conf",
+    "confs",
+    multiple=True,
+    metavar="CONF",
+    help="Of a snapshot: replay it under this PYTORCH_ALLOC_CONF; several may be given.",
+)
 @json_option
 @output_option("Write the explanation to FILE, as JSON.")
 @workload_options
-def command(source: Source, top: int, as_json: bool, output: str | None) -> int:
+def command(
+    source: Source, top: int, confs: tuple[str, ...], as_json: bool, output: str | None
+) -> int:
     """Explain the peak of a plan, or of store-all where no plan is given.
 
     Every price is simulated: the schedule with that one change, replayed.
@@ -44,7 +56,20 @@ def command(source: Source, top: int, as_json: bool, output: str | None) -> int:
     \b
     schedsim explain --layers 24                 what sets the peak, what to let go
     schedsim explain --layers 24 plan.json       why the plan's peak is where it is
+    schedsim explain snapshot.pickle             who holds the peak of a run recorded on CUDA
     """
+    snapshot = next((name for name in source.files if is_snapshot_name(name)), None)
+    if snapshot is not None:
+        if len(source.files) > 1 or source.given:
+            raise SchedsimError(
+                f"{snapshot} is a memory snapshot, which takes no other workload",
+                hint=f"schedsim explain {snapshot}",
+            )
+        return explain_snapshot(snapshot, top, confs, as_json, output)
+    if confs:
+        raise SchedsimError(
+            "--alloc-conf is of a memory snapshot", hint="schedsim simulate --allocator takes it"
+        )
     loaded = source.read(plan=True)
     if loaded.plan is not None:
         refuse_copies(loaded.plan.setting, loaded.plan.schedule, "explain")

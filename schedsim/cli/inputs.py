@@ -26,6 +26,7 @@ from ..workloads.given import is_target
 from ..workloads.named import is_named, named_workload
 from . import complete
 from .complete import OF_OPTIONS
+from .dry import on_device
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
@@ -270,6 +271,7 @@ class Source:
         movable |= any(isinstance(item, Plan) and has_link(item) for item in items.values())
         for name in self.files:
             if is_target(name) and workload is None:
+                on_device(self.options["device"])
                 need_torch()
                 from ..validation.targets import read_target
 

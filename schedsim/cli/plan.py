@@ -29,6 +29,7 @@ from .allocators import (
     read_options,
 )
 from .app import INTERRUPTED, NO, YES
+from .dry import on_device
 from .help import GroupedCommand
 from .inputs import (
     GapType,
@@ -48,6 +49,7 @@ from .show import percent, print_facts, print_json, working
 DEFAULT_PLANNER = get_planner().name
 _FLAGS = {
     "time_limit_s": "--time-limit",
+    "effort": "--effort",
     "num_slots": "--slots",
     "gap": "--gap",
     "order": "--order",
@@ -71,6 +73,7 @@ _FLAGS = {
 )
 @click.option("--gap", type=GapType(), help="Gap to the proven bound to stop at: 0.01, or 1%.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
+@click.option("--effort", type=float, help="Work to plan for: the same plan every time [20].")
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
 @click.option(
     "--order",
@@ -238,6 +241,7 @@ def _plan_ways(
             hint="as in schedsim plan model:gpt2,layers=4 --mem 2GB --accumulate auto",
         )
     source.formula()  # refuses the options of formulas
+    on_device(source.options["device"])
     need_torch()
     from ..validation.ways.commands import plan_target
 

@@ -13,6 +13,7 @@ from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from ..workloads.given import is_target
 from .app import YES
+from .dry import on_device
 from .help import GroupedCommand
 from .inputs import json_option, need_torch, output_option
 from .show import print_facts, print_json, print_table, working
@@ -24,7 +25,9 @@ from .validate import target_options
 )
 @target_options
 @click.option("--rounds", default=7, show_default=True, help="Timed runs of each block.")
-@click.option("--again", is_flag=True, help="Measure again what was measured before.")
+@click.option(
+    "--remeasure", "--again", "again", is_flag=True, help="Measure again what was measured before."
+)
 @json_option
 @output_option("Write the workload to FILE.")
 def command(
@@ -50,6 +53,7 @@ def command(
         raise SchedsimError(
             f"{target!r} is no model", hint="FILE.py:FUNCTION, model:resnet50 or hf:gpt2"
         )
+    on_device(device)
     need_torch()
     from ..validation.targets import read_target
 

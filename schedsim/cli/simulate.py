@@ -8,12 +8,14 @@ import click
 import numpy as np
 
 from ..allocators import Allocation
+from ..errors import SchedsimError
 from ..files.atomic import write_atomically
 from ..plans.claims import mismatches
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
 from ..simulation.trace import is_trace_name, write_trace
 from ..simulation.waiting import critical_s, idle_s
+from ..snapshots.reading import is_snapshot_name
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .allocators import allocator_options, check_allocator, describe
 from .allocators import document as allocation_document
@@ -32,6 +34,7 @@ from .inputs import (
     workload_options,
 )
 from .show import percent, print_facts, print_json, print_table
+from .snapshot import replay_snapshot
 
 # How a cause of waiting is said in the table of queues.
 _WAITS = {
@@ -74,7 +77,16 @@ def command(
     echo "F0 F1 loss B1 F0 B0" | schedsim simulate chain.json --schedule -
     schedsim simulate --layers 96 plan.json --allocator cuda-caching
     schedsim simulate copies.json --schedule runs.txt --capacity host=64GiB
+    schedsim simulate snapshot.pickle --allocator cuda-caching --alloc-conf max_split_size_mb:128
     """
+    if any(is_snapshot_name(name) for name in source.files):
+        other = schedule_file is not None or budget is not None or capacities
+        if len(source.files) > 1 or source.given or other:
+            raise SchedsimError(
+                "a memory snapshot is replayed by itself",
+                hint=f"schedsim simulate {source.files[0]} --allocator cuda-caching",
+            )
+        return replay_snapshot(source.files[0], allocator, alloc_conf, as_json, output)
     loaded = source.read(plan=True, check=False)
     schedule = _schedule(loaded, schedule_file)
     if loaded.plan is not None:

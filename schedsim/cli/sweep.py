@@ -67,7 +67,7 @@ def command(
     schedsim compare results.jsonl
     schedsim plot sweep results.jsonl -o results.svg
     """
-    from ..sweeps import expand, near_limit, read_experiment, run_sweep
+    from ..sweeps import expand, read_experiment, run_sweep
 
     if num_jobs == 0 or num_jobs < -1:
         raise SchedsimError(f"--jobs {num_jobs} is no number of processes", hint="1 or more, or -1")
@@ -102,11 +102,11 @@ def command(
         on_row=progress,
     )
     failed = [row for row in rows if row["status"] == "error"]
-    late = near_limit(output, {run.key for run in runs if run.reproducible})
+    late = sum(row.get("ended_by") in ("clock", "stop") for row in rows)
     if late:
         click.echo(
-            f"{late} of {len(rows)} runs came near their time limit: another sweep may find "
-            "others; raise time_limit_s, or lower max_moves",
+            f"{late} of {len(rows)} runs were ended by their time limit: another sweep may find "
+            "others; raise time_limit_s, or lower max_moves and effort",
             err=True,
         )
     counts = {
@@ -114,7 +114,7 @@ def command(
         for status in ("optimal", "feasible", "infeasible", "error")
     }
     if as_json:
-        summary = {"file": output, "num_runs": len(rows), "num_near_limit": late}
+        summary = {"file": output, "num_runs": len(rows), "num_ended_by_clock": late}
         print_json({"schema": "schedsim.sweep/1", **summary, "statuses": counts})
     else:
         says = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
@@ -187,7 +187,7 @@ def _fingerprint(spec: WorkloadSpec) -> str:
 
 def _warn_of_the_clock(runs: list[Run]) -> None:
     """Say which planners the clock ends."""
-    clocked = [run for run in runs if not run.reproducible]
+    clocked = [run for run in runs if run.by_clock]
     if clocked:
         names = ", ".join(dict.fromkeys(run.planner for run in clocked))
         click.echo(

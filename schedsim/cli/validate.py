@@ -18,6 +18,7 @@ from ..simulation.schedule import Schedule
 from ..units import format_bytes, format_bytes_short, format_seconds
 from ..workloads.given import is_target
 from .app import NO, YES
+from .dry import on_device
 from .help import GroupedCommand
 from .inputs import (
     budget_option,
@@ -39,7 +40,7 @@ def target_options(function: Any) -> Any:
     for option in (
         click.option("--meter", help="Bytes by storage, allocator or cuda; by device."),
         click.option("--level", default="block", show_default=True, help="block or op."),
-        click.option("--device", help="cpu or cuda; cuda where there is one."),
+        click.option("--device", help="cpu, cuda or dry:a100-80gb; cuda where there is one."),
         click.argument("target"),
     ):
         function = option(function)
@@ -88,6 +89,7 @@ def command(
     if rounds < 0:
         raise SchedsimError(f"--rounds {rounds} is negative", hint="0 leaves the times out")
     plan = _plan_in(plan_file) if plan_file is not None else None
+    on_device(device)
     need_torch()
     from ..validation.environment import check_device
     from ..validation.targets import read_target

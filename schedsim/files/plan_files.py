@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InvalidWorkloadError
+from ..plans.effort import ENDED_BY
 from ..plans.least_budget import LeastBudget
 from ..plans.plan import STATUSES, Candidate, Plan, WorkloadRef
 from ..plans.scope import Scope
@@ -181,8 +182,7 @@ def _read_search(item: Reader) -> SearchRecord:
     search = SearchRecord(
         chosen=item.take("chosen", str, ""),
         num_moves=item.take("num_moves", int, None),
-        interrupted=item.take("interrupted", bool, False),
-        ended_by_clock=item.take("ended_by_clock", bool, False),
+        ended_by=item.take_choice("ended_by", ENDED_BY, "itself"),
         bound_by=item.take("bound_by", str, ""),
         bound_op=item.take("bound_op", str, ""),
         figures=item.take_settings("figures"),

@@ -85,7 +85,7 @@ def _search(options: dict[str, Any]) -> SearchRecord:
     return SearchRecord(
         chosen=str(options.pop("chosen", "")),
         num_moves=options.pop("moves", None),
-        interrupted=bool(options.pop("interrupted", False)),
+        ended_by="interrupt" if options.pop("interrupted", False) else "itself",
         bound_by=str(options.pop("bound", "")),
         figures={name: options.pop(name) for name in _FIGURES if name in options},
     )

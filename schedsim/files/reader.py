@@ -153,9 +153,9 @@ class Reader:
         _check_plain(table, self._at(name), 0)
         return table
 
-    def take_choice(self, name: str, choices: Sequence[Choice]) -> Choice:
+    def take_choice(self, name: str, choices: Sequence[Choice], default: Any = _REQUIRED) -> Choice:
         """The field `name`, which must be one of `choices`."""
-        value = self.take(name, str)
+        value = self.take(name, str, default)
         for choice in choices:
             if value == choice:
                 return choice

@@ -56,7 +56,7 @@ def set_environments(library: Any) -> None:
                 library._codegen.set_env(name, environment)
 
 
-@register_pass(mutates_CFG=False, analysis_only=False)  # type: ignore[untyped-decorator]
+@register_pass(mutates_CFG=False, analysis_only=False)
 class _OpenLibrary(FunctionPass):  # type: ignore[misc]
     _name = "schedsim_open_library"
 

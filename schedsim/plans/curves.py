@@ -10,6 +10,7 @@ from typing import Any
 from ..dataflow.notebook import ShownInNotebooks
 from ..simulation.schedule import Schedule
 from ..units import format_bytes
+from .effort import EndedBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ class ParetoCurve(ShownInNotebooks):
         The bound as a staircase by ascending budget; empty where the curve is exact by itself.
     least_memory_bytes
         No schedule in `scope` needs less; ``None`` where unknown.
-    interrupted
-        Whether the search for it was cut short by the user.
+    ended_by
+        What ended the search for it, as of a plan.
     """
 
     workload_name: str
@@ -78,8 +79,18 @@ class ParetoCurve(ShownInNotebooks):
     store_all_s: float
     bounds: tuple[BoundPoint, ...] = ()
     least_memory_bytes: int | None = None
-    interrupted: bool = False
+    ended_by: EndedBy = "itself"
     seed: int | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the search for it was cut short by the user."""
+        return self.ended_by == "interrupt"
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the same search gives the same curve every time."""
+        return self.ended_by in ("itself", "work")
 
     @cached_property
     def knee(self) -> ParetoPoint | None:
@@ -103,6 +114,7 @@ class ParetoCurve(ShownInNotebooks):
             "scope": self.scope,
             "exact": self.exact,
             "interrupted": self.interrupted,
+            "ended_by": self.ended_by,
             "seed": self.seed,
             "planning_s": self.planning_s,
             "store_all_s": self.store_all_s,

@@ -23,7 +23,6 @@ def checked_plan(
     budget_bytes: int,
     *,
     planner: str,
-    started: float,
     options: Mapping[str, Any],
 ) -> Plan:
     """The plan of what `planner` gave, where the replay bears it out.
@@ -32,8 +31,6 @@ def checked_plan(
     ----------
     found
         A `Schedule` of `workload`; a `Plan`; or ``None`` where nothing was found that fits.
-    started
-        `time.perf_counter` when planning began.
 
     Raises
     ------
@@ -52,9 +49,7 @@ def checked_plan(
         )
     if found is not None:
         _check_peak(simulate(workload, found).peak_bytes, budget_bytes, planner)
-    return make_plan(
-        workload, budget_bytes, found, planner=planner, started=started, options=options
-    )
+    return make_plan(workload, budget_bytes, found, planner=planner, options=options)
 
 
 def _checked(plan: Plan, workload: Chain | Graph, budget_bytes: int, planner: str) -> Plan:

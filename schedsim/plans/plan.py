@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from ..dataflow.notebook import ShownInNotebooks
 from ..dataflow.variants import ChosenVariant
@@ -24,6 +24,9 @@ from .source import WorkloadSource
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
     from ..dataflow.graph import Graph
+
+Asked = ParamSpec("Asked")
+Answer = TypeVar("Answer")
 
 Status = Literal["optimal", "feasible", "infeasible"]
 STATUSES: tuple[Status, ...] = ("optimal", "feasible", "infeasible")
@@ -218,7 +221,6 @@ def make_plan(
     schedule: Schedule | None,
     *,
     planner: str,
-    started: float,
     options: Mapping[str, Any] | None = None,
     lower_bound_s: float = 0.0,
     bound_scope: Scope = ANY_SCHEDULE,
@@ -233,8 +235,6 @@ def make_plan(
     ----------
     schedule
         ``None`` where the planner found none within the budget.
-    started
-        `time.perf_counter` when planning began.
     lower_bound_s
         A proven bound over `bound_scope`; the time that every schedule needs, of a chain that of
         store-all and of a graph that of its busiest queue, is a bound anyhow.
@@ -283,7 +283,7 @@ def make_plan(
         lower_bound_s=lower_bound_s,
         bound_scope=bound_scope,
         gap=_gap(simulation, lower_bound_s),
-        planning_s=time.perf_counter() - started,
+        planning_s=0.0,  # `timed` knows
         least=least,
         schedule=schedule,
         candidates=(),
@@ -317,7 +317,6 @@ def best_of(
     schedules: Iterable[tuple[Mapping[str, Any], Schedule]],
     *,
     planner: str,
-    started: float,
     seed: int | None = None,
 ) -> Plan:
     """The plan of the fastest of `schedules` that fits; how heuristics with a family end.
@@ -338,16 +337,50 @@ def best_of(
         budget_bytes,
         best[3] if best else None,
         planner=planner,
-        started=started,
         options=best[2] if best else None,
         least=LeastBudget(least.peak_bytes, least.peak_op) if least else _UNKNOWN,
         seed=seed,
     )
 
 
-def with_candidates(plan: Plan, tried: Iterable[Plan], *, planning_s: float) -> Plan:
-    """`plan` with one row per plan in `tried`, and the time that all of them took."""
-    return replace(plan, candidates=tuple(other.row for other in tried), planning_s=planning_s)
+def with_candidates(plan: Plan, tried: Iterable[Plan]) -> Plan:
+    """`plan` with one row per plan in `tried`."""
+    return replace(plan, candidates=tuple(other.row for other in tried))
+
+
+def timed(
+    warm_up: Callable[[], object] | None = None,
+) -> Callable[[Callable[Asked, Answer]], Callable[Asked, Answer]]:
+    """A planner whose answers say how long it took (``planning_s``); planners read no clock.
+
+    Parameters
+    ----------
+    warm_up
+        Called first and not counted: it compiles the planner's kernels, or loads them.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Answer:
+    ...     planning_s: float = 0.0
+    >>> timed()(Answer)().planning_s > 0.0
+    True
+    """
+
+    def decorate(planner: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
+        @wraps(planner)
+        def planned(*args: Asked.args, **kwargs: Asked.kwargs) -> Answer:
+            if warm_up is not None:
+                warm_up()
+            started = time.perf_counter()
+            answer: Any = planner(*args, **kwargs)
+            timed_answer: Answer = replace(answer, planning_s=time.perf_counter() - started)
+            return timed_answer
+
+        return planned
+
+    return decorate
 
 
 def installed_versions() -> dict[str, str]:

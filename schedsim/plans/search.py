@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .effort import EndedBy
+
 
 @dataclass(frozen=True, slots=True)
 class SearchRecord:
@@ -16,11 +18,9 @@ class SearchRecord:
         The planner whose schedule was taken, where several were tried; empty otherwise.
     num_moves
         Moves of the search; ``None`` where it made none.
-    interrupted
-        Whether an interrupt ended the search: the plan is its best until then.
-    ended_by_clock
-        Whether a limit of seconds ended the search, so that the same call may find another plan on
-        another day.
+    ended_by
+        What ended the search: itself, its ``work`` spent, its ``stop`` criterion, the ``clock``, or
+        an ``interrupt``; the plan is its best until then.
     bound_by
         How the lower bound was proven; empty for the time of store-all.
     bound_op
@@ -31,16 +31,20 @@ class SearchRecord:
 
     chosen: str = ""
     num_moves: int | None = None
-    interrupted: bool = False
-    ended_by_clock: bool = False
+    ended_by: EndedBy = "itself"
     bound_by: str = ""
     bound_op: str = ""
     figures: Mapping[str, int | float | str | bool | None] = field(default_factory=dict)
 
     @property
     def reproducible(self) -> bool:
-        """Whether the same call gives the same schedule again."""
-        return not (self.interrupted or self.ended_by_clock)
+        """Whether the same call gives the same schedule again, on any machine and day."""
+        return self.ended_by in ("itself", "work")
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an interrupt ended the search."""
+        return self.ended_by == "interrupt"
 
 
 NO_SEARCH = SearchRecord()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..plans.budgets import parse_budget
-from .execute import near_limit, run_sweep
+from .execute import run_sweep
 from .experiment import Experiment, read_experiment
 from .results import ResultFile, read_rows
 from .runs import Run, expand, run_key
@@ -13,7 +13,6 @@ __all__ = [
     "ResultFile",
     "Run",
     "expand",
-    "near_limit",
     "parse_budget",
     "read_experiment",
     "read_rows",

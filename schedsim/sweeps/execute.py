@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from ..api import try_plan
 from ..errors import MissingDependencyError, SchedsimError
 from .results import SCHEMA, ResultFile, check_rows, encode, in_order, write_whole
-from .runs import CLOCK_SHARE, Run
+from .runs import Run
 
 BACKENDS = ("loky", "dask", "ray")
 
@@ -24,7 +22,8 @@ BACKENDS = ("loky", "dask", "ray")
 def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row of `run`, and what was measured on the way, which is never the same twice.
 
-    An exception is a row too: the other runs go on.
+    An exception is a row too: the other runs go on. An interrupt ends them, and a search that it
+    cut short is no result.
     """
     started = time.perf_counter()
     arguments = dict(run.options)
@@ -38,8 +37,11 @@ def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
         row |= {
             "status": "error",
             "error": {"type": type(error).__name__, "message": " ".join(message.split())},
+            "reproducible": not isinstance(error, MemoryError),
         }
     else:
+        if plan.search.interrupted:
+            raise KeyboardInterrupt
         replay = None if plan.schedule is None else plan.simulate(run.workload)
         row |= {
             "status": plan.status,
@@ -53,14 +55,14 @@ def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
             "gap": plan.gap,
             "num_recomputed": None if replay is None else replay.num_recomputed,
             "min_feasible_bytes": plan.min_feasible_bytes,
+            "reproducible": plan.search.reproducible,
+            "ended_by": plan.search.ended_by,
         }
     took_s = time.perf_counter() - started
-    limit_s = run.options.get("time_limit_s")
     measured = {
         "schema": "schedsim.timing/1",
         "key": run.key,
         "planning_s": took_s,
-        "near_limit": limit_s is not None and took_s >= CLOCK_SHARE * limit_s,
         "host": socket.gethostname(),
         "ended_at_s": time.time(),
     }
@@ -132,19 +134,6 @@ def run_sweep(
         return rows[: len(runs)]
 
 
-def near_limit(path: str, keys: Collection[str]) -> int:
-    """How many of the runs `keys` came near their time limit, as their timings in `path` say."""
-    late, file = set(), Path(f"{path}.timings")
-    for line in file.read_bytes().splitlines() if file.exists() else ():
-        try:
-            timing = json.loads(line)
-        except ValueError:  # cut off by a kill
-            continue
-        if timing.get("near_limit") and timing.get("key") in keys:
-            late.add(timing["key"])
-    return len(late)
-
-
 def _results(
     runs: Sequence[Run], num_jobs: int, backend: str, address: str | None
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -204,7 +193,7 @@ def _by_processes(
 def _row_of_the_dead(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row of a run whose process ended without a word."""
     error = {"type": "ProcessDied", "message": "its process died, perhaps for lack of memory"}
-    row = {"schema": SCHEMA, **run.head(), "status": "error", "error": error}
+    row = {"schema": SCHEMA, **run.head(), "status": "error", "error": error, "reproducible": False}
     return row, {"schema": "schedsim.timing/1", "key": run.key, "ended_at_s": time.time()}
 
 

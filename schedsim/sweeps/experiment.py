@@ -20,9 +20,19 @@ from ..workloads.given import is_target
 from ..workloads.named import PREFIX, is_named
 
 DEFAULT_MAX_MOVES = 50_000
+DEFAULT_EFFORT = 30.0
 DEFAULT_TIME_LIMIT_S = 120.0
 
-_FIELDS = ("name", "workloads", "budgets", "planners", "seeds", "max_moves", "time_limit_s")
+_FIELDS = (
+    "name",
+    "workloads",
+    "budgets",
+    "planners",
+    "seeds",
+    "max_moves",
+    "effort",
+    "time_limit_s",
+)
 # Options of a planner that TOML can hold; those of the Python API alone are not for experiments.
 _PLAIN = (str, int, float, bool)
 
@@ -69,11 +79,10 @@ class Experiment:
         Empty for every planner that takes the workload.
     seeds
         Of the random choices of planners that make any.
-    max_moves
-        What ends an anytime search, so that it ends at the same place every time.
+    max_moves, effort
+        What ends an annealing, and any other search, so that it ends at the same place every time.
     time_limit_s
-        In seconds a run, for planners that take one: a backstop, which a reproducible run must not
-        come near.
+        In seconds a run, for planners that take one: a watchdog. A run that it ends says so.
     """
 
     path: str
@@ -82,6 +91,7 @@ class Experiment:
     planners: tuple[PlannerSpec, ...]
     seeds: tuple[int, ...] = (0,)
     max_moves: int = DEFAULT_MAX_MOVES
+    effort: float = DEFAULT_EFFORT
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
 
 
@@ -156,6 +166,9 @@ def _read(document: dict[str, Any], file: Path) -> Experiment:
     max_moves = document.get("max_moves", DEFAULT_MAX_MOVES)
     if isinstance(max_moves, bool) or not isinstance(max_moves, int) or max_moves < 0:
         raise SchedsimError(f"max_moves: {shown(max_moves)} is not a number of moves")
+    effort = document.get("effort", DEFAULT_EFFORT)
+    if isinstance(effort, bool) or not isinstance(effort, int | float) or not 0 < effort < 1e9:
+        raise SchedsimError(f"effort: {shown(effort)} is not an amount of work above 0")
     limit_s = document.get("time_limit_s", DEFAULT_TIME_LIMIT_S)
     if isinstance(limit_s, bool) or not isinstance(limit_s, int | float) or not 0 < limit_s < 1e9:
         raise SchedsimError(f"time_limit_s: {shown(limit_s)} is not a number of seconds above 0")
@@ -166,6 +179,7 @@ def _read(document: dict[str, Any], file: Path) -> Experiment:
         planners=() if planners == [PlannerSpec("all", {})] else tuple(planners),
         seeds=tuple(dict.fromkeys(seeds)),
         max_moves=max_moves,
+        effort=float(effort),
         time_limit_s=float(limit_s),
     )
 

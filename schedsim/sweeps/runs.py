@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from ..dataflow.graph import Graph
 
 # Raised where planners change what they return for the same input.
-RESULTS_VERSION = 1
-
-# No clock acts before this share of the time limit is over: the bound of the search on graphs has
-# more of it, and rotor does not begin what would take twice its last round.
-CLOCK_SHARE = 0.3
+RESULTS_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,6 @@ class Run:
         planner with its options and seed, and versions. No names and no times.
     label, budget
         Workload and budget as the experiment writes them.
-    reproducible
-        Whether the planner ends by its own measures, and not by the clock.
     """
 
     key: str
@@ -52,7 +46,12 @@ class Run:
     planner: str
     options: Mapping[str, Any]
     seed: int | None
-    reproducible: bool
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether it is given nothing but seconds to end by."""
+        counted = "effort" in self.options or "max_moves" in self.options
+        return "time_limit_s" in self.options and not counted
 
     def head(self) -> dict[str, Any]:
         """What the run's row says of what was asked."""
@@ -67,7 +66,6 @@ class Run:
             "planner": self.planner,
             "options": dict(self.options),
             "seed": self.seed,
-            "reproducible": self.reproducible,
         }
 
 
@@ -108,7 +106,7 @@ def expand(
                     left_out[f"{why} {workload.kind}"] = None
                     continue
                 for seed in experiment.seeds if "seed" in takes else (None,):
-                    options, reproducible = _settings(spec, takes, workload.kind, experiment)
+                    options = _settings(spec, takes, workload.kind, experiment)
                     key = run_key(workload, budget_bytes, spec.name, options, seed)
                     run = Run(
                         key,
@@ -120,7 +118,6 @@ def expand(
                         spec.name,
                         options,
                         seed,
-                        reproducible,
                     )
                     runs.setdefault(key, run)
     return list(runs.values()), list(left_out)
@@ -185,18 +182,15 @@ def _check_options(spec: PlannerSpec) -> None:
 
 def _settings(
     spec: PlannerSpec, takes: frozenset[str], kind: str, experiment: Experiment
-) -> tuple[dict[str, Any], bool]:
-    """The options of a run, limits included, and whether the clock has no part in it."""
+) -> dict[str, Any]:
+    """The options of a run: what ends it, by work or by seconds, where nothing else is said."""
     options = dict(spec.options)
-    if "time_limit_s" not in takes:
-        return options, True
-    timed = "time_limit_s" in options
-    options.setdefault("time_limit_s", experiment.time_limit_s)
-    counted = "max_moves" in takes and not (timed and "max_moves" not in options)
-    if counted and (kind == "graph" or "max_moves" in options):
-        options.setdefault("max_moves", experiment.max_moves)
-        if "num_threads" in takes:
-            options.setdefault("num_threads", 1)
-        # With variants allowed, the search on graphs is one by the clock.
-        return options, options.get("num_threads", 1) == 1 and not options.get("allow")
-    return options, kind == "chain" or get_planner(spec.name).ends_by_itself
+    given = options.keys() & {"time_limit_s", "effort", "max_moves"}
+    moving = kind == "graph" or "link" in options
+    if not given and moving and "max_moves" in takes:
+        options["max_moves"] = experiment.max_moves
+    elif not given and "effort" in takes:
+        options["effort"] = experiment.effort
+    if "time_limit_s" in takes and given != {"time_limit_s"}:
+        options.setdefault("time_limit_s", experiment.time_limit_s)
+    return options

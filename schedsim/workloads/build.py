@@ -14,7 +14,7 @@ from .devices import Roofline, get_device
 from .graph_variants import with_graph_variants
 from .model_state import STATE_RULES, model_state_bytes
 from .ops import ModelRecord, to_chain, to_graph
-from .options import WorkloadOptions, check_choice, model_config
+from .options import WorkloadOptions, check_choice, check_layers, model_config
 from .record_variants import stage_variants
 from .resnet import ResNetConfig, resnet_model
 from .synthetic import SYNTHETIC
@@ -211,6 +211,7 @@ def _synthetic(options: WorkloadOptions) -> BuiltWorkload:
                 f"--{option.replace('_', '-')} does not go with --synthetic",
                 hint="a synthetic chain takes --layers and --seed",
             )
+    check_layers(options)
     if options.layers is None or options.layers < 1:
         raise SchedsimError("--synthetic needs --layers of at least 1", hint="add --layers 50")
     seed = options.seed or 0

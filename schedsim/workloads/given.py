@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Any, cast
 
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
@@ -29,6 +29,8 @@ def read_workload(given: WorkloadLike) -> Chain | Graph:
     """
     if isinstance(given, Chain | Graph):
         return given
+    if getattr(given, "kind", None) == "pipeline":
+        return cast("Graph", given)  # the planner's row says who takes one
     if isinstance(given, str) and is_named(given):
         return named_workload(given)
     if isinstance(given, str | os.PathLike):

@@ -15,6 +15,10 @@ GRANULARITIES = ("layer", "block", "op")
 ATTENTIONS = ("eager", "flash", "selective")
 
 
+MOST_LAYERS, MOST_LAYERS_BY_OP = 100_000, 10_000
+"""Beyond these the workload alone takes minutes and gigabytes to make."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadOptions:
     """What a formula workload is made of; ``None`` means not given.
@@ -75,6 +79,7 @@ def model_config(options: WorkloadOptions) -> TransformerConfig | ResNetConfig:
     >>> model_config(WorkloadOptions(layers=2, batch=4)).batch
     4
     """
+    check_layers(options)
     name = options.preset
     if name is None:
         if options.layers is None:
@@ -96,6 +101,22 @@ def model_config(options: WorkloadOptions) -> TransformerConfig | ResNetConfig:
     if isinstance(config, ResNetConfig):
         return _resnet(config, options)
     return _transformer(config, options)
+
+
+def check_layers(options: WorkloadOptions) -> None:
+    """Refuse more layers than there is memory for, before any is made.
+
+    Raises
+    ------
+    SchedsimError
+        A layer is a stage of its own, or some dozens of ops.
+    """
+    most = MOST_LAYERS_BY_OP if options.granularity == "op" else MOST_LAYERS
+    if options.layers is not None and options.layers > most:
+        raise SchedsimError(
+            f"--layers {options.layers} is more than {most:,}",
+            hint="no model is as deep: plan fewer layers, or one pipeline stage of them",
+        )
 
 
 def check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:

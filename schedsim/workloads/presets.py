@@ -24,17 +24,9 @@ def _korthikanti(name: str, layers: int, hidden: int, heads: int) -> Transformer
 
 
 def _llama(
-    name: str,
-    layers: int,
-    hidden: int,
-    heads: int,
-    ffn: int,
-    kv_heads: int = 0,
-    *,
-    vocab: int = 32000,
-    tied: bool = False,
-    seq: int = 4096,
+    name: str, layers: int, hidden: int, heads: int, ffn: int, kv_heads: int = 0, **more: int
 ) -> TransformerConfig:
+    sizes = {"vocab": 32000, "seq": 4096, "tied": False, **more}
     return TransformerConfig(
         name=name,
         num_layers=layers,
@@ -42,17 +34,15 @@ def _llama(
         num_heads=heads,
         num_kv_heads=kv_heads,
         ffn=ffn,
-        seq=seq,
         dtype="bf16",
         attention="flash",
         gated=True,
         rms_norm=True,
         bias=False,
         dropout=False,
-        vocab=vocab,
-        tied=tied,
         embedding=True,
         head=True,
+        **sizes,  # type: ignore[arg-type]
     )
 
 

@@ -224,7 +224,7 @@ def test_an_interrupt_ends_the_search(monkeypatch):
     def interrupted(*arguments, **options):
         calls.append(1)
         plan = schedsim.api.try_plan(*arguments, **options)
-        return dataclasses.replace(plan, search=SearchRecord(interrupted=True))
+        return dataclasses.replace(plan, search=SearchRecord(ended_by="interrupt"))
 
     monkeypatch.setattr(module, "try_plan", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,9 +13,12 @@ from ..measure import Meter
 from .copies import check_movable
 from .parts import StepInputs
 from .program import Program
-from .runtime import Layout, Step
+from .runtime import Layout, Step, detached
 from .sizes import Sizes
 from .transfers import Mover
+
+READINGS_OF_RANKS = 5
+"""Of what communicates. A thread of gloo may hold a buffer for a moment after it is done with."""
 
 
 @dataclass
@@ -34,6 +37,16 @@ class Measured:
     replayed_s: list[float] = field(default_factory=list)
     backward_s: list[float] = field(default_factory=list)
 
+    def take_least_bytes(self, other: Measured) -> None:
+        """Of each count of bytes the lesser of two readings."""
+        for name in (
+            "saved_bytes",
+            "forward_workspace_bytes",
+            "saving_workspace_bytes",
+            "backward_workspace_bytes",
+        ):
+            setattr(self, name, min(getattr(self, name), getattr(other, name)))
+
     def rounds(self) -> list[tuple[float, float, float]]:
         """Per round: a forward alone, a replay with its backward, and the two of store-all."""
         kept = zip(self.saving_s, self.backward_s, strict=True)
@@ -42,20 +55,40 @@ class Measured:
 
 
 class Bench:
-    """Runs the ops of single parts, as a step does, and measures them."""
+    """Runs the ops of single parts, as a step does, and measures them.
+
+    Attributes
+    ----------
+    releases_output
+        Whether a step lets the model's output go with the forward of the loss, as measured.
+    """
 
     def __init__(
-        self, layout: Layout, step: StepInputs, sizes: Sizes, meter: Meter, device: torch.device
+        self,
+        layout: Layout,
+        step: StepInputs,
+        sizes: Sizes,
+        meter: Meter,
+        device: torch.device,
+        *,
+        num_readings: int = 1,
     ) -> None:
         self.layout, self.inputs, self.sizes = layout, step, sizes
         self.meter, self.device = meter, device
+        self.num_readings = num_readings
+        self.releases_output = False
+        self.rows: list[Measured] = []
 
     def measure_bytes(self, values: list[Any]) -> list[Measured]:
         """A row per part, the loss last; times are left for `timing.measure_times`."""
-        rows = [Measured() for _ in range(len(self.layout.parts) + 1)]
+        rows = self.rows = [Measured() for _ in range(len(self.layout.parts) + 1)]
         for i, row in enumerate(rows):
             self._once(i, values)  # warm: libraries choose kernels, caches fill
             self._bytes(i, values, row)
+            for _ in range(self.num_readings - 1):
+                again = Measured()
+                self._bytes(i, values, again)
+                row.take_least_bytes(again)
         return rows
 
     def check_movable(self, i: int, values: list[Any], expected_bytes: int) -> None:
@@ -126,6 +159,15 @@ class Bench:
 
         return forward, saving, give, backward
 
+    def _can_release_output(self, values: list[Any]) -> bool:
+        """Whether nobody keeps the model's output beyond the forward of the loss."""
+        step, num = self._step(values), len(self.layout.parts)
+        step.layout = replace(self.layout, releases_output=True)
+        del step.values[num]
+        step.values[num] = detached(step._saving(self.layout.parts[-1], num - 1))
+        step._loss_forward()
+        return num not in step.values
+
     def _once(self, i: int, values: list[Any]) -> None:
         for run in self._ops(i, values):
             if run is not None:
@@ -136,8 +178,15 @@ class Bench:
         sizes = self.sizes.value_bytes
         if forward is None:  # the loss: both halves are one op, which writes the gradient
             first, second = self.meter.read(saving, backward)
-            most = max(first.peak_bytes, second.peak_bytes)
-            row.forward_workspace_bytes = max(0, most - sizes[i])
+            held = max(0, max(first.peak_bytes, second.peak_bytes) - sizes[i])
+            freed = max(0, max(first.peak_bytes, second.peak_bytes - sizes[i]) - sizes[i])
+            # The memory rule charges the output to the last part's backward still: that must not be
+            # the peak, which would be less than predicted.
+            last = self.layout.parts[-1]
+            behind = sum(sizes[value] for value in last.reads if value)
+            behind += self.rows[-2].backward_workspace_bytes
+            self.releases_output = freed >= behind and self._can_release_output(values)
+            row.forward_workspace_bytes = freed if self.releases_output else held
             return
         out = sizes[i + 1]
         [alone] = self.meter.read(forward)

@@ -15,7 +15,9 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import UnsupportedError
 from schedsim.simulation.schedule import Schedule
+from schedsim.units import format_seconds
 
+from ..block_times import MOST_SPREAD
 from ..capture.skeleton import count_extra_inputs
 from ..guards.differential import without_step_hooks
 from ..guards.recording import Recorded, kept_python
@@ -23,7 +25,7 @@ from ..guards.state import Places
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
 from ..ranks import ALONE, Ranks, ranks_of
-from .bench import Bench
+from .bench import READINGS_OF_RANKS, Bench
 from .lowering import lowered
 from .module import ScheduledModule, loss_of, split_inputs
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
@@ -42,7 +44,7 @@ from .runtime import Layout
 from .sharded import Sharding
 from .sizes import Sizes, static_tensors, storage_keys, tensors_in
 from .split import find_blocks
-from .timing import measure_times
+from .timing import IMPLAUSIBLE, measure_times, spread_of, step_seconds
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,9 @@ class CapturedChain:
         What was joined, assumed or left out, a line each.
     meter
         Name of the meter that the workspaces are from.
+    times_spread
+        How far the rounds of the times lie apart, as a share of their medians; ``None`` where none
+        were measured.
     """
 
     workload: Chain | Graph
@@ -66,6 +71,7 @@ class CapturedChain:
     layout: Layout
     meter: str
     notes: tuple[str, ...]
+    times_spread: float | None = None
 
     @property
     def chain(self) -> Chain:
@@ -133,7 +139,7 @@ def capture_chain(
     name: str | None = None,
     meter: str | None = None,
     rounds: int = 7,
-    known_times: Callable[[Chain | Graph], Chain | Graph | None] | None = None,
+    known_times: Callable[[Chain | Graph], tuple[Chain | Graph, str] | None] | None = None,
     movable: bool = False,
     recorded: Recorded | None = None,
     ranks: Ranks | None = None,
@@ -228,24 +234,45 @@ def capture_chain(
         if sharding is not None and meter is None and device.type == "cpu":
             meter = "allocator"  # storages that are emptied and filled again
         chosen = get_meter(meter, device)
-        bench = Bench(layout, step, sizes, chosen, device)
+        num_readings = 1 if ranks.alone else READINGS_OF_RANKS
+        bench = Bench(layout, step, sizes, chosen, device, num_readings=num_readings)
         rows = bench.measure_bytes(values)
+        layout = replace(layout, releases_output=bench.releases_output)
         if movable:
             for i, row in enumerate(rows[:-1]):
                 bench.check_movable(i, values, row.saved_bytes - sizes.value_bytes[i + 1])
         workload = lowered(name or type(model).__name__, parts, sizes, rows, library)
         timed = known_times(workload) if known_times is not None else None
+        spread: float | None = None
         # Where one rank measures, all do: each of its steps is a collective of all.
-        if ranks.all(timed is not None, "look up times") and timed is not None:
-            workload = timed
+        known = ranks.all(timed is not None, "look up times")
+        if known and timed is not None and rounds:
+            # One step now: kept times may be of a machine that was busy at that time.
+            kept_s = timed[0].store_all_s
+            now_s = step_seconds(layout, step, workload, device)
+            known = ranks.all(kept_s <= IMPLAUSIBLE * now_s, "check times")
+            if not known:
+                notes.append(
+                    f"times: those kept say {format_seconds(kept_s)} for a step that now took "
+                    f"{format_seconds(now_s)}: measured again"
+                )
+        if known and timed is not None:
+            workload, note = timed
+            notes.append(note)
         elif rounds:
             del values
             how = measure_times(layout, step, workload, rows, device, rounds, ranks)
-            notes.append(f"times: medians over {rounds} rounds of {how}")
+            spread = spread_of(rows)
+            notes.append(
+                f"times: medians over {rounds} rounds of {how}, spread {spread:.0%}"
+                + ("; not kept: is the machine busy?" if spread > MOST_SPREAD else "")
+            )
             workload = lowered(workload.name, parts, sizes, rows, library)
     if library:
         notes.append(f"matrix libraries keep {library} bytes on the device, counted as static")
-    return CapturedChain(workload, model, arguments, keywords, layout, chosen.name, tuple(notes))
+    return CapturedChain(
+        workload, model, arguments, keywords, layout, chosen.name, tuple(notes), times_spread=spread
+    )
 
 
 def _arguments(

@@ -70,6 +70,12 @@ class ScheduledModule(nn.Module):
         """The ops of the schedule, in run order."""
         return [run.name for run in self._program.runs]
 
+    @property
+    def gathering(self) -> str:
+        """What the schedule gathers of sharded parameters, in words; empty where none are."""
+        sharding = self._layout.sharding
+        return "" if sharding is None else sharding.note(self._program)
+
     def forward(self, *inputs: Any, **keywords: Any) -> Tensor:
         """The loss of one step on `inputs`, as the model takes them."""
         if not torch.is_grad_enabled():

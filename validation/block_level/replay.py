@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..dry_cuda import has_values
 from ..guards.recording import python_generators, restore_python_generators
 
 
@@ -124,11 +125,15 @@ def same_values(one: Tensor, two: Tensor) -> bool:
     """Whether two tensors are equal to the bit, not-a-numbers in the same places included."""
     if one.shape != two.shape or one.dtype != two.dtype:
         return False
+    if not has_values(one.device):
+        return True
     return torch.equal(one.nan_to_num(), two.nan_to_num())
 
 
 def nearly_equal(one: Tensor, two: Tensor) -> bool:
     """Whether two tensors of one shape are equal but for rounding."""
+    if not has_values(one.device):
+        return True
     if not one.is_floating_point():
         return torch.equal(one, two)
     return torch.allclose(one.float(), two.float(), rtol=1e-2, atol=1e-4, equal_nan=True)
@@ -154,11 +159,14 @@ def replaced_buffers(snapshot: Buffers) -> Iterator[None]:
 
 @contextmanager
 def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
-    """Leave the buffers of `model` and `loss`, and the random numbers, as they were before."""
+    """Leave the buffers of `model` and `loss`, and the random numbers, as they were before.
+
+    Copies are kept on the host, so that no meter takes them for the model's.
+    """
     state = RandomState.now((*generators(model), PYTHON))
     roots = [model, loss] if isinstance(loss, nn.Module) else [model]
     saved = [
-        (module, name, buffer, buffer.clone())
+        (module, name, buffer, buffer.to("cpu", copy=True))
         for root in roots
         for module in root.modules()
         for name, buffer in module._buffers.items()

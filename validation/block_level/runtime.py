@@ -74,6 +74,8 @@ class Layout:
         and leave them as they are.
     sharding
         Where parameters are sharded over ranks: which part gathers what.
+    releases_output
+        Whether the model's output goes with the forward of the loss, unless somebody keeps it.
     """
 
     parts: Sequence[Part]
@@ -84,18 +86,21 @@ class Layout:
     devices: tuple[str, ...]
     python: Places = NO_PLACES
     sharding: Sharding | None = None
+    releases_output: bool = False
 
 
 @dataclass
 class _Cell:
     """Where a bundle finds its inputs while its backward runs, and leaves their gradients.
 
-    `held`: what it keeps, where that may be copied to the host.
+    `held`: what it keeps, where that may be copied to the host. `kept`: keys of the storages that
+    it keeps, or will look for.
     """
 
     inputs: Mapping[int, list[Any]] | None = None
     gradients: dict[int, list[Tensor | None]] = field(default_factory=dict)
     held: list[weakref.ref[_Held]] = field(default_factory=list)
+    kept: set[int] = field(default_factory=set)
 
 
 class _Held:
@@ -278,6 +283,7 @@ class Step:
             # Detached: an output saved by its own node would keep that node alive, in a circle.
             if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
                 return tensor.detach()
+            cell.kept.add(tensor.untyped_storage()._cdata)
             return _placed(tensor, places) or tensor.detach()
 
         def unpack(packed: Any) -> Tensor:
@@ -306,6 +312,8 @@ class Step:
             ):
                 out = loss(*self._gated((last,), cell), *self.inputs.extra)
             self._loss = _Bundle(_edges(out), cell)
+            if self.layout.releases_output:
+                self._release_output(cell)
         if not isinstance(out, Tensor) or out.numel() != 1:
             raise SchedsimError(
                 f"the loss is a {type(out).__name__}"
@@ -313,6 +321,19 @@ class Step:
                 hint="return a scalar tensor, or give a loss that makes one of the output",
             )
         return compact(out.detach())
+
+    def _release_output(self, cell: _Cell) -> None:
+        """Let the model's output go where neither the loss nor the last part keeps it.
+
+        So does the plain step; of logits it is a large part of the peak.
+        """
+        last = len(self.layout.parts)
+        bundle = self.bundles.get(last - 1)
+        kept = cell.kept | bundle.cell.kept if bundle is not None else cell.kept
+        leaves = [leaf for leaf in leaves_of(self.values[last]) if isinstance(leaf, Tensor)]
+        plain = all(leaf.layout == torch.strided for leaf in leaves)
+        if plain and not kept & {leaf.untyped_storage()._cdata for leaf in leaves}:
+            del self.values[last]
 
     def _loss_backward(self, gradient: Tensor) -> None:
         last = len(self.layout.parts)
@@ -384,6 +405,7 @@ def _holding(
     def pack(tensor: Tensor) -> Any:
         content: Any = tensor.detach()
         if tensor.layout == torch.strided and not (tensor.is_conj() or tensor.is_neg()):
+            cell.kept.add(tensor.untyped_storage()._cdata)
             content = _placed(tensor, places) or content
         held = _Held(content)
         cell.held.append(weakref.ref(held))

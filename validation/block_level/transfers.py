@@ -90,6 +90,8 @@ class Mover:
     """Copies tensors of one device out and back in."""
 
     def __init__(self, device: torch.device) -> None:
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())  # as tensors name theirs
         self.device = device
         self.on_cuda = device.type == "cuda"
         self.pool = HostPool(pinned=self.on_cuda)

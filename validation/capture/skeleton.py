@@ -283,7 +283,7 @@ def refuse_unusual(model: nn.Module) -> None:
         if type(tensor.data) is not torch.Tensor and not private.is_fake(tensor.data):
             raise UnsupportedError(
                 f"{name} is a {type(tensor.data).__name__}, not a plain tensor",
-                hint="capture the model before it is sharded or quantised",
+                hint="plan it by blocks (level='block'), or before it is sharded or quantised",
             )
         if tensor.layout is not torch.strided:
             raise UnsupportedError(f"{name} is sparse", hint="capture works on dense parameters")

@@ -9,6 +9,7 @@ from schedsim.workloads.devices import get_device
 
 from ..capture.to_graph import op_calls
 from .calibration import Calibration, load_calibration
+from .library_workspaces import workspace_bytes, workspace_of
 from .signature import signature
 from .table import Costs
 from .work import work_of
@@ -27,7 +28,8 @@ def roofline_costs(
     Parameters
     ----------
     captured
-        Flops and bytes are those of its ops; workspaces are left as they are.
+        Flops and bytes are those of its ops. Workspaces are the matrix library's, a product at a
+        time, where the device is CUDA's, else none.
     device_name
         As in ``schedsim.workloads.devices``.
     calibration
@@ -52,6 +54,7 @@ def roofline_costs(
     reached = calibration or Calibration()
     program = captured.program
     times: dict[str, float] = {}
+    workspaces: dict[str, int] = {}
     known: dict[str, float] = {}
     for i in op_calls(program):
         call = program.calls[i]
@@ -63,10 +66,20 @@ def roofline_costs(
             work = work_of(program, call)
             known[key] = reached.time_s(work, device)
         times[call.name] = known[key]
+        workspaces[call.name] = workspace_of(program, call, device_name)
     how = f"calibrated by {calibration.source}" if calibration else "at the device's peaks"
     return Costs(
         times,
-        {},
+        workspaces,
         f"roofline of {device_name} ({device.source}), {how}",
-        notes=("workspaces are not known for a device that is not here",),
+        notes=(_workspace_note(device_name),),
+    )
+
+
+def _workspace_note(device_name: str) -> str:
+    if not workspace_bytes(device_name):
+        return "workspaces are not known for a device that is not here"
+    return (
+        f"workspaces: cuBLAS's, {workspace_bytes(device_name)} bytes a product (PyTorch 2.15); "
+        "those of convolutions are not known for a device that is not here"
     )

@@ -64,9 +64,9 @@ def reset_peak(device: torch.device | str = "cuda") -> None:
 def library_workspace_bytes(device: torch.device | str = "cuda") -> int:
     """Bytes that the matrix libraries keep on `device` once they have been used.
 
-    cuBLAS takes its workspace from the caching allocator at the first product of each handle and
-    stream and keeps it; after this call it is there, so that it belongs to what is always resident
-    and not to the first op measured. Convolution workspaces come and go with each call.
+    0 since PyTorch 2.15, which allocates and frees cuBLAS's workspace within each product. Before,
+    it was taken at the first product of each handle and stream and kept; after this call it is
+    there, so that it belongs to what is always resident and not to the first op measured.
     """
     torch.cuda.synchronize(device)
     torch._C._cuda_clearCublasWorkspaces()  # so that a second call finds the same

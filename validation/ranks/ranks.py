@@ -262,7 +262,7 @@ class _Channel:
         """What to say where the exchange itself fails: another rank's last words, if any."""
         try:
             if self.store.check([self._failed_key]):
-                return self.store.get(self._failed_key).decode(errors="replace")
+                return str(self.store.get(self._failed_key).decode(errors="replace"))
         except RuntimeError:
             pass
         return f"another rank was lost while ranks {self.members} {what}: {error}"

@@ -146,7 +146,7 @@ def check_splits(model: nn.Module) -> None:
             raise UnsupportedError(
                 f"{name} is a {type(parameter.data).__name__}: sharded gradients are reduced "
                 "whenever they are made",
-                hint="accumulate in your own loop, with set_requires_gradient_sync",
+                hint="accumulate in your own loop, over steps that reduce",
             )
 
 

@@ -88,7 +88,7 @@ def test_interrupting_gives_the_curve_so_far(monkeypatch, by_plan):
             raise KeyboardInterrupt
         plan = local_search(*args, **more)
         if len(calls) == 3:
-            plan = replace(plan, search=replace(plan.search, interrupted=True))
+            plan = replace(plan, search=replace(plan.search, ended_by="interrupt"))
         return plan
 
     monkeypatch.setattr(module, "local_search", stopping)

@@ -30,6 +30,7 @@ from training_graphs import (
 
 import schedsim
 from schedsim import Graph, Op, Schedule, UnsupportedError, simulate
+from schedsim.plans.effort import Effort
 from schedsim.workloads import WorkloadOptions, build_workload
 
 
@@ -127,7 +128,7 @@ def test_skips_are_carried_along_the_line():
     assert max(block.ops.size for block in line.blocks) < graph.num_ops // 3
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
     for share in (0.7, 0.5, 0.35):
-        plan = hierarchical(graph, int(share * peak), time_limit_s=1.0)
+        plan = hierarchical(graph, int(share * peak), time_limit_s=2.0)
         assert plan.schedule is not None
         replay = simulate(graph, plan.schedule)
         assert replay.peak_bytes == plan.peak_bytes <= share * peak
@@ -279,7 +280,7 @@ def test_options_beaten_in_every_respect_are_dropped():
 def test_the_line_counts_no_less_than_the_replay():
     """On one slot a byte and all options at hand, a schedule of the line fits as predicted."""
     graph = transformer(12)
-    solved = SolvedLine.of(find_blocks(graph), time_limit_s=0.0, seed=0)
+    solved = SolvedLine.of(find_blocks(graph), effort=Effort(0.0), seed=0)
     assert all(isinstance(one, BlockClass) and one.options for one in solved.classes.values())
     budget = peak_of(graph) // 3
     found = solved.schedules(budget)
@@ -311,7 +312,7 @@ def test_a_transformer_beats_segments_of_layers(share):
 def test_the_line_alone_beats_periodic_segments():
     """Before any search over the whole graph, at the budgets that segments of layers reach."""
     graph = transformer(24)
-    solved = solved_line(graph, time_limit_s=3.0, seed=0)
+    solved = solved_line(graph, effort=Effort(6.0), seed=0)
     compared = 0
     for share in (0.6, 0.4, 0.25, 0.15, 0.1):
         budget = int(share * peak_of(graph))
@@ -325,14 +326,19 @@ def test_the_line_alone_beats_periodic_segments():
 
 
 def test_a_second_budget_uses_the_blocks_of_the_first():
-    """The solved line is the same object, and the plans keep their budgets."""
+    """Blocks are solved once where the caller passes them on; no call leaves anything behind."""
     graph = transformer(8)
     budgets = [int(share * peak_of(graph)) for share in (0.5, 0.3)]
-    plans = plan_budgets(graph, budgets, time_limit_s=0.5, seed=3)
+    plans = plan_budgets(graph, budgets, effort=0.3, seed=3)
     assert [plan.budget_bytes for plan in plans] == budgets
     assert all(plan.peak_bytes <= plan.budget_bytes for plan in plans)
-    again = solved_line(graph, time_limit_s=9.0, seed=3)
-    assert again is solved_line(graph, time_limit_s=0.1, seed=3)
+    # The same blocks and budget, with no calls for other budgets before.
+    solved = solved_line(graph, effort=Effort(0.3), seed=3)
+    alone = hierarchical(graph, budgets[1], effort=0.3, seed=3, solved=solved)
+    assert alone.schedule == plans[1].schedule
+    assert hierarchical(graph, budgets[0], effort=0.3, seed=3, solved=solved).schedule == (
+        plans[0].schedule
+    )
 
 
 def test_random_training_graphs_keep_every_promise():
@@ -345,7 +351,7 @@ def test_random_training_graphs_keep_every_promise():
             line = find_blocks(graph)
         except UnsupportedError:
             continue
-        solved = SolvedLine.of(line, time_limit_s=0.0, seed=0)
+        solved = SolvedLine.of(line, effort=Effort(0.0), seed=0)
         peak = peak_of(graph)
         for share in (0.95, 0.8, 0.6):
             for simulation in solved.schedules(int(share * peak)):
@@ -402,7 +408,7 @@ def test_equal_blocks_are_equal_in_slots():
     line = find_blocks(layers_with_results(36))
     kind = int(np.argmax(np.bincount(line.kinds)))
     assert np.count_nonzero(line.kinds == kind) >= 6
-    solved = SolvedLine.of(line, time_limit_s=0.0, seed=0)
+    solved = SolvedLine.of(line, effort=Effort(0.0), seed=0)
     for slot_bytes in (50.0, 97.0, 200.0, 333.3):
         *_, results = solved._in_slots(slot_bytes)
         assert len(set(np.diff(results)[line.kinds == kind].tolist())) == 1

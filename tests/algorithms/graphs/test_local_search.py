@@ -12,12 +12,15 @@ import time
 import numpy as np
 import pytest
 from chains import INSTANCES, needs_instances
-from schedsim.algorithms.graphs import local_search as module
+from schedsim.algorithms.graphs._cut_search import CutSearch
+from schedsim.algorithms.graphs._search import GraphSearch
+from schedsim.algorithms.graphs._walker import GraphWalker
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.local_search import local_search
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, InvalidScheduleError, Op, SchedsimError, Schedule, load, simulate
+from schedsim.plans.effort import Effort
 
 
 def peak_of(graph: Graph) -> int:
@@ -222,7 +225,7 @@ def test_an_interrupt_before_the_bound_begins(monkeypatch):
     def interrupted(self, starts):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module._Search, "_starts", interrupted)
+    monkeypatch.setattr(GraphSearch, "_starts", interrupted)
     plan = local_search(four(), 4)
     assert plan.status == "infeasible"
     assert plan.search.interrupted
@@ -236,7 +239,7 @@ def test_a_failure_in_a_thread_is_not_lost(monkeypatch):
 
     graph = wide_graph()
     budget = (peak_of(graph) + 3 * least_memory_bytes(graph)[0]) // 4
-    for owner, name in ((module.CutSearch, "run"), (module._Walker, "walk")):
+    for owner, name in ((CutSearch, "programmes"), (GraphWalker, "anneal")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, failing)
             begun = time.perf_counter()
@@ -248,15 +251,14 @@ def test_a_failure_in_a_thread_is_not_lost(monkeypatch):
 def test_the_schedule_of_the_bound_is_taken_up_between_rounds():
     """A walker goes on from it; where it has no room for it, it is left out."""
     graph = four()
-    search = module._Search(graph, 4, "fixed", 0, 1, 0.0)
-    line = np.arange(4)
-    walker = search._make(0, line, False)
-    assert not walker.best[1]
+    search = GraphSearch(graph, 4, "fixed", Effort(1.0), seed=0, num_threads=1, gap=0.0)
+    walker, _ = search._make(0, np.arange(4), 0.0)
+    assert not walker.best_runs.size
     walker.take(np.array([0, 1, 2, 0, 3], np.int32))
-    assert walker.best[0] == 5
-    before = walker.found.tolist()
+    assert walker.best_s == 5
+    before = walker.best_runs.tolist()
     walker.take(np.zeros(walker.profile.run.shape[0], np.int32))
-    assert walker.found.tolist() == before
+    assert walker.best_runs.tolist() == before
 
 
 @needs_instances

@@ -15,7 +15,7 @@ from schedsim.kernels.cached import njit
 def double(x):
     return 2 * x
 
-@njit
+@njit()
 def half(x):
     return x / 2
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+from training_graphs import random_training_graph
 
 import schedsim
+from schedsim.api import try_plan
 from schedsim.errors import SchedsimError
 from schedsim.sweeps import expand, parse_budget, read_experiment, run_key
+from schedsim.sweeps.execute import run_one
 
 CHAIN = schedsim.Chain.from_arrays(
     "four", 4, forward_s=[1] * 4, backward_s=[2] * 4, output_bytes=[4] * 4, saved_bytes=[20] * 4
@@ -139,24 +145,54 @@ def test_runs_that_decide_the_same_are_one(read):
     ]
 
 
-def test_only_what_ends_by_itself_is_reproducible(read):
-    """Counted moves and one thread; a time limit of one's own, or no count of moves, is a clock."""
+def test_runs_end_by_work_unless_seconds_are_asked_for(read):
+    """Moves of annealings, effort of other searches; a time limit of one's own is a clock."""
     experiment = read(
-        'workloads = ["g.json"]\nbudgets = ["90%"]\nmax_moves = 77\nplanners = ["auto", "cuts", '
-        '"hierarchical", {name = "local_search", time_limit_s = 1}, "dtr", '
-        '{name = "local_search", max_moves = 5, num_threads = 2}]'
+        'workloads = ["g.json"]\nbudgets = ["90%"]\nmax_moves = 77\neffort = 3\n'
+        'planners = ["auto", "cuts", "hierarchical", {name = "local_search", time_limit_s = 1}, '
+        '"dtr", {name = "local_search", max_moves = 5, num_threads = 2}]'
     )
     runs, _ = expand(experiment, {"g.json": GRAPH})
-    assert [(run.planner, run.reproducible) for run in runs] == [
-        ("auto", True),
-        ("cuts", True),
+    assert [(run.planner, run.by_clock) for run in runs] == [
+        ("auto", False),
+        ("cuts", False),
         ("hierarchical", False),
-        ("local_search", False),
-        ("dtr", True),
+        ("local_search", True),
+        ("dtr", False),
         ("local_search", False),
     ]
     assert runs[0].options == {"time_limit_s": 120.0, "max_moves": 77}
+    assert runs[1].options == {"time_limit_s": 120.0, "effort": 3.0}
     assert runs[3].options == {"time_limit_s": 1}
+
+
+def test_rows_say_what_ended_the_search(read):
+    """Of the plan itself: by moves it is the same every time, by seconds it need not be."""
+    graph = random_training_graph(np.random.default_rng(3), 40)
+    experiment = read(
+        'workloads = ["g.json"]\nbudgets = ["60%"]\nplanners = ['
+        '{name = "local_search", max_moves = 50}, {name = "local_search", time_limit_s = 0.05}]'
+    )
+    runs, _ = expand(experiment, {"g.json": graph})
+    rows = [run_one(run)[0] for run in runs]
+    assert [(row["reproducible"], row["ended_by"] == "clock") for row in rows] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_an_interrupt_of_a_search_is_no_result(read, monkeypatch):
+    """The plan so far would be taken for a finished row, and never be made again."""
+    experiment = read('workloads = ["g.json"]\nbudgets = ["60%"]\nplanners = ["local_search"]')
+    run = expand(experiment, {"g.json": GRAPH})[0][0]
+
+    def interrupted(*args, **options):
+        plan = try_plan(*args, **options)
+        return replace(plan, search=replace(plan.search, ended_by="interrupt"))
+
+    monkeypatch.setattr("schedsim.sweeps.execute.try_plan", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_one(run)
 
 
 def test_keys_are_of_content():

@@ -49,7 +49,19 @@ def test_random_schedules_hold_what_was_predicted(captured):
         names = schedule.names
         assert module.run_counts == {name: names.count(name) for name in set(names)}
         predicted = simulate(captured.workload, schedule).peak_bytes
-        assert measured_peak(captured, module) == pytest.approx(predicted, rel=1e-3, abs=65536)
+        measured = measured_peak(captured, module)
+        assert measured <= predicted * 1.001 + 65536
+        assert measured >= (predicted - charged_too_much(captured, names)) * 0.999 - 65536
+
+
+def charged_too_much(captured, names):
+    """The model's output, which the rule keeps to its backward, where ops run in between."""
+    last = len(captured.layout.parts)
+    follows = names[list(names).index("loss") + 1]
+    if not captured.layout.releases_output or follows == f"B{last - 1}":
+        return 0
+    sizes = {name: size for op in captured.workload.graph.ops for name, size in op.writes.items()}
+    return sizes[f"a{last}"]
 
 
 def test_predictions_are_exact_where_no_op_is_charged_too_much(captured):

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation.block_level import capture_chain  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
 from small_models import SMALL, outcome  # noqa: E402
@@ -298,42 +299,24 @@ def test_what_cannot_be_split_says_what_to_do():
     assert simulate(captured.workload, Schedule.store_all(captured.workload)).peak_bytes > 0
 
 
-def _ddp_worker(rank, file, results):
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
-    try:
-        name, options = SMALL["gpt2"]
-        model, _, loss = build_model(name, **{**options, "tied": False, "dropout": 0.0})
-        torch.manual_seed(rank)
-        ids = torch.randint(500, (4, 64))
-        plain = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
-        loss(plain(ids)).backward()
-        captured = capture_chain(model, (ids,), loss, rounds=0)
-        module = captured.module(recompute_everything(captured.chain))
-        wrapped = nn.parallel.DistributedDataParallel(module)
-        for _ in range(2):  # the reducer must be ready again after a step
-            model.zero_grad()
-            wrapped(ids).backward()
-        pairs = zip(plain.parameters(), model.parameters(), strict=True)
-        results[rank] = all(torch.equal(a.grad, b.grad) for a, b in pairs)
-    finally:
-        dist.destroy_process_group()
+def _ddp_worker(rank):
+    name, options = SMALL["gpt2"]
+    model, _, loss = build_model(name, **{**options, "tied": False, "dropout": 0.0})
+    torch.manual_seed(rank)
+    ids = torch.randint(500, (4, 64))
+    plain = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
+    loss(plain(ids)).backward()
+    captured = capture_chain(model, (ids,), loss, rounds=0)
+    module = captured.module(recompute_everything(captured.chain))
+    wrapped = nn.parallel.DistributedDataParallel(module)
+    for _ in range(2):  # the reducer must be ready again after a step
+        model.zero_grad()
+        wrapped(ids).backward()
+    pairs = zip(plain.parameters(), model.parameters(), strict=True)
+    return all(torch.equal(a.grad, b.grad) for a, b in pairs)
 
 
 @pytest.mark.slow
-def test_two_processes_average_their_gradients(tmp_path):
+def test_two_processes_average_their_gradients():
     """DistributedDataParallel over gloo: the same averages as around the plain model."""
-    import torch.multiprocessing as mp
-
-    context = mp.get_context("fork")
-    results = context.Manager().dict()
-    workers = [
-        context.Process(target=_ddp_worker, args=(rank, tmp_path / "store", results))
-        for rank in range(2)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert dict(results) == {0: True, 1: True}
+    assert run_ranks(_ddp_worker, 2) == [True, True]

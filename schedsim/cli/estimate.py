@@ -1,0 +1,144 @@
+"""``schedsim estimate``: what a step takes, where it fits, and what recomputation costs there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..api import try_plan
+from ..errors import PlannerLimitError, SchedsimError
+from ..plans.budgets import store_all_peak
+from ..plans.plan import Plan
+from ..units import format_bytes, format_bytes_short, format_seconds
+from .app import NO, YES
+from .help import GroupedCommand
+from .inputs import Source, json_option, workload_options
+from .show import percent, print_facts, print_json, print_table, working
+
+if TYPE_CHECKING:
+    from ..workloads import Device, WorkloadOptions
+
+_SECONDS_EACH = 2.0
+
+
+@click.command(
+    "estimate",
+    cls=GroupedCommand,
+    short_help="What a step takes, where it fits, and what recomputation costs there.",
+)
+@json_option
+@workload_options
+def command(source: Source, as_json: bool) -> int:
+    """Estimate the memory of a training step, model state included, on each device.
+
+    Model state is counted unless --static says otherwise. A device on which the step does not fit
+    as it is gets a plan within its memory: how much longer the step then takes, proven best where
+    it says so. Nothing is kept free for the allocator or the driver. Exit code 1 where it fits no
+    device.
+
+    \b
+    schedsim estimate --preset llama3-8b --batch 1
+    schedsim estimate --preset gpt2-xl --batch 8 --optimizer sgd-momentum-mixed --device h100
+    """
+    options = source.formula()
+    if options is None or options.synthetic is not None:
+        raise SchedsimError(
+            "estimate takes a model by formula: it is timed on each device",
+            hint="give --preset or --layers; of files and real models, schedsim plan --mem",
+        )
+    if options.times_path is not None:
+        raise SchedsimError("--times are of one device", hint="leave --times out")
+    if options.static is None:
+        options = replace(options, static="auto")
+    with working("planning for each device"):
+        lines, rows = _rows(options)
+    if as_json:
+        print_json({"schema": "schedsim.estimate/1", "assumptions": lines, "devices": rows})
+    else:
+        _show(lines, rows)
+    return YES if any(row["fits"] for row in rows) else NO
+
+
+def _rows(options: WorkloadOptions) -> tuple[list[str], list[dict[str, Any]]]:
+    """What was assumed of the model, and a row for each device, by memory."""
+    from ..workloads import build_workload, get_device
+    from ..workloads.devices import device_names
+
+    names = [options.device] if options.device is not None else device_names()
+    devices = sorted((get_device(name) for name in names), key=lambda one: one.memory_bytes)
+    lines: list[str] = []
+    rows = []
+    for device in devices:
+        asked = options.device or device.name
+        built = build_workload(replace(options, device=asked))
+        lines = list(built.assumptions[:2])
+        peak_bytes = store_all_peak(built.workload)
+        row: dict[str, Any] = {
+            "device": device.name,
+            "memory_bytes": device.memory_bytes,
+            "static_bytes": built.workload.static_bytes,
+            "store_all_bytes": peak_bytes,
+            "store_all_s": built.workload.store_all_s,
+            "least_bytes": None,
+        }
+        rows.append(row | _outcome(built.workload, device, peak_bytes))
+    return lines, rows
+
+
+def _outcome(workload: Any, device: Device, peak_bytes: int) -> dict[str, Any]:
+    if peak_bytes <= device.memory_bytes:
+        return {"fits": True, "status": "optimal", "overhead": 0.0, "peak_bytes": peak_bytes}
+    try:
+        plan: Plan = try_plan(workload, device.memory_bytes, time_limit_s=_SECONDS_EACH)
+    except PlannerLimitError:
+        return {"fits": False, "status": "unknown", "overhead": None, "peak_bytes": None}
+    return {
+        "fits": plan.feasible,
+        "status": plan.status,
+        "overhead": plan.overhead,
+        "peak_bytes": plan.peak_bytes,
+        "least_bytes": plan.min_feasible_bytes,
+    }
+
+
+def _show(lines: list[str], rows: list[dict[str, Any]]) -> None:
+    for line in lines:
+        click.echo(line)
+    click.echo()
+    state, peak = rows[0]["static_bytes"], rows[0]["store_all_bytes"]
+    print_facts(
+        [
+            ("model state", format_bytes(state)),
+            ("activations", f"{format_bytes(peak - state)}, gradients of them and workspaces too"),
+            ("together", format_bytes(peak)),
+        ]
+    )
+    click.echo()
+    print_table(
+        ("device", "memory", "step", "recomputing", "peak"),
+        [
+            (
+                row["device"],
+                format_bytes_short(row["memory_bytes"]),
+                format_seconds(row["store_all_s"] * (1 + (row["overhead"] or 0.0)))
+                if row["fits"]
+                else "-",
+                _recomputing(row),
+                format_bytes_short(row["peak_bytes"]) if row["fits"] else _needs(row),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _recomputing(row: dict[str, Any]) -> str:
+    if not row["fits"]:
+        return "does not fit"
+    return percent(row["overhead"]) if row["overhead"] else "nothing"
+
+
+def _needs(row: dict[str, Any]) -> str:
+    least = row["least_bytes"]
+    return f"needs {format_bytes_short(least)}" if least is not None else "-"

@@ -1,0 +1,240 @@
+"""Effort: what a search may spend, counted in work; the clock is a watchdog beside it.
+
+Planners look at an `Effort` and never at a clock. Work is counted by what was done (moves of an
+annealing, merges of a recurrence, nodes of a solver), so that the same seed and the same effort
+give the same schedule on any machine, under any load and with any number of threads. Seconds are
+read here alone: as a watchdog, or where a search is given nothing but a time limit.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from ..errors import SchedsimError
+
+EndedBy = Literal["itself", "work", "stop", "clock", "interrupt"]
+ENDED_BY: tuple[EndedBy, ...] = ("itself", "work", "stop", "clock", "interrupt")
+"""What ends a search, the stronger last: it was done, its work was spent, its stop criterion held,
+its time was up, the user interrupted it. The first two end the same search at the same place every
+time; the others need not."""
+
+DEFAULT_WORK = 20.0
+"""What a search spends unless told otherwise: about ten seconds of two cores."""
+
+_PATIENCE = 6.0
+"""The watchdog of the default effort, times the seconds that two cores take for it."""
+
+
+class _Facts:
+    """What an effort and all its parts share."""
+
+    def __init__(self, stop: Callable[[float], bool] | None) -> None:
+        self.stop = stop
+        self.cancelled = threading.Event()
+        self.rank = 0
+
+    def note(self, ended_by: EndedBy) -> None:
+        self.rank = max(self.rank, ENDED_BY.index(ended_by))
+
+
+class Effort:
+    """An amount of work, with a watchdog and a stop criterion beside it.
+
+    Parameters
+    ----------
+    work
+        One unit is about what one core does in a second. Without it, the time limit alone ends the
+        search, which is then not reproducible.
+    moves
+        Of all walkers of an annealing together; they then end by these, and the rest by `work`.
+    time_limit_s
+        With `work`: a watchdog, which ends the search wherever it is. Without: what there is.
+    stop
+        Called with the best step time so far, in seconds (infinite: none); ``True`` ends it.
+
+    Raises
+    ------
+    SchedsimError
+        An amount is negative or not a number, or there is neither work nor a time limit.
+
+    Examples
+    --------
+    >>> effort = Effort(8.0)
+    >>> with effort.part(0.25) as part:
+    ...     part.spend(1.5)
+    >>> part.left, effort.left, effort.is_over(), effort.ended_by
+    (0.5, 6.5, False, 'itself')
+    """
+
+    def __init__(
+        self,
+        work: float | None = None,
+        *,
+        moves: int | None = None,
+        time_limit_s: float | None = None,
+        stop: Callable[[float], bool] | None = None,
+        _parent: Effort | None = None,
+    ) -> None:
+        for name, value in (("effort", work), ("moves", moves), ("time_limit_s", time_limit_s)):
+            if value is not None and not value >= 0:
+                raise SchedsimError(
+                    f"{name} {value!r} is not at least 0", hint="give a number, 0 or more"
+                )
+        if work is None and time_limit_s is None:
+            raise SchedsimError("an effort without work or a time limit", hint="Effort(20)")
+        self.work = math.inf if work is None else float(work)
+        self.moves = moves
+        self.spent = 0.0
+        self.began_s = time.perf_counter()
+        self.until_s = math.inf if time_limit_s is None else self.began_s + time_limit_s
+        self._parent = _parent
+        self._facts: _Facts = _Facts(stop) if _parent is None else _parent._facts
+
+    @classmethod
+    def of(
+        cls,
+        effort: Effort | float | None,
+        time_limit_s: float | None = None,
+        *,
+        moves: int | None = None,
+        default: float = DEFAULT_WORK,
+    ) -> Effort:
+        """The effort that options of a planner ask for.
+
+        Parameters
+        ----------
+        effort
+            One, taken as it is; or work, with `time_limit_s` as its watchdog.
+        time_limit_s
+            Alone: the search takes that long. Without both, `default` is spent.
+        moves
+            As of `Effort`.
+        """
+        if isinstance(effort, Effort):
+            return effort
+        if effort is None and time_limit_s is None:
+            return cls(
+                default, moves=moves, time_limit_s=None if moves else _PATIENCE * default / 2
+            )
+        if effort is None and moves is not None:
+            effort = time_limit_s
+        return cls(effort, moves=moves, time_limit_s=time_limit_s)
+
+    @property
+    def counted(self) -> bool:
+        """Whether work ends it; else the clock does."""
+        return self.work < math.inf
+
+    @property
+    def left(self) -> float:
+        """Units of work left; where the clock alone ends it, seconds. Never below 0."""
+        if self.counted:
+            return max(0.0, self.work - self.spent)
+        return max(0.0, self.until_s - time.perf_counter())
+
+    @property
+    def share(self) -> float:
+        """The part of it that is used, from 0 to 1."""
+        if self.counted:
+            return min(1.0, self.spent / self.work) if self.work else 1.0
+        whole_s = self.until_s - self.began_s
+        return min(1.0, (time.perf_counter() - self.began_s) / whole_s) if whole_s > 0 else 1.0
+
+    def spend(self, work: float) -> None:
+        """Count `work` as done."""
+        self.spent += work
+
+    def allows(self, work: float) -> bool:
+        """Whether there is enough left for something that takes `work`."""
+        if self.is_over():
+            return False
+        enough = self.left >= work
+        if not enough and not self.counted:
+            self.note_clock()
+        return enough
+
+    def is_over(self, best_s: float = math.inf) -> bool:
+        """Whether to stop now; `best_s` is the best step time so far, for the stop criterion."""
+        if self._facts.cancelled.is_set():
+            return True
+        if self.until_s < math.inf and time.perf_counter() >= self.until_s:
+            self.note_clock()
+            return True
+        if self.counted and self.spent >= self.work:
+            return True
+        if self._facts.stop is not None and self._facts.stop(best_s):
+            self._facts.note("stop")
+            self._facts.cancelled.set()
+            return True
+        return False
+
+    def part(self, share: float, *, watched: float = 1.0) -> Effort:
+        """A part of what is left; as a context manager, what it spends is spent of the whole too.
+
+        Of parts that are used at the same time, each is taken before any of them is used. A
+        watchdog ends it after the share `watched` of the time until it ends the whole.
+        """
+        part = self.take(share * self.left)
+        if self.counted and watched < 1.0 and self.watchdog_s is not None:
+            part.until_s = time.perf_counter() + watched * self.watchdog_s
+        return part
+
+    def take(self, amount: float) -> Effort:
+        """A part of so many units of what is left, seconds where the clock alone ends it."""
+        amount = max(0.0, min(amount, self.left))
+        part = Effort(amount if self.counted else None, time_limit_s=amount, _parent=self)
+        if self.counted:
+            part.until_s = self.until_s
+        else:
+            part.until_s = min(part.until_s, self.until_s)
+        return part
+
+    def __enter__(self) -> Effort:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._parent is not None:
+            self._parent.spend(self.spent)
+
+    @property
+    def watchdog_s(self) -> float | None:
+        """Seconds that something which cannot ask may take; ``None`` for no limit."""
+        if self.until_s == math.inf:
+            return None
+        return max(0.0, self.until_s - time.perf_counter())
+
+    def note_clock(self) -> None:
+        """Remember that the clock has decided something: the outcome may differ another time."""
+        self._facts.note("clock")
+
+    def cancel(self) -> None:
+        """End it and all its parts, as the user wants to."""
+        self._facts.note("interrupt")
+        self._facts.cancelled.set()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the user, or the stop criterion, has ended it."""
+        return self._facts.cancelled.is_set()
+
+    @property
+    def ended_by(self) -> EndedBy:
+        """What ended the search, or would have it end now."""
+        if self._facts.rank:
+            return ENDED_BY[self._facts.rank]
+        return "work" if self.counted and self.spent >= self.work * (1 - 1e-9) else "itself"
+
+    def to_options(self) -> dict[str, float | int]:
+        """What was given, as the options of a plan record it."""
+        given: dict[str, float | int] = {}
+        if self.counted:
+            given["effort"] = self.work
+        if self.moves is not None:
+            given["max_moves"] = self.moves
+        if self.until_s < math.inf:
+            given["time_limit_s"] = round(self.until_s - self.began_s, 6)
+        return given

@@ -1,0 +1,24 @@
+"""Memory snapshots of PyTorch's CUDA allocator: who holds the peak, and what would help.
+
+They are what ``torch.cuda.memory._dump_snapshot`` writes; torch is not needed to read them.
+"""
+
+from __future__ import annotations
+
+from .findings import Findings, examine
+from .history import Block, Moment, peak_of
+from .reading import Snapshot, read_snapshot
+from .replay import Replayed, replays, requests_of
+
+__all__ = [
+    "Block",
+    "Findings",
+    "Moment",
+    "Replayed",
+    "Snapshot",
+    "examine",
+    "peak_of",
+    "read_snapshot",
+    "replays",
+    "requests_of",
+]

@@ -1,0 +1,111 @@
+"""The requests of a recorded run again, under other settings of the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..allocators import CachingOptions, Requests, play
+from .reading import Snapshot
+from .roles import place_of
+
+SETTINGS = (
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:128",
+    "max_split_size_mb:512",
+    "roundup_power2_divisions:8",
+)
+"""Tried by default, as in ``PYTORCH_ALLOC_CONF``; the first is the allocator as it comes."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A run under one setting.
+
+    Attributes
+    ----------
+    conf
+        As in ``PYTORCH_ALLOC_CONF``; empty for none.
+    """
+
+    conf: str
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+
+
+def requests_of(snapshot: Snapshot) -> Requests:
+    """What the recorded run asked of the allocator, in order.
+
+    What was there before the record began comes first, largest first: in which order it was asked
+    for is not known. Streams are numbered as they appear.
+    """
+    sizes: list[int] = []
+    names: list[str] = []
+    streams: list[int] = []
+    number_of: dict[int, int] = {}
+    items: list[int] = []
+    events: list[int] = []
+
+    def ask(size: int, stream: int, name: str) -> int:
+        sizes.append(size)
+        names.append(name)
+        streams.append(number_of.setdefault(stream, len(number_of)))
+        return len(sizes) - 1
+
+    made: set[int] = set()
+    before: list[tuple[int, int, int]] = []  # size, address, stream
+    live: dict[int, int] = {}
+    for event in snapshot.events:
+        if event.action == "alloc":
+            made.add(event.address)
+        elif event.action == "free_completed":
+            if event.address not in made:
+                before.append((event.size_bytes, event.address, event.stream))
+            made.discard(event.address)
+    for segment in snapshot.segments:
+        for block in segment.blocks:
+            if block.live and block.address not in made:
+                before.append((block.requested_bytes, block.address, segment.stream))
+    for size, address, stream in sorted(before, reverse=True):
+        live[address] = ask(size, stream, "before the record")
+        items.append(live[address])
+        events.append(-1)
+    for number, event in enumerate(snapshot.events):
+        if event.action == "alloc":
+            live[event.address] = ask(event.size_bytes, event.stream, place_of(event.frames))
+            items.append(live[event.address])
+        elif event.action == "free_completed" and event.address in live:
+            items.append(~live.pop(event.address))
+        else:
+            continue
+        events.append(number)
+    return Requests(
+        np.array(items, dtype=np.int64),
+        np.array(events, dtype=np.int64),
+        np.array(sizes, dtype=np.int64),
+        np.array(streams, dtype=np.int64),
+        tuple(names),
+        len(snapshot.events),
+        max(1, len(number_of)),
+    )
+
+
+def replays(snapshot: Snapshot, confs: Iterable[str] = SETTINGS) -> list[Replayed]:
+    """The run under each of `confs`, by the model of PyTorch's allocator, without a limit.
+
+    Notes
+    -----
+    O(n log n) for n requests, for each setting.
+    """
+    requests = requests_of(snapshot)
+    found = []
+    for conf in confs:
+        options = CachingOptions.parse(conf)
+        fields = {name: getattr(options, name) for name in CachingOptions.__dataclass_fields__}
+        got = play(requests, "cuda-caching", **fields)
+        reserved, allocated = got.peak_reserved_bytes, int(got.allocated_bytes.max(initial=0))
+        found.append(Replayed(conf, reserved, allocated))
+    return found

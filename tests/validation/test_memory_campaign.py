@@ -1,0 +1,53 @@
+"""The memory campaign's page and its steps, without a CUDA device."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.memory_campaign import PerBlock  # noqa: E402
+from schedsim.validation.memory_page import write_memory_page  # noqa: E402
+from schedsim.validation.steps import PLAIN, Steps  # noqa: E402
+from schedsim.validation.targets import capture_target, load_target  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["model:gpt2,layers=4,hidden=32,heads=2,seq=64,vocab=100", "model:unet,width=4,image=32"],
+)
+def test_a_checkpoint_every_block_is_the_same_step(text):
+    """Gradients but for the order of sums, and less memory.
+
+    Buffers are left out: torch.utils.checkpoint moves the statistics of a batch norm twice.
+    """
+    target = load_target(text, "cpu")
+    captured = capture_target(target, rounds=0)
+    steps = Steps(target, captured, {})
+    steps.modules["blocks"] = PerBlock(target, captured)
+    num = 1 + sum(p.requires_grad for p in target.model.parameters())
+    for mine, its in zip(steps.results("blocks")[:num], steps.results(PLAIN)[:num], strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-5)
+    assert steps.peak("blocks").total_bytes < steps.peak(PLAIN).total_bytes
+
+
+def test_the_page(tmp_path):
+    """Its sums, by hand: one of two predictions is near, one of two plans fits."""
+    row = {"model": "M", "target": "model:m", "method": "plain", "requested_bytes": 10**9}
+    near = {**row, "method": "plan for 10 %", "predicted_bytes": 10**9, "budget_bytes": 10**9}
+    near |= {"fits_budget": True, "overhead": 0.25}
+    far = {**near, "requested_bytes": 10**9 + 2 * 10**6, "fits_budget": False}
+    path = tmp_path / "memory.jsonl"
+    rows = [{"environment": {"device": "cuda", "dry": "no times"}}, row, near, far]
+    rows.append({"model": "N", "failed": "too large"})
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    write_memory_page(path)
+    text = path.with_suffix(".md").read_text()
+    assert "**no times**" in text
+    assert "of the prediction: 1 of 2" in text
+    assert "pass their budget: 1 of 2" in text
+    assert "their budget alone: 1 of 2" in text
+    assert "+25.0 %" in text
+    assert "Not run: too large" in text

@@ -1,0 +1,26 @@
+"""PyTorch's CUDA build, with its own caching allocator, on a machine without a GPU.
+
+A preloaded library, built here from C against the headers of the installed wheels, answers the CUDA
+runtime. Device memory is address space that nobody touches and kernels are not run; everything
+above them, allocator, snapshots, streams, autograd, FSDP, Inductor, is PyTorch's own code, so that
+what it says of memory is what it would say on the device. It says nothing of times.
+
+``python -m schedsim.validation.dry_cuda --device a100-80gb -- python train.py``
+"""
+
+from __future__ import annotations
+
+from .devices import DEVICES, DryDevice, get_dry_device
+from .label import LABEL, PREFIX, dry_device_name, has_times, has_values, is_dry
+
+__all__ = [
+    "DEVICES",
+    "LABEL",
+    "PREFIX",
+    "DryDevice",
+    "dry_device_name",
+    "get_dry_device",
+    "has_times",
+    "has_values",
+    "is_dry",
+]

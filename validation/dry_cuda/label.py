@@ -1,0 +1,34 @@
+"""What is said of every number that comes from the dry device."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+LABEL = "PyTorch's own CUDA allocator and code; kernels not run; no times"
+
+VARIABLE = "SCHEDSIM_DRY_CUDA"
+"""Set by the launcher to the device's key; the library is then preloaded."""
+
+PREFIX = "dry:"
+"""Of ``--device dry:a100-80gb``."""
+
+
+def is_dry() -> bool:
+    """Whether this process runs on the dry device."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def dry_device_name() -> str | None:
+    """The key of the dry device of this process, as ``a100-80gb``; ``None`` where there is none."""
+    return os.environ.get(VARIABLE) or None
+
+
+def has_times(device: Any) -> bool:
+    """Whether what runs on `device`, a ``torch.device``, takes the time of that device."""
+    return not (device.type == "cuda" and is_dry())
+
+
+def has_values(device: Any) -> bool:
+    """Whether what is computed on `device`, a ``torch.device``, is there to be read."""
+    return has_times(device) or os.environ.get("SCHEDSIM_DRY_VALUES") == "1"

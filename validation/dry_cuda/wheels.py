@@ -1,0 +1,124 @@
+"""The CUDA wheels that are installed: their headers, and what PyTorch links of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from schedsim.errors import MissingDependencyError, UnsupportedError
+
+TORCH_VERSION = "2.15.0"
+"""The version that the library was written against, and its calibration was made with."""
+
+_INSTALL = f"in an environment of its own: pip install torch=={TORCH_VERSION} (CUDA build, 6 GB)"
+_PACKAGES = ("torch", "triton", "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cudnn-cu13")
+
+
+@dataclass(frozen=True)
+class Wheels:
+    """Where things lie.
+
+    Attributes
+    ----------
+    torch_libraries
+        Folder of PyTorch's shared libraries.
+    includes
+        Folders of headers: CUDA's, cuDNN's, and those of the compiler's part that Triton brings.
+    gcc, nm
+        Programs.
+    versions
+        Of the packages that the library is built against.
+    """
+
+    torch_libraries: Path
+    includes: tuple[Path, ...]
+    gcc: str
+    nm: str
+    versions: dict[str, str]
+
+
+def find_wheels(path: list[str] | None = None) -> Wheels:
+    """The wheels on `path`, by default this interpreter's; nothing is imported.
+
+    Raises
+    ------
+    UnsupportedError
+        This is not Linux.
+    MissingDependencyError
+        PyTorch's CUDA build, a header or a compiler is missing; the hint says how to get it.
+    """
+    if sys.platform != "linux":
+        raise UnsupportedError(
+            f"the dry CUDA device preloads a library, which is for Linux, not {sys.platform}",
+            hint="run it in a Linux container",
+        )
+    torch = _folder("torch", path)
+    if torch is None:
+        raise MissingDependencyError(
+            "the dry CUDA device needs PyTorch's CUDA build", hint=_INSTALL
+        )
+    if not (torch / "lib" / "libtorch_cuda.so").is_file():
+        raise MissingDependencyError(
+            f"the PyTorch in {torch} is no CUDA build{_said(torch)}", hint=_INSTALL
+        )
+    includes = tuple(
+        _header(path, package, below, header)
+        for package, below, header in (
+            ("nvidia", "cu13/include", "cuda_runtime_api.h"),
+            ("nvidia", "cudnn/include", "cudnn.h"),
+            ("triton", "backends/nvidia/include", "crt/host_defines.h"),
+        )
+    )
+    return Wheels(torch / "lib", includes, _program("gcc"), _program("nm"), _versions())
+
+
+def _folder(package: str, path: list[str] | None) -> Path | None:
+    """Where `package` lies; found as an import would, without importing anything."""
+    spec = PathFinder.find_spec(package, path)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _said(torch: Path) -> str:
+    """The version that a folder of PyTorch names."""
+    try:
+        text = (torch / "version.py").read_text()
+    except OSError:
+        return ""
+    found = re.search(r"__version__\s*=\s*['\"]([^'\"]+)", text)
+    return f" ({found[1]})" if found else ""
+
+
+def _header(path: list[str] | None, package: str, below: str, header: str) -> Path:
+    folder = _folder(package, path)
+    if folder is None or not (folder / below / header).is_file():
+        raise MissingDependencyError(
+            f"the header {header} of CUDA 13 is not installed ({package}/{below})", hint=_INSTALL
+        )
+    return folder / below
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise MissingDependencyError(
+            f"the dry CUDA device is built with {name}, which is not here",
+            hint="install gcc and binutils, as in: apt install gcc binutils",
+        )
+    return found
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found

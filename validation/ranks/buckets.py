@@ -1,0 +1,27 @@
+"""The buckets in which DistributedDataParallel averages gradients: memory beside the model's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def bucket_bytes(module: nn.Module, *, gradients_resident: bool) -> int | None:
+    """Bytes of the buckets of the wrapper whose step this is; ``None`` outside of one.
+
+    A bucket holds a copy of each gradient. Where gradients are views of the buckets and are counted
+    from before the step (`gradients_resident`), there is nothing besides.
+    """
+    wrapper: Any = DistributedDataParallel._active_ddp_module
+    if wrapper is None or getattr(wrapper, "module", None) is not module:
+        return None
+    if wrapper.gradient_as_bucket_view and gradients_resident:
+        return 0
+    ignored = set(getattr(wrapper, "parameters_to_ignore", ()))
+    return sum(
+        parameter.numel() * parameter.element_size()
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and name not in ignored
+    )
