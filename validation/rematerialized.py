@@ -391,6 +391,9 @@ class Rematerialized(nn.Module):
         """The step captured, once for inputs like these: another budget takes no new capture."""
         key = (key, settings.ranks.alone, settings.level)
         captured = self._captured.pop(key, None)
+        recorded = captured.recorded if captured is not None else None
+        if recorded is not None and recorded.questions:
+            captured = None  # its answers may be those of other inputs
         if captured is None or (captured.guards is not None and captured.guards.change()):
             captured = capture_step(self._model, inputs, keywords, settings)
         self._captured[key] = captured
