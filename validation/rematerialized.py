@@ -227,7 +227,10 @@ class Rematerialized(nn.Module):
                     f"the step is not as planned: {_difference(known, key)}",
                     hint="shapes='plan' plans once for each shape; or pad the inputs",
                 )
-            return self._keep(key, Variants(), self._plan(key, inputs, keywords, None))
+            planned: PlannedStep | None = self._keep(
+                key, Variants(), self._plan(key, inputs, keywords, None)
+            )
+            return planned
         self._planned.move_to_end(key)
         found = variants.fitting(tried)
         if found is not None or variants.level == "plain":
@@ -252,14 +255,16 @@ class Rematerialized(nn.Module):
                 line = f"{name} is planned by blocks, as plans op by op do not last: {why}"
                 variants.say(line, BlockLevelWarning)
             else:
-                return variants.give_up(name, f"plans do not last: {why}")
+                variants.give_up(name, f"plans do not last: {why}")
+                return None
         else:
             variants.say(f"{name} is planned anew: {why}", ReplannedWarning)
         variants.forget_replaced()
         try:
             planned = self._plan(key, inputs, keywords, variants.level)
         except UnsupportedError as error:
-            return variants.give_up(name, error.message)
+            variants.give_up(name, error.message)
+            return None
         variants.add(planned)
         return self._settled(variants, planned)
 
@@ -309,7 +314,7 @@ class Rematerialized(nn.Module):
                     )
                     difference = at_block
             except (UnsupportedError, InfeasibleBudgetError):
-                if not difference.rounding:
+                if difference is None or not difference.rounding:
                     raise
                 planned, self._budget_bytes = by_op, by_op.plan.budget_bytes
         self._all_come = False
@@ -386,6 +391,9 @@ class Rematerialized(nn.Module):
         """The step captured, once for inputs like these: another budget takes no new capture."""
         key = (key, settings.ranks.alone, settings.level)
         captured = self._captured.pop(key, None)
+        recorded = captured.recorded if captured is not None else None
+        if recorded is not None and recorded.questions:
+            captured = None  # its answers may be those of other inputs
         if captured is None or (captured.guards is not None and captured.guards.change()):
             captured = capture_step(self._model, inputs, keywords, settings)
         self._captured[key] = captured

@@ -144,9 +144,9 @@ def _backward(
     wanted: list[bool],
 ) -> list[Tensor]:
     """Gradients of the input, the states and the weights; empty where none is wanted."""
-    how = (kind, bias, num_layers, dropout, train, bidirectional)
-    given = (grad_output, grad_first, grad_second)
-    return _eager_backward(*given, x, batch_sizes, states, weights, generator, *how, wanted)
+    given: Any = (grad_output, grad_first, grad_second, x, batch_sizes, states, weights, generator)
+    how: Any = (kind, bias, num_layers, dropout, train, bidirectional, wanted)
+    return _eager_backward(*given, *how)
 
 
 def _eager_backward(

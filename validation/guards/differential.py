@@ -171,7 +171,7 @@ class Both:
         keywords: Any,
         state: Snapshot | None,
     ) -> _Left:
-        gradients = []
+        gradients: list[tuple[str, Tensor | None, tuple[int, ...]]] = []
         leaves = [t for t in tree_leaves((inputs, keywords)) if isinstance(t, Tensor)]
         named: list[tuple[str, Tensor]] = [*parameters.items()]
         named += [(f"input {i}", leaf) for i, leaf in enumerate(leaves) if leaf.requires_grad]

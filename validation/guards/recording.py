@@ -273,7 +273,7 @@ def _storage(tensor: Tensor) -> int:
         return id(tensor)
 
 
-class _Undo(TorchDispatchMode):
+class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps what ops are about to overwrite of tensors that were there before, and puts it back.
 
     Parameters
@@ -283,7 +283,7 @@ class _Undo(TorchDispatchMode):
     """
 
     def __init__(self, buffers: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kept = [(buffer, buffer.detach().clone()) for buffer in buffers]
         self.made: set[int] = set()
         self.written: dict[int, tuple[Tensor, Tensor]] = {}

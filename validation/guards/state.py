@@ -602,11 +602,18 @@ class _Walk:
             state = value.getstate()
             self.generators.append(_Value(path, value.getstate, value.setstate, _equal, state))
             return
-        if isinstance(value, np.random.Generator | np.random.RandomState):
-            bits = value.bit_generator if isinstance(value, np.random.Generator) else None
-            read = (lambda: bits.state) if bits is not None else value.get_state
-            write = (lambda s: setattr(bits, "state", s)) if bits is not None else value.set_state
-            self.generators.append(_Value(path, read, write, _equal, read()))
+        if isinstance(value, np.random.Generator):
+            bits: Any = value.bit_generator
+
+            def write(state: Any) -> None:
+                bits.state = state
+
+            self.generators.append(_Value(path, lambda: bits.state, write, _equal, bits.state))
+            return
+        if isinstance(value, np.random.RandomState):
+            legacy: Any = value
+            own = legacy.get_state()
+            self.generators.append(_Value(path, legacy.get_state, legacy.set_state, _equal, own))
             return
         if isinstance(value, np.ndarray):
             self._array(path, value)
