@@ -176,7 +176,13 @@ class _Kernel(_OneVariant):
         for name in function.__code__.co_names:
             if isinstance(names.get(name), _Kernel):
                 names[name] = names[name].in_python
-        return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+        return FunctionType(
+            function.__code__,
+            names,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
 
     def add_overload(self, compiled: Any) -> None:
         """Called when machine code is there."""
