@@ -7,8 +7,10 @@ is noted while the step runs once; what it does not name may change as it likes.
 from __future__ import annotations
 
 import dis
+import gc
 import re
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType
@@ -63,21 +65,39 @@ class Reach:
 
 @dataclass
 class CodeRun:
-    """Notes, as a context, the code that runs in it on this thread."""
+    """Notes, as a context, the code that runs in it on this thread.
+
+    What the garbage collector runs, its callbacks and finalisers, is left out: a collection comes
+    in the middle of any step, and is no part of it.
+    """
 
     codes: dict[CodeType, dict[str, Any]] = field(default_factory=dict)
     _before: Any = None
+    _collecting: int | None = None
 
     def __enter__(self) -> CodeRun:
+        # Around all other callbacks: the first at a start, the last at a stop.
+        gc.callbacks.insert(0, self._collection_starts)
+        gc.callbacks.append(self._collection_stops)
         self._before = sys.getprofile()
         sys.setprofile(self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
         sys.setprofile(self._before)
+        gc.callbacks.remove(self._collection_starts)
+        gc.callbacks.remove(self._collection_stops)
+
+    def _collection_starts(self, phase: str, _info: object) -> None:
+        if phase == "start":
+            self._collecting = threading.get_ident()
+
+    def _collection_stops(self, phase: str, _info: object) -> None:
+        if phase == "stop":
+            self._collecting = None
 
     def _note(self, frame: Any, event: str, _arg: object) -> None:
-        if event != "call":
+        if event != "call" or self._collecting == threading.get_ident():
             return
         code = frame.f_code
         if code in self.codes:
