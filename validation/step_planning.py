@@ -276,7 +276,11 @@ def capture_step(
         rest = max(0, whole_bytes - bytes_of((own, words, buffers))) + SCALARS_BYTES * num
         each = replace(settings, loss=splitter.loss, accumulate=num)
         with splitter.targets_of(replace(part, buffers=buffers)):
-            found[part.num_samples] = _capture(model, own, words, each, rest)
+            captured = _capture(model, own, words, each, rest)
+        if captured.guards is not None and isinstance(settings.loss, nn.Module):
+            # The caller changes the loss that was given; its twin has other targets in every part.
+            captured = replace(captured, guards=captured.guards.of({"loss": settings.loss}))
+        found[part.num_samples] = captured
     size = max(found)
     main = found.pop(size)
     return replace(main, splitter=splitter, num_parts=len(parts), part_size=size, others=found)

@@ -318,6 +318,7 @@ class Snapshot:
     ) -> None:
         self.roots = {path: root for path, root in roots.items() if root is not None}
         self.reach = reach or Reach()
+        self.skip = skip
         walk = _Walk(self.reach.names, skip)
         for path, root in self.roots.items():
             walk.pending.append((path, root))
@@ -366,7 +367,11 @@ class Snapshot:
 
     def again(self) -> Snapshot:
         """The same roots as they are now."""
-        return Snapshot(self.roots, self.reach)
+        return self.of({})
+
+    def of(self, roots: Mapping[str, Any]) -> Snapshot:
+        """The present state, with `roots` in the place of those of the same names."""
+        return Snapshot({**self.roots, **roots}, self.reach, self.skip)
 
     def restore(self) -> None:
         """Put everything back; tensors keep what they hold."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ... import pipelines
-from ...algorithms.pipelines.fixed_recomputation import fixed_recomputation, replayed
-from ...algorithms.pipelines.plan_pipeline import PipelinePlan
 from ...api import get_planner
 from ...dataflow.chain import Chain
 from ...errors import InvalidScheduleError, SchedsimError, UnsupportedError
@@ -34,6 +32,9 @@ from .pipeline_options import (
 )
 from .remembered import source_of_pipeline
 from .source import Source
+
+if TYPE_CHECKING:
+    from ...algorithms.pipelines.plan_pipeline import PipelinePlan
 
 WAYS = ("auto", "none", "layers", "stage")
 _REMEMBERED = ("link", "link_latency_s", "collectives", "free_outputs", "waits_for_gradient")
@@ -135,6 +136,9 @@ def plan_pipeline(
     pipeline: Pipeline, options: PipelineOptions, budget: int | str | None
 ) -> PipelinePlan:
     """The plan that the options ask for."""
+    # Planners of pipelines load numba, which the help of all commands does without.
+    from ...algorithms.pipelines.fixed_recomputation import fixed_recomputation
+
     budget_bytes = None
     if budget is not None:
 
@@ -220,6 +224,8 @@ def planned(request: PipelineRequest) -> MadePipeline:
 
 
 def _replay(request: PipelineRequest, file: str) -> MadePipeline:
+    from ...algorithms.pipelines.fixed_recomputation import replayed
+
     saved = read_pipeline_plan(file)
     if request.budget is not None or "recompute" in request.given:
         raise SchedsimError(
