@@ -8,12 +8,12 @@ import click
 # them is a command's own.
 GROUPS: dict[str, tuple[str, ...]] = {
     "Budget and planner": (
-        *("budget", "planner", "planners", "gap", "time_limit_s", "num_slots", "order"),
+        *("budget", "planner", "planners", "gap", "time_limit_s", "effort", "num_slots", "order"),
         *("search_seed", "allow", "maximize", "num_points"),
     ),
     "Schedule": ("schedule_file", "capacities", "against"),
     "Offloading": ("link", "host_bytes", "host_latency_s", "memory_levels"),
-    "Allocator": ("allocator", "alloc_conf"),
+    "Allocator": ("allocator", "alloc_conf", "confs"),
     "Pipeline": (
         *("num_devices", "num_micro_batches", "num_chunks", "recompute", "partition"),
         *("link_latency_s", "collectives", "free_outputs", "waits_for_gradient", "replay"),

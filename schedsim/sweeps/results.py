@@ -146,7 +146,7 @@ class ResultFile:
     ...         file.append({"schema": SCHEMA, "key": "b"})
     ...         file.append({"schema": SCHEMA, "key": "a"})
     ...         file.finish([{"schema": SCHEMA, "key": "a"}, {"schema": SCHEMA, "key": "b"}])
-    ...     [row["key"] for row in read_rows(path)]
+    ...     [json.loads(line)["key"] for line in path.read_bytes().splitlines()]
     ['a', 'b']
     """
 

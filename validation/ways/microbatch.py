@@ -62,6 +62,7 @@ class Splitter:
 
         A part without a target that counts is left out: its mean would be no number.
         """
+        self._refresh()
         size = batch_size(inputs, keywords)
         num = min(self.num_parts, size)
         ends = [size * k // num for k in range(num + 1)]
@@ -74,6 +75,13 @@ class Splitter:
                 buffers = {name: cut(b) for name, b in self._whole.named_buffers()}
             found.append(Part(own, words, buffers, stop - start, (stop - start) / size))
         return self._weighed(found)
+
+    def _refresh(self) -> None:
+        """Let the twin of the loss have the attributes that the loss has now."""
+        if not isinstance(self._whole, nn.Module):
+            return
+        for own, other in zip(self._whole.modules(), self.loss.modules(), strict=True):
+            other.__dict__.update({k: v for k, v in vars(own).items() if k != "_modules"})
 
     def _weighed(self, parts: list[Part]) -> list[Part]:
         if self._count is None:

@@ -45,6 +45,14 @@ def test_a_model_is_planned_run_and_drawn(call, tmp_path):
     assert call("plot", "validate", "report.json", "-o", "picture.svg")[0] == 0
     assert (tmp_path / "picture.svg").read_text().startswith("<?xml")
     assert call("simulate", MLP, "plan.json", *device)[0] == 0
+    # Measured anew the times are others, the bytes are the same; a budget is still one.
+    with_times = json.loads((tmp_path / "plan.json").read_text())
+    with_times["makespan_s"] *= 2
+    (tmp_path / "plan.json").write_text(json.dumps(with_times))
+    assert call("simulate", MLP, "plan.json", *device)[0] == 0
+    code, _, err = call("simulate", MLP, "plan.json", "--mem", "100kB", *device)
+    assert code == 1
+    assert "over the budget" in err
 
 
 def test_a_plan_of_another_model_is_refused(call):

@@ -34,7 +34,7 @@ OWN_OPTIONS = {
     ("plan",): {
         *("--accumulate", "--chunk", "--ways"),
         *("--allow", "--gap", "--json", "--maximize", "--mem", "--order", "--output"),
-        "--planner",
+        *("--effort", "--planner"),
         *("--search-seed", "--slots", "--time-limit"),
         *("--alloc-conf", "--allocator", "--memory-level"),
         *("--host-latency", "--host-mem", "--link"),
@@ -44,7 +44,7 @@ OWN_OPTIONS = {
     },
     ("compare",): {
         *("--host-latency", "--host-mem", "--json", "--link", "--mem", "--output", "--planners"),
-        "--time-limit",
+        *("--effort", "--time-limit"),
     },
     ("plot", "timeline"): {
         *("--against", "--alloc-conf", "--allocator", "--capacity", "--mem", "--output"),

@@ -143,9 +143,9 @@ def test_dry_run_shows_and_runs_nothing(call):
     """Every run, whether it is done, and its key."""
     code, out, _ = call("sweep e.toml -o r.jsonl --dry-run")
     assert (code, Path("r.jsonl").exists()) == (0, False)
-    assert "27 runs, 0 done" in out
+    assert "27 runs, 1 at a time by loky, 0 done in r.jsonl, each within 120 s" in out
     call("sweep e.toml -o r.jsonl")
-    assert "27 runs, 27 done" in call("sweep e.toml -o r.jsonl --dry-run")[1]
+    assert "27 done in r.jsonl" in call("sweep e.toml -o r.jsonl --dry-run")[1]
     document = json.loads(call("sweep e.toml -o r.jsonl --dry-run --json")[1])
     assert [run_["key"] for run_ in document["runs"]] == [r["key"] for r in read_rows("r.jsonl")]
 

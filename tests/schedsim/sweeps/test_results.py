@@ -16,9 +16,19 @@ def row(key: str, **more: object) -> dict[str, object]:
     return {"schema": SCHEMA, "key": key, **more}
 
 
+def complete(key: str) -> dict[str, object]:
+    """A row with all that a run which failed has."""
+    return row(
+        key,
+        **{"workload": "w", "content_hash": "h", "budget": "5", "budget_bytes": 5},
+        **{"store_all_bytes": 9, "planner": "auto", "options": {}, "status": "error"},
+        error={"message": "m"},
+    )
+
+
 def test_a_line_cut_off_anywhere_is_dropped(tmp_path):
     """Whatever part of the last line reached the file, the rows before it stay, and it goes on."""
-    whole = encode(row("a", text="x")), encode(row("b", text="y"))
+    whole = encode(complete("a")), encode(complete("b"))
     for cut in range(len(whole[1])):
         path = tmp_path / f"{cut}.jsonl"
         path.write_bytes(whole[0] + whole[1][:cut])
@@ -26,7 +36,7 @@ def test_a_line_cut_off_anywhere_is_dropped(tmp_path):
         with ResultFile(path) as file:
             assert list(file.rows) == ["a"]
             assert file.num_dropped_bytes == cut
-            file.append(row("b", text="y"))
+            file.append(complete("b"))
         assert path.read_bytes() == whole[0] + whole[1]
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import nullcontext as _none
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
+from schedsim.validation.guards.variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
 from schedsim.validation.ways.microbatch import Splitter  # noqa: E402
 from step_models import TinyGPT, make_step, token_loss  # noqa: E402
@@ -144,6 +148,7 @@ def test_a_mean_over_unequal_numbers_of_targets_is_scaled_right(loss):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.filterwarnings("error:.*planned anew", "error:.*the first step runs as it is")
 def test_targets_inside_of_the_loss_are_cut_too(level):
     torch.manual_seed(0)
     work = build_model("gpt2", layers=2, hidden=32, heads=2, vocab=99, seq=16, batch=6, dropout=0.0)
@@ -152,6 +157,7 @@ def test_targets_inside_of_the_loss_are_cut_too(level):
     loss = module(*work.inputs)
     loss.backward()
     assert work.loss.target is before
+    assert sum(module.run_counts.values()) > 0  # it ran as planned
     found = gradients(work.model)
     work.model.zero_grad()
     plain = work.loss(work.model(*work.inputs))
@@ -159,6 +165,34 @@ def test_targets_inside_of_the_loss_are_cut_too(level):
     torch.testing.assert_close(loss, plain)
     for one, other in zip(found, gradients(work.model), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
+
+
+class Weighted(nn.Module):
+    """A mean error times a factor, with the targets inside."""
+
+    def __init__(self, target):
+        super().__init__()
+        self.register_buffer("target", target)
+        self.factor = 1.0
+
+    def forward(self, y):
+        """The factor times the mean square."""
+        return self.factor * LOSS(y, self.target)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_changes_of_a_loss_with_targets_counts_from_the_next_step(level):
+    """The loss that was given is the caller's to change; micro-batches run twins of it."""
+    model, (x, target) = a_model(), some_data()
+    weighted = Weighted(target)
+    module = made(model, (x,), level, 4, loss=weighted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ReplannedWarning)
+        for _ in range(2):
+            torch.testing.assert_close(module(x), LOSS(model(x), target))
+    weighted.factor = 3.0
+    with pytest.warns(ReplannedWarning, match="factor") if level == "op" else _none():
+        torch.testing.assert_close(module(x), 3 * LOSS(model(x), target))
 
 
 def test_automatic_is_the_quickest_that_fits():
