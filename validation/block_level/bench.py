@@ -197,9 +197,9 @@ class Bench:
         if self.ranks.alone:
             return readings[0]
         while len(readings) < MOST_READINGS_OF_RANKS:
-            if len(readings) >= READINGS_OF_RANKS:
-                if self.ranks.all(Counts.are_sure(readings), "compare readings"):
-                    break
+            enough = len(readings) >= READINGS_OF_RANKS
+            if enough and self.ranks.all(Counts.are_sure(readings), "compare readings"):
+                break
             readings.append(self._counts(i, values))
         return Counts.least(readings)
 
