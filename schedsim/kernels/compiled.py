@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cached_property
 from types import FunctionType
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -26,7 +26,7 @@ from numba.extending import (
 from .cached import cache_where_possible
 from .joined import inner_compiler, set_environments
 from .notice import CompilingNotice
-from .record import Layout, Record, layout_of, layout_of_record
+from .record import Layout, Record, layout_of, layout_of_record, remembered
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -47,7 +47,7 @@ class RecordType(types.Type):  # type: ignore[misc]
         super().__init__(name=f"{record.__module__}.{record.__qualname__}({described})")
 
 
-@cache
+@remembered
 def _type_of(layout: Layout | type[Record]) -> Any:
     if isinstance(layout, type):
         return RecordType(layout)
@@ -60,7 +60,7 @@ def _typeof_record(value: Record, _context: Any) -> Any:
     return _type_of(type(value))
 
 
-@register_model(RecordType)  # type: ignore[untyped-decorator]
+@register_model(RecordType)
 class _RecordModel(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, kind: RecordType) -> None:
         super().__init__(manager, kind, _WORD.as_pointer())

@@ -9,12 +9,20 @@ a record.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache, cached_property
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def remembered(function: Function) -> Function:
+    """`functools.cache`; mypy does not take classes for hashable arguments of it."""
+    return cast("Function", cache(function))
 
 
 class Layout(NamedTuple):
@@ -106,7 +114,7 @@ def _check(record: Record, name: str, value: Any, layout: Layout) -> None:
         )
 
 
-@cache
+@remembered
 def layout_of_record(record: type[Record]) -> tuple[tuple[str, Layout | type[Record]], ...]:
     """The fields of a record that kernels read, in order."""
     hints = get_type_hints(record, include_extras=True)

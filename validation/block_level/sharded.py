@@ -63,10 +63,7 @@ class Sharding:
                     hint="call fully_shard on each block, and on the modules around them that hold "
                     "parameters: embedding, norm, head",
                 )
-        sizes = tuple(
-            sum(private.gathered_bytes(m._get_fsdp_state()) for m in modules)
-            for modules in of_parts
-        )
+        sizes = tuple(sum(map(_gathered_bytes, modules)) for modules in of_parts)
         return cls(tuple(of_parts), states, sizes)
 
     def check(self) -> None:
@@ -140,3 +137,7 @@ def _has_own(module: nn.Module) -> bool:
         if child is not module and private.is_sharded(child):
             below.update(id(p) for p in child.parameters())
     return any(id(p) not in below for p in module.parameters())
+
+
+def _gathered_bytes(module: Any) -> int:
+    return private.gathered_bytes(module._get_fsdp_state())

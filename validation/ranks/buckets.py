@@ -20,8 +20,9 @@ def bucket_bytes(module: nn.Module, *, gradients_resident: bool) -> int | None:
     if wrapper.gradient_as_bucket_view and gradients_resident:
         return 0
     ignored = set(getattr(wrapper, "parameters_to_ignore", ()))
-    return sum(
+    sizes = (
         parameter.numel() * parameter.element_size()
         for name, parameter in module.named_parameters()
         if parameter.requires_grad and name not in ignored
     )
+    return int(sum(sizes))

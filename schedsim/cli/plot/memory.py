@@ -61,7 +61,10 @@ def timeline(
     schedsim plot timeline --layers 96 plan.json --allocator cuda-caching -o reserved.svg
     """
     check_suffix(output)
-    memory = {"allocator": allocator or EXACT, "options": read_options(allocator, alloc_conf)}
+    memory: dict[str, Any] = {
+        "allocator": allocator or EXACT,
+        "options": read_options(allocator, alloc_conf),
+    }
     loaded, simulation, limit_bytes = _simulated(
         source, budget, schedule_file, capacities, **memory
     )
