@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
@@ -24,6 +25,10 @@ READINGS_OF_RANKS = 5
 
 MOST_READINGS_OF_RANKS = 20
 """After so many, the least of each count is taken, whether or not it was read twice."""
+
+
+PAUSE_S = 0.002
+"""After each run of what communicates, in which threads let go of what they are done with."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,7 @@ class Bench:
         return Counts.least(readings)
 
     def _counts(self, i: int, values: list[Any]) -> Counts:
-        forward, saving, give, backward = self._ops(i, values)
+        forward, saving, give, backward = map(self._paused, self._ops(i, values))
         if forward is None:  # the loss
             first, second = self.meter.read(saving, backward)
             return Counts(0, first.peak_bytes, 0, second.peak_bytes)
@@ -213,6 +218,17 @@ class Bench:
         del alone  # with its result
         kept, _, pulled = self.meter.read(saving, give, backward)
         return Counts(forward_peak_bytes, kept.peak_bytes, kept.end_bytes, pulled.peak_bytes)
+
+    def _paused(self, run: Any) -> Any:
+        if run is None or self.ranks.alone:
+            return run
+
+        def run_and_pause() -> Any:
+            found = run()
+            time.sleep(PAUSE_S)
+            return found
+
+        return run_and_pause
 
     def _set_bytes(self, i: int, values: list[Any], counts: Counts, row: Measured) -> None:
         sizes = self.sizes.value_bytes
