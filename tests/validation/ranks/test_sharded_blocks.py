@@ -108,8 +108,8 @@ def _peaks(rank, kind):
         gradients = [parameter.grad for parameter in model.parameters()]
         resident = storage_bytes([list(model.parameters()), gradients, *data])
         measured = []
-        # A thread of gloo may hold a buffer for a moment after it is done with, which only adds: the
-        # least reading counts, of as many on each rank as all need on a busy machine.
+        # A thread of gloo may hold a buffer for a moment after it is done with, which only adds:
+        # the least reading counts, of as many on each rank as all need on a busy machine.
         while len(measured) < MOST_READINGS:
             model.zero_grad(set_to_none=False)
             [reading] = AllocatorMeter().read(lambda m=module: m(*data).backward())
