@@ -20,7 +20,7 @@ from .runtime import Layout, Step, detached
 from .sizes import Sizes
 from .transfers import Mover
 
-READINGS_OF_RANKS = 5
+READINGS_OF_RANKS = 8
 """At least, of what communicates: a thread of gloo may hold a buffer for a moment too long."""
 
 MOST_READINGS_OF_RANKS = 20
