@@ -7,8 +7,10 @@ is noted while the step runs once; what it does not name may change as it likes.
 from __future__ import annotations
 
 import dis
+import gc
 import re
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType
@@ -24,6 +26,7 @@ _LIBRARY = frozenset({*_ALSO, *sys.stdlib_module_names}) - {"__main__"}
 _DYNAMIC = frozenset(
     {"getattr", "hasattr", "setattr", "__dict__", "vars", "eval", "exec", "attrgetter", "globals"}
 )
+_OWN = globals()
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -63,21 +66,41 @@ class Reach:
 
 @dataclass
 class CodeRun:
-    """Notes, as a context, the code that runs in it on this thread."""
+    """Notes, as a context, the code that runs in it on this thread.
+
+    What the collector of cycles calls, finalizers and ``gc.callbacks``, is not noted: it runs at
+    any allocation, whatever the step is.
+    """
 
     codes: dict[CodeType, dict[str, Any]] = field(default_factory=dict)
     _before: Any = None
+    _thread: int = 0
+    _collecting: bool = False
 
     def __enter__(self) -> CodeRun:
+        self._thread, self._collecting = threading.get_ident(), False
+        gc.callbacks.insert(0, self._first_callback)
+        gc.callbacks.append(self._last_callback)
         self._before = sys.getprofile()
         sys.setprofile(self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
         sys.setprofile(self._before)
+        gc.callbacks.remove(self._first_callback)
+        gc.callbacks.remove(self._last_callback)
+
+    # The two are around all that runs in a collection. Another thread may collect meanwhile.
+    def _first_callback(self, phase: str, _info: object) -> None:
+        if phase == "start" and threading.get_ident() == self._thread:
+            self._collecting = True
+
+    def _last_callback(self, phase: str, _info: object) -> None:
+        if phase == "stop" and threading.get_ident() == self._thread:
+            self._collecting = False
 
     def _note(self, frame: Any, event: str, _arg: object) -> None:
-        if event != "call":
+        if event != "call" or self._collecting or frame.f_globals is _OWN:
             return
         code = frame.f_code
         if code in self.codes:
