@@ -64,7 +64,8 @@ def command(
     """Replay the schedule of a plan, or one from a list of op names.
 
     Exit code 1 where the plan belongs to another workload, where its peak or step time (of a real
-    model, which is measured anew, the peak alone) is not what the replay gives, where the budget is passed, or where runs that wait for memory get stuck.
+    model, which is measured anew, the peak alone) is not what the replay gives, where the budget is
+    passed, or where runs that wait for memory get stuck.
 
     \b
     schedsim simulate --layers 96 plan.json -o trace.json.gz
@@ -94,7 +95,11 @@ def command(
     if budget_bytes is None and loaded.plan is not None:
         budget_bytes = loaded.plan.budget_bytes
     # The times of a real model are measured, here anew: never the same.
-    said = [] if loaded.plan is None else mismatches(loaded.plan, simulation, times=not source.is_model)
+    said = (
+        []
+        if loaded.plan is None
+        else mismatches(loaded.plan, simulation, times=not source.is_model)
+    )
     problems = [*said, *_over_budget(simulation, budget_bytes)]
     found, wrong = check_allocator(simulation, loaded.plan, budget_bytes, allocator, alloc_conf)
     problems += wrong
