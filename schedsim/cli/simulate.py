@@ -94,7 +94,11 @@ def command(
     if budget_bytes is None and loaded.plan is not None:
         budget_bytes = loaded.plan.budget_bytes
     # The times of a real model are measured, here anew: never the same.
-    said = [] if loaded.plan is None else mismatches(loaded.plan, simulation, times=not source.is_model)
+    said = (
+        []
+        if loaded.plan is None
+        else mismatches(loaded.plan, simulation, times=not source.is_model)
+    )
     problems = [*said, *_over_budget(simulation, budget_bytes)]
     found, wrong = check_allocator(simulation, loaded.plan, budget_bytes, allocator, alloc_conf)
     problems += wrong

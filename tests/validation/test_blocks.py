@@ -18,7 +18,15 @@ from schedsim import Schedule, simulate  # noqa: E402
 def test_the_layers_of_a_captured_gpt2_are_one_class_and_a_plan_keeps_its_budget():
     """Tied weights: their gradient crosses every border of the backward part beside d(residual)."""
     built = build_model(
-        "gpt2", device="meta", layers=6, hidden=64, heads=4, vocab=256, positions=64, seq=64, batch=16
+        "gpt2",
+        device="meta",
+        layers=6,
+        hidden=64,
+        heads=4,
+        vocab=256,
+        positions=64,
+        seq=64,
+        batch=16,
     )  # what is saved is a multiple of the 8.5 MB that cuBLAS is lent for one product
     captured = capture(built.model, built.inputs, built.loss)
     graph = captured.with_costs(roofline_costs(captured, "a100-80gb")).graph

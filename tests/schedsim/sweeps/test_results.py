@@ -20,8 +20,14 @@ def complete(key: str) -> dict[str, object]:
     """A row with all that a run which failed has."""
     return row(
         key,
-        **{"workload": "w", "content_hash": "h", "budget": "5", "budget_bytes": 5},
-        **{"store_all_bytes": 9, "planner": "auto", "options": {}, "status": "error"},
+        workload="w",
+        content_hash="h",
+        budget="5",
+        budget_bytes=5,
+        store_all_bytes=9,
+        planner="auto",
+        options={},
+        status="error",
         error={"message": "m"},
     )
 
