@@ -257,7 +257,7 @@ class Rematerialized(nn.Module):
             else:
                 variants.give_up(name, f"plans do not last: {why}")
                 return None
-        else:
+        elif variants.steps:  # else why was said when the plans were left
             variants.say(f"{name} is planned anew: {why}", ReplannedWarning)
         variants.forget_replaced()
         try:
@@ -474,7 +474,10 @@ class Rematerialized(nn.Module):
 
         The wrapper is made after the first plan, and is not seen before it calls.
         """
-        resident = not self._planned or self.level == "block"
+        steps = [step for variants in self._planned.values() for step in variants.steps]
+        if self._planned and not steps:
+            return  # plain steps, which hold to no plan
+        resident = not steps or self.level == "block"
         found = bucket_bytes(self, gradients_resident=resident)
         if found is not None and found != self._bucket_bytes:
             self._bucket_bytes = found

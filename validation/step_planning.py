@@ -221,14 +221,23 @@ class PlannedStep:
 def bare(workload: Chain | Graph, static_bytes: int) -> Chain | Graph:
     """`workload` without times and workspaces."""
     if isinstance(workload, Chain):
-        none = {"forward_s": 0.0, "backward_s": 0.0}
-        none |= {"forward_workspace_bytes": 0, "backward_workspace_bytes": 0}
-        stages = tuple(replace(stage, **none) for stage in workload.stages)  # type: ignore[arg-type]
+        stages = tuple(
+            replace(
+                stage,
+                forward_s=0.0,
+                backward_s=0.0,
+                forward_workspace_bytes=0,
+                backward_workspace_bytes=0,
+                saving_workspace_bytes=None,
+            )
+            for stage in workload.stages
+        )
         bare_chain = replace(workload, stages=stages, static_bytes=static_bytes, loss_s=0.0)
         if hasattr(bare_chain, "loss_workspace_bytes"):
             bare_chain = replace(bare_chain, loss_workspace_bytes=0)
         return bare_chain
-    ops = tuple(replace(op, time_s=0.0, workspace_bytes=0) for op in workload.ops)
+    none: dict[str, Any] = {"workspace_bytes": 0, "saving_workspace_bytes": None}
+    ops = tuple(replace(op, time_s=0.0, **none) for op in workload.ops)
     return replace(workload, ops=ops, static_bytes=static_bytes)
 
 

@@ -178,7 +178,7 @@ def _few_slots(num: int, num_slots: int | None) -> list[int]:
     if num_slots is not None:
         return [num_slots]
     some = {1, 2, 3, 4, 6, 8, *(num.bit_length() * k // 2 for k in range(1, 5))}
-    return sorted(slots for slots in some if slots <= num and _is_short(num, slots))
+    return sorted(slots for slots in some if 1 <= slots <= num and _is_short(num, slots))
 
 
 def _is_short(num: int, slots: int) -> bool:

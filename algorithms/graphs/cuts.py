@@ -57,7 +57,7 @@ def cuts(
     >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
     ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
     >>> plan = cuts(chain.graph, 6, order="free")
-    >>> plan.makespan_s, plan.status, plan.bound_scope
+    >>> plan.makespan_s, plan.status, str(plan.bound_scope)
     (9.0, 'optimal', 'any schedule')
     """
     scope = scope_of(order)

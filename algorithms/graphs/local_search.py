@@ -12,6 +12,7 @@ from schedsim.errors import SchedsimError
 from schedsim.plans.effort import Effort
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan, timed
+from schedsim.plans.progress import current
 from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
@@ -124,6 +125,8 @@ def local_search(
     )
     search.run(starts)
     best = search.best()
+    if best is not None:
+        current().report(simulate(graph, best).makespan_s)  # it may not come from a walker
     lower_bound_s = search.bound_s
     least = LeastBudget(None, search.least_op, search.least_bytes)
     if math.isinf(lower_bound_s):

@@ -176,7 +176,7 @@ def plan_pipeline(
     >>> from schedsim.workloads.synthetic import uniform
     >>> plan = plan_pipeline(make_pipeline(uniform(8), 4, 8), 60_000_000)
     >>> plan.status, round(plan.makespan_s, 6), [use.peak_bytes for use in plan.run.devices]
-    ('feasible', 0.069, [56000000, 54000000, 37000000, 20000000])
+    ('feasible', 0.069, [46000000, 54000000, 37000000, 20000000])
     """
     actions = _order(pipeline, order)
     if partition == "auto" and pipeline.num_chunks > 1:

@@ -70,7 +70,8 @@ def test_unknown_options_name_the_planners_own():
     """The nearest first, then all of them."""
     with pytest.raises(SchedsimError, match="planner 'rotor' does not take slots") as caught:
         schedsim.plan(CHAIN, 26, "rotor", slots=3)
-    assert caught.value.hint.startswith("did you mean num_slots? it takes allow, gap, num_slots")
+    taken = "it takes allow, effort, gap, num_slots"
+    assert caught.value.hint.startswith(f"did you mean num_slots? {taken}")
     with pytest.raises(SchedsimError, match="does not take gap") as caught:
         schedsim.plan(CHAIN, 26, "recompute_all", gap=0.1)
     assert caught.value.hint == "it takes no options"

@@ -84,7 +84,7 @@ def test_the_programme_is_the_best_of_all_assignments(seed, allow):
                 continue
             assert plan.makespan_s == pytest.approx(best)
             assert plan.peak_bytes <= budget
-            replay = simulate(resolve(chain, plan.variants), plan.schedule)
+            replay = plan.simulate(chain)
             assert (replay.peak_bytes, replay.makespan_s) == (plan.peak_bytes, plan.makespan_s)
 
 
@@ -120,8 +120,9 @@ def test_plans_name_their_variants_and_keep_them(tmp_path, capsys, monkeypatch):
     assert from_dict(to_dict(plan)) == plan
     assert run(["simulate", "--layers", "4", "plan.json"]) == 0
     assert run(["explain", "--layers", "4", "plan.json"]) == 0
-    assert run(["simulate", "--layers", "5", "plan.json"]) == 1
     capsys.readouterr()
+    assert run(["simulate", "--layers", "5", "plan.json"]) == 2
+    assert "--layers is 5, in the plan 4" in capsys.readouterr().err
     assert run(["plan", *arguments, "--allow", "quantise"]) == 2
     assert "is not a kind of variant" in capsys.readouterr().err
     assert run(["plan", *arguments, "--allow", "approx", "--planner", "revolve"]) == 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..measure import Meter
+from ..ranks import ALONE, Ranks
 from .copies import check_movable
 from .parts import StepInputs
 from .program import Program
@@ -17,8 +20,43 @@ from .runtime import Layout, Step, detached
 from .sizes import Sizes
 from .transfers import Mover
 
-READINGS_OF_RANKS = 5
-"""Of what communicates. A thread of gloo may hold a buffer for a moment after it is done with."""
+READINGS_OF_RANKS = 8
+"""At least, of what communicates: a thread of gloo may hold a buffer for a moment too long."""
+
+MOST_READINGS_OF_RANKS = 20
+"""After so many, the least of each count is taken, whether or not it was read twice."""
+
+
+PAUSE_S = 0.002
+"""After each run of what communicates, in which threads let go of what they are done with."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Bytes of one reading of a part, as they were counted, beyond those alive before it.
+
+    Of the loss, which is one op, only `saving_peak_bytes` and `backward_peak_bytes`.
+    """
+
+    forward_peak_bytes: int
+    saving_peak_bytes: int
+    kept_bytes: int
+    backward_peak_bytes: int
+
+    @classmethod
+    def least(cls, readings: Sequence[Counts]) -> Counts:
+        """Each count's least. What is held too long only ever adds to a count.
+
+        It may add to one count and not to the next, so that differences of counts are taken of the
+        least ones: the least of the differences would be too little.
+        """
+        return cls(*(min(column) for column in zip(*map(astuple, readings), strict=True)))
+
+    @classmethod
+    def are_sure(cls, readings: Sequence[Counts]) -> bool:
+        """Whether each count's least was read twice."""
+        columns = zip(*map(astuple, readings), strict=True)
+        return all(column.count(min(column)) >= 2 for column in columns)
 
 
 @dataclass
@@ -36,16 +74,6 @@ class Measured:
     saving_s: list[float] = field(default_factory=list)
     replayed_s: list[float] = field(default_factory=list)
     backward_s: list[float] = field(default_factory=list)
-
-    def take_least_bytes(self, other: Measured) -> None:
-        """Of each count of bytes the lesser of two readings."""
-        for name in (
-            "saved_bytes",
-            "forward_workspace_bytes",
-            "saving_workspace_bytes",
-            "backward_workspace_bytes",
-        ):
-            setattr(self, name, min(getattr(self, name), getattr(other, name)))
 
     def rounds(self) -> list[tuple[float, float, float]]:
         """Per round: a forward alone, a replay with its backward, and the two of store-all."""
@@ -70,12 +98,11 @@ class Bench:
         sizes: Sizes,
         meter: Meter,
         device: torch.device,
-        *,
-        num_readings: int = 1,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.layout, self.inputs, self.sizes = layout, step, sizes
         self.meter, self.device = meter, device
-        self.num_readings = num_readings
+        self.ranks = ranks
         self.releases_output = False
         self.rows: list[Measured] = []
 
@@ -84,11 +111,7 @@ class Bench:
         rows = self.rows = [Measured() for _ in range(len(self.layout.parts) + 1)]
         for i, row in enumerate(rows):
             self._once(i, values)  # warm: libraries choose kernels, caches fill
-            self._bytes(i, values, row)
-            for _ in range(self.num_readings - 1):
-                again = Measured()
-                self._bytes(i, values, again)
-                row.take_least_bytes(again)
+            self._set_bytes(i, values, self._least_counts(i, values), row)
         return rows
 
     def check_movable(self, i: int, values: list[Any], expected_bytes: int) -> None:
@@ -173,13 +196,46 @@ class Bench:
             if run is not None:
                 run()
 
-    def _bytes(self, i: int, values: list[Any], row: Measured) -> None:
-        forward, saving, give, backward = self._ops(i, values)
-        sizes = self.sizes.value_bytes
-        if forward is None:  # the loss: both halves are one op, which writes the gradient
+    def _least_counts(self, i: int, values: list[Any]) -> Counts:
+        """Of ranks that communicate, from as many readings on all of them."""
+        readings = [self._counts(i, values)]
+        if self.ranks.alone:
+            return readings[0]
+        while len(readings) < MOST_READINGS_OF_RANKS:
+            enough = len(readings) >= READINGS_OF_RANKS
+            if enough and self.ranks.all(Counts.are_sure(readings), "compare readings"):
+                break
+            readings.append(self._counts(i, values))
+        return Counts.least(readings)
+
+    def _counts(self, i: int, values: list[Any]) -> Counts:
+        forward, saving, give, backward = map(self._paused, self._ops(i, values))
+        if forward is None:  # the loss
             first, second = self.meter.read(saving, backward)
-            held = max(0, max(first.peak_bytes, second.peak_bytes) - sizes[i])
-            freed = max(0, max(first.peak_bytes, second.peak_bytes - sizes[i]) - sizes[i])
+            return Counts(0, first.peak_bytes, 0, second.peak_bytes)
+        [alone] = self.meter.read(forward)
+        forward_peak_bytes = alone.peak_bytes
+        del alone  # with its result
+        kept, _, pulled = self.meter.read(saving, give, backward)
+        return Counts(forward_peak_bytes, kept.peak_bytes, kept.end_bytes, pulled.peak_bytes)
+
+    def _paused(self, run: Any) -> Any:
+        if run is None or self.ranks.alone:
+            return run
+
+        def run_and_pause() -> Any:
+            found = run()
+            time.sleep(PAUSE_S)
+            return found
+
+        return run_and_pause
+
+    def _set_bytes(self, i: int, values: list[Any], counts: Counts, row: Measured) -> None:
+        sizes = self.sizes.value_bytes
+        saving, backward = counts.saving_peak_bytes, counts.backward_peak_bytes
+        if i == len(self.layout.parts):  # both halves are one op, which writes the gradient
+            held = max(0, max(saving, backward) - sizes[i])
+            freed = max(0, max(saving, backward - sizes[i]) - sizes[i])
             # The memory rule charges the output to the last part's backward still: that must not be
             # the peak, which would be less than predicted.
             last = self.layout.parts[-1]
@@ -189,13 +245,10 @@ class Bench:
             row.forward_workspace_bytes = freed if self.releases_output else held
             return
         out = sizes[i + 1]
-        [alone] = self.meter.read(forward)
-        row.forward_workspace_bytes = max(0, alone.peak_bytes - out)
-        del alone
-        kept, _, pulled = self.meter.read(saving, give, backward)
-        row.saved_bytes = max(out, kept.end_bytes)
-        row.saving_workspace_bytes = max(0, kept.peak_bytes - row.saved_bytes)
+        row.forward_workspace_bytes = max(0, counts.forward_peak_bytes - out)
+        row.saved_bytes = max(out, counts.kept_bytes)
+        row.saving_workspace_bytes = max(0, saving - row.saved_bytes)
         consumers = max(1, sum(i + 1 in part.reads for part in self.layout.parts))
         written = sum(sizes[value] for value in self.layout.parts[i].reads if value)
         charged = row.saved_bytes + consumers * out + written
-        row.backward_workspace_bytes = max(0, pulled.peak_bytes - charged)
+        row.backward_workspace_bytes = max(0, backward - charged)

@@ -25,7 +25,7 @@ from ..guards.state import Places
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
 from ..ranks import ALONE, Ranks, ranks_of
-from .bench import READINGS_OF_RANKS, Bench
+from .bench import Bench
 from .lowering import lowered
 from .module import ScheduledModule, loss_of, split_inputs
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
@@ -234,8 +234,7 @@ def capture_chain(
         if sharding is not None and meter is None and device.type == "cpu":
             meter = "allocator"  # storages that are emptied and filled again
         chosen = get_meter(meter, device)
-        num_readings = 1 if ranks.alone else READINGS_OF_RANKS
-        bench = Bench(layout, step, sizes, chosen, device, num_readings=num_readings)
+        bench = Bench(layout, step, sizes, chosen, device, ranks)
         rows = bench.measure_bytes(values)
         layout = replace(layout, releases_output=bench.releases_output)
         if movable:

@@ -26,6 +26,7 @@ _LIBRARY = frozenset({*_ALSO, *sys.stdlib_module_names}) - {"__main__"}
 _DYNAMIC = frozenset(
     {"getattr", "hasattr", "setattr", "__dict__", "vars", "eval", "exec", "attrgetter", "globals"}
 )
+_OWN = globals()
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -67,37 +68,39 @@ class Reach:
 class CodeRun:
     """Notes, as a context, the code that runs in it on this thread.
 
-    What the garbage collector runs, its callbacks and finalisers, is left out: a collection comes
-    in the middle of any step, and is no part of it.
+    What the collector of cycles calls, finalizers and ``gc.callbacks``, is not noted: it runs at
+    any allocation, whatever the step is.
     """
 
     codes: dict[CodeType, dict[str, Any]] = field(default_factory=dict)
     _before: Any = None
-    _collecting: int | None = None
+    _thread: int = 0
+    _collecting: bool = False
 
     def __enter__(self) -> CodeRun:
-        # Around all other callbacks: the first at a start, the last at a stop.
-        gc.callbacks.insert(0, self._collection_starts)
-        gc.callbacks.append(self._collection_stops)
+        self._thread, self._collecting = threading.get_ident(), False
+        gc.callbacks.insert(0, self._first_callback)
+        gc.callbacks.append(self._last_callback)
         self._before = sys.getprofile()
         sys.setprofile(self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
         sys.setprofile(self._before)
-        gc.callbacks.remove(self._collection_starts)
-        gc.callbacks.remove(self._collection_stops)
+        gc.callbacks.remove(self._first_callback)
+        gc.callbacks.remove(self._last_callback)
 
-    def _collection_starts(self, phase: str, _info: object) -> None:
-        if phase == "start":
-            self._collecting = threading.get_ident()
+    # The two are around all that runs in a collection. Another thread may collect meanwhile.
+    def _first_callback(self, phase: str, _info: object) -> None:
+        if phase == "start" and threading.get_ident() == self._thread:
+            self._collecting = True
 
-    def _collection_stops(self, phase: str, _info: object) -> None:
-        if phase == "stop":
-            self._collecting = None
+    def _last_callback(self, phase: str, _info: object) -> None:
+        if phase == "stop" and threading.get_ident() == self._thread:
+            self._collecting = False
 
     def _note(self, frame: Any, event: str, _arg: object) -> None:
-        if event != "call" or self._collecting == threading.get_ident():
+        if event != "call" or self._collecting or frame.f_globals is _OWN:
             return
         code = frame.f_code
         if code in self.codes:

@@ -205,7 +205,7 @@ def test_a_level_makes_a_plan_faster_or_possible():
     two = hrevolve(chain, budget, levels=[(10, 0.5, 0.5)])
     disk = hrevolve(chain, budget, levels=[(30, 0.5, 0.5)])
     assert one.makespan_s == revolve(chain, budget).makespan_s
-    assert disk.search.figures["synchronous_s"] <= two.options["synchronous_s"]
+    assert disk.search.figures["synchronous_s"] <= two.search.figures["synchronous_s"]
     assert two.search.figures["synchronous_s"] < one.makespan_s
 
 

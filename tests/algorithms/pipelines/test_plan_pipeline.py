@@ -256,8 +256,9 @@ def test_the_one_call():
     with pytest.raises(InfeasibleBudgetError) as error:
         schedsim.plan(pipeline, "5MB", "plan_pipeline")
     assert error.value.min_feasible_bytes == plan_pipeline(pipeline, 5_000_000).min_feasible_bytes
+    assert schedsim.plan(pipeline, "60MB").makespan_s == plan.makespan_s  # the one for pipelines
     with pytest.raises(UnsupportedError, match="does not take a pipeline"):
-        schedsim.plan(pipeline, "60MB")
+        schedsim.plan(pipeline, "60MB", "rotor")
 
 
 @pytest.mark.parametrize("seed", range(8))

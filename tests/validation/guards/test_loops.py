@@ -561,3 +561,24 @@ def test_plans_that_do_not_last_give_way_to_blocks_and_at_last_to_the_plain_step
         "PlainStepWarning"
     ]
     assert lines("momentum", "block") == []  # blocks run the model's own Python
+
+
+def test_steps_go_on_where_no_plan_is_left():
+    """The plan's parameter is replaced, and the model then has a step that no plan is of."""
+
+    class IteratesLater(Block):
+        def forward(self, x):
+            y = torch.tanh(self.linear(x))
+            return y if self.later is None else y * next(self.later)
+
+    def replace_and_iterate(model, k):
+        replace_parameter(model, k)
+        if k == 2:
+            model.layers[0].later = numbers()
+
+    case = Case(lambda: Line(*(IteratesLater(later=None) for _ in range(4))), replace_and_iterate)
+    expected, _ = train(case)
+    with pytest.warns(UserWarning, match="run as they are, not within the budget"):
+        found, module = train(case, "block")
+    assert all(map(same, found, expected))
+    assert module.plans == []

@@ -1,0 +1,126 @@
+"""Bytes of blocks that communicate, where a thread may hold a buffer longer than it need."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import astuple, replace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from schedsim.validation.block_level import capture_chain  # noqa: E402
+from schedsim.validation.block_level.bench import Counts  # noqa: E402
+from schedsim.validation.measure import Reading, StorageMeter, allocator_record  # noqa: E402
+from schedsim.validation.step_planning import bare  # noqa: E402
+from torch import nn  # noqa: E402
+
+from schedsim.files.workload_files import workload_hash  # noqa: E402
+
+
+class LateMeter(StorageMeter):
+    """Counts `late_bytes` more than there are at three in ten peaks and ends, by lot."""
+
+    def __init__(self, late_bytes):
+        self.late_bytes, self.lots = late_bytes, random.Random(0)
+
+    def read(self, *functions):
+        """The storage meter's readings, with what is late."""
+        return [
+            Reading(one.peak_bytes + self.late(), one.end_bytes + self.late(), one.result)
+            for one in super().read(*functions)
+        ]
+
+    def late(self):
+        """Bytes held too long."""
+        return self.late_bytes if self.lots.random() < 0.3 else 0
+
+
+class TwoRanks:
+    """Ranks that are asked as a group is, the other of which is always content."""
+
+    alone, members, is_first, bound = False, (0, 1), True, True
+
+    def all(self, flag, what=""):
+        """Of both."""
+        return bool(flag)
+
+
+def a_step():
+    """Blocks whose forward takes more than it keeps, and inputs."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(16, 32), nn.Softmax(-1), nn.Linear(32, 16)) for _ in range(3))
+    )
+    return model, (torch.randn(8, 16), torch.randn(8, 16))
+
+
+def captured(monkeypatch, meter):
+    """The chain of that step, with its bytes read by `meter` on two ranks."""
+    from schedsim.validation.block_level import capture
+
+    monkeypatch.setattr(capture, "get_meter", lambda name, device: meter)
+    model, inputs = a_step()
+    return capture_chain(model, inputs, nn.functional.mse_loss, rounds=0, ranks=TwoRanks()).chain
+
+
+@pytest.mark.parametrize("late_bytes", [64, 1088, 10**6])
+def test_what_is_held_too_long_now_and_then_is_in_no_size(monkeypatch, late_bytes):
+    """Sizes and workspaces are those of readings in which nothing is late."""
+    exact = captured(monkeypatch, StorageMeter())
+    assert captured(monkeypatch, LateMeter(late_bytes)) == exact
+
+
+counts = st.builds(Counts, *(st.integers(0, 100) for _ in range(4)))
+
+
+@given(counts, st.lists(counts, max_size=4), st.permutations(range(4)))
+def test_the_least_of_each_count_is_the_true_one(true, late, places):
+    """Where each was read once without anything late, whatever is late in the others.
+
+    Reading k has all but one count late: the k-th of `places` is exact.
+    """
+    rows = [list(astuple(true)) for _ in places]
+    for row, exact in zip(rows, places, strict=True):
+        for at in range(4):
+            row[at] += 0 if at == exact else 7
+    more = [[a + b for a, b in zip(astuple(true), astuple(one), strict=True)] for one in late]
+    readings = [Counts(*row) for row in [*rows, *more]]
+    assert Counts.least(readings) == true
+    assert Counts.are_sure([*readings, true, true])
+
+
+def test_counts_read_once_are_not_sure():
+    """Two readings agree on the first three counts; the last is less in one of them."""
+    one = Counts(5, 6, 7, 8)
+    assert Counts.are_sure([one, one])
+    assert not Counts.are_sure([one, replace(one, backward_peak_bytes=7)])
+    assert not Counts.are_sure([one])
+
+
+def test_workspaces_are_no_part_of_what_a_plan_belongs_to():
+    """The one of a forward that keeps its bundle included, in a chain and in its graph."""
+    model, inputs = a_step()
+    chain = capture_chain(model, inputs, nn.functional.mse_loss, rounds=0).chain
+    other = replace(
+        chain,
+        stages=tuple(replace(stage, saving_workspace_bytes=4321) for stage in chain.stages),
+    )
+    assert workload_hash(other) != workload_hash(chain)
+    for one, two in ((chain, other), (chain.graph, other.graph)):
+        assert workload_hash(bare(one, 0)) == workload_hash(bare(two, 0))
+
+
+def test_a_block_of_an_earlier_record_is_not_released_in_the_next():
+    """4000 bytes are let go; the 40 that are made and kept are all there is."""
+    held = []
+    allocator_record(lambda: held.append(torch.zeros(1000)))
+
+    def work():
+        held.clear()
+        return torch.zeros(10)
+
+    [(changes, _)] = allocator_record(work)
+    assert changes == [40]
