@@ -64,7 +64,8 @@ def command(
     """Replay the schedule of a plan, or one from a list of op names.
 
     Exit code 1 where the plan belongs to another workload, where its peak or step time (of a real
-    model, which is measured anew, the peak alone) is not what the replay gives, where the budget is passed, or where runs that wait for memory get stuck.
+    model, which is measured anew, the peak alone) is not what the replay gives, where the budget is
+    passed, or where runs that wait for memory get stuck.
 
     \b
     schedsim simulate --layers 96 plan.json -o trace.json.gz
