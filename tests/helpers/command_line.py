@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import pytest
+import schedsim.algorithms.pipelines.fixed_recomputation
 
 import schedsim
 import schedsim.cli.given.pipeline
@@ -113,9 +114,9 @@ class Watched:
         def replayed(*values: Any) -> Any:
             return replace(replay(*values), planning_s=0.0)
 
-        replay = schedsim.cli.given.pipeline.replayed
+        replay = schedsim.algorithms.pipelines.fixed_recomputation.replayed
         put("schedsim.cli.given.pipeline.plan_pipeline", planned)
-        put("schedsim.cli.given.pipeline.replayed", replayed)
+        put("schedsim.algorithms.pipelines.fixed_recomputation.replayed", replayed)
         for name in ("plot.draw_timeline", "gantt.draw_pools", "gantt.draw_gantt"):
             put(f"schedsim.figures.{name}", self._recording(name, name))
         for name in ("plot.draw_schedule", "plot.draw_pareto", "plot_pipeline.draw_pipeline"):
