@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -279,3 +280,14 @@ def test_circles_are_found():
     """Of two modules, of three, and none of a line."""
     graph = {"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"e"}, "e": {"c"}, "f": {"a"}}
     assert circles(graph) == {frozenset("ab"), frozenset("cde")}
+
+
+def test_every_package_is_in_the_wheel():
+    """Each folder with an ``__init__.py`` is listed, as the outer ones are mapped by hand."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = []
+    for folder in ("schedsim", "algorithms", "validation"):
+        for file in (ROOT / folder).rglob("__init__.py"):
+            name = ".".join(file.parent.relative_to(ROOT).parts)
+            found.append(name if folder == "schedsim" else f"schedsim.{name}")
+    assert sorted(listed) == sorted(found)
