@@ -18,13 +18,13 @@ from .setting_files import read_level, read_link
 PLAN_SCHEMA_1 = "schedsim.plan/1"
 
 _FIGURES = (
-    "bound_at",
     "least_memory_bytes",
+    "least_memory_op",
     "synchronous_s",
     "line_s",
     "start_s",
-    "num_blocks",
-    "num_kinds",
+    "blocks",
+    "kinds",
 )
 
 
@@ -87,5 +87,6 @@ def _search(options: dict[str, Any]) -> SearchRecord:
         num_moves=options.pop("moves", None),
         ended_by="interrupt" if options.pop("interrupted", False) else "itself",
         bound_by=str(options.pop("bound", "")),
+        bound_op=str(options.pop("bound_at", "")),
         figures={name: options.pop(name) for name in _FIGURES if name in options},
     )
