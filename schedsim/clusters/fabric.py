@@ -25,7 +25,7 @@ class Fabric:
     latency_s
         Of one message.
     float8_gain
-        Rate of products in 8 bits over those in 16.
+        Rate of products in 8 bits over those in 16; 0 for a device that has none.
     link_efficiency
         Share of the links' rates that collectives reach.
     attention_share
@@ -52,7 +52,9 @@ class Fabric:
         Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
         """
         rate = self.device.flops_per_s["bf16"]
-        arithmetic = flops / rate + float8_flops / (rate * self.float8_gain)
+        arithmetic = flops / rate
+        if float8_flops:
+            arithmetic += float8_flops / (rate * self.float8_gain)
         return max(arithmetic, moved_bytes / self.device.bytes_per_s) / self.efficiency
 
     def rate(self, span: int) -> float:
@@ -146,5 +148,6 @@ def get_fabric(name: str, efficiency: float | None = None) -> Fabric:
         calibrated if efficiency is None else efficiency,
         near * 1e9,
         far * 1e9,
-        attention_share=1.0 if name.startswith("a100") else 0.5,
+        float8_gain=2.0 if name[:4] in ("h100", "h200") else 0.0,
+        attention_share=0.5 if name[:4] in ("h100", "h200") else 1.0,
     )

@@ -6,7 +6,7 @@ Sizes are those of PyTorch's own kernels in 2 bytes an element:
   product and reduce-scattered after (Korthikanti et al. 2022, section 4.2.2).
 - Keys and values are copied for every head of their group before attention.
 - Attention is exact and fused (Dao et al. 2022): it keeps its inputs, its output and 4 bytes a row
-  and head; without `flash` it keeps scores and weights. Of its products half is computed, as no
+  and head; eager, it keeps its weights. Of its products half is computed, as no
   token sees a later one.
 - Over context-parallel ranks keys and values are gathered for each attention, and their gradients
   reduce-scattered (Dubey et al. 2024, section 3.3.2).
@@ -304,7 +304,7 @@ class LayerWriter:
         reads: tuple[str, ...] = (query, key, value)
         writes = {"mixed": made, "lse": 4 * rows}
         keeps: tuple[str, ...] = (query, key, value, "mixed", "lse")
-        if not training.flash:
+        if training.eager_attention:
             self._weigh(query, key, rows, product * sizes.head_width)
             reads, writes = ("weights", "mask", value), {"mixed": made}
             keeps = (query, key, value, "weights", "mask")
@@ -332,7 +332,7 @@ class LayerWriter:
                 "mixed",
                 reads,
                 writes,
-                flops=flops if training.flash else product * sizes.value,
+                flops=product * sizes.value if training.eager_attention else flops,
                 moved_bytes=tape.moved(reads, writes),
                 workspace_bytes=gathered,
                 link_s=seconds,

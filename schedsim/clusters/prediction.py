@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from ..errors import SchedsimError
 from ..units import format_bytes, format_seconds
 from .architecture import Architecture
 from .degrees import Degrees
@@ -131,6 +132,11 @@ def predict(
     """
     degrees.check(model)
     training.check(model, degrees)
+    if training.float8 and not fabric.float8_gain:
+        raise SchedsimError(
+            f"--float8: no rate of {fabric.device.name} in 8 bits is known here",
+            hint="leave it out, or take an h100-80gb",
+        )
     ranks = tuple(
         rank_memory(model, degrees, training, fabric, rank) for rank in range(degrees.pipeline)
     )

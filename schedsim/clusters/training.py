@@ -56,8 +56,8 @@ class Training:
         Embedding and head are units of their own when parameters are gathered.
     fused_optimizer
         The optimizer step needs no temporary copies.
-    flash
-        Attention keeps its output and statistics, never the square of the sequence.
+    eager_attention
+        Attention writes its weights, of the square of the sequence, and keeps them.
     regather
         A gathered input of a product is gathered again for the backward, not kept (Megatron).
     optimizer_in_backward
@@ -84,7 +84,7 @@ class Training:
     compiled_loss: bool = False
     separate_head: bool = False
     fused_optimizer: bool = False
-    flash: bool = True
+    eager_attention: bool = False
     regather: bool = False
     optimizer_in_backward: bool = False
     wide_norm: bool = False
@@ -160,8 +160,34 @@ class Training:
                 f"{degrees.pipeline * self.num_chunks} stages for {model.num_layers} layers",
                 hint="fewer --pipeline or --chunks; embedding and head may be stages by themselves",
             )
-        if degrees.pipeline == 1 and self.num_chunks > 1:
-            raise SchedsimError("--chunks need --pipeline", hint="add --pipeline 8")
+        self._check_idle(degrees)
+
+    def _check_idle(self, degrees: Degrees) -> None:
+        """Refuse what would change nothing."""
+        sharded, alone = self.state == "fsdp2", degrees.pipeline == 1
+        policies = self.recompute.replace(",", " ").replace(":", " ").split()
+        for given, needed, what, hint in (
+            (self.schedule != "1f1b", not alone, f"--schedule {self.schedule}", "add --pipeline"),
+            (self.zero_stage == 2, sharded and alone, "--zero 2", "it is of fsdp2 without stages"),
+            (self.separate_head, sharded and alone, "--separate-head", "as is --zero"),
+            (self.loss_chunks > 1, not self.compiled_loss, "--loss-chunks", "or --compile-loss"),
+            (self.wide_logits, self.compiled_loss, "wide_logits", "set compiled_loss"),
+            (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),
+            (
+                self.optimizer_in_backward,
+                self.state == "bf16",
+                "--optimizer-in-backward",
+                "add --state bf16",
+            ),
+            (
+                "core" in policies,
+                self.eager_attention,
+                "--recompute core",
+                "add --eager-attention: fused attention runs its core again anyway",
+            ),
+        ):
+            if given and not needed:
+                raise SchedsimError(f"{what} changes nothing here", hint=hint)
 
 
 def _at_least(name: str, value: object, least: int) -> None:

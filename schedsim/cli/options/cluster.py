@@ -33,6 +33,7 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
     ("--compile-loss", "compiled_loss", "The loss is compiled."),
     ("--separate-head", "separate_head", "Embedding and head are gathered apart."),
     ("--fused-optimizer", "fused_optimizer", "The optimizer makes no temporary copies."),
+    ("--eager-attention", "eager_attention", "Attention writes and keeps its weights."),
     ("--regather", "regather", "Gathered inputs are not kept (Megatron)."),
     ("--optimizer-in-backward", "optimizer_in_backward", "Each gradient is used at once."),
     ("--expandable", "expandable", "The allocator's segments grow."),

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from option_samples import CLUSTER, together, words
 
 from schedsim.cli.app import run
 from schedsim.cli.options.cluster import ClusterRequest
@@ -54,6 +55,20 @@ def test_errors_are_one_line(more, says, capsys):
     error = capsys.readouterr().err
     assert says in error
     assert "hint:" in error
+
+
+@pytest.mark.parametrize("option", sorted(CLUSTER))
+def test_every_option_is_seen(option, capsys):
+    """Bytes or seconds differ where it is left out."""
+    found = []
+    without = together("cluster", option, without=option)
+    if option == "--fsdp":
+        without.pop("--replicate")  # what is left follows from it
+    for given in (together("cluster", option), without):
+        assert run(["cluster", *words(given), "--json"]) in (0, 1)
+        found.append(json.loads(capsys.readouterr().out))
+    seen = [(one["reserved_bytes"], one["peak_bytes"], one["step_s"]) for one in found]
+    assert seen[0] != seen[1]
 
 
 def test_a_request_is_the_words_of_the_call():

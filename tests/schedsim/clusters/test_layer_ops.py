@@ -36,7 +36,7 @@ def test_korthikanti_table_2(tensor, policy, per_token):
         Degrees(tensor=tensor),
         seq=2048,
         batch=4,
-        flash=False,
+        eager_attention=True,
         regather=True,
         state="megatron",
     )

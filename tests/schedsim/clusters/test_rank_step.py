@@ -45,7 +45,7 @@ CASES = [
     (
         "gpt-22b",
         Degrees(tensor=8),
-        Training(seq=256, state="megatron", regather=True, flash=False, recompute="core"),
+        Training(seq=256, state="megatron", regather=True, eager_attention=True, recompute="core"),
     ),
     (
         "llama3.2-3b",

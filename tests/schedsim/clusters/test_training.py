@@ -31,6 +31,10 @@ def test_policies_are_spread_over_a_stage():
         ({"state": "fp8"}, Degrees(), "--state 'fp8' is unknown"),
         ({"zero_stage": 1}, Degrees(), "--zero 1"),
         ({"batch": 0}, Degrees(), "batch 0"),
+        ({"schedule": "gpipe"}, Degrees(), "--schedule gpipe changes nothing"),
+        ({"zero_stage": 2, "state": "bf16"}, Degrees(), "--zero 2 changes nothing"),
+        ({"loss_chunks": 2, "compiled_loss": True}, Degrees(), "--loss-chunks changes nothing"),
+        ({"recompute": "core:1,full:1"}, Degrees(), "--recompute core changes nothing"),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings, degrees, says):
