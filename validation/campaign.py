@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
+from schedsim.algorithms.chains.segment_schedule import equal_starts, segment_schedule
 
 from schedsim import pareto
 from schedsim.api import comparable, try_plan
