@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from schedsim.validation.measure.storage import StorageTracker
 from schedsim.validation.memory_tests import step_peak
-from schedsim.validation.models.registry import build_model
+from schedsim.validation.models.named_models import build_model
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
