@@ -89,7 +89,7 @@ def export_joint(
     return graph_module
 
 
-class Halves(NamedTuple):
+class CutGraph(NamedTuple):
     """A joint graph cut in two, as torch.compile runs it.
 
     Attributes
@@ -111,7 +111,7 @@ class Halves(NamedTuple):
 
 def inductor_halves(
     module: nn.Module, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode
-) -> Halves:
+) -> CutGraph:
     """`module` on fake `inputs`, read by Dynamo, decomposed and cut as inductor has it cut."""
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -136,7 +136,7 @@ def inductor_halves(
         forward, backward = min_cut_rematerialization_partition(
             joint, None, compiler="inductor", num_fwd_outputs=num_outputs
         )
-    return Halves(graph, kept, forward, backward, num_outputs)
+    return CutGraph(graph, kept, forward, backward, num_outputs)
 
 
 def uncompiled(model: nn.Module) -> nn.Module:

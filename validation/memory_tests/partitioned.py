@@ -79,7 +79,7 @@ class _Outputs:
         self.kept = [one.name for one in node.args[0][num_outputs:]]
 
 
-def _arguments(halves: private.Halves, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+def _arguments(halves: private.CutGraph, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     module = halves.module
     own: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
     own.update(module.named_buffers(remove_duplicate=False))
