@@ -13,7 +13,7 @@ from .arrays import GraphArrays, build_arrays
 from .op import PHASES, Op, as_names
 from .queues import COMPUTE, DEVICE, HOST, is_compute
 from .shown_in_notebooks import ShownInNotebooks
-from .store_all import store_all_makespan
+from .store_all_time import store_all_makespan
 from .variants import GraphVariant, check_distinct
 
 __all__ = ["COMPUTE", "DEVICE", "HOST", "PHASES", "Graph", "Op"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from queue_graphs import random_queue_graph
 
 from schedsim import Graph, InvalidScheduleError, Op, Schedule, simulate
-from schedsim.dataflow.store_all import store_all_makespan
+from schedsim.dataflow.store_all_time import store_all_makespan
 
 
 @given(seed=st.integers(0, 10**9), num_ops=st.integers(2, 14))
