@@ -317,9 +317,7 @@ def compiled_in_halves(
         return _boxed(made[-1].backward)
 
     def inference(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
-        from functorch.compile import make_boxed_func
-
-        return make_boxed_func(module.forward)  # type: ignore[no-untyped-call,no-any-return]
+        return _boxed(lambda arguments: module.forward(*arguments))
 
     compiler = aot_autograd(
         fw_compiler=forward,
@@ -345,21 +343,22 @@ def _halves_without_saving(
     joint: torch.fx.GraphModule, num_outputs: int
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """The halves of `joint` by name and layout alone, for AOTAutograd's records; neither is run."""
-    (outputs,) = next(node for node in joint.graph.nodes if node.op == "output").args
-    descs = next(node for node in joint.graph.nodes if node.op == "output").meta.get("desc")
+    end = next(node for node in joint.graph.nodes if node.op == "output")
+    outputs: Any = end.args[0]
+    descs = end.meta.get("desc")
     halves = []
     for of_backward in (False, True):
         graph, copied = torch.fx.Graph(), {}
         for node in joint.graph.nodes:
             if node.op == "placeholder" and ("tangents" in node.name) == of_backward:
                 copied[node] = graph.node_copy(node)
-        wanted = outputs[num_outputs:] if of_backward else outputs[:num_outputs]  # type: ignore[index]
+        wanted = outputs[num_outputs:] if of_backward else outputs[:num_outputs]
         for node in wanted:
             if isinstance(node, torch.fx.Node) and node not in copied:
                 stub = graph.call_function(torch.empty, ((0,),))
                 stub.meta = dict(node.meta)
                 copied[node] = stub
-        last = graph.output(tuple(copied.get(node) for node in wanted))  # type: ignore[arg-type]
+        last = graph.output(tuple(copied.get(node) for node in wanted))
         if descs is not None:
             part = descs[num_outputs:] if of_backward else descs[:num_outputs]
             last.meta["desc"] = list(part)

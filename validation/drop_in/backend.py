@@ -12,11 +12,11 @@ import torch
 from schedsim.errors import UnsupportedError
 
 from ..capture import private_torch as private
-from ..guards.variants import PlainStepWarning
-from .joint import joint_part
-from .options import DropInOptions
-from .part import Part
+from ..guards.plan_variants import PlainStepWarning
+from .drop_in_options import DropInOptions
+from .joint_part import joint_part
 from .session import Session
+from .traced_part import TracedPart
 
 _MOST_SESSIONS = 64
 _sessions: OrderedDict[int, tuple[Any, Session]] = OrderedDict()
@@ -60,10 +60,10 @@ def compiled_part(
     """`graph_module` as a part of the steps of `session`; as it is, with a line, where not."""
     names = private.input_names(graph_module)
 
-    def prepare(joint: torch.fx.GraphModule, num_outputs: int, fixed: frozenset[int]) -> Part:
+    def prepare(joint: torch.fx.GraphModule, num_outputs: int, fixed: frozenset[int]) -> TracedPart:
         found = joint_part(joint, num_outputs, fixed, names)
         name = f"part{len(session.parts)}" if session.parts else "step"
-        part = Part(session, found, name)
+        part = TracedPart(session, found, name)
         session.add(part)
         return part
 

@@ -17,8 +17,8 @@ from schedsim.units import format_bytes
 from ..measure import storage_bytes
 from ..resident_state import resident_state
 from ..step_budget import budget_in_bytes
-from .options import DropInOptions
-from .part import Part
+from .drop_in_options import DropInOptions
+from .traced_part import TracedPart
 
 
 @dataclass
@@ -33,7 +33,7 @@ class OpenCall:
         Saved by it, and its outputs.
     """
 
-    part: Part
+    part: TracedPart
     number: int
     header: weakref.ref[torch.UntypedStorage]
     kept_bytes: int
@@ -47,42 +47,42 @@ class Session:
     budget_bytes
         Once a step has come.
     plans
-        Part -> its plan.
+        TracedPart -> its plan.
     """
 
     def __init__(self, options: DropInOptions) -> None:
         self.options = options
-        self.parts: list[Part] = []
+        self.parts: list[TracedPart] = []
         self.budget_bytes: int | None = None
         self.plans: dict[int, Plan] = {}
         self._numbers: dict[int, int] = {}
         self._open: list[OpenCall] = []
 
-    def add(self, part: Part) -> None:
+    def add(self, part: TracedPart) -> None:
         """Take `part` among those that steps may run."""
         self.parts.append(part)
 
     # -- what the parts report --------------------------------------------------------------------
 
-    def forward_begins(self, part: Part, arguments: list[Any]) -> int:
+    def forward_begins(self, part: TracedPart, arguments: list[Any]) -> int:
         """The number of the schedule by which `part` shall run."""
         key = id(part)
         if key not in self._numbers:
             self._plan(part, arguments)
         return self._numbers[key]
 
-    def forward_ends(self, part: Part, number: int, header: torch.Tensor) -> None:
+    def forward_ends(self, part: TracedPart, number: int, header: torch.Tensor) -> None:
         """Its saved tensors live as long as `header`."""
 
-    def backward_begins(self, part: Part, number: int, header: torch.Tensor) -> None:
+    def backward_begins(self, part: TracedPart, number: int, header: torch.Tensor) -> None:
         """The backward half of a call of `part` is about to run."""
 
-    def backward_ends(self, part: Part) -> None:
+    def backward_ends(self, part: TracedPart) -> None:
         """The backward half of a call of `part` has run."""
 
     # -- planning ---------------------------------------------------------------------------------
 
-    def _plan(self, part: Part, arguments: list[Any]) -> None:
+    def _plan(self, part: TracedPart, arguments: list[Any]) -> None:
         part.measure()
         fixed = [arguments[i] for i in part.fixed_positions]
         static_bytes = storage_bytes(fixed) + self._state_bytes(fixed)

@@ -36,10 +36,10 @@ def build_program(traced: Traced, skeleton: Skeleton) -> Program:
         The step returns no scalar that needs a gradient, or holds a construct that cannot be
         scheduled; the message names it.
     """
-    return _StepBuilder(traced, skeleton).build()
+    return _StepProgramBuilder(traced, skeleton).build()
 
 
-class Builder:
+class ProgramBuilder:
     """Calls, values and storages from the nodes of a joint graph.
 
     Parameters
@@ -206,7 +206,7 @@ class Builder:
         program.seed = at
 
 
-class _StepBuilder(Builder):
+class _StepProgramBuilder(ProgramBuilder):
     def __init__(self, traced: Traced, skeleton: Skeleton) -> None:
         super().__init__(traced, skeleton.device)
         self.skeleton = skeleton

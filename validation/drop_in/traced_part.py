@@ -13,14 +13,14 @@ from ..capture.program import Program
 from ..capture.to_graph import to_graph
 from ..costs import measured_costs
 from ..op_level.emit import Halves, emit
-from ..op_level.replay import RandomReplay
-from .joint import JointPart
+from ..op_level.random_replay import RandomReplay
+from .joint_part import JointPart
 
 if TYPE_CHECKING:
     from .session import Session
 
 
-class Part:
+class TracedPart:
     """What AOTAutograd calls for one graph of Dynamo.
 
     Attributes

@@ -11,11 +11,11 @@ from schedsim.errors import UnsupportedError
 
 from ..capture import private_torch as private
 from ..capture.accumulation import add_in_place
-from ..capture.build import Builder, needed_for
 from ..capture.effects import add_gradients, order_draws
 from ..capture.fronts import Traced
 from ..capture.naming import clean
 from ..capture.program import Program, Ref, refs
+from ..capture.program_builder import ProgramBuilder, needed_for
 
 
 class JointPart(NamedTuple):
@@ -65,7 +65,7 @@ def joint_part(
     return _JointBuilder(graph_module, num_outputs, fixed, names).part()
 
 
-class _JointBuilder(Builder):
+class _JointBuilder(ProgramBuilder):
     def __init__(
         self,
         graph_module: torch.fx.GraphModule,
