@@ -51,13 +51,13 @@ class Namer:
         for call in program.calls:
             parts = ["grad"] if call.phase == "backward" and call.name != "loss.grad" else []
             parts += [call.module] if call.module else []
-            parts.append(_short(call.name))
+            parts.append(short_op_name(call.name))
             name = ".".join(parts)
             counts[name] = counts.get(name, 0) + 1
             call.name = name if counts[name] == 1 else f"{name}#{counts[name]}"
 
 
-def _short(op: str) -> str:
+def short_op_name(op: str) -> str:
     """``batch_norm`` for ``_native_batch_norm_legit_functional``, and so on."""
     op = op.strip("_").removeprefix("native_").removesuffix("_legit_functional")
     op = op.removeprefix("scaled_dot_product_").removesuffix("_data")

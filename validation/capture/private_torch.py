@@ -7,6 +7,7 @@ name, when a new torch moves one of them; nothing else of this package imports a
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +53,12 @@ def sequence_number() -> int:
     return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
 
+def current_node_number() -> int:
+    """The number of the autograd node whose backward runs now; -1 where none does."""
+    node = torch._C._current_autograd_node()
+    return -1 if node is None else int(node._sequence_nr())
+
+
 def flatten(tree: Any) -> tuple[list[Any], Tree]:
     """Leaves of nested tuples, lists and dicts, and how to put them together again."""
     return pytree.tree_flatten(tree)
@@ -80,6 +87,62 @@ def export_joint(
         joint = aot_export_joint_with_descriptors(stack, module, inputs)
         graph_module: torch.fx.GraphModule = joint.graph_module
     return graph_module
+
+
+class CutGraph(NamedTuple):
+    """A joint graph cut in two, as torch.compile runs it.
+
+    Attributes
+    ----------
+    module
+        What the parameters and buffers in the roles are of.
+    joint, forward, backward
+        Nodes keep the names that they have in `joint`.
+    num_outputs
+        Of `forward`, before what it keeps for `backward`.
+    """
+
+    module: nn.Module
+    joint: torch.fx.GraphModule
+    forward: torch.fx.GraphModule
+    backward: torch.fx.GraphModule
+    num_outputs: int
+
+
+def inductor_halves(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode
+) -> CutGraph:
+    """`module` on fake `inputs`, read by Dynamo, decomposed and cut as inductor has it cut."""
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.decomposition import select_decomp_table
+
+    graph = dynamo_graph(module, inputs, mode)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet_loggers())
+        stack.enter_context(mode)
+        stack.enter_context(tracing(TracingContext(mode)))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        table = select_decomp_table()
+        exported = aot_export_joint_with_descriptors(stack, graph, inputs, decompositions=table)
+        joint: torch.fx.GraphModule = exported.graph_module
+        roles = [role for _, role in output_roles(joint.graph)]
+        num_outputs = sum(role.kind in ("output", "mutation") for role in roles)
+        whole = copy.deepcopy(joint.graph)  # the partitioner clears tags that say what is backward
+        kept = torch.fx.GraphModule(joint, whole)
+        forward, backward = min_cut_rematerialization_partition(
+            joint, None, compiler="inductor", num_fwd_outputs=num_outputs
+        )
+    return CutGraph(graph, kept, forward, backward, num_outputs)
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The model inside of what ``torch.compile`` returned; any other as it is."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
 
 
 def dynamo_graph(
