@@ -9,9 +9,9 @@ import click
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
 from .help import GroupedCommand
-from .options.cluster import ClusterRequest, cluster_options
+from .options.cluster_options import ClusterRequest, cluster_options
 from .options.files import json_option, output_option
-from .options.sizes import SizeType
+from .options.typed_sizes import SizeType
 from .show import print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from option_samples import CLUSTER, together, words
 
 from schedsim.cli.app import run
-from schedsim.cli.options.cluster import ClusterRequest
+from schedsim.cli.options.cluster_options import ClusterRequest
 
 SMALL = ["cluster", "--preset", "llama3.2-1b", "--devices", "8", "--seq", "512"]
 
