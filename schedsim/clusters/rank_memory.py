@@ -54,7 +54,7 @@ class RankMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class ResidentState:
+class LastingBytes:
     """Bytes that are there all the time.
 
     Attributes
@@ -79,9 +79,9 @@ class ResidentState:
         return self.parameters + self.gradients + self.moments + self.messages
 
 
-def resident_state(
+def lasting_bytes(
     model: Architecture, degrees: Degrees, training: Training, stages: list[StageParts]
-) -> ResidentState:
+) -> LastingBytes:
     """What a rank that holds `stages` keeps between steps.
 
     With ``fsdp2``, ZeRO stage 3 of Rajbhandari et al. 2020 (arXiv 1910.02054, figure 1) with
@@ -95,12 +95,12 @@ def resident_state(
     ends = sum((one.number > 0) + (one.number < count - 1) for one in stages)
     messages = ends * training.micro_batches(degrees) * part if degrees.pipeline > 1 else 0
     if training.state == "fsdp2":
-        return ResidentState(4 * shard, 0, 8 * shard, messages)
+        return LastingBytes(4 * shard, 0, 8 * shard, messages)
     messages = 0  # made for each message
     if training.state == "megatron":
         ranks = degrees.data * degrees.context
-        return ResidentState(2 * whole, 4 * whole, -(-12 * whole // ranks), messages)
-    return ResidentState(2 * whole, 0, 4 * whole, messages)
+        return LastingBytes(2 * whole, 4 * whole, -(-12 * whole // ranks), messages)
+    return LastingBytes(2 * whole, 0, 4 * whole, messages)
 
 
 def rank_actions(degrees: Degrees, training: Training, rank: int, most: int = 0) -> list[Action]:
@@ -146,7 +146,7 @@ def rank_memory(
     O(n log n) for n ops of the rank's step: a second for 100,000.
     """
     stages = rank_stages(split_stages(model, degrees, training), degrees, rank)
-    state = resident_state(model, degrees, training, stages)
+    state = lasting_bytes(model, degrees, training, stages)
     simulation = issue_simulation(model, degrees, training, fabric, rank)
     fixed = state.total + _LIBRARY_BYTES
     allocation = play(
@@ -180,7 +180,7 @@ _STREAMS = {"AG": 1, "SG": 2}
 """First word of a tensor -> the stream that allocates it; others are of the one that computes."""
 
 
-def _requests(simulation: Simulation, state: ResidentState) -> Requests:
+def _requests(simulation: Simulation, state: LastingBytes) -> Requests:
     """Two steps as the allocator sees them; moments come at the end of the first."""
     one = requests_of(simulation)
     streams = np.array([_STREAMS.get(name.partition(" ")[0], 0) for name in one.item_names])

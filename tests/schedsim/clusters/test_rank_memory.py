@@ -4,9 +4,9 @@ import pytest
 
 from schedsim.clusters import Degrees, Training, get_architecture, get_fabric, rank_memory
 from schedsim.clusters.rank_memory import (
+    lasting_bytes,
     rank_actions,
     representative_micro_batches,
-    resident_state,
 )
 from schedsim.clusters.stages import split_stages
 
@@ -16,7 +16,7 @@ FABRIC = get_fabric("h100-96gb")
 def state(name, degrees, **settings):
     """Bytes between steps."""
     model, training = get_architecture(name), Training(**settings)
-    return resident_state(model, degrees, training, split_stages(model, degrees, training))
+    return lasting_bytes(model, degrees, training, split_stages(model, degrees, training))
 
 
 @pytest.mark.parametrize("ranks", [1, 8, 64])
@@ -69,7 +69,7 @@ def test_a_part_of_the_micro_batches_shows_the_peak(schedule):
         training = Training(batch=count, num_micro_batches=count, **sizes)
         found = rank_memory(model, degrees, training, FABRIC, 1)
         stages = split_stages(model, degrees, training)[1::2]
-        peaks.append(found.peak_bytes - resident_state(model, degrees, training, stages).messages)
+        peaks.append(found.peak_bytes - lasting_bytes(model, degrees, training, stages).messages)
         assert representative_micro_batches(degrees, training) == 4
     assert peaks[0] == peaks[1]
 
