@@ -16,6 +16,8 @@ from schedsim.plans.plan import Plan
 from schedsim.plans.setting import refuse_levels
 
 from .belonging import captured_for
+from .drop_in.drop_in_options import DropInOptions
+from .drop_in.in_place import in_place, session_in
 from .environment import check_device
 from .ranks import ALONE, Ranks, ranks_of
 from .rematerialized import Rematerialized
@@ -46,8 +48,12 @@ def rematerialize(
     host_bytes: int | str | None = None,
     check: str | int = "plan",
     **options: Any,
-) -> Rematerialized:
+) -> Any:
     """`model` as a module that gives the loss of a step and trains within `budget`.
+
+    With ``in_place=True`` it is the model itself that is returned: its class, outputs, state_dict
+    and hooks stay, and the loop computes the loss of its outputs, whose memory is measured in the
+    first step and counted.
 
     Parameters
     ----------
@@ -70,7 +76,9 @@ def rematerialize(
         ``"op"``, ``"block"``, or ``"auto"``: op by op where the model can be captured, else by
         block, with a `BlockLevelWarning`.
     planner, time_limit_s, **options
-        As of `schedsim.plan`; seconds bound the search of ``auto``.
+        As of `schedsim.plan`; seconds bound the search of ``auto``. Besides, ``in_place=True``,
+        which goes with `optimizer`, `device`, `planner`, `time_limit_s`, `extra_bytes`, `check`
+        (``"plan"`` or ``"never"``) and ``effort=``.
     shapes
         For inputs of another shape, type or mode: ``"plan"`` anew, within the same bytes, the last
         `max_shapes` plans being kept; or ``"raise"``.
@@ -103,7 +111,8 @@ def rematerialize(
     Returns
     -------
     Rematerialized
-        With `plan`, `report()` and `level`.
+        With `plan`, `report()` and `level`; the model itself with ``in_place=True``, of which
+        `schedsim.drop_in_report` says what was planned.
 
     Raises
     ------
@@ -125,6 +134,33 @@ def rematerialize(
     >>> module.plan.peak_bytes <= module.budget_bytes
     True
     """
+    if options.pop("in_place", False):
+        given = {
+            "loss": loss is None,
+            "level": level in ("auto", "op"),
+            "shapes": shapes == "plan",
+            "max_shapes": max_shapes == 8,
+            "keep_gradients": not keep_gradients,
+            "costs": costs == "measured",
+            "chunk": chunk is None,
+            "accumulate": accumulate is None,
+            "offload": offload is None,
+            "host_bytes": host_bytes is None,
+        }
+        refused = [name for name, is_default in given.items() if not is_default]
+        if refused:
+            raise SchedsimError(
+                f"{refused[0]}= is not for a model in place",
+                hint="the loop computes the loss itself"
+                if refused[0] == "loss"
+                else "leave it out, or in_place=True",
+            )
+        arguments, keywords = _unpacked(model, inputs, device)
+        own = {"optimizer": optimizer, "extra_bytes": extra_bytes, "planner": planner}
+        found = DropInOptions.read(
+            {"budget": budget, "time_limit_s": time_limit_s, **own, **options}
+        )
+        return in_place(model, arguments, keywords, found, check)
     ranks = _ranks_of(model)
     ranks.awaited("rematerialize")
 
@@ -206,6 +242,17 @@ def apply(
     module, captured, found, arguments, keywords = ranks.together("check the plan", made)
     module.adopt(captured, found, arguments, keywords)
     return module
+
+
+def drop_in_report(model: nn.Module) -> str:
+    """What was planned for a model that has a budget in place; for people.
+
+    Raises
+    ------
+    SchedsimError
+        The model has none.
+    """
+    return session_in(model).report()
 
 
 def ways(

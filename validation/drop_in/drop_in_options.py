@@ -26,8 +26,8 @@ class DropInOptions:
         Whatever else is resident, as an averaged copy.
     planner, effort
         As of `schedsim.plan`, for each part of a step.
-    costs
-        ``"measured"``, or ``"operations"``: floating-point operations.
+    time_limit_s
+        A watchdog beside the effort.
     compile
         Compile each half of the schedule.
     """
@@ -37,7 +37,7 @@ class DropInOptions:
     extra_bytes: int = 0
     planner: str = "auto"
     effort: float = 5.0
-    costs: str = "measured"
+    time_limit_s: float | None = None
     compile: bool = False
 
     @classmethod
