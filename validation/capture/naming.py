@@ -34,7 +34,7 @@ class Namer:
         """Path of the module whose forward the node belongs to, its backward too; may be empty."""
         told = private.module_path(node)
         if told is not None:
-            return _clean(told)
+            return clean(told)
         if private.is_gradient_sum(node):
             return ""  # made by the engine; its number is that of some other node
         return self.paths.get(private.node_sequence_number(node), self.elsewhere)
@@ -49,7 +49,8 @@ class Namer:
         """Name every call: ``h.0.mlp.addmm``, ``grad.h.0.mlp.mm``, repeats numbered ``#2``."""
         counts: dict[str, int] = {}
         for call in program.calls:
-            parts = ["grad"] if call.phase == "backward" and call.name != "loss.grad" else []
+            handed_over = call.name in ("loss.grad", "outside")
+            parts = ["grad"] if call.phase == "backward" and not handed_over else []
             parts += [call.module] if call.module else []
             parts.append(short_op_name(call.name))
             name = ".".join(parts)
@@ -65,7 +66,7 @@ def short_op_name(op: str) -> str:
     return op.removesuffix("_forward")
 
 
-def _clean(path: str) -> str:
+def clean(path: str) -> str:
     """Dynamo's ``L['self'].model.h[0].mlp`` or ``...modules['h']`` as ``h.0.mlp``."""
     path = re.sub(r"^L\['\w+'\]\.?", "", path)
     path = re.sub(r"\._modules\['([^']+)'\]", r".\1", path)

@@ -332,3 +332,109 @@ def inductor_compiled(
         return found
 
     return run
+
+
+Partition = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
+
+
+def compiled_in_halves(
+    graph_module: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    prepare: Callable[[torch.fx.GraphModule, int, frozenset[int]], Any],
+) -> Callable[..., Any]:
+    """A graph of Dynamo as a function whose forward and backward are those of a `prepare` d object.
+
+    AOTAutograd traces forward and backward without decomposing anything, and keeps what is its own:
+    copies into inputs that change, outputs that are views, the node of the autograd graph.
+
+    Parameters
+    ----------
+    prepare
+        Of the joint graph, its number of forward outputs, and the positions of inputs that stay
+        where they are; the object has ``forward(arguments) -> [*outputs, *saved]`` and
+        ``backward([*saved, *gradients of outputs]) -> gradients of inputs``. Both empty their list.
+        How many tensors are saved may differ from call to call.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    made: list[Any] = []
+
+    def partition(
+        joint: torch.fx.GraphModule,
+        _inputs: Any,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: Sequence[int] | None = None,
+        **_: Any,
+    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        fixed = frozenset(static_lifetime_input_indices or ())
+        with _disable_current_modes():  # tensors made meanwhile are real
+            made.append(prepare(joint, num_fwd_outputs, fixed))
+        return _halves_without_saving(joint, num_fwd_outputs)
+
+    def forward(_module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _boxed(made[-1].forward)
+
+    def backward(_module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _boxed(made[-1].backward)
+
+    def inference(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _boxed(lambda arguments: module.forward(*arguments))
+
+    compiler = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        partition_fn=partition,
+        keep_inference_input_mutations=False,
+    )
+    with _quiet_loggers():
+        found: Callable[..., Any] = compiler(graph_module, list(examples))
+    return found
+
+
+def _boxed(function: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    def run(arguments: list[Any]) -> Any:
+        return function(arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _halves_without_saving(
+    joint: torch.fx.GraphModule, num_outputs: int
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """The halves of `joint` by name and layout alone, for AOTAutograd's records; neither is run."""
+    end = next(node for node in joint.graph.nodes if node.op == "output")
+    outputs: Any = end.args[0]
+    descs = end.meta.get("desc")
+    halves = []
+    for of_backward in (False, True):
+        graph, copied = torch.fx.Graph(), {}
+        for node in joint.graph.nodes:
+            if node.op == "placeholder" and ("tangents" in node.name) == of_backward:
+                copied[node] = graph.node_copy(node)
+        wanted = outputs[num_outputs:] if of_backward else outputs[:num_outputs]
+        for node in wanted:
+            if isinstance(node, torch.fx.Node) and node not in copied:
+                stub = graph.call_function(torch.empty, ((0,),))
+                stub.meta = dict(node.meta)
+                copied[node] = stub
+        last = graph.output(tuple(copied.get(node) for node in wanted))
+        if descs is not None:
+            part = descs[num_outputs:] if of_backward else descs[:num_outputs]
+            last.meta["desc"] = list(part)
+        halves.append(torch.fx.GraphModule(joint, graph))
+    return halves[0], halves[1]
+
+
+def input_names(graph_module: torch.fx.GraphModule) -> list[str]:
+    """Where Dynamo says that the inputs of its graph come from, like ``L['self'].fc.weight``."""
+    names = []
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            source = getattr(node, "_dynamo_source", None)
+            name = getattr(source, "name", None)
+            names.append(str(name() if callable(name) else name or node.name))
+    return names
