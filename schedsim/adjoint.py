@@ -7,7 +7,7 @@ pyadjoint (Firedrake, dolfin-adjoint) and whatever else runs that package's sche
 >>> schedule.forward_s, schedule.optimal
 (2823.0, True)
 >>> next(schedule)
-Forward(0, 391, True, False, StorageType.RAM)
+Forward(0, 186, True, False, StorageType.RAM)
 
 A simulation that does not know its length beforehand takes an `OnlineSchedule`.
 """
@@ -46,7 +46,7 @@ except ImportError as error:
         "schedsim.adjoint needs checkpoint_schedules", hint="pip install 'schedsim[adjoint]'"
     ) from error
 
-__all__ = ["OnlineSchedule", "Schedule", "StorageType"]
+__all__ = ["AdjointSchedule", "OnlineSchedule", "Schedule", "StorageType"]
 
 _STORAGE = {
     "ram": StorageType.RAM,
@@ -56,7 +56,7 @@ _STORAGE = {
 }
 
 
-class Schedule(CheckpointSchedule):  # type: ignore[misc]  # of a package without types
+class AdjointSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package without types
     """The schedule of least time for an adjoint whose number of steps is known.
 
     Stored are restart data (the state before a step) and adjoint data (what its adjoint needs),
@@ -171,6 +171,9 @@ class Schedule(CheckpointSchedule):  # type: ignore[misc]  # of a package withou
         return any(_STORAGE[place] == storage_type for place in self._used)
 
 
+Schedule = AdjointSchedule
+
+
 def _each(value: Any, num: int) -> Any:
     if isinstance(value, Sequence | np.ndarray):
         return value
@@ -196,7 +199,7 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
     Notes
     -----
     The protocol's ``Move(n, RAM, NONE)`` deletes a snapshot while the forward runs. pyadjoint takes
-    no such action while it tapes; there `Schedule` or the package's own two-level schedule serve.
+    no such action while it tapes; there `AdjointSchedule` or the package's own two-level schedule serve.
     """
 
     def __init__(self, snapshots: int) -> None:

@@ -76,14 +76,14 @@ def plan_scan(num_steps: int, snapshots: int) -> ScanPlan:
     Examples
     --------
     >>> plan_scan(100, 100).forwards, plan_scan(100, 10).forwards
-    (200, 322)
+    (200, 323)
     """
     snapshots = min(snapshots, num_steps)
     ones = np.ones(num_steps, dtype=np.int64)
     steps = AdjointSteps(np.ones(num_steps), ones, (snapshots + 1) * ones)
     actions = list(plan_adjoint(steps, snapshots).actions())
     turn = next(number for number, one in enumerate(actions) if one.what == "reverse")
-    slots = _Slots(snapshots)
+    slots = _CarrySlots(snapshots)
     stored_first = np.full(num_steps, snapshots, np.int32)
     for one in actions[:turn]:
         if one.data == "restart":
@@ -118,7 +118,7 @@ def plan_scan(num_steps: int, snapshots: int) -> ScanPlan:
     )
 
 
-class _Slots:
+class _CarrySlots:
     """Which slot holds the carry of which step."""
 
     def __init__(self, number: int) -> None:

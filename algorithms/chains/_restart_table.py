@@ -62,13 +62,12 @@ def fill_steps(
     restart: Sizes,
     adjoint: Sizes,
     forward: Table,
-    write: Table,
-    read: Table,
-    both: Table,
+    disk_s: Table,
     free: Table,
     kept: Table,
 ) -> None:
     """Fill both tables, a row per sub-chain; O(n^3 m)."""
+    write, read, both = disk_s[0], disk_s[1], disk_s[2]
     num_steps = restart.size
     start = np.zeros(num_steps + 1)
     for i in range(num_steps):

