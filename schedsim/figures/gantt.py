@@ -5,7 +5,7 @@ Like `schedsim.figures.plot`, every function returns a matplotlib ``Figure`` mad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -152,7 +152,7 @@ def _title(simulation: Simulation) -> str:
     return f"{simulation.workload_name}: {simulation.overhead:+.1%} time{more}"
 
 
-def _rows(simulation: Simulation, queues: Sequence[str] | None) -> list[str]:
+def _rows(simulation: Simulation, queues: Iterable[str] | None) -> list[str]:
     if queues is None:
         used = set(np.unique(simulation.run_queues).tolist())
         return [name for i, name in enumerate(simulation.queue_names) if i in used]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
 from schedsim.dataflow.chain import Chain
@@ -70,7 +70,7 @@ def plan_target(
         No way that is allowed fits.
     """
     target = load_target(text, device)
-    settings = Settings(budget, loss=target.loss, **{"level": "block", **allowed})
+    settings = replace(Settings(budget, loss=target.loss, level="block"), **allowed)
     model, inputs, keywords = target.model, target.inputs, dict(target.keywords)
     first = None
     if price_all or not wanted(settings):
