@@ -10,9 +10,9 @@ from functools import cached_property
 from .._checks import check_bytes, check_name, check_total, shown, shown_key
 from ..errors import InvalidWorkloadError
 from .arrays import GraphArrays, build_arrays
-from .notebook import ShownInNotebooks
 from .op import PHASES, Op, as_names
 from .queues import COMPUTE, DEVICE, HOST, is_compute
+from .shown_in_notebooks import ShownInNotebooks
 from .variants import GraphVariant, check_distinct
 
 __all__ = ["COMPUTE", "DEVICE", "HOST", "PHASES", "Graph", "Op"]

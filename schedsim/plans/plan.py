@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from ..dataflow.notebook import ShownInNotebooks
+from ..dataflow.shown_in_notebooks import ShownInNotebooks
 from ..dataflow.variants import ChosenVariant
 from ..errors import SchedsimError
 from ..files.workload_files import workload_hash

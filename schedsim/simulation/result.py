@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataflow.notebook import ShownInNotebooks
 from ..dataflow.queues import DEVICE, is_compute
+from ..dataflow.shown_in_notebooks import ShownInNotebooks
 from ..units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

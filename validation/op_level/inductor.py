@@ -12,13 +12,13 @@ from schedsim.errors import UnsupportedError
 from ..capture import private_torch as private
 from ..capture.program import Program
 from .emit import Half, Halves, emit
-from .replay import RandomReplay
+from .random_replay import RandomReplay
 
 if TYPE_CHECKING:
-    from .module import ScheduledModule
+    from .scheduled_ops import ScheduledOps
 
 
-def compile_schedule(module: ScheduledModule) -> ScheduledModule:
+def compile_schedule(module: ScheduledOps) -> ScheduledOps:
     """Let `module` run its schedule as code that inductor makes of it; the same module.
 
     What is recomputed stays recomputed, and the step is one forward and one backward function, as
@@ -55,7 +55,7 @@ def compile_schedule(module: ScheduledModule) -> ScheduledModule:
     return module
 
 
-def _compiled(program: Program, halves: Halves, module: ScheduledModule) -> Halves:
+def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
     mode = private.fake_mode()
     counts = [0] * len(module._counts)
     runs = module._runs

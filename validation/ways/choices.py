@@ -263,7 +263,7 @@ def _everything(settings: Settings) -> Settings:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _CapturedWay:
     """A way, captured."""
 
     asked: Asked
@@ -285,7 +285,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Priced:
-    step: _Step
+    step: _CapturedWay
     plan: Plan | None
     way: Way
 
@@ -305,7 +305,7 @@ def _captured(
     asked: list[Asked],
     first: CapturedStep | None,
     refused: list[Way],
-) -> list[_Step]:
+) -> list[_CapturedWay]:
     """The ways that can be captured; the others go to `refused`, unless one alone was asked for."""
     from ..step_planning import capture_step
 
@@ -322,7 +322,7 @@ def _captured(
                 raise
             refused.append(Way(chunks, num, offload, "refused", note=error.message))
             continue
-        steps.append(_Step((chunks, num, offload), captured, each))
+        steps.append(_CapturedWay((chunks, num, offload), captured, each))
     if not steps:
         raise UnsupportedError(
             "none of the ways that are allowed works: " + "; ".join(way.note for way in refused),
@@ -331,7 +331,7 @@ def _captured(
     return steps
 
 
-def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
+def _priced(step: _CapturedWay, budget_bytes: int, allowed: bool) -> _Priced:
     from ..step_planning import plan_captured
 
     plan = plan_captured(step.captured, budget_bytes, step.settings)

@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import UnsupportedError
 
+from .block_program import BlockProgram
 from .parts import OtherPath, StepInputs
-from .program import Program
-from .replay import RandomState
-from .runtime import ANCHOR, Layout, Observer, Step
+from .repeated_forward import RandomState
+from .runtime import ANCHOR, BlockStep, Observer, StepLayout
 from .transfers import Mover
 
 
@@ -24,7 +24,7 @@ class _Scheduled(torch.autograd.Function):
     """The whole step as one node of autograd; parameters' gradients are added within."""
 
     @staticmethod
-    def forward(ctx: Any, step: Step, anchor: Tensor) -> Tensor:
+    def forward(ctx: Any, step: BlockStep, anchor: Tensor) -> Tensor:
         ctx.step = step
         return step.forward()
 
@@ -35,7 +35,7 @@ class _Scheduled(torch.autograd.Function):
         return None, None
 
 
-class ScheduledModule(nn.Module):
+class ScheduledBlocks(nn.Module):
     """``module(*inputs)`` gives the loss; ``backward`` on it runs the rest of the schedule.
 
     Parameters are shared with the model. Without gradients (under no_grad), the model is simply
@@ -54,7 +54,7 @@ class ScheduledModule(nn.Module):
         Of a schedule with copies: its host memory, ``mover.pool``.
     """
 
-    def __init__(self, model: nn.Module, layout: Layout, program: Program) -> None:
+    def __init__(self, model: nn.Module, layout: StepLayout, program: BlockProgram) -> None:
         super().__init__()
         self.model = model
         self.loss: Callable[..., Tensor] | None = layout.loss
@@ -89,7 +89,7 @@ class ScheduledModule(nn.Module):
             self._layout.sharding.check()
         given = split_inputs(inputs, keywords, self._layout.num_extra)
         layout = replace(self._layout, loss=self.loss)
-        step = Step(layout, self._program, given, self.observer, self.mover)
+        step = BlockStep(layout, self._program, given, self.observer, self.mover)
         self.run_counts = step.counts
         generators = RandomState.now(layout.devices)
         try:

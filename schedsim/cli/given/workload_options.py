@@ -13,8 +13,8 @@ from ...errors import SchedsimError
 from ..options import complete
 from ..options.complete import OF_OPTIONS
 from ..options.formula import OPTIONS, SWITCHES, flags
-from ..options.sizes import SizeType
-from .source import Source
+from ..options.typed_sizes import SizeType
+from .workload_source import Source
 
 
 def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from schedsim.errors import SchedsimError
 from ..capture.skeleton import run_step
 from ..guards.asking import Expect, OtherAnswer
 from .emit import Halves, emit
-from .replay import RandomReplay
+from .random_replay import RandomReplay
 
 if TYPE_CHECKING:
     from ..capture.captured import CapturedGraph
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Hook = Callable[[int], None]
 
 
-class ScheduledModule(nn.Module):
+class ScheduledOps(nn.Module):
     """A module that returns the loss of a captured model and runs a schedule to get it.
 
     The original model is its submodule ``model``, with its parameters and buffers. In a mode other
@@ -80,7 +80,7 @@ class ScheduledModule(nn.Module):
         resident, differentiable = self._slots.gather(tensors)
         for i in range(len(self._counts)):
             self._counts[i] = 0
-        loss: torch.Tensor = _Step.apply(self, resident, *differentiable)  # type: ignore[no-untyped-call]
+        loss: torch.Tensor = _StepFunction.apply(self, resident, *differentiable)  # type: ignore[no-untyped-call]
         return loss
 
     @property
@@ -210,12 +210,12 @@ def _getter(owner: nn.Module, attribute: str) -> Callable[[], torch.Tensor]:
     return lambda: getattr(owner, attribute)
 
 
-class _Step(torch.autograd.Function):
+class _StepFunction(torch.autograd.Function):
     """Both halves of a step as one node of the autograd graph."""
 
     @staticmethod
     def forward(
-        ctx: Any, module: ScheduledModule, resident: list[torch.Tensor], *_leaves: torch.Tensor
+        ctx: Any, module: ScheduledOps, resident: list[torch.Tensor], *_leaves: torch.Tensor
     ) -> Any:
         captured = module._captured
         code = module._code()

@@ -16,13 +16,13 @@ from ...plans.pareto import pareto
 from ...sweeps.results import read_rows
 from ..app import INTERRUPTED, YES
 from ..given.loaded import read
-from ..given.source import Source
-from ..given.workload import workload_options
+from ..given.workload_options import workload_options
+from ..given.workload_source import Source
 from ..help import GroupedCommand
 from ..options import complete
 from ..options.files import output_option
 from ..show import working
-from ..shown.results import is_results, only_results
+from ..shown.compared_results import is_results, only_results
 from .pictures import SUFFIXES, check_suffix, write_picture
 
 

@@ -12,22 +12,22 @@ import numpy as np
 
 from schedsim.kernels.cached import njit
 
-from ._timeline import Step, Trace, evaluate
+from ._timeline import LinkedGraph, Trace, evaluate
 
 # Places in the buffer that must stay free: an edit adds a few tokens.
 SPARE = 64
 
 
 @njit(cache=True)
-def tidy(step: Step, tokens: Any, num: int, needed: Any, on_host: Any, seen: Any) -> int:
+def tidy(linked: LinkedGraph, tokens: Any, num: int, needed: Any, on_host: Any, seen: Any) -> int:
     """Drops, in place, what nobody needs: repeats and copies of which nothing is read.
 
     A tensor is copied to the host once; its copy there stays good. `needed` and `on_host` are
     scratch of one entry a tensor, `seen` of one an op. O(tokens + reads).
     """
-    num_ops, num_tensors = step.op_s.size, step.size.size
+    num_ops, num_tensors = linked.op_s.size, linked.size.size
     for t in range(num_tensors):
-        needed[t], on_host[t] = step.result[t], False
+        needed[t], on_host[t] = linked.result[t], False
     for i in range(num_ops):
         seen[i] = False
     for k in range(num):  # first runs, and first copies, are marked by their sign
@@ -50,12 +50,12 @@ def tidy(step: Step, tokens: Any, num: int, needed: Any, on_host: Any, seen: Any
         token = -1 - token if first else token
         if token < num_ops:
             keep = first
-            for w in range(step.write_start[token], step.write_start[token + 1]):
-                keep |= needed[step.writes[w]]
-                needed[step.writes[w]] = False
+            for w in range(linked.write_start[token], linked.write_start[token + 1]):
+                keep |= needed[linked.writes[w]]
+                needed[linked.writes[w]] = False
             if keep:
-                for r in range(step.read_start[token], step.read_start[token + 1]):
-                    needed[step.reads[r]] = True
+                for r in range(linked.read_start[token], linked.read_start[token + 1]):
+                    needed[linked.reads[r]] = True
         elif token < num_ops + num_tensors:
             t = token - num_ops
             keep = first and on_host[t]
@@ -87,10 +87,10 @@ def gap_before(trace: Trace, instance: int, at: int) -> int:
 
 
 @njit(cache=True)
-def place_back(step: Step, trace: Trace, tokens: Any, use: int, read: int, t: int) -> int:
+def place_back(linked: LinkedGraph, trace: Trace, tokens: Any, use: int, read: int, t: int) -> int:
     """Where the copy back goes to be there for `read`: as late as the link is free for it."""
-    num_ops, num_tensors = step.op_s.size, step.size.size
-    lasts = step.back_s[t]
+    num_ops, num_tensors = linked.op_s.size, linked.size.size
+    lasts = linked.back_s[t]
     begin = trace.start_s[read] - lasts
     for k in range(read - 1, use, -1):
         if tokens[k] >= num_ops + num_tensors and trace.end_s[k] > begin:
@@ -103,7 +103,7 @@ def place_back(step: Step, trace: Trace, tokens: Any, use: int, read: int, t: in
 
 @njit(cache=True)
 def add_copy(
-    step: Step,
+    linked: LinkedGraph,
     trace: Trace,
     tokens: Any,
     num: int,
@@ -114,10 +114,10 @@ def add_copy(
     into: Any,
 ) -> int:
     """Moves tensor `t` out behind `use` and back for `read`, not before position `after`."""
-    num_ops, num_tensors = step.op_s.size, step.size.size
+    num_ops, num_tensors = linked.op_s.size, linked.size.size
     if num + 2 > into.size:
         return -1
-    back = max(place_back(step, trace, tokens, use, read, t), after)
+    back = max(place_back(linked, trace, tokens, use, read, t), after)
     is_out = False
     for k in range(use + 1):
         if tokens[k] == num_ops + t:
@@ -139,7 +139,7 @@ def add_copy(
 
 @njit(cache=True)
 def choose_gap(
-    step: Step,
+    linked: LinkedGraph,
     trace: Trace,
     tokens: Any,
     num: int,
@@ -175,13 +175,13 @@ def choose_gap(
         if before[i] < -1 or after[i] < 0 or trace.is_host[i]:
             continue
         t = trace.tensor[i]
-        if step.size[t] == 0:
+        if linked.size[t] == 0:
             continue
         begin = trace.end_s[before[i]] if before[i] >= 0 else 0.0
         window = trace.start_s[after[i]] - begin
-        copies = step.out_s[t] + step.back_s[t]
+        copies = linked.out_s[t] + linked.back_s[t]
         score = (window + 1e-3 * copies) / (copies + 1e-300)
-        score *= min(1.0, step.size[t] / max(1, excess)) ** taste
+        score *= min(1.0, linked.size[t] / max(1, excess)) ** taste
         score *= 1.0 + noise[0] * np.random.random()
         if score > best_score:
             best, best_score = i, score
@@ -190,7 +190,7 @@ def choose_gap(
 
 @njit(cache=True)
 def repair(
-    step: Step,
+    linked: LinkedGraph,
     trace: Trace,
     tokens: Any,
     num: int,
@@ -205,20 +205,20 @@ def repair(
 
     Returns (num, makespan in s, bytes over budget) of what stands in `tokens`.
     """
-    makespan_s, excess, at = evaluate(step, tokens, num, trace)
+    makespan_s, excess, at = evaluate(linked, tokens, num, trace)
     for _ in range(most_steps):
         if makespan_s < 0 or excess <= 0 or num + SPARE > tokens.size:
             break
-        i = choose_gap(step, trace, tokens, num, at, excess, taste, noise, before, after)
+        i = choose_gap(linked, trace, tokens, num, at, excess, taste, noise, before, after)
         if i < 0:
             break
         made = add_copy(
-            step, trace, tokens, num, trace.tensor[i], before[i], after[i], at + 1, other
+            linked, trace, tokens, num, trace.tensor[i], before[i], after[i], at + 1, other
         )
         if made < 0:
             break
         for k in range(made):
             tokens[k] = other[k]
         num = made
-        makespan_s, excess, at = evaluate(step, tokens, num, trace)
+        makespan_s, excess, at = evaluate(linked, tokens, num, trace)
     return num, makespan_s, excess

@@ -12,7 +12,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .state import Change
+from .state import StateChange
 
 if TYPE_CHECKING:
     from ..step_planning import PlannedStep
@@ -64,7 +64,7 @@ class Variants:
                 return step
         return None
 
-    def change(self) -> Change | None:
+    def change(self) -> StateChange | None:
         """What is not as the last plan has it."""
         return self.steps[-1].change if self.steps else None
 

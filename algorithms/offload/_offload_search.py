@@ -17,8 +17,8 @@ from schedsim.plans.offloading import Offloading
 from schedsim.plans.progress import current
 from schedsim.simulation.schedule import Schedule
 
-from .._pool import Pool, Segment
-from ._anneal import (
+from .._pool import Pool, RoundPart
+from ._anneal_copies import (
     LENGTH,
     MAKESPAN,
     MOVES,
@@ -29,9 +29,9 @@ from ._anneal import (
     make_scratch,
     seed_numba,
 )
-from ._edits import SPARE, repair, tidy
-from ._step import make_step
-from ._timeline import Step, Trace, evaluate, make_trace
+from ._linked_graph import link_graph
+from ._sequence_edits import SPARE, repair, tidy
+from ._timeline import LinkedGraph, Trace, evaluate, make_trace
 
 # Temperatures at the beginning of the first round and at the end of each, in store-all times.
 _HOT, _COLD = 2e-3, 1e-6
@@ -54,7 +54,7 @@ class OffloadWalker:
 
     number: int
     seed: int
-    step: Step
+    linked: LinkedGraph
     store_all_s: float
     price: float
     trace: Trace
@@ -86,7 +86,7 @@ class OffloadWalker:
     def anneal(self, share: float, work: float, most_moves: int) -> tuple[float, int]:
         moves, done = float(self.best[MOVES]), float(self.best[WORK])
         self.num = anneal(
-            self.step,
+            self.linked,
             self.trace,
             self.trial,
             self.scratch,
@@ -99,28 +99,28 @@ class OffloadWalker:
             done + work * WORK_PER_UNIT,
         )
         if not self.best[LENGTH]:
-            _, excess, _ = evaluate(self.step, self.scratch.current, self.num, self.trace)
+            _, excess, _ = evaluate(self.linked, self.scratch.current, self.num, self.trace)
             self.excess = min(self.excess, int(excess)) if excess > 0 else self.excess
         return (self.best[WORK] - done) / WORK_PER_UNIT, int(self.best[MOVES] - moves)
 
 
-class Search:
+class OffloadSearch:
     """The best sequence within the budget, of many.
 
     Parameters
     ----------
     graph
         Without copies.
-    step
+    linked
         It, the link and the budget, as the kernels read them.
     enough_s
         No faster one is looked for.
     """
 
     def __init__(
-        self, graph: Graph, step: Step, *, seed: int, num_threads: int, peak_bytes: int
+        self, graph: Graph, linked: LinkedGraph, *, seed: int, num_threads: int, peak_bytes: int
     ) -> None:
-        self.graph, self.step, self.seed, self.num_threads = graph, step, seed, num_threads
+        self.graph, self.linked, self.seed, self.num_threads = graph, linked, seed, num_threads
         self.price = _PRICE * graph.store_all_s / max(1, peak_bytes)
         self.capacity = 6 * graph.num_ops + 4 * SPARE
         self.enough_s = graph.store_all_s * (1 + 1e-12)
@@ -140,8 +140,8 @@ class Search:
             runs.append(one)
             longest = max(longest, 3 * one.size + 4 * SPARE)
         self.capacity = longest
-        trace = make_trace(self.step, longest)
-        scratch = make_scratch(self.step, trace)
+        trace = make_trace(self.linked, longest)
+        scratch = make_scratch(self.linked, trace)
         seen: set[bytes] = set()
         for one in runs:
             if one.tobytes() in seen:
@@ -175,7 +175,7 @@ class Search:
         while True:
             before, steps = num, max(1, _REPAIR_TOKENS // num)
             num, makespan_s, excess = repair(
-                self.step,
+                self.linked,
                 trace,
                 tokens,
                 num,
@@ -195,12 +195,12 @@ class Search:
     def consider(self, tokens: Tokens) -> None:
         """Takes up one sequence, copies included, as it is but for what nobody needs."""
         self.capacity = max(self.capacity, 3 * tokens.size + 4 * SPARE)
-        trace = make_trace(self.step, self.capacity)
-        scratch = make_scratch(self.step, trace)
+        trace = make_trace(self.linked, self.capacity)
+        scratch = make_scratch(self.linked, trace)
         line = scratch.current
         line[: tokens.size] = tokens
-        num = tidy(self.step, line, tokens.size, scratch.needed, scratch.on_host, scratch.seen)
-        makespan_s, excess, _ = evaluate(self.step, line, num, trace)
+        num = tidy(self.linked, line, tokens.size, scratch.needed, scratch.on_host, scratch.seen)
+        makespan_s, excess, _ = evaluate(self.linked, line, num, trace)
         if makespan_s < 0:
             return  # not legal
         makespan_s = makespan_s if excess <= 0 else math.inf
@@ -220,7 +220,7 @@ class Search:
                     active = sorted(active, key=lambda one: one.rank)
                     if number:
                         active = active[: max(min(2, len(active)), len(active) // 2)]
-                    pool.walk(active, Segment(number), 1 / (_ROUNDS - number))
+                    pool.walk(active, RoundPart(number), 1 / (_ROUNDS - number))
                     if pool.winner is not None:
                         break
             except KeyboardInterrupt:
@@ -237,15 +237,18 @@ class Search:
 
     def _walker(self, number: int, row: tuple[float, int, Tokens]) -> OffloadWalker:
         makespan_s, excess, tokens = row
-        trace, trial = make_trace(self.step, self.capacity), make_trace(self.step, self.capacity)
-        scratch = make_scratch(self.step, trace)
+        trace, trial = (
+            make_trace(self.linked, self.capacity),
+            make_trace(self.linked, self.capacity),
+        )
+        scratch = make_scratch(self.linked, trace)
         scratch.current[: tokens.size] = tokens
         best_tokens = np.zeros(self.capacity, np.int64)
         store_all_s = self.graph.store_all_s or 1.0
         walker = OffloadWalker(
             number,
             self.seed,
-            self.step,
+            self.linked,
             store_all_s,
             self.price,
             trace,
@@ -273,8 +276,8 @@ def load_kernels() -> None:
     """Compile the kernels, or load them, so that this does not count as time to plan in."""
     ops = (Op("a", writes={"x": 2}), Op("b", reads=("x",), writes={"y": 2}), Op("c", reads=("x",)))
     graph = Graph("three", ops)
-    step = make_step(graph, 3, Offloading.over("1B/s"))
-    search = Search(graph, step, seed=0, num_threads=1, peak_bytes=4)
+    linked = link_graph(graph, 3, Offloading.over("1B/s"))
+    search = OffloadSearch(graph, linked, seed=0, num_threads=1, peak_bytes=4)
     effort = Effort(1.0, moves=8)
     search.start([Schedule.store_all(graph)], effort)
     search.enough_s = 0.0

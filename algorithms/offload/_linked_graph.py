@@ -10,18 +10,18 @@ from schedsim.dataflow.copies import Copy
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.offloading import Offloading
 
-from ._timeline import Step
+from ._timeline import LinkedGraph
 
 # No sum of bytes is above this.
 _MOST_BYTES = 2**53
 
 
-def make_step(graph: Graph, budget_bytes: int, offloading: Offloading) -> Step:
+def link_graph(graph: Graph, budget_bytes: int, offloading: Offloading) -> LinkedGraph:
     """`graph`, without copies, as the kernels read it."""
     arrays = graph.arrays
     sizes = arrays.tensor_bytes.tolist()
     host_bytes = offloading.host_bytes
-    return Step(
+    return LinkedGraph(
         op_s=arrays.op_time_s,
         workspace=arrays.op_workspace_bytes,
         saving_workspace=arrays.op_saving_workspace_bytes,

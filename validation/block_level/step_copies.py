@@ -10,12 +10,12 @@ from torch.utils._pytree import tree_flatten
 
 from schedsim.errors import SchedsimError
 
-from .program import Run
+from .block_program import BlockRun
 from .sizes import tensors_in
 from .transfers import Mover, Parked
 
 if TYPE_CHECKING:
-    from .runtime import Step
+    from .runtime import BlockStep
 
 Key = tuple[str, int]
 """``("a", j)`` value j, ``("r", j)`` the bundle of part j - 1."""
@@ -29,7 +29,7 @@ class Copies:
     it free; so a step holds on the device what the plan says it does, at every run.
     """
 
-    def __init__(self, step: Step, mover: Mover) -> None:
+    def __init__(self, step: BlockStep, mover: Mover) -> None:
         self.step, self.mover = step, mover
         self.parked: dict[Key, Parked] = {}
         self.owners: dict[Key, int] = {}  # which run's instance is there
@@ -38,7 +38,7 @@ class Copies:
         self.leaving: dict[Key, list[Any]] = {}
         self._static: set[int] | None = None
 
-    def before(self, run: Run) -> None:
+    def before(self, run: BlockRun) -> None:
         """Wait, on the device, for what `run` reads."""
         if not self.arriving or run.moves is not None:
             return
@@ -52,7 +52,7 @@ class Copies:
         for key in keys:
             self.mover.wait(self.arriving.pop(key, None))
 
-    def run(self, run: Run) -> None:
+    def run(self, run: BlockRun) -> None:
         """A copy."""
         assert run.moves is not None
         key: Key = run.moves[:2]
@@ -61,7 +61,7 @@ class Copies:
         else:
             self._back(key)
 
-    def after(self, number: int, run: Run) -> None:
+    def after(self, number: int, run: BlockRun) -> None:
         """Note what `run` made, and let go of what is free now."""
         if run.moves is not None:
             name = f"{run.moves[0]}@" if run.kind == "d2h" else run.moves[0]
@@ -146,7 +146,7 @@ def _is_moved(held: Any) -> bool:
     return isinstance(held.content, Tensor)
 
 
-def check_movable(step: Step, index: int, expected_bytes: int, name: str) -> None:
+def check_movable(step: BlockStep, index: int, expected_bytes: int, name: str) -> None:
     """Refuse a part that keeps bytes where no copy finds them.
 
     Raises

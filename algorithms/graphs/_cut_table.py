@@ -1,4 +1,4 @@
-"""Cuts of a step at the first run of one op: what must be alive or made again across it.
+"""Cuts of a step at the first run of one op: what must be alive or recomputed across it.
 
 Take any schedule, and in it the first run of op t. A tensor that was written before it and is read
 by an op whose first run comes later is either alive during that run, or its producer runs again
@@ -99,7 +99,7 @@ class CutTable:
             source = int(arrays.tensor_takes_over[tensor])
             shared = int(min(arrays.tensor_bytes[tensor], arrays.tensor_bytes[source]))
             if needed[source] and (producer[source] < 0 or arrays.op_once[producer[source]]):
-                continue  # the source is read later and cannot be made again
+                continue  # the source is read later and cannot be recomputed
             if arrays.tensor_optional[tensor]:
                 charged[tensor] -= shared
             else:
@@ -173,7 +173,7 @@ def prices(cost: Floats, size: Ints) -> Floats:
     weight = np.cumsum(size[real][order], dtype=np.float64)
     at = np.searchsorted(weight, np.linspace(0.0, weight[-1], _NUM_PRICES))
     found = np.unique(rate[order][np.minimum(at, real.size - 1)])
-    # Beyond the dearest tensor, only what cannot be made again counts.
+    # Beyond the dearest tensor, only what cannot be recomputed counts.
     return np.append(found[found > 0], max(1.0, 2 * float(rate.max())))
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .history import Block, Moment, peak_of, rounded
+from .history import AllocatedBlock, Moment, peak_of, rounded
 from .reading import Snapshot
-from .replay import SETTINGS, Replayed, replays
+from .request_replay import SETTINGS, Replayed, replays
 from .roles import ACTIVATION, ROLES, place_of, role_of
 
 SCHEMA = "schedsim.snapshot-findings/1"
@@ -123,7 +123,7 @@ def _unused(moment: Moment) -> tuple[int, int]:
     starts = sorted(moment.segments)
     used = dict.fromkeys(starts, 0)
     at = 0
-    blocks: list[Block] = sorted(moment.blocks, key=lambda block: block.address)
+    blocks: list[AllocatedBlock] = sorted(moment.blocks, key=lambda block: block.address)
     for block in blocks:
         while at + 1 < len(starts) and starts[at + 1] <= block.address:
             at += 1

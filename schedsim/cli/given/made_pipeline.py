@@ -13,7 +13,7 @@ from ...api import get_planner
 from ...dataflow.chain import Chain
 from ...errors import InvalidScheduleError, SchedsimError, UnsupportedError
 from ...files.plan_files import source_to_dict
-from ...pipelines import Pipeline, formula
+from ...pipelines import Pipeline, from_formula
 from ...pipelines.plan_file import read_pipeline_plan
 from ...plans.budgets import parse_budget
 from ...plans.links import parse_link
@@ -21,7 +21,7 @@ from ...units import format_bytes
 from ...workloads.options import model_config
 from ...workloads.transformer import TransformerConfig
 from ..app import NO
-from ..options.sizes import size_text
+from ..options.typed_sizes import size_text
 from .loaded import read
 from .pipeline_options import (
     DEFAULTS,
@@ -31,7 +31,7 @@ from .pipeline_options import (
     with_defaults,
 )
 from .remembered import source_of_pipeline
-from .source import Source
+from .workload_source import Source
 
 if TYPE_CHECKING:
     from ...algorithms.pipelines.plan_pipeline import PipelinePlan
@@ -91,10 +91,10 @@ def _of_formula(source: Source, options: PipelineOptions, chain: Chain) -> dict[
     modelled = given is not None and given.synthetic is None
     if given is not None and modelled:
         if given.static == "auto":
-            found["layer_static_bytes"] = formula.layer_state_bytes(given)
+            found["layer_static_bytes"] = from_formula.layer_state_bytes(given)
         if options.order == "zero-bubble" and given.times_path is None:
-            record, roofline = formula.model_record(given), formula.roofline_of(given)
-            found["weight_gradients"] = formula.weight_gradients(record, roofline)
+            record, roofline = from_formula.model_record(given), from_formula.roofline_of(given)
+            found["weight_gradients"] = from_formula.weight_gradients(record, roofline)
     if options.collectives is not None:
         config = model_config(given) if given is not None and modelled else None
         if not isinstance(config, TransformerConfig):
@@ -103,7 +103,7 @@ def _of_formula(source: Source, options: PipelineOptions, chain: Chain) -> dict[
             )
         blocks = given is not None and given.granularity == "block"
         link = parse_link(options.collectives)
-        found["collectives"] = formula.layer_collectives(config, link, blocks=blocks)
+        found["collectives"] = from_formula.layer_collectives(config, link, blocks=blocks)
     return found
 
 

@@ -234,7 +234,7 @@ def test_a_device_without_an_index_is_the_present_one(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_kept_buffers_take_no_memory_of_the_device():
     """What validation puts back afterwards is kept on the host: it is not the model's peak."""
-    from schedsim.validation.block_level.replay import untouched
+    from schedsim.validation.block_level.repeated_forward import untouched
     from schedsim.validation.measure.cuda import requested_bytes
 
     model = nn.BatchNorm1d(1000).cuda()

@@ -26,11 +26,11 @@ from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
 from ..ranks import ALONE, Ranks, ranks_of
 from .bench import Bench
+from .block_program import make_program
+from .block_timing import IMPLAUSIBLE, measure_times, spread_of, step_seconds
 from .lowering import lowered
-from .module import ScheduledModule, loss_of, split_inputs
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
-from .program import make_program
-from .replay import (
+from .repeated_forward import (
     PYTHON,
     Buffers,
     changed_buffers,
@@ -40,11 +40,11 @@ from .replay import (
     other_buffers,
     untouched,
 )
-from .runtime import Layout
+from .runtime import StepLayout
+from .scheduled_blocks import ScheduledBlocks, loss_of, split_inputs
 from .sharded import Sharding
 from .sizes import Sizes, static_tensors, storage_keys, tensors_in
 from .split import find_blocks
-from .timing import IMPLAUSIBLE, measure_times, spread_of, step_seconds
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class CapturedChain:
     model: nn.Module
     inputs: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    layout: Layout
+    layout: StepLayout
     meter: str
     notes: tuple[str, ...]
     times_spread: float | None = None
@@ -88,7 +88,7 @@ class CapturedChain:
         schedule: Schedule,
         graph: Graph | None = None,
         capacities: Mapping[str, int] | None = None,
-    ) -> ScheduledModule:
+    ) -> ScheduledBlocks:
         """The model, trained by `schedule`: ``module(*inputs)`` gives the loss.
 
         Parameters
@@ -106,7 +106,7 @@ class CapturedChain:
         """
         workload = self.workload if graph is None else graph
         program = make_program(workload, schedule, len(self.layout.parts), capacities)
-        return ScheduledModule(self.model, self.layout, program)
+        return ScheduledBlocks(self.model, self.layout, program)
 
     @property
     def with_input_held(self) -> CapturedChain:
@@ -230,7 +230,7 @@ def capture_chain(
         del whole
         sizes = Sizes.of(parts, values, step, model, loss)
         needs = sizes.needs_gradient
-        layout = Layout(parts, loss, num_extra, needs, state, devices, python, sharding)
+        layout = StepLayout(parts, loss, num_extra, needs, state, devices, python, sharding)
         if sharding is not None and meter is None and device.type == "cpu":
             meter = "allocator"  # storages that are emptied and filled again
         chosen = get_meter(meter, device)

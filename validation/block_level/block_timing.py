@@ -19,16 +19,16 @@ from ..dry_cuda import dry_device_name, get_dry_device, has_times
 from ..environment import device_memory_bytes
 from ..ranks import ALONE, Ranks
 from .bench import Measured
+from .block_program import BlockRun, make_program
 from .parts import StepInputs
-from .program import Run, make_program
-from .runtime import Layout, Step
+from .runtime import BlockStep, StepLayout
 
 SHARE_OF_MEMORY = {"cpu": 0.5, "cuda": 0.8}
 """A step that takes more than this is not run only to be timed."""
 
 
 def measure_times(
-    layout: Layout,
+    layout: StepLayout,
     inputs: StepInputs,
     workload: Chain | Graph,
     rows: Sequence[Measured],
@@ -70,7 +70,7 @@ IMPLAUSIBLE = 20.0
 
 
 def step_seconds(
-    layout: Layout,
+    layout: StepLayout,
     inputs: StepInputs,
     workload: Chain | Graph,
     device: torch.device,
@@ -102,16 +102,16 @@ def _replaying(workload: Chain | Graph) -> Schedule:
 
 
 def _timed_step(
-    layout: Layout,
+    layout: StepLayout,
     inputs: StepInputs,
     workload: Chain | Graph,
     schedule: Schedule,
     device: torch.device,
-) -> list[tuple[Run, float]]:
+) -> list[tuple[BlockRun, float]]:
     program = make_program(workload, schedule, len(layout.parts))
     clock = _clock_of(device)
     given = StepInputs(inputs.arguments, inputs.keywords, inputs.extra)
-    step = Step(layout, program, given, clock)
+    step = BlockStep(layout, program, given, clock)
     with torch.no_grad(), clock.counting():
         loss = step.forward()
         step.backward(torch.ones_like(loss))
@@ -129,7 +129,7 @@ class _Clock:
     """Seconds of each run, on the CPU."""
 
     def __init__(self) -> None:
-        self.marks: list[tuple[Run, Any, Any]] = []
+        self.marks: list[tuple[BlockRun, Any, Any]] = []
         self.started: Any = None
 
     def counting(self) -> AbstractContextManager[Any]:
@@ -140,15 +140,15 @@ class _Clock:
         """A mark in time."""
         return time.perf_counter()
 
-    def begin(self, number: int, run: Run, step: Step) -> None:
+    def begin(self, number: int, run: BlockRun, step: BlockStep) -> None:
         """A run starts."""
         self.started = self.now()
 
-    def end(self, number: int, run: Run, step: Step) -> None:
+    def end(self, number: int, run: BlockRun, step: BlockStep) -> None:
         """A run ends."""
         self.marks.append((run, self.started, self.now()))
 
-    def times(self) -> list[tuple[Run, float]]:
+    def times(self) -> list[tuple[BlockRun, float]]:
         """The runs with their seconds."""
         return [(run, end - begin) for run, begin, end in self.marks]
 
@@ -162,7 +162,7 @@ class _CudaClock(_Clock):
         event.record()
         return event
 
-    def times(self) -> list[tuple[Run, float]]:
+    def times(self) -> list[tuple[BlockRun, float]]:
         """The runs with their seconds."""
         torch.cuda.synchronize()
         return [(run, begin.elapsed_time(end) / 1000) for run, begin, end in self.marks]

@@ -11,7 +11,7 @@ from ...plans.source import WorkloadSource
 from ...workloads.given import is_target
 from ...workloads.options import WorkloadOptions
 from ..options.formula import flags
-from ..options.sizes import size_text
+from ..options.typed_sizes import size_text
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from schedsim.plans.effort import Effort
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
-from .._pool import Pool, Segment
+from .._pool import Pool, RoundPart
 from ._cut_search import CutSearch
-from ._cuts import Order
+from ._cut_table import Order
+from ._greedy_order import greedy_order
 from ._lean import lean_schedule
-from ._orders import greedy_order
-from ._profile import make_steps
+from ._memory_profile import pack_graph
 from ._walker import GraphWalker
 from .bounds import least_memory_bytes
 
@@ -60,7 +60,7 @@ class GraphSearch:
         self.gap, self.effort = gap, effort
         self.limit = self.budget_bytes - graph.static_bytes
         self.least_bytes, self.least_op = least_memory_bytes(graph)
-        self.steps = make_steps(graph.arrays)
+        self.packed = pack_graph(graph.arrays)
         self.num_threads = num_threads or os.cpu_count() or 1
         self.walkers: list[GraphWalker] = []
         self.bound_s, self.bound_how = graph.store_all_s, "store-all time"
@@ -137,7 +137,7 @@ class GraphSearch:
 
         It fits wherever this search has named its peak as the least budget found.
         """
-        return lean_schedule(self.graph, self.steps, lines, self.least_bytes, self.free)
+        return lean_schedule(self.graph, self.packed, lines, self.least_bytes, self.free)
 
     def _begin_lean(self, pool: Pool[GraphWalker], job: Future[Simulation]) -> list[GraphWalker]:
         """A walker that goes on from there, where still none fits."""
@@ -159,9 +159,9 @@ class GraphSearch:
     ) -> None:
         active = list(self.walkers)
         num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
-        segments = [Segment(number) for number in range(num_rounds)]
+        segments = [RoundPart(number) for number in range(num_rounds)]
         if num_rounds == 1:  # they meet once on the way, for what the bound brings
-            segments = [Segment(0, 0.0, 0.4), Segment(0, 0.4, 1.0)]
+            segments = [RoundPart(0, 0.0, 0.4), RoundPart(0, 0.4, 1.0)]
         few = 2 if self.effort.counted else min(self.num_threads, 2)
         left = sum(segment.high - segment.low for segment in segments)
         for segment in segments:
@@ -199,7 +199,7 @@ class GraphSearch:
     def _find_bound(self, pool: Pool[GraphWalker]) -> None:
         assert self.cuts is not None
         try:
-            self.cuts.programmes()
+            self.cuts.solve_milps()
             # A bound that says that nothing fits ends no round: the least peak is looked for.
             if not self.effort.counted:
                 self._learn(pool)
@@ -245,7 +245,7 @@ class GraphSearch:
         usual = np.arange(self.graph.num_ops, dtype=np.int64)
         lines.append(usual)
         if self.free:
-            found = [greedy_order(self.steps, patience) for patience in _PATIENCE]
+            found = [greedy_order(self.packed, patience) for patience in _PATIENCE]
             names = self.graph.op_names
             peaks = [simulate(self.graph, Schedule(names, line)).peak_bytes for line in found]
             lines += [found[k] for k in np.argsort(peaks, kind="stable")[:3]]
@@ -255,7 +255,7 @@ class GraphSearch:
         """A walker on `line`, and the work of its greedy repair, which some get."""
         walker = GraphWalker.of(
             self.graph,
-            self.steps,
+            self.packed,
             line,
             number=number,
             seed=self.seed,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from schedsim.kernels.cached import njit
 
-from ._edits import SPARE, add_copy, gap_before, repair, tidy
-from ._timeline import Step, Trace, evaluate
+from ._sequence_edits import SPARE, add_copy, gap_before, repair, tidy
+from ._timeline import LinkedGraph, Trace, evaluate
 
 # Results of `anneal` in `best`; `WORK` counts tokens timed, which measures what moves cost.
 MAKESPAN, LENGTH, MOVES, WORK = range(4)
@@ -34,7 +34,7 @@ class Scratch(NamedTuple):
     noise: NDArray[np.float64]
 
 
-def make_scratch(step: Step, trace: Trace) -> Scratch:
+def make_scratch(linked: LinkedGraph, trace: Trace) -> Scratch:
     """Room for sequences as long as `trace` takes."""
     capacity, instances = trace.start_s.size, trace.first.size
     return Scratch(
@@ -43,9 +43,9 @@ def make_scratch(step: Step, trace: Trace) -> Scratch:
         other=np.zeros(capacity, np.int64),
         before=np.zeros(instances, np.int64),
         after=np.zeros(instances, np.int64),
-        needed=np.zeros(step.size.size, np.bool_),
-        on_host=np.zeros(step.size.size, np.bool_),
-        seen=np.zeros(step.op_s.size, np.bool_),
+        needed=np.zeros(linked.size.size, np.bool_),
+        on_host=np.zeros(linked.size.size, np.bool_),
+        seen=np.zeros(linked.op_s.size, np.bool_),
         noise=np.zeros(1, np.float64),
     )
 
@@ -99,9 +99,9 @@ def _pick(tokens: Any, num: int, low: int, high: int) -> int:
 
 
 @njit(cache=True)
-def _random_gap(step: Step, trace: Trace, tokens: Any, num: int) -> Any:
+def _random_gap(linked: LinkedGraph, trace: Trace, tokens: Any, num: int) -> Any:
     """(instance, use, read) with something between the two; instance -1 where a few tries fail."""
-    num_ops = step.op_s.size
+    num_ops = linked.op_s.size
     for _ in range(8):
         k = np.random.randint(num)
         if tokens[k] >= num_ops:
@@ -110,7 +110,7 @@ def _random_gap(step: Step, trace: Trace, tokens: Any, num: int) -> Any:
         if high == low:
             continue
         i = trace.used[low + np.random.randint(high - low)]
-        if step.size[trace.tensor[i]] == 0:
+        if linked.size[trace.tensor[i]] == 0:
             continue
         use = gap_before(trace, i, k)
         if use < k - 1:
@@ -120,21 +120,28 @@ def _random_gap(step: Step, trace: Trace, tokens: Any, num: int) -> Any:
 
 @njit(cache=True)
 def _add_runs(
-    step: Step, trace: Trace, tokens: Any, num: int, t: int, read: int, depth: int, into: Any
+    linked: LinkedGraph,
+    trace: Trace,
+    tokens: Any,
+    num: int,
+    t: int,
+    read: int,
+    depth: int,
+    into: Any,
 ) -> int:
     """Runs the producer of `t` again before position `read`, and before it those of inputs."""
     runs = 0
     chosen = np.empty(depth, np.int64)
     while runs < depth:
-        op = step.producer[t]
-        if op < 0 or step.once[op]:
+        op = linked.producer[t]
+        if op < 0 or linked.once[op]:
             break
         chosen[runs] = op
         runs += 1
-        low, high = step.read_start[op], step.read_start[op + 1]
+        low, high = linked.read_start[op], linked.read_start[op + 1]
         if high == low:
             break
-        t = step.reads[low + np.random.randint(high - low)]
+        t = linked.reads[low + np.random.randint(high - low)]
     if runs == 0 or num + runs > into.size:
         return -1
     made = 0
@@ -149,9 +156,9 @@ def _add_runs(
 
 
 @njit(cache=True)
-def _repeat_at(step: Step, tokens: Any, num: int, scratch: Scratch) -> int:
+def _repeat_at(linked: LinkedGraph, tokens: Any, num: int, scratch: Scratch) -> int:
     """A random position with a run of an op that ran before; -1 where a few tries find none."""
-    num_ops = step.op_s.size
+    num_ops = linked.op_s.size
     for i in range(num_ops):
         scratch.seen[i] = False
     total = 0
@@ -177,11 +184,11 @@ def _repeat_at(step: Step, tokens: Any, num: int, scratch: Scratch) -> int:
 
 @njit(cache=True)
 def _keep_instead(
-    step: Step, trial: Trace, tokens: Any, num: int, scratch: Scratch, copies: bool
+    linked: LinkedGraph, trial: Trace, tokens: Any, num: int, scratch: Scratch, copies: bool
 ) -> int:
     """Drops some neighbouring repeated runs; with `copies`, moves what they made to the host."""
-    num_ops = step.op_s.size
-    at = _repeat_at(step, tokens, num, scratch)
+    num_ops = linked.op_s.size
+    at = _repeat_at(linked, tokens, num, scratch)
     if at < 0:
         return -1
     count = 1
@@ -196,12 +203,12 @@ def _keep_instead(
     made = _without(tokens, num, at, count, scratch.proposed)
     if not copies:
         return made
-    evaluate(step, scratch.proposed, made, trial)
+    evaluate(linked, scratch.proposed, made, trial)
     for k in range(at, at + count):
         op = tokens[k]
-        for w in range(step.write_start[op], step.write_start[op + 1]):
-            t = step.writes[w]
-            if step.size[t] == 0:
+        for w in range(linked.write_start[op], linked.write_start[op + 1]):
+            t = linked.writes[w]
+            if linked.size[t] == 0:
                 continue
             read, instance = -1, -1
             for j in range(at, made):
@@ -217,26 +224,26 @@ def _keep_instead(
             if use >= read - 1:
                 continue
             longer = add_copy(
-                step, trial, scratch.proposed, made, t, use, read, use + 1, scratch.other
+                linked, trial, scratch.proposed, made, t, use, read, use + 1, scratch.other
             )
             if longer < 0:
                 continue
             for j in range(longer):
                 scratch.proposed[j] = scratch.other[j]
             made = longer
-            evaluate(step, scratch.proposed, made, trial)
+            evaluate(linked, scratch.proposed, made, trial)
     return made
 
 
 @njit(cache=True)
-def _run_instead(step: Step, trace: Trace, tokens: Any, num: int, into: Any) -> int:
+def _run_instead(linked: LinkedGraph, trace: Trace, tokens: Any, num: int, into: Any) -> int:
     """Drops a copy back, and makes the tensor again where it is read next."""
-    num_ops, num_tensors = step.op_s.size, step.size.size
+    num_ops, num_tensors = linked.op_s.size, linked.size.size
     at = _pick(tokens, num, num_ops + num_tensors, num_ops + 2 * num_tensors)
     if at < 0:
         return -1
     t = tokens[at] - num_ops - num_tensors
-    if step.producer[t] < 0 or step.once[step.producer[t]]:
+    if linked.producer[t] < 0 or linked.once[linked.producer[t]]:
         return -1
     read = -1
     for k in range(at + 1, num):
@@ -253,7 +260,7 @@ def _run_instead(step: Step, trace: Trace, tokens: Any, num: int, into: Any) -> 
         if k == at:
             continue
         if k == read:
-            into[made] = step.producer[t]
+            into[made] = linked.producer[t]
             made += 1
         into[made] = tokens[k]
         made += 1
@@ -262,17 +269,17 @@ def _run_instead(step: Step, trace: Trace, tokens: Any, num: int, into: Any) -> 
 
 @njit(cache=True)
 def _propose(
-    step: Step, trace: Trace, trial: Trace, tokens: Any, num: int, scratch: Scratch
+    linked: LinkedGraph, trace: Trace, trial: Trace, tokens: Any, num: int, scratch: Scratch
 ) -> int:
     """A neighbour of `tokens` in `scratch.proposed`; its length, -1 for none."""
-    num_ops, num_tensors = step.op_s.size, step.size.size
+    num_ops, num_tensors = linked.op_s.size, linked.size.size
     into = scratch.proposed
     kind = np.random.random()
     if kind < 0.15:
-        i, use, read = _random_gap(step, trace, tokens, num)
+        i, use, read = _random_gap(linked, trace, tokens, num)
         if i < 0:
             return -1
-        return add_copy(step, trace, tokens, num, trace.tensor[i], use, read, use + 1, into)
+        return add_copy(linked, trace, tokens, num, trace.tensor[i], use, read, use + 1, into)
     if kind < 0.25:
         at = _pick(tokens, num, num_ops + num_tensors, num_ops + 2 * num_tensors)
         return -1 if at < 0 else _without(tokens, num, at, 1, into)
@@ -288,21 +295,21 @@ def _propose(
             return -1
         return _moved(tokens, num, at, to, into)
     if kind < 0.65:
-        return _keep_instead(step, trial, tokens, num, scratch, False)
+        return _keep_instead(linked, trial, tokens, num, scratch, False)
     if kind < 0.8:
-        return _keep_instead(step, trial, tokens, num, scratch, True)
+        return _keep_instead(linked, trial, tokens, num, scratch, True)
     if kind < 0.88:
-        return _run_instead(step, trace, tokens, num, into)
-    i, use, read = _random_gap(step, trace, tokens, num)
+        return _run_instead(linked, trace, tokens, num, into)
+    i, use, read = _random_gap(linked, trace, tokens, num)
     if i < 0:
         return -1
     depth = 1 if np.random.random() < 0.6 else 2 + np.random.randint(8)
-    return _add_runs(step, trace, tokens, num, trace.tensor[i], read, depth, into)
+    return _add_runs(linked, trace, tokens, num, trace.tensor[i], read, depth, into)
 
 
 @njit(cache=True, nogil=True)
 def anneal(
-    step: Step,
+    linked: LinkedGraph,
     trace: Trace,
     trial: Trace,
     scratch: Scratch,
@@ -331,7 +338,7 @@ def anneal(
     O(tokens + reads) time, up to eight times that where it repairs.
     """
     tokens, proposed = scratch.current, scratch.proposed
-    makespan_s, excess, _ = evaluate(step, tokens, num, trace)
+    makespan_s, excess, _ = evaluate(linked, tokens, num, trace)
     cost = makespan_s + price * excess
     best[WORK] += num
     for _ in range(num_moves):
@@ -339,11 +346,11 @@ def anneal(
             break
         best[MOVES] += 1
         best[WORK] += num
-        made = _propose(step, trace, trial, tokens, num, scratch)
+        made = _propose(linked, trace, trial, tokens, num, scratch)
         if made < 0 or made + SPARE > tokens.size:
             continue
-        made = tidy(step, proposed, made, scratch.needed, scratch.on_host, scratch.seen)
-        makespan_s, excess, _ = evaluate(step, proposed, made, trial)
+        made = tidy(linked, proposed, made, scratch.needed, scratch.on_host, scratch.seen)
+        makespan_s, excess, _ = evaluate(linked, proposed, made, trial)
         best[WORK] += made
         if makespan_s < 0:
             continue
@@ -351,7 +358,7 @@ def anneal(
             scratch.noise[0] = 3.0
             length = made
             made, makespan_s, excess = repair(
-                step,
+                linked,
                 trial,
                 proposed,
                 made,

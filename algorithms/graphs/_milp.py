@@ -1,4 +1,4 @@
-"""Linear and mixed-integer programmes, put together in blocks and solved by HiGHS through scipy."""
+"""Linear and mixed-MILPs, put together in blocks and solved by HiGHS through scipy."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Answer:
 
 
 def relaxation_work(num_nonzeros: int) -> float:
-    """The work that the relaxation of a programme with so many non-zeros takes, about."""
+    """The work that the relaxation of an MILP with so many non-zeros takes, about."""
     return max(1e-3, num_nonzeros / _NONZEROS_PER_UNIT)
 
 
-def programme_work(num_nonzeros: int) -> float:
+def milp_work(num_nonzeros: int) -> float:
     """The work that its first node takes in whole numbers, about: cuts and heuristics included."""
     return relaxation_work(num_nonzeros) + _FIRST_NODE * (num_nonzeros / 1e4) ** 2
 
 
-class Programme:
+class Milp:
     """min cost x, with lb <= A x <= ub and lb <= x <= ub; variables and rows come in blocks."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Programme:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
-        work = (programme_work if integral else relaxation_work)(self.num_nonzeros)
+        work = (milp_work if integral else relaxation_work)(self.num_nonzeros)
         node_work = max(_LEAST_NODE, _NODE_SHARE * work)
         options: dict[str, float | int] = {"mip_rel_gap": 0.0}
         if effort.watchdog_s is not None:

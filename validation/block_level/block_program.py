@@ -22,7 +22,7 @@ of value j from part i (L: from the loss). In host memory: ``("a@", j, -1)``, ``
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BlockRun:
     """One run of an op.
 
     Attributes
@@ -55,10 +55,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class BlockProgram:
     """The runs of a schedule in the order in which they start, and where the loss stands in it."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[BlockRun, ...]
     loss_run: int
     has_copies: bool = False
 
@@ -68,7 +68,7 @@ def make_program(
     schedule: Schedule,
     num_parts: int,
     capacities: Mapping[str, int] | None = None,
-) -> Program:
+) -> BlockProgram:
     """The runs of `schedule`, with lifetimes by the rule that the simulator charges. O(runs).
 
     Parameters
@@ -121,11 +121,11 @@ def make_program(
     for k, name in enumerate(names):
         kind, index = ("loss", num_parts) if name == "loss" else (name[0], int(name[1:]))
         ends = (first[name] == k, last[name] == k)
-        runs.append(Run(name, kind, index, k in saving, *ends, tuple(frees[k])))
-    return Program(tuple(runs), names.index("loss"))
+        runs.append(BlockRun(name, kind, index, k in saving, *ends, tuple(frees[k])))
+    return BlockProgram(tuple(runs), names.index("loss"))
 
 
-def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> Program:
+def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> BlockProgram:
     """The runs in the order in which they start, and what is free before each next one starts."""
     names, arrays = simulation.run_names, graph.arrays
     tensors = zip(*(column.tolist() for column in simulation._instances[:3]), strict=True)
@@ -166,8 +166,8 @@ def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> Progra
         ends = (firsts[name] == number, lasts[name] == number)
         dying = tuple(tensor for tensor, _ in frees[number])
         makers = tuple(maker for _, maker in frees[number])
-        runs.append(Run(name, kind, index, run in saving, *ends, dying, makers, moves))
-    return Program(tuple(runs), order.index("loss"), has_copies=True)
+        runs.append(BlockRun(name, kind, index, run in saving, *ends, dying, makers, moves))
+    return BlockProgram(tuple(runs), order.index("loss"), has_copies=True)
 
 
 def _issue_order(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from schedsim.errors import SchedsimError
-from schedsim.pipelines.formula import (
+from schedsim.pipelines.from_formula import (
     layer_collectives,
     layer_state_bytes,
     model_record,

@@ -36,10 +36,10 @@ def build_program(traced: Traced, skeleton: Skeleton) -> Program:
         The step returns no scalar that needs a gradient, or holds a construct that cannot be
         scheduled; the message names it.
     """
-    return _Builder(traced, skeleton).build()
+    return _ProgramBuilder(traced, skeleton).build()
 
 
-class _Builder:
+class _ProgramBuilder:
     def __init__(self, traced: Traced, skeleton: Skeleton) -> None:
         self.graph_module = traced.graph_module
         self.skeleton = skeleton

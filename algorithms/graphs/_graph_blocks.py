@@ -30,7 +30,7 @@ MOST_CARRIED = 16
 """Tensors that may where that leaves blocks too large: skips that the line carries along."""
 
 MOST_BLOCKS = 200
-"""Blocks are made larger until about so few are left: the programme over them is cubic."""
+"""Blocks are made larger until about so few are left: the dynamic programme over them is cubic."""
 
 _LONGEST_PERIOD = 8
 _FEWEST_PERIODS = 3
@@ -40,7 +40,7 @@ REST = "rest of the step"
 
 
 @dataclass(frozen=True)
-class Block:
+class GraphBlock:
     """A piece of the line: a range of forward ops and the range of later ops that belongs to it.
 
     Attributes
@@ -78,7 +78,7 @@ class BlockLine:
     """
 
     graph: Graph
-    blocks: tuple[Block, ...]
+    blocks: tuple[GraphBlock, ...]
     outside_bytes: int
 
     @property
@@ -158,7 +158,7 @@ def find_blocks(graph: Graph) -> BlockLine:
 def _period_cuts(kinds: Ints) -> Ints:
     """Indices of the blocks at which to cut, so that a repeated sequence of kinds is one block.
 
-    Options of whole layers can let go what crosses the cuts inside; those of their halves cannot.
+    Options of whole layers can evict what crosses the cuts inside; those of their halves cannot.
     For the same reason two layers are one block where there are many.
     """
     num = kinds.size
@@ -300,15 +300,17 @@ def _line(
         )
         of_block = (producer >= border[k + 1]) & (producer < border[k])
         results = int(arrays.tensor_bytes[of_block & arrays.tensor_result].sum())
-        made = Block(ops, crossing[k], crossing[k + 1], gradients[k + 1], gradients[k], results, -1)
+        made = GraphBlock(
+            ops, crossing[k], crossing[k + 1], gradients[k + 1], gradients[k], results, -1
+        )
         kind = kinds.setdefault(_signature(graph, made), len(kinds))
-        blocks.append(Block(**{**made.__dict__, "kind": kind}))
+        blocks.append(GraphBlock(**{**made.__dict__, "kind": kind}))
     outside = graph.static_bytes + sum(graph.inputs.values())
     outside += int(arrays.tensor_bytes[early & arrays.tensor_result].sum())
     return BlockLine(graph, tuple(blocks), outside)
 
 
-def _lives_on(graph: Graph, block: Block, tensor: int) -> bool:
+def _lives_on(graph: Graph, block: GraphBlock, tensor: int) -> bool:
     """Whether a tensor made in the block or handed to its backward part outlives the block."""
     arrays = graph.arrays
     result = bool(arrays.tensor_result[tensor])
@@ -316,7 +318,7 @@ def _lives_on(graph: Graph, block: Block, tensor: int) -> bool:
     return (result and late) or bool(np.isin(tensor, block.gradients_out))
 
 
-def _signature(graph: Graph, block: Block) -> Any:
+def _signature(graph: Graph, block: GraphBlock) -> Any:
     """Equal for two blocks that differ in names alone."""
     arrays = graph.arrays
     number = {int(t): i for i, t in enumerate((*block.inputs, *block.gradients_in))}
@@ -357,7 +359,7 @@ def _signature(graph: Graph, block: Block) -> Any:
     return tuple(lists)
 
 
-def _subgraph(graph: Graph, block: Block, name: str) -> Graph:
+def _subgraph(graph: Graph, block: GraphBlock, name: str) -> Graph:
     arrays = graph.arrays
     names = arrays.tensor_names
     ops: list[Op] = []

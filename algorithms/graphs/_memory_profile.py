@@ -33,10 +33,10 @@ WORK_PER_UNIT = 26_000_000.0
 # Kinds of edits in the journal.
 INSERTED, REMOVED = 0, 1
 
-# Columns of `Steps.op`. The last three say where the op's entries in `flat` and `share` begin;
-# the next row says where they end.
+# Columns of `PackedGraph.op`. The last three say where the op's entries in `flat` and `share`
+# begin; the next row says where they end.
 WORKSPACE, SAVING, FIXED, READS, WRITES, SHARES = range(6)
-# Columns of `Steps.tensor`.
+# Columns of `PackedGraph.tensor`.
 PRODUCER, NTH, SIZE, UNBUILT, READERS = range(5)
 # Columns of `Profile.run`.
 OP, SLOT, NEXT, PREV, KEPT, EXTRA_AT, EXTRA, SPARE = range(8)
@@ -46,7 +46,7 @@ LARGEST, ADDED = range(2)
 
 
 @dataclass(frozen=True, eq=False)
-class Steps(Record):
+class PackedGraph(Record):
     """A graph for the kernels: that of `GraphArrays` and the two virtual ops, n and n + 1.
 
     Few arrays with named columns, all of one type: kernels compile several times as fast so.
@@ -118,10 +118,10 @@ class Profile(Record):
 # What a kernel is declared to take.
 INT, REAL, BOOL = int, float, bool
 INTS, REALS, TABLE = Ints, Reals, Table
-STEPS, PROFILE = Steps, Profile
+PACKED_GRAPH, PROFILE = PackedGraph, Profile
 
 
-def make_steps(arrays: GraphArrays) -> Steps:
+def pack_graph(arrays: GraphArrays) -> PackedGraph:
     """`arrays` with the two virtual ops; O(ops + reads)."""
     num_ops, num_tensors = arrays.op_time_s.size, arrays.tensor_bytes.size
     inputs = np.flatnonzero(arrays.tensor_producer < 0)
@@ -158,7 +158,7 @@ def make_steps(arrays: GraphArrays) -> Steps:
         np.bincount(read_tensor, minlength=num_tensors)
     )
     saved = np.minimum(arrays.tensor_bytes[takers], arrays.tensor_bytes[sources])
-    return Steps(
+    return PackedGraph(
         time_s=np.concatenate([arrays.op_time_s, np.zeros(2)]),
         op=op,
         tensor=tensor,
@@ -167,14 +167,16 @@ def make_steps(arrays: GraphArrays) -> Steps:
     )
 
 
-def make_profile(steps: Steps, runs: NDArray[Any], *, seed: int = 0, room: float = 8.0) -> Profile:
+def make_profile(
+    packed: PackedGraph, runs: NDArray[Any], *, seed: int = 0, room: float = 8.0
+) -> Profile:
     """The profile of the schedule `runs`, which must be legal; slots for `room` times the ops."""
-    num_ops = steps.time_s.size - 2
+    num_ops = packed.time_s.size - 2
     num_slots = 1 << max(6, int(np.ceil(np.log2(max(room * num_ops, 3.0 * runs.size)))))
     num_runs = num_slots // 2
-    outputs = np.diff(steps.op[:, WRITES])
+    outputs = np.diff(packed.op[:, WRITES])
     per_run = max(1, int(outputs[:num_ops].max(initial=0)))
-    most_reads = int(np.diff(steps.op[:, READS]).max(initial=0))
+    most_reads = int(np.diff(packed.op[:, READS]).max(initial=0))
     num_ends = (num_runs - 1) * per_run + max(per_run, int(outputs[num_ops]))
     profile = Profile(
         run=np.full((num_runs, 8), -1, np.int64),
@@ -189,7 +191,7 @@ def make_profile(steps: Steps, runs: NDArray[Any], *, seed: int = 0, room: float
         random=np.array([(seed * 0x9E3779B97F4A7C15 + 0x1234567) % 2**64], np.uint64),
     )
     profile.counts[NUM_SLOTS], profile.counts[PER_RUN] = num_slots, per_run
-    load_runs(steps, profile, runs.astype(np.int64))
+    load_runs(packed, profile, runs.astype(np.int64))
     return profile
 
 
@@ -287,25 +289,25 @@ def run_before(profile: Profile, op: int, slot: int) -> int:
     return int(run)
 
 
-@kernel(STEPS, PROFILE, INT, INT, INT)
-def last_read(steps: Steps, profile: Profile, tensor: int, after: int, before: int) -> int:
+@kernel(PACKED_GRAPH, PROFILE, INT, INT, INT)
+def last_read(packed: PackedGraph, profile: Profile, tensor: int, after: int, before: int) -> int:
     """The last run between two slots, both excluded, that reads `tensor`; or -1."""
     best = -1
-    for i in range(steps.tensor[tensor, READERS], steps.tensor[tensor + 1, READERS]):
+    for i in range(packed.tensor[tensor, READERS], packed.tensor[tensor + 1, READERS]):
         profile.counts[WORK] += 1
-        run = run_before(profile, steps.flat[i], before)
+        run = run_before(profile, packed.flat[i], before)
         if run >= 0 and profile.run[run, SLOT] > after:
             after = profile.run[run, SLOT]
             best = run
     return best
 
 
-@kernel(STEPS, PROFILE, INT, INT)
-def next_read(steps: Steps, profile: Profile, tensor: int, after: int) -> int:
+@kernel(PACKED_GRAPH, PROFILE, INT, INT)
+def next_read(packed: PackedGraph, profile: Profile, tensor: int, after: int) -> int:
     """The first run after a slot that reads `tensor`, or -1."""
     best, best_slot = -1, profile.counts[NUM_SLOTS]
-    for i in range(steps.tensor[tensor, READERS], steps.tensor[tensor + 1, READERS]):
-        run = profile.ends[steps.flat[i], LAST]
+    for i in range(packed.tensor[tensor, READERS], packed.tensor[tensor + 1, READERS]):
+        run = profile.ends[packed.flat[i], LAST]
         while run >= 0 and profile.run[run, SLOT] > after:
             profile.counts[WORK] += 1
             if profile.run[run, SLOT] < best_slot:
@@ -314,35 +316,35 @@ def next_read(steps: Steps, profile: Profile, tensor: int, after: int) -> int:
     return int(best)
 
 
-@kernel(STEPS, INT, INT)
-def _shared(steps: Steps, op: int, tensor: int) -> int:
+@kernel(PACKED_GRAPH, INT, INT)
+def _shared(packed: PackedGraph, op: int, tensor: int) -> int:
     """Bytes that a run of `op` saves where it is the last to read `tensor`."""
-    for i in range(steps.op[op, SHARES], steps.op[op + 1, SHARES]):
-        if steps.share[i, 0] == tensor:
-            return int(steps.share[i, 1])
+    for i in range(packed.op[op, SHARES], packed.op[op + 1, SHARES]):
+        if packed.share[i, 0] == tensor:
+            return int(packed.share[i, 1])
     return 0
 
 
-@kernel(STEPS, PROFILE, INT, INT, INT)
-def _set_end(steps: Steps, profile: Profile, run: int, tensor: int, end: int) -> None:
+@kernel(PACKED_GRAPH, PROFILE, INT, INT, INT)
+def _set_end(packed: PackedGraph, profile: Profile, run: int, tensor: int, end: int) -> None:
     """Let the instance of `tensor` that `run` writes live to the run `end`."""
-    at = first_out(profile, run) + steps.tensor[tensor, NTH]
+    at = first_out(profile, run) + packed.tensor[tensor, NTH]
     old = profile.end_of[at]
     if old == end:
         return
     profile.end_of[at] = end
-    size = steps.tensor[tensor, SIZE]
+    size = packed.tensor[tensor, SIZE]
     if old != run:
-        shared = _shared(steps, profile.run[old, OP], tensor)
+        shared = _shared(packed, profile.run[old, OP], tensor)
         if shared:
             add_range(profile, profile.run[old, SLOT], profile.run[old, SLOT], shared)
     if end != run:
-        shared = _shared(steps, profile.run[end, OP], tensor)
+        shared = _shared(packed, profile.run[end, OP], tensor)
         if shared:
             add_range(profile, profile.run[end, SLOT], profile.run[end, SLOT], -shared)
     was, will = profile.run[old, SLOT], profile.run[end, SLOT]
-    if steps.tensor[tensor, UNBUILT]:  # nothing is charged until somebody reads it
-        extra = steps.op[profile.run[run, OP], SAVING]
+    if packed.tensor[tensor, UNBUILT]:  # nothing is charged until somebody reads it
+        extra = packed.op[profile.run[run, OP], SAVING]
         if old == run:
             was -= 1
             profile.run[run, KEPT] += 1
@@ -359,8 +361,8 @@ def _set_end(steps: Steps, profile: Profile, run: int, tensor: int, end: int) ->
         add_range(profile, will + 1, was, -size)
 
 
-@kernel(STEPS, PROFILE)
-def rebuild(steps: Steps, profile: Profile) -> None:
+@kernel(PACKED_GRAPH, PROFILE)
+def rebuild(packed: PackedGraph, profile: Profile) -> None:
     """Spread the runs evenly over the slots and sum live bytes anew; O(runs + slots)."""
     num_slots = profile.counts[NUM_SLOTS]
     slot_run = profile.slot_run
@@ -380,26 +382,26 @@ def rebuild(steps: Steps, profile: Profile) -> None:
         run = line[i]
         op, slot = profile.run[run, OP], profile.run[run, SLOT]
         out = first_out(profile, run)
-        for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
-            tensor = steps.flat[w]
+        for w in range(packed.op[op, WRITES], packed.op[op + 1, WRITES]):
+            tensor = packed.flat[w]
             end = profile.end_of[out]
             out += 1
-            if end == run and steps.tensor[tensor, UNBUILT]:
+            if end == run and packed.tensor[tensor, UNBUILT]:
                 continue
-            live[slot] += steps.tensor[tensor, SIZE]
-            live[profile.run[end, SLOT] + 1] -= steps.tensor[tensor, SIZE]
+            live[slot] += packed.tensor[tensor, SIZE]
+            live[profile.run[end, SLOT] + 1] -= packed.tensor[tensor, SIZE]
             if end != run:
-                shared = _shared(steps, profile.run[end, OP], tensor)
+                shared = _shared(packed, profile.run[end, OP], tensor)
                 live[profile.run[end, SLOT]] -= shared
                 live[profile.run[end, SLOT] + 1] += shared
     total = 0
     for slot in range(num_slots):
         total += live[slot]
         run, value = slot_run[slot], total - _EMPTY
-        if run >= 0 and profile.run[run, OP] < steps.time_s.size - 2:
-            value = total + steps.op[profile.run[run, OP], WORKSPACE]
+        if run >= 0 and profile.run[run, OP] < packed.time_s.size - 2:
+            value = total + packed.op[profile.run[run, OP], WORKSPACE]
             if profile.run[run, KEPT] > 0:
-                value += steps.op[profile.run[run, OP], SAVING]
+                value += packed.op[profile.run[run, OP], SAVING]
         profile.tree[num_slots + slot, LARGEST] = value
         profile.tree[num_slots + slot, ADDED] = 0
     for node in range(num_slots - 1, 0, -1):
@@ -429,10 +431,10 @@ def _drop_extra(profile: Profile, run: int) -> None:
     profile.counts[NUM_EXTRA] = last
 
 
-@kernel(STEPS, PROFILE, INTS)
-def load_runs(steps: Steps, profile: Profile, runs: NDArray[np.int64]) -> None:
+@kernel(PACKED_GRAPH, PROFILE, INTS)
+def load_runs(packed: PackedGraph, profile: Profile, runs: NDArray[np.int64]) -> None:
     """Forget everything and take up the legal schedule `runs`; O(runs + reads + slots)."""
-    num_ops = steps.time_s.size - 2
+    num_ops = packed.time_s.size - 2
     ids = profile.run.shape[0]
     profile.slot_run[:] = -1
     profile.run[:, OP] = -1
@@ -459,14 +461,14 @@ def load_runs(steps: Steps, profile: Profile, runs: NDArray[np.int64]) -> None:
         else:
             profile.ends[op, FIRST] = run
         out = first_out(profile, run)
-        for k in range(steps.op[op + 1, WRITES] - steps.op[op, WRITES]):
+        for k in range(packed.op[op + 1, WRITES] - packed.op[op, WRITES]):
             profile.end_of[out + k] = run
-        total += steps.time_s[op]
-        for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
-            tensor = steps.flat[r]
-            source = profile.ends[steps.tensor[tensor, PRODUCER], LAST]
-            at = first_out(profile, source) + steps.tensor[tensor, NTH]
-            if profile.end_of[at] == source and steps.tensor[tensor, UNBUILT]:
+        total += packed.time_s[op]
+        for r in range(packed.op[op, READS], packed.op[op + 1, READS]):
+            tensor = packed.flat[r]
+            source = profile.ends[packed.tensor[tensor, PRODUCER], LAST]
+            at = first_out(profile, source) + packed.tensor[tensor, NTH]
+            if profile.end_of[at] == source and packed.tensor[tensor, UNBUILT]:
                 profile.run[source, KEPT] += 1
             profile.end_of[at] = run
     num_spare = 0
@@ -475,13 +477,13 @@ def load_runs(steps: Steps, profile: Profile, runs: NDArray[np.int64]) -> None:
         num_spare += 1
     profile.counts[NUM_SPARE] = num_spare
     profile.total_s[0] = total
-    rebuild(steps, profile)
+    rebuild(packed, profile)
 
 
-@kernel(STEPS, PROFILE, INTS)
-def store_runs(steps: Steps, profile: Profile, runs: NDArray[np.int64]) -> int:
+@kernel(PACKED_GRAPH, PROFILE, INTS)
+def store_runs(packed: PackedGraph, profile: Profile, runs: NDArray[np.int64]) -> int:
     """Write the schedule into `runs`; the number of its runs."""
-    num_ops = steps.time_s.size - 2
+    num_ops = packed.time_s.size - 2
     count = 0
     for run in profile.slot_run:
         if run >= 0 and profile.run[run, OP] < num_ops:
@@ -502,28 +504,28 @@ def _value(profile: Profile, slot: int) -> int:
     return int(value)
 
 
-@kernel(STEPS, PROFILE, INT)
-def _shift_left(steps: Steps, profile: Profile, slot: int) -> None:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def _shift_left(packed: PackedGraph, profile: Profile, slot: int) -> None:
     """Move the run in `slot` one to the left, where there is nothing; O(reads and writes)."""
     run = profile.slot_run[slot]
     op = profile.run[run, OP]
     empty_value, value = _value(profile, slot - 1), _value(profile, slot)
     # Left behind is a slot after the run: without its workspace and what ended there.
     after = value
-    if op < steps.time_s.size - 2:
-        after -= _EMPTY + steps.op[op, WORKSPACE]
+    if op < packed.time_s.size - 2:
+        after -= _EMPTY + packed.op[op, WORKSPACE]
         if profile.run[run, KEPT] > 0:
-            after -= steps.op[op, SAVING]
-    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
-        tensor = steps.flat[r]
-        source = run_before(profile, steps.tensor[tensor, PRODUCER], slot)
-        if profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]] == run:
-            after += _shared(steps, op, tensor) - steps.tensor[tensor, SIZE]
+            after -= packed.op[op, SAVING]
+    for r in range(packed.op[op, READS], packed.op[op + 1, READS]):
+        tensor = packed.flat[r]
+        source = run_before(profile, packed.tensor[tensor, PRODUCER], slot)
+        if profile.end_of[first_out(profile, source) + packed.tensor[tensor, NTH]] == run:
+            after += _shared(packed, op, tensor) - packed.tensor[tensor, SIZE]
     out = first_out(profile, run)
-    for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
-        tensor = steps.flat[w]
-        if profile.end_of[out] == run and not steps.tensor[tensor, UNBUILT]:
-            after -= steps.tensor[tensor, SIZE]
+    for w in range(packed.op[op, WRITES], packed.op[op + 1, WRITES]):
+        tensor = packed.flat[w]
+        if profile.end_of[out] == run and not packed.tensor[tensor, UNBUILT]:
+            after -= packed.tensor[tensor, SIZE]
         out += 1
     profile.slot_run[slot] = -1
     profile.slot_run[slot - 1] = run
@@ -532,8 +534,8 @@ def _shift_left(steps: Steps, profile: Profile, slot: int) -> None:
     add_range(profile, slot, slot, after - value)
 
 
-@kernel(STEPS, PROFILE, INT)
-def _slot_before(steps: Steps, profile: Profile, follower: int) -> int:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def _slot_before(packed: PackedGraph, profile: Profile, follower: int) -> int:
     """An empty slot between the run `follower` and the one before it; makes room where needed."""
     slot_run = profile.slot_run
     right = profile.run[follower, SLOT]
@@ -546,9 +548,9 @@ def _slot_before(steps: Steps, profile: Profile, follower: int) -> int:
             empty -= 1
         if empty > 0 and slot_run[empty] < 0:
             for slot in range(empty + 1, right):
-                _shift_left(steps, profile, slot)
+                _shift_left(packed, profile, slot)
             return int(left)
-        rebuild(steps, profile)
+        rebuild(packed, profile)
         right = profile.run[follower, SLOT]
         left = right - 1
         while slot_run[left] < 0:
@@ -556,9 +558,9 @@ def _slot_before(steps: Steps, profile: Profile, follower: int) -> int:
     return int((left + right) // 2)
 
 
-@kernel(STEPS, PROFILE, INT, INT)
-def _insert(steps: Steps, profile: Profile, op: int, follower: int) -> int:
-    slot = _slot_before(steps, profile, follower)
+@kernel(PACKED_GRAPH, PROFILE, INT, INT)
+def _insert(packed: PackedGraph, profile: Profile, op: int, follower: int) -> int:
+    slot = _slot_before(packed, profile, follower)
     slot_run = profile.slot_run
     count = profile.counts[NUM_SPARE] - 1
     profile.counts[NUM_SPARE] = count
@@ -567,8 +569,8 @@ def _insert(steps: Steps, profile: Profile, op: int, follower: int) -> int:
     profile.run[run, SLOT] = slot
     profile.run[run, OP] = op
     profile.run[run, KEPT] = 0
-    profile.total_s[0] += steps.time_s[op]
-    add_range(profile, slot, slot, _EMPTY + steps.op[op, WORKSPACE])
+    profile.total_s[0] += packed.time_s[op]
+    add_range(profile, slot, slot, _EMPTY + packed.op[op, WORKSPACE])
 
     before = run_before(profile, op, slot)
     after = profile.run[before, NEXT] if before >= 0 else profile.ends[op, FIRST]
@@ -586,50 +588,50 @@ def _insert(steps: Steps, profile: Profile, op: int, follower: int) -> int:
         if after >= 0:
             _add_extra(profile, after)
 
-    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
-        tensor = steps.flat[r]
-        source = run_before(profile, steps.tensor[tensor, PRODUCER], slot)
-        end = profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]]
+    for r in range(packed.op[op, READS], packed.op[op + 1, READS]):
+        tensor = packed.flat[r]
+        source = run_before(profile, packed.tensor[tensor, PRODUCER], slot)
+        end = profile.end_of[first_out(profile, source) + packed.tensor[tensor, NTH]]
         if profile.run[end, SLOT] < slot:
-            _set_end(steps, profile, source, tensor, run)
+            _set_end(packed, profile, source, tensor, run)
     out = first_out(profile, run)
-    for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
-        tensor = steps.flat[w]
+    for w in range(packed.op[op, WRITES], packed.op[op + 1, WRITES]):
+        tensor = packed.flat[w]
         profile.end_of[out] = run
         out += 1
-        if not steps.tensor[tensor, UNBUILT]:
-            add_range(profile, slot, slot, steps.tensor[tensor, SIZE])
+        if not packed.tensor[tensor, UNBUILT]:
+            add_range(profile, slot, slot, packed.tensor[tensor, SIZE])
         if before >= 0:
-            end = profile.end_of[first_out(profile, before) + steps.tensor[tensor, NTH]]
+            end = profile.end_of[first_out(profile, before) + packed.tensor[tensor, NTH]]
             if profile.run[end, SLOT] < slot:
                 continue  # the run before was not read after this slot
-            earlier = last_read(steps, profile, tensor, profile.run[before, SLOT], slot)
-            _set_end(steps, profile, before, tensor, earlier if earlier >= 0 else before)
-            _set_end(steps, profile, run, tensor, end)
+            earlier = last_read(packed, profile, tensor, profile.run[before, SLOT], slot)
+            _set_end(packed, profile, before, tensor, earlier if earlier >= 0 else before)
+            _set_end(packed, profile, run, tensor, end)
         else:
             limit = profile.run[after, SLOT] if after >= 0 else profile.counts[NUM_SLOTS]
-            end = last_read(steps, profile, tensor, slot, limit)
+            end = last_read(packed, profile, tensor, slot, limit)
             if end >= 0:
-                _set_end(steps, profile, run, tensor, end)
+                _set_end(packed, profile, run, tensor, end)
     return int(run)
 
 
-@kernel(STEPS, PROFILE, INT)
-def _remove(steps: Steps, profile: Profile, run: int) -> int:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def _remove(packed: PackedGraph, profile: Profile, run: int) -> int:
     """The op of the run, and the run that followed it, are what brings it back."""
     slot_run = profile.slot_run
     slot, op = profile.run[run, SLOT], profile.run[run, OP]
     before, after = profile.run[run, PREV], profile.run[run, NEXT]
     out = first_out(profile, run)
-    for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
-        tensor = steps.flat[w]
+    for w in range(packed.op[op, WRITES], packed.op[op + 1, WRITES]):
+        tensor = packed.flat[w]
         end = profile.end_of[out]
         out += 1
         if end != run:
-            _set_end(steps, profile, run, tensor, run)
-            _set_end(steps, profile, before, tensor, end)
-        if not steps.tensor[tensor, UNBUILT]:
-            add_range(profile, slot, slot, -steps.tensor[tensor, SIZE])
+            _set_end(packed, profile, run, tensor, run)
+            _set_end(packed, profile, before, tensor, end)
+        if not packed.tensor[tensor, UNBUILT]:
+            add_range(profile, slot, slot, -packed.tensor[tensor, SIZE])
     # Unlinked before the inputs' last reads are looked for.
     if before >= 0:
         profile.run[before, NEXT] = after
@@ -642,15 +644,15 @@ def _remove(steps: Steps, profile: Profile, run: int) -> int:
         profile.run[after, PREV] = before
     else:
         profile.ends[op, LAST] = before
-    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
-        tensor = steps.flat[r]
-        source = run_before(profile, steps.tensor[tensor, PRODUCER], slot)
-        if profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]] == run:
-            end = last_read(steps, profile, tensor, profile.run[source, SLOT], slot)
-            _set_end(steps, profile, source, tensor, end if end >= 0 else source)
-    add_range(profile, slot, slot, -_EMPTY - steps.op[op, WORKSPACE])
+    for r in range(packed.op[op, READS], packed.op[op + 1, READS]):
+        tensor = packed.flat[r]
+        source = run_before(profile, packed.tensor[tensor, PRODUCER], slot)
+        if profile.end_of[first_out(profile, source) + packed.tensor[tensor, NTH]] == run:
+            end = last_read(packed, profile, tensor, profile.run[source, SLOT], slot)
+            _set_end(packed, profile, source, tensor, end if end >= 0 else source)
+    add_range(profile, slot, slot, -_EMPTY - packed.op[op, WORKSPACE])
     slot_run[slot] = -1
-    profile.total_s[0] -= steps.time_s[op]
+    profile.total_s[0] -= packed.time_s[op]
     profile.run[profile.counts[NUM_SPARE], SPARE] = run
     profile.counts[NUM_SPARE] += 1
     profile.run[run, OP] = -1
@@ -668,13 +670,13 @@ def can_edit(profile: Profile) -> bool:
     )
 
 
-@kernel(STEPS, PROFILE, INT, INT)
-def insert_run(steps: Steps, profile: Profile, op: int, follower: int) -> int:
+@kernel(PACKED_GRAPH, PROFILE, INT, INT)
+def insert_run(packed: PackedGraph, profile: Profile, op: int, follower: int) -> int:
     """Run `op` just before the run `follower`; its inputs must have been made before. The run.
 
     O(reads and writes of the op, times runs of their readers, times log slots).
     """
-    run = _insert(steps, profile, op, follower)
+    run = _insert(packed, profile, op, follower)
     at = profile.counts[NUM_EDITS]
     profile.journal[at, 0] = INSERTED
     profile.journal[at, 1] = run
@@ -682,11 +684,11 @@ def insert_run(steps: Steps, profile: Profile, op: int, follower: int) -> int:
     return run
 
 
-@kernel(STEPS, PROFILE, INT)
-def remove_run(steps: Steps, profile: Profile, run: int) -> None:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def remove_run(packed: PackedGraph, profile: Profile, run: int) -> None:
     """Take a run out; one of the same op must stand before it, or nobody may read from it."""
     op = profile.run[run, OP]
-    follower = _remove(steps, profile, run)
+    follower = _remove(packed, profile, run)
     at = profile.counts[NUM_EDITS]
     profile.journal[at, 0] = REMOVED
     profile.journal[at, 1] = op
@@ -694,22 +696,22 @@ def remove_run(steps: Steps, profile: Profile, run: int) -> None:
     profile.counts[NUM_EDITS] = at + 1
 
 
-@kernel(STEPS, PROFILE, INT)
-def undo_edits(steps: Steps, profile: Profile, mark: int) -> None:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def undo_edits(packed: PackedGraph, profile: Profile, mark: int) -> None:
     """Take back all edits but the first `mark`, the last first: ids of runs come back too."""
     for at in range(profile.counts[NUM_EDITS] - 1, mark - 1, -1):
         if profile.journal[at, 0] == INSERTED:
-            _remove(steps, profile, profile.journal[at, 1])
+            _remove(packed, profile, profile.journal[at, 1])
         else:
-            _insert(steps, profile, profile.journal[at, 1], profile.journal[at, 2])
+            _insert(packed, profile, profile.journal[at, 1], profile.journal[at, 2])
     profile.counts[NUM_EDITS] = mark
 
 
-@kernel(STEPS, PROFILE, INT)
-def is_unread(steps: Steps, profile: Profile, run: int) -> bool:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def is_unread(packed: PackedGraph, profile: Profile, run: int) -> bool:
     """Whether nobody reads what `run` writes."""
     op, out = profile.run[run, OP], first_out(profile, run)
-    for k in range(steps.op[op + 1, WRITES] - steps.op[op, WRITES]):
+    for k in range(packed.op[op + 1, WRITES] - packed.op[op, WRITES]):
         if profile.end_of[out + k] != run:
             return False
     return True

@@ -8,11 +8,11 @@ from typing import Any
 from ...errors import SchedsimError
 from ...workloads.given import is_target
 from ...workloads.options import WorkloadOptions, model_config
-from ..given.source import Source
+from ..given.workload_source import Source
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ResizedWorkload:
     """The family of workloads that differ from the one given in `field`.
 
     Attributes
@@ -33,7 +33,7 @@ class Sizes:
     step: int
 
     @classmethod
-    def of(cls, base: Source, field: str) -> Sizes:
+    def of(cls, base: Source, field: str) -> ResizedWorkload:
         """The sizes of `base`; `SchedsimError` where its `field` cannot be changed."""
         if base.is_model:
             batch = next((o for o in _target_options(base) if o.startswith("batch=")), "batch=1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..app import YES
-from ..given.pipeline import explain_infeasible, planned
+from ..given.made_pipeline import explain_infeasible, planned
 from ..given.pipeline_options import PipelineRequest, pipeline_options
 from ..help import GroupedCommand
 from ..options.files import output_option
