@@ -171,7 +171,7 @@ MORE_PARAMETERS = {
     "validation/models/gpt2.py:build_gpt2": 9,
     "validation/models/llama.py:build_llama": 10,
     "validation/models/vit.py:build_vit": 9,
-    "validation/rematerialize.py:rematerialize": 20,
+    "validation/rematerialize.py:rematerialize": 21,
     "validation/rematerialize.py:ways": 11,
     "validation/ways/commands.py:plan_target": 11,
 }

@@ -44,6 +44,7 @@ def rematerialize(
     offload: Any = None,
     host_bytes: int | str | None = None,
     check: str | int = "plan",
+    compile: bool = False,
     **options: Any,
 ) -> Rematerialized:
     """`model` as a module that gives the loss of a step and trains within `budget`.
@@ -145,6 +146,7 @@ def rematerialize(
             host_bytes=host_bytes,
             ranks=ranks,
             check=check,
+            compile=compile,
         )
         arguments, keywords = _unpacked(model, inputs, device)
         module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)

@@ -1,4 +1,4 @@
-"""Which ops become one: clusters of fusible ops, merged where a tensor between them then vanishes."""
+"""Which ops become one: clusters of fusible ops, merged where a tensor between them vanishes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Clusters:
     def can_fuse(self, op: int) -> bool:
         """Whether op is one that may join others."""
         call = self.program.calls[op]
-        fixed = call.random or call.once and op != self._loss_op() or call.tokens
+        fixed = call.random or (call.once and op != self._loss_op()) or call.tokens
         return not fixed and fusible_target(call.target) and min(call.outputs, default=-1) >= 0
 
     def _loss_op(self) -> int:
@@ -129,12 +129,7 @@ class Clusters:
     def _returns(self, heads: list[int], union: list[int]) -> bool:
         """Whether a way out of `union` leads back into it."""
         inside = set(heads)
-        stack = [
-            self.of[n]
-            for op in union
-            for n in self.after[op]
-            if self.of[n] not in inside
-        ]
+        stack = [self.of[n] for op in union for n in self.after[op] if self.of[n] not in inside]
         seen = set(stack)
         while stack:
             for op in self.members[stack.pop()]:
@@ -149,7 +144,7 @@ class Clusters:
 
     def ordered(self) -> list[list[int]]:
         """Clusters in an order that data allows, each about where its last op stood."""
-        waits = {head: 0 for head in self.members}
+        waits = dict.fromkeys(self.members, 0)
         follow: dict[int, set[int]] = {head: set() for head in self.members}
         for head, ops in self.members.items():
             for op in ops:

@@ -8,6 +8,8 @@ from ..capture.program import Call, Program, Ref, refs
 from .clusters import Clusters
 from .decompose import decompose
 from .group import Groups
+from .inline import inline_cheap
+from .takeover import takeover
 
 
 def fused(program: Program, groups: Groups) -> Program:
@@ -17,6 +19,7 @@ def fused(program: Program, groups: Groups) -> Program:
     in the number of ops, some milliseconds for hundreds.
     """
     parts = decompose(program)
+    inline_cheap(parts)
     clusters = Clusters(parts)
     clusters.merge_vanishing()
     return _assembled(parts, clusters, groups)
@@ -50,6 +53,8 @@ def _assembled(parts: Program, clusters: Clusters, groups: Groups) -> Program:
         else:
             group, inputs = groups.make(parts, inside.calls, inside.outputs)
             last = parts.calls[ops[-1]]
+            position, over = takeover(parts, inside.calls, inputs, inside.outputs, clusters.results)
+            taken = position >= 0
             _put(
                 new,
                 Call(
@@ -62,6 +67,9 @@ def _assembled(parts: Program, clusters: Clusters, groups: Groups) -> Program:
                     phase=last.phase,
                     once=any(parts.calls[op].once for op in ops),
                     module=last.module,
+                    takes_over=inputs[position] if taken else -1,
+                    over=over,
+                    overwriting=group.overwriting(position, over) if taken else None,
                 ),
             )
         for op in ops:
@@ -106,8 +114,8 @@ def _escaping(parts: Program, clusters: Clusters, ops: list[int]) -> _Escaping:
     while stack:
         v = stack.pop()
         maker = values[v].call
-        if maker >= 0 and parts.calls[maker].is_view and values[v].storage in own:
-            if maker not in found:
-                found[maker] = None
-                stack += refs((parts.calls[maker].args, parts.calls[maker].kwargs))
+        looks = maker >= 0 and parts.calls[maker].is_view and values[v].storage in own
+        if looks and maker not in found:
+            found[maker] = None
+            stack += refs((parts.calls[maker].args, parts.calls[maker].kwargs))
     return _Escaping(sorted(found), outputs)

@@ -31,6 +31,18 @@ class FusedGroup:
         self.__name__ = f"group_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         self._calls, self._inputs, self._outputs = calls, inputs, outputs
         self._compiled: Callable[[list[Any]], Sequence[Any]] | None = None
+        self._overwriting: dict[tuple[int, int], OverwritingGroup] = {}
+
+    def overwriting(self, position: int, over: int) -> OverwritingGroup:
+        """The group with output `over` written in the place of argument `position`."""
+        if (position, over) not in self._overwriting:
+            self._overwriting[position, over] = OverwritingGroup(self, position, over)
+        return self._overwriting[position, over]
+
+    @property
+    def num_ops(self) -> int:
+        """Those that are computed, views among them."""
+        return len(self._calls)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         compiled = self._compiled or self.compile()
@@ -40,14 +52,18 @@ class FusedGroup:
     def compile(self) -> Callable[[list[Any]], Sequence[Any]]:
         """Compile it, once."""
         if self._compiled is None:
-            mode = private.fake_mode()
-            with mode:
-                examples = [
-                    torch.empty_strided(shape, stride, dtype=dtype, device=device)
-                    for shape, stride, dtype, device in self._inputs
-                ]
-            self._compiled = inductor.compile_function(self.uncompiled, examples, mode)
+            self._compiled = self.compiled_as(self.uncompiled)
         return self._compiled
+
+    def compiled_as(self, function: Callable[..., Any]) -> Callable[[list[Any]], Sequence[Any]]:
+        """`function` of the group's arguments, compiled for their layouts."""
+        mode = private.fake_mode()
+        with mode:
+            examples = [
+                torch.empty_strided(shape, stride, dtype=dtype, device=device)
+                for shape, stride, dtype, device in self._inputs
+            ]
+        return inductor.compile_function(function, examples, mode)
 
     def uncompiled(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
         """The group op by op."""
@@ -62,11 +78,42 @@ class FusedGroup:
         return tuple(held[v] for v in self._outputs)
 
 
+class OverwritingGroup:
+    """A group one of whose outputs takes over the storage of an argument, which comes first."""
+
+    def __init__(self, group: FusedGroup, position: int, over: int) -> None:
+        self._group, self._position, self._over = group, position, over
+        self.__name__ = f"{group.__name__}_over{position}_{over}"
+        self._compiled: Callable[[list[Any]], Sequence[Any]] | None = None
+
+    def __call__(self, part: torch.Tensor, *rest: torch.Tensor) -> Any:
+        compiled = self._compiled or self.compile()
+        position, over = self._position, self._over
+        made = compiled([*rest[:position], part, *rest[position:]])
+        return (*made[:over], part, *made[over:]) if made else part
+
+    def compile(self) -> Callable[[list[Any]], Sequence[Any]]:
+        """Compile it, once."""
+        if self._compiled is None:
+            self._compiled = self._group.compiled_as(self._overwrite)
+        return self._compiled
+
+    def _overwrite(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
+        made = self._group.uncompiled(*tensors)
+        tensors[self._position].copy_(made[self._over])
+        return (*made[: self._over], *made[self._over + 1 :])
+
+
 class Groups:
     """Makes groups, one for each distinct piece of code."""
 
     def __init__(self) -> None:
         self.known: dict[str, FusedGroup] = {}
+
+    def compile(self) -> None:
+        """Compile all of them."""
+        for group in self.known.values():
+            group.compile()
 
     def make(
         self, program: Program, calls: Sequence[int], outputs: Sequence[int]

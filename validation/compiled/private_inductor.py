@@ -16,13 +16,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 aten = torch.ops.aten
 
-# Inductor would make these a scatter of its own, which is no quicker than the kernel.
-_KEPT_WHOLE = (aten.embedding_dense_backward.default,)
+# Inductor would make scatters of these, which are no quicker than the kernels.
+_KEPT_WHOLE = (
+    aten.embedding_dense_backward.default,
+    aten.max_pool2d_with_indices.default,
+    aten.max_pool2d_with_indices_backward.default,
+)
 
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """How inductor takes ops apart before it fuses them."""
+    import torch._inductor.lowering  # noqa: F401 - some decompositions look there
     from torch._inductor.decomposition import select_decomp_table
 
     table = dict(select_decomp_table())
@@ -53,14 +58,15 @@ def random_from_seed(size: Sequence[int], seed: torch.Tensor, kind: str) -> torc
 
 def random_op() -> Any:
     """The op behind `random_from_seed`, which graphs call."""
-    import torch._inductor.inductor_prims  # noqa: F401 - registers it
+    import torch._inductor.inductor_prims
 
     return torch.ops.prims.inductor_random.default
 
 
 def draw_seeds(count: int, device: str) -> torch.Tensor:
     """`count` seeds drawn from the device's generator, as inductor's own code draws them."""
-    return torch.randint(2**63 - 1, [count], device=device)
+    limits = torch.iinfo(torch.int64)
+    return torch.randint(limits.min, limits.max, [count], device=device)
 
 
 @contextmanager
