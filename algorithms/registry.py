@@ -10,6 +10,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -109,6 +110,7 @@ class PlannerInfo:
         return _keywords(self.load_curve(kind)) if kind in self.curves else frozenset()
 
 
+@cache
 def _keywords(function: Callable[..., Any]) -> frozenset[str]:
     parameters = inspect.signature(function).parameters.values()
     return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)

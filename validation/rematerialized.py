@@ -47,7 +47,8 @@ from .step_planning import (
     resolved_budget,
     store_all_peak,
 )
-from .ways.choices import Way, choose, table, wanted
+from .ways.choices import choose, wanted
+from .ways.way import Way, table
 
 SHAPES = ("plan", "raise")
 

@@ -42,9 +42,9 @@ from .ranks.one_plan import planned_once
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
 from .ways.accumulate import AccumulatedStep
-from .ways.choices import Way
 from .ways.chunk import chunked, read_chunks
 from .ways.microbatch import MicroBatch, Splitter, bytes_of, check_splits, clone_tensors
+from .ways.way import Way
 
 LEVELS = ("auto", "op", "block")
 COSTS = ("measured", "operations")

@@ -30,12 +30,12 @@ from .shown.allocations import check_allocator, describe
 from .shown.allocations import document as allocation_document
 from .snapshot import replay_snapshot
 
-# How a cause of waiting is said in the table of queues.
+# How a cause of waiting is said in the table of streams.
 _WAITS = {
     "nothing": "at the start",
     "queue": "behind another run",
     "input": "for an input",
-    "turn": "for its turn",
+    "turn": "in issue order",
     "memory": "for memory",
     "end": "at the end",
 }

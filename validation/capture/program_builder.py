@@ -36,13 +36,21 @@ def build_program(traced: Traced, skeleton: Skeleton) -> Program:
         The step returns no scalar that needs a gradient, or holds a construct that cannot be
         scheduled; the message names it.
     """
-    return _ProgramBuilder(traced, skeleton).build()
+    return _StepProgramBuilder(traced, skeleton).build()
 
 
-class _ProgramBuilder:
-    def __init__(self, traced: Traced, skeleton: Skeleton) -> None:
+class ProgramBuilder:
+    """Calls, values and storages from the nodes of a joint graph.
+
+    Parameters
+    ----------
+    device
+        The kind whose bytes count.
+    """
+
+    def __init__(self, traced: Traced, device: str) -> None:
         self.graph_module = traced.graph_module
-        self.skeleton = skeleton
+        self.device = device
         self.renamed = traced.renamed
         self.program = Program()
         self.namer = Namer(traced)
@@ -51,79 +59,12 @@ class _ProgramBuilder:
         self.became: dict[torch.fx.Node, Any] = {}
         self.factors: Factors = {}
 
-    def build(self) -> Program:
-        graph = self.graph_module.graph
-        outputs = private.output_roles(graph)
-        loss = self._loss_node(outputs)
-        needed = _needed([node for node, _ in outputs if node is not None])
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                self._placeholder(node)
-            elif node in needed and node.op == "get_attr":
-                self._constant(node)
-            elif node in needed and node.op == "call_function":
-                self._function(node, is_loss=_base(node) is _base(loss))
-        program = self.program
-        program.loss = self._ref(loss)
-        # The caller holds what the first run returns; another would only add to it.
-        made_loss = program.storages[program.values[program.loss].storage].call
-        if made_loss < 0:
-            raise UnsupportedError(
-                "the loss is an input or a parameter itself", hint="return something computed"
-            )
-        program.calls[made_loss].once = True
-        self._put_seed()
-        mutations: list[tuple[int, int]] = []
-        gradients: dict[str, list[int]] = {}
-        for node, role in outputs:
-            if node is None or role.kind == "output":
-                continue
-            value = self._ref(node)
-            if role.kind == "mutation" and role.of != "other":
-                mutations.append((self._target_of(role), value))
-            elif role.kind == "gradient" and role.of == "parameter":
-                name = self._name(role)
-                gradients.setdefault(name, []).append(value)
-            elif role.kind == "gradient" and role.of == "input":
-                program.input_gradients[int(role.key)] = value
-            else:
-                raise UnsupportedError(
-                    f"the step has an output that cannot be scheduled: {role.key}", hint=WAY_OUT
-                )
-        expects = self._put_expects(outputs)
-        add_updates(program, mutations, expects)
-        add_gradients(program, gradients)
-        add_in_place(program)
-        order_draws(program)
-        self.namer.name(program)
-        return program
-
-    def _loss_node(self, outputs: list[tuple[Any, private.Role]]) -> torch.fx.Node:
-        # After the loss come the tensors of which Python asked something.
-        plain = [n for n, role in outputs if role.kind == "output" and role.key == 0]
-        shapes = [tuple(node.meta["val"].shape) for node in plain if node is not None]
-        if len(plain) != 1 or len(shapes) != 1 or shapes[0] not in ((), (1,)):
-            raise UnsupportedError(
-                f"the step must return one scalar, but returns tensors of shapes {shapes}",
-                hint="pass loss=, a function of the model's output (and of the last inputs)",
-            )
-        roles = [private.placeholder_role(n) for n in self.graph_module.graph.nodes]
-        if not any(role.kind == "tangent" for role in roles):
-            raise UnsupportedError(
-                "the loss needs no gradient, so that there is no backward pass to schedule",
-                hint="is some parameter left with requires_grad, and the loss made from it?",
-            )
-        node: torch.fx.Node = plain[0]
-        return node
-
-    # -- values -----------------------------------------------------------------------------------
-
     def _value(self, fake: torch.Tensor, kind: str, call: int = -1, position: int = 0) -> int:
         program = self.program
         key = private.storage_key(fake)
         if key not in self.by_key:
             self.by_key[key] = len(program.storages)
-            here = fake.device.type == self.skeleton.device
+            here = fake.device.type == self.device
             size = fake.untyped_storage().nbytes() if here else 0
             program.storages.append(Storage(size, kind, call))
         program.values.append(
@@ -138,27 +79,6 @@ class _ProgramBuilder:
             )
         )
         return len(program.values) - 1
-
-    def _placeholder(self, node: torch.fx.Node) -> None:
-        program = self.program
-        role = private.placeholder_role(node)
-        fake = node.meta["val"]
-        if role.kind in ("parameter", "buffer"):
-            name = self._name(role)
-            table = program.parameters if role.kind == "parameter" else program.buffers
-            if name not in table:
-                table[name] = self._value(fake, "static")
-            self.became[node] = Ref(table[name])
-        elif role.kind == "input":
-            program.inputs[int(role.key)] = self._value(fake, "input")
-            self.became[node] = Ref(program.inputs[int(role.key)])
-        elif role.kind == "tangent":
-            program.tangent = self._value(fake, "computed")
-            self.became[node] = Ref(program.tangent)
-        else:
-            raise UnsupportedError(
-                f"the step has an input that cannot be scheduled: {role.key}", hint=WAY_OUT
-            )
 
     def _constant(self, node: torch.fx.Node) -> None:
         held = self.graph_module
@@ -177,17 +97,6 @@ class _ProgramBuilder:
         found = self.became[node]
         assert isinstance(found, Ref), node
         return found.value
-
-    def _name(self, role: private.Role) -> str:
-        """Name in the model of the parameter or buffer that `role` is of."""
-        key = str(role.key)
-        return self.skeleton.canonical[self.renamed.get(key, key)]
-
-    def _target_of(self, role: private.Role) -> int:
-        if role.of == "input":
-            return self.program.inputs[int(role.key)]
-        table = self.program.parameters if role.of == "parameter" else self.program.buffers
-        return table[self._name(role)]
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -273,6 +182,135 @@ class _ProgramBuilder:
                 hint=WAY_OUT,
             )
 
+    def _put_seed(self, name: str) -> None:
+        """The call between forward and backward: the hand-over to autograd.
+
+        All that depends on it stands in the backward half of every legal schedule.
+        """
+        program = self.program
+        at = next(
+            (i for i, call in enumerate(program.calls) if call.phase == "backward"),
+            len(program.calls),
+        )
+        seed = Call(
+            name=name,
+            target=seed_gradient,
+            args=tuple(map(Ref, program.outputs)),
+            kwargs={},
+            outputs=list(program.tangents),
+            is_tuple=True,
+            phase="backward",
+            once=True,
+        )
+        insert_all(program, [(at, seed)])
+        program.seed = at
+
+
+class _StepProgramBuilder(ProgramBuilder):
+    def __init__(self, traced: Traced, skeleton: Skeleton) -> None:
+        super().__init__(traced, skeleton.device)
+        self.skeleton = skeleton
+
+    def build(self) -> Program:
+        graph = self.graph_module.graph
+        outputs = private.output_roles(graph)
+        loss = self._loss_node(outputs)
+        needed = needed_for([node for node, _ in outputs if node is not None])
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node in needed and node.op == "get_attr":
+                self._constant(node)
+            elif node in needed and node.op == "call_function":
+                self._function(node, is_loss=_base(node) is _base(loss))
+        program = self.program
+        program.outputs = [self._ref(loss)]
+        program.held = [*program.outputs, *program.tangents]  # by the caller, and by autograd
+        # The caller holds what the first run returns; another would only add to it.
+        made_loss = program.storages[program.values[program.loss].storage].call
+        if made_loss < 0:
+            raise UnsupportedError(
+                "the loss is an input or a parameter itself", hint="return something computed"
+            )
+        program.calls[made_loss].once = True
+        self._put_seed("loss.grad")
+        mutations: list[tuple[int, int]] = []
+        gradients: dict[str, list[int]] = {}
+        for node, role in outputs:
+            if node is None or role.kind == "output":
+                continue
+            value = self._ref(node)
+            if role.kind == "mutation" and role.of != "other":
+                mutations.append((self._target_of(role), value))
+            elif role.kind == "gradient" and role.of == "parameter":
+                name = self._name(role)
+                gradients.setdefault(name, []).append(value)
+            elif role.kind == "gradient" and role.of == "input":
+                program.input_gradients[int(role.key)] = value
+            else:
+                raise UnsupportedError(
+                    f"the step has an output that cannot be scheduled: {role.key}", hint=WAY_OUT
+                )
+        expects = self._put_expects(outputs)
+        add_updates(program, mutations, expects)
+        add_gradients(program, gradients)
+        add_in_place(program)
+        order_draws(program)
+        self.namer.name(program)
+        return program
+
+    def _loss_node(self, outputs: list[tuple[Any, private.Role]]) -> torch.fx.Node:
+        # After the loss come the tensors of which Python asked something.
+        plain = [n for n, role in outputs if role.kind == "output" and role.key == 0]
+        shapes = [tuple(node.meta["val"].shape) for node in plain if node is not None]
+        if len(plain) != 1 or len(shapes) != 1 or shapes[0] not in ((), (1,)):
+            raise UnsupportedError(
+                f"the step must return one scalar, but returns tensors of shapes {shapes}",
+                hint="pass loss=, a function of the model's output (and of the last inputs)",
+            )
+        roles = [private.placeholder_role(n) for n in self.graph_module.graph.nodes]
+        if not any(role.kind == "tangent" for role in roles):
+            raise UnsupportedError(
+                "the loss needs no gradient, so that there is no backward pass to schedule",
+                hint="is some parameter left with requires_grad, and the loss made from it?",
+            )
+        node: torch.fx.Node = plain[0]
+        return node
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def _placeholder(self, node: torch.fx.Node) -> None:
+        program = self.program
+        role = private.placeholder_role(node)
+        fake = node.meta["val"]
+        if role.kind in ("parameter", "buffer"):
+            name = self._name(role)
+            table = program.parameters if role.kind == "parameter" else program.buffers
+            if name not in table:
+                table[name] = self._value(fake, "static")
+            self.became[node] = Ref(table[name])
+        elif role.kind == "input":
+            program.inputs[int(role.key)] = self._value(fake, "input")
+            self.became[node] = Ref(program.inputs[int(role.key)])
+        elif role.kind == "tangent":
+            program.tangents.append(self._value(fake, "computed"))
+            self.became[node] = Ref(program.tangents[-1])
+        else:
+            raise UnsupportedError(
+                f"the step has an input that cannot be scheduled: {role.key}", hint=WAY_OUT
+            )
+
+    def _name(self, role: private.Role) -> str:
+        """Name in the model of the parameter or buffer that `role` is of."""
+        key = str(role.key)
+        return self.skeleton.canonical[self.renamed.get(key, key)]
+
+    def _target_of(self, role: private.Role) -> int:
+        if role.of == "input":
+            return self.program.inputs[int(role.key)]
+        table = self.program.parameters if role.of == "parameter" else self.program.buffers
+        return table[self._name(role)]
+
     def _put_expects(self, outputs: list[tuple[Any, private.Role]]) -> list[Call]:
         """Calls that ask again what Python asked, each as soon as its tensors are there."""
         questions = self.skeleton.step.questions
@@ -300,35 +338,13 @@ class _ProgramBuilder:
             seed.tokens += tuple(i for i, c in enumerate(program.calls) if c.name == "expect")
         return made
 
-    def _put_seed(self) -> None:
-        """The call between forward and backward: the gradient of the loss with respect to itself.
 
-        All that depends on it stands in the backward half of every legal schedule.
-        """
-        program = self.program
-        at = next(
-            (i for i, call in enumerate(program.calls) if call.phase == "backward"),
-            len(program.calls),
-        )
-        seed = Call(
-            name="loss.grad",
-            target=seed_gradient,
-            args=(Ref(program.loss),),
-            kwargs={},
-            outputs=[program.tangent],
-            phase="backward",
-            once=True,
-        )
-        insert_all(program, [(at, seed)])
-        program.seed = at
-
-
-def seed_gradient(loss: torch.Tensor) -> torch.Tensor:
-    """Stands for the hand-over to autograd, which brings the gradient of the loss."""
+def seed_gradient(*outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Stands for the hand-over to autograd, which brings the gradients of `outputs`."""
     raise AssertionError("the runtime replaces this call")
 
 
-def _needed(outputs: list[torch.fx.Node]) -> set[torch.fx.Node]:
+def needed_for(outputs: list[torch.fx.Node]) -> set[torch.fx.Node]:
     """The nodes that the outputs depend on; asked for membership only."""
     stack, seen = list(outputs), set(outputs)
     while stack:

@@ -16,7 +16,7 @@ class RandomReplay:
     """
 
     def __init__(self, num_ops: int, device: str) -> None:
-        self._states: list[torch.Tensor | None] = [None] * num_ops
+        self.states: list[torch.Tensor | None] = [None] * num_ops
         self._get: Callable[[], torch.Tensor]
         self._set: Callable[[torch.Tensor], None]
         if device == "cuda":
@@ -34,7 +34,7 @@ class RandomReplay:
 
     def first(self, slot: int, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `op`, and keep the state that it starts from."""
-        self._states[slot] = self._get()
+        self.states[slot] = self._get()
         return op(*args, **kwargs)
 
     def last(self, slot: int, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -42,11 +42,11 @@ class RandomReplay:
         try:
             return self.again(slot, op, *args, **kwargs)
         finally:
-            self._states[slot] = None
+            self.states[slot] = None
 
     def again(self, slot: int, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `op` from the state of its first run."""
-        state = self._states[slot]
+        state = self.states[slot]
         assert state is not None
         present = self._get()
         self._set(state)

@@ -223,7 +223,7 @@ class _StepFunction(torch.autograd.Function):
         state = random.state() if module._may_end else None
         with torch.autocast(captured.backend, enabled=False):
             try:
-                loss, carried = code.forward.function(
+                (loss,), carried = code.forward.function(
                     resident, module._counts, random, module._hook
                 )
             except OtherAnswer:
@@ -251,6 +251,6 @@ class _StepFunction(torch.autograd.Function):
         resident, ctx.resident = ctx.resident, None
         with torch.autocast(module._captured.backend, enabled=False):
             gradients = ctx.code.backward.function(
-                resident, carried, gradient, module._counts, ctx.random, ctx.hook
+                resident, carried, [gradient], module._counts, ctx.random, ctx.hook
             )
         return (None, None, *gradients)
