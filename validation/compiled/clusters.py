@@ -85,11 +85,8 @@ class Clusters:
     def can_fuse(self, op: int) -> bool:
         """Whether op is one that may join others."""
         call = self.program.calls[op]
-        fixed = call.random or (call.once and op != self._loss_op()) or call.tokens
+        fixed = call.random or call.tokens  # one that runs once makes its whole group run once
         return not fixed and fusible_target(call.target) and min(call.outputs, default=-1) >= 0
-
-    def _loss_op(self) -> int:
-        return self.program.values[self.program.loss].call
 
     def same_half(self, a: int, b: int) -> bool:
         """Whether both stand on one side of the hand-over to autograd."""

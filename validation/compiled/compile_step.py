@@ -6,7 +6,9 @@ import warnings
 from dataclasses import replace
 
 from ..capture.captured import CapturedGraph
+from ..capture.program import Program
 from ..capture.to_graph import to_graph
+from . import private_inductor as inductor
 from .fuse import fused
 from .group import FusedGroup, Groups
 
@@ -53,3 +55,15 @@ def compiled_where_it_works(captured: CapturedGraph) -> CapturedGraph:
         line = f"{captured.graph.name} runs uncompiled: {type(error).__name__}: {why}"
         warnings.warn(line, CompileWarning, stacklevel=6)
         return replace(captured, notes=(*captured.notes, line))
+
+
+def fused_where_it_works(program: Program, name: str) -> Program:
+    """The groups of a part of a step, compiled when they first run; `program` where that fails."""
+    try:
+        with inductor.outside_of_traces():
+            return fused(program, Groups())
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = " ".join(str(error).split())[:300]
+        line = f"{name} runs uncompiled: {type(error).__name__}: {why}"
+        warnings.warn(line, CompileWarning, stacklevel=4)
+        return program

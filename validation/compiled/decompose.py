@@ -33,15 +33,11 @@ class _Decomposer:
     def __init__(self, program: Program) -> None:
         self.old = program
         self.mode = private.fake_mode()
-        self.new = Program(
+        self.new = replace(
+            program,
             values=[replace(value) for value in program.values],
             storages=[replace(storage) for storage in program.storages],
-            parameters=dict(program.parameters),
-            buffers=dict(program.buffers),
-            inputs=dict(program.inputs),
-            constants=dict(program.constants),
-            tangent=program.tangent,
-            loss=program.loss,
+            calls=[],
             gradients=dict(program.gradients),
             input_gradients=dict(program.input_gradients),
         )
@@ -50,7 +46,7 @@ class _Decomposer:
         self.moved: dict[int, int] = {}  # old call -> the last of its parts
         self.num_draws = 0
         self.seeds = -1  # value
-        self.device = program.values[program.loss].device
+        self.device = program.values[program.outputs[0]].device
 
     def decompose(self) -> Program:
         old, new = self.old, self.new
@@ -74,7 +70,7 @@ class _Decomposer:
     # -- parts of a call --------------------------------------------------------------------------
 
     def _parts(self, call: Call) -> torch.fx.Graph | None:
-        if call.is_view or call.once or call.tokens or not call.outputs:
+        if call.is_view or call.tokens or not call.outputs:
             return None
         if not isinstance(call.target, private.OpOverload):
             return None
@@ -192,7 +188,7 @@ class _Decomposer:
         part = Call(
             f"{call.name}.{node.name}", target, _plain(args), _plain(kwargs), phase=call.phase
         )
-        part.module = call.module
+        part.module, part.once = call.module, call.once
         if target in _DRAWS:
             self._draw(part, node)
             index = len(new.calls)
@@ -239,7 +235,7 @@ class _Decomposer:
         self.new.calls.append(view)
         part.target = inductor.random_op()
         part.args = (list(part.args[0]), Ref(seed), _DRAWS[node.target])  # type: ignore[index]
-        part.kwargs = {}
+        part.kwargs, part.once = {}, False  # a seed gives the same numbers every time
         self.num_draws += 1
 
     def _fill_seeds(self) -> None:

@@ -42,9 +42,9 @@ def _assembled(parts: Program, clusters: Clusters, groups: Groups) -> Program:
         for i in of_storage.get(storage, ()):
             _put(new, parts.calls[i])
 
-    for s, storage in enumerate(parts.storages):
-        if storage.call < 0:
-            put_views(s)
+    for index, made in enumerate(parts.storages):
+        if made.call < 0:
+            put_views(index)
     for ops in order:
         inside = _escaping(parts, clusters, ops)
         if len(ops) == 1 and not clusters.can_fuse(ops[0]):

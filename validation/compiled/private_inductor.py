@@ -70,6 +70,16 @@ def draw_seeds(count: int, device: str) -> torch.Tensor:
 
 
 @contextmanager
+def outside_of_traces() -> Iterator[None]:
+    """As if no trace were going on: for graphs of our own that are made within another's."""
+    from torch._guards import tracing
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with tracing(None), _disable_current_modes():
+        yield
+
+
+@contextmanager
 def own_settings() -> Iterator[None]:
     """Inductor's settings for our own graphs, as they were afterwards."""
     from torch._inductor import config
