@@ -14,7 +14,7 @@ MOST_OPS = 64
 
 
 @dataclass
-class Reading:
+class StorageReaders:
     """Who makes and who reads each storage, ops alone; views are looked through.
 
     Attributes
@@ -53,7 +53,7 @@ class Reading:
                 self.readers.setdefault(storage, []).append(i)
 
 
-class Clusters:
+class FusionClusters:
     """Fusible ops of one half of a step, merged while no two clusters need each other.
 
     Parameters
@@ -64,7 +64,7 @@ class Clusters:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.reading = Reading(program)
+        self.reading = StorageReaders(program)
         self.of: dict[int, int] = {i: i for i in self.reading.ops}  # op -> its cluster's first
         self.members: dict[int, list[int]] = {i: [i] for i in self.reading.ops}
         self.results = set(result_storages(program))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..capture.program import Call, Program, Ref, refs
-from .clusters import Clusters
+from .clusters import FusionClusters
 from .decompose import decompose
 from .group import Groups
 from .inline import inline_cheap
@@ -20,12 +20,12 @@ def fused(program: Program, groups: Groups) -> Program:
     """
     parts = decompose(program)
     inline_cheap(parts)
-    clusters = Clusters(parts)
+    clusters = FusionClusters(parts)
     clusters.merge_vanishing()
     return _assembled(parts, clusters, groups)
 
 
-def _assembled(parts: Program, clusters: Clusters, groups: Groups) -> Program:
+def _assembled(parts: Program, clusters: FusionClusters, groups: Groups) -> Program:
     """The program whose calls are the clusters of `parts`, views after what they look at."""
     views = [i for i, call in enumerate(parts.calls) if call.is_view]
     order = clusters.ordered()
@@ -97,7 +97,7 @@ class _Escaping:
         self.calls, self.outputs = calls, outputs
 
 
-def _escaping(parts: Program, clusters: Clusters, ops: list[int]) -> _Escaping:
+def _escaping(parts: Program, clusters: FusionClusters, ops: list[int]) -> _Escaping:
     """The calls of a cluster with the views that they look through, and what leaves it."""
     reading, values = clusters.reading, parts.values
     inside = set(ops)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..capture.effects import insert_all
 from ..capture.program import Call, Program, Ref, Storage, Value, map_refs, refs
 from ..capture.to_graph import result_storages
-from .clusters import Reading
+from .clusters import StorageReaders
 from .fusible import elementwise_target, fusible_target
 
 MOST_OPS = 8
@@ -29,7 +29,7 @@ def inline_cheap(program: Program) -> None:
 class _Inliner:
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.reading = Reading(program)
+        self.reading = StorageReaders(program)
         self.results = set(result_storages(program))
         self.inserted: list[tuple[int, Call]] = []
 

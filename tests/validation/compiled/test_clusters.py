@@ -7,13 +7,13 @@ import pytest
 pytest.importorskip("torch")
 
 from fused_steps import captured_step, convolutional, gated
-from schedsim.validation.compiled.clusters import MOST_OPS, Clusters, Reading
+from schedsim.validation.compiled.clusters import MOST_OPS, FusionClusters, StorageReaders
 from schedsim.validation.compiled.decompose import decompose
 
 
 def clustered(make):
     program = decompose(captured_step(*make()).program)
-    clusters = Clusters(program)
+    clusters = FusionClusters(program)
     clusters.merge_vanishing()
     return program, clusters
 
@@ -43,7 +43,7 @@ def test_a_cluster_is_of_one_half_and_of_bounded_size(make):
 def test_a_merge_that_would_need_itself_is_refused():
     """Two ops with a product of matrices between them."""
     program, clusters = clustered(gated)
-    reading = Reading(program)
+    reading = StorageReaders(program)
     for first in reading.ops:
         for storage in reading.writes[first]:
             for between in reading.readers.get(storage, ()):

@@ -7,14 +7,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_steps import captured_step, convolutional, gated  # noqa: E402
-from schedsim.validation.compiled.clusters import Reading  # noqa: E402
+from schedsim.validation.compiled.clusters import StorageReaders  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
 from schedsim.validation.compiled.inline import inline_cheap  # noqa: E402
 
 
 def saved(program):
     """Storages made before the hand-over to autograd and read after it."""
-    reading = Reading(program)
+    reading = StorageReaders(program)
     return {
         storage
         for storage, maker in reading.maker.items()
