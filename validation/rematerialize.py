@@ -58,6 +58,7 @@ def rematerialize(
     accumulate: int | str | None = None,
     offload: Any = None,
     check: str | int = "plan",
+    compile: bool = False,
     **options: Any,
 ) -> Rematerialized:
     """`model` as a module that gives the loss of a step and trains within `budget`.
@@ -166,6 +167,7 @@ def rematerialize(
             host_bytes=more.host_bytes,
             ranks=ranks,
             check=check,
+            compile=compile,
         )
         arguments, keywords = _unpacked(model, inputs, more.device)
         module = Rematerialized(model, settings, shapes=more.shapes, max_shapes=more.max_shapes)
