@@ -199,8 +199,8 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
     Notes
     -----
     The protocol's ``Move(n, RAM, NONE)`` deletes a snapshot while the forward runs. pyadjoint takes
-    no such action while it tapes; there `AdjointSchedule` or the two-level schedule of the package
-    itself serve.
+    no such action while it tapes; there `AdjointSchedule` or the package's own two-level schedule serve.
+    """
 
     def __init__(self, snapshots: int) -> None:
         super().__init__(None)
