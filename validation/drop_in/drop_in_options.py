@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.errors import SchedsimError
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,5 @@ class DropInOptions:
             raise SchedsimError(
                 "schedsim's backend needs a budget",
                 hint='torch.compile(model, backend="schedsim", options={"budget": "24GiB"})',
-            )
-        if given.get("compile"):
-            raise UnsupportedError(
-                "the backend's schedules are not compiled yet",
-                hint="leave compile out, or rematerialize(..., loss=..., compile=True)",
             )
         return cls(**given)

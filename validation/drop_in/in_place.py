@@ -117,10 +117,13 @@ def _compared(
     def planned(*inputs: Any, **keywords: Any) -> torch.Tensor:
         return made_up_loss(model(*inputs, **keywords))
 
-    difference = Both(model, made_up_loss, recorded).difference(plain, planned, inputs, keywords)
+    rounded = session.options.compile
+    both = Both(model, made_up_loss, recorded)
+    difference = both.difference(plain, planned, inputs, keywords, rounded=rounded)
     name = type(model).__name__
     if difference is None:
-        return "outputs, gradients, buffers and generators are the plain step's to the bit"
+        within = "within rounding" if rounded else "to the bit"
+        return f"outputs, gradients, buffers and generators are the plain step's {within}"
     if not difference.rounding:
         raise UnsupportedError(
             f"the step of {name} by its schedules is not the plain one: {difference}",
