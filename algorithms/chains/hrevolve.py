@@ -198,7 +198,7 @@ def hrevolve(
     The time of the recurrence counts copies and computation one after the other (synchronous
     levels), for stages all alike, with the means of their times. Among hierarchical schedules it is
     least there: a level's states lie within the reach of one state of the next slower one. The plan
-    is replayed with the chain's own times and bytes, and with copies on queues of their own beside
+    is replayed with the chain's own times and bytes, and with copies on streams of their own beside
     the computation: it takes no longer than the sum, ``synchronous_s`` in the plan's `search`.
     O(L^2 c) per number of slots tried, for c slots in all; about log2(L) are tried.
 

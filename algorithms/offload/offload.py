@@ -96,7 +96,7 @@ def offload(
     Raises
     ------
     SchedsimError
-        `link` or `host_bytes` cannot be read, or the graph has several queues already.
+        `link` or `host_bytes` cannot be read, or the graph has several streams already.
 
     Notes
     -----
@@ -118,7 +118,7 @@ def offload(
     graph = workload.graph
     if not graph.one_queue:
         raise SchedsimError(
-            f"{graph.name} uses several queues or pools already",
+            f"{graph.name} uses several streams or pools already",
             hint="give the workload without copies; the planner adds them",
         )
     everything = store_all(workload, budget_bytes)

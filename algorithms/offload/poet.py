@@ -82,7 +82,7 @@ def poet(
     PlannerLimitError
         The graph is too large for the solver.
     SchedsimError
-        `link` cannot be read, or the graph has several queues already.
+        `link` cannot be read, or the graph has several streams already.
 
     Notes
     -----
@@ -103,7 +103,7 @@ def poet(
     setting = Setting(copies=offloading)
     if not graph.one_queue:
         raise SchedsimError(
-            f"{graph.name} uses several queues or pools already",
+            f"{graph.name} uses several streams or pools already",
             hint="give the workload without copies; the planner adds them",
         )
     everything = store_all(graph, budget_bytes)

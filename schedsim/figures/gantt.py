@@ -64,7 +64,7 @@ def draw_gantt(
     Parameters
     ----------
     queues
-        Rows from the top; of a mapping, queue -> what its row is called. By default all queues
+        Rows from the top; of a mapping, queue -> what its row is called. By default all streams
         that run something.
     label_of
         Op name -> text in the bar, the number of a micro-batch for one; by default the op name.
@@ -117,7 +117,7 @@ def draw_gantt(
 def draw_pools(simulation: Simulation, *, capacities: Mapping[str, int] | None = None) -> Figure:
     """Memory of each pool over time by category, stacked, with its peak and capacity marked.
 
-    A strip above shows when each queue is busy. Up to three pools have a panel each; more share
+    A strip above shows when each stream is busy. Up to three pools have a panel each; more share
     one, with a line each.
     """
     pools = _shown_pools(simulation) or list(simulation.pool_names[:1])
