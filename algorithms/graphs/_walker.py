@@ -74,7 +74,7 @@ class GraphWalker:
     ) -> GraphWalker:
         """The walker of that `number` on the schedule `line`; `rules` are (limit, free)."""
         limit, free = rules
-        profile = make_profile(packed, line, seed=seed * 1000 + number)
+        profile = make_profile(packed, line, seed=seed * 1000 + number, free=free)
         unit_s = graph.store_all_s / max(1, int(profile.tree[1, LARGEST]))
         unit_s = unit_s or 1.0
         mean_s = graph.store_all_s / graph.num_ops
@@ -82,7 +82,7 @@ class GraphWalker:
         walker = cls(
             packed,
             profile,
-            Rules(limit, free, _THOROUGH[number % len(_THOROUGH)], price),
+            Rules(limit, _THOROUGH[number % len(_THOROUGH)], price),
             Found(np.zeros(profile.run.shape[0], np.int64), np.array([np.inf, 0.0])),
             hot_s=_HOT[number // 2 % 2] * mean_s or 1e-12,
         )
@@ -158,9 +158,7 @@ class GraphWalker:
             steps = min(at_once, steps_left)
             steps_left -= steps
             before = self._signature()
-            done = repair(
-                self.packed, profile, rules.limit, rules.free, np.inf, steps, 0.3, 200, True
-            )
+            done = repair(self.packed, profile, rules.limit, np.inf, steps, 0.3, 200, True)
             # Where no step has an effect it goes no further; many are needed to know.
             if self._signature() == before:
                 idle += steps
