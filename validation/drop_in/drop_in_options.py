@@ -23,7 +23,8 @@ class DropInOptions:
         Whose state is counted, as of `schedsim.rematerialize`; without it, the state of a torch
         optimizer is counted from its first step on.
     extra_bytes
-        Whatever else is resident, as an averaged copy.
+        Whatever else is resident and the parts do not see: targets, an averaged copy. On CUDA
+        what is allocated when a step begins is counted without.
     planner, effort
         As of `schedsim.plan`, for each part of a step.
     time_limit_s

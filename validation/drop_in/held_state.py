@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,10 +14,10 @@ from torch.optim.optimizer import (
 )
 
 from ..measure import storage_bytes
+from ..measure.allocator import close_waiting
 from ..resident_state import resident_state
 from .drop_in_options import DropInOptions
 
-_waiting: list[Callable[[], None]] = []
 _stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 
@@ -25,17 +25,7 @@ def _note(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> 
     _stepped.add(optimizer)
 
 
-def _run_waiting(*_: Any) -> None:
-    while _waiting:
-        _waiting.pop()()
-
-
-def at_optimizer(action: Callable[[], None]) -> None:
-    """Have `action` called when the next optimizer steps."""
-    _waiting.append(action)
-
-
-register_optimizer_step_pre_hook(_run_waiting)
+register_optimizer_step_pre_hook(close_waiting)
 register_optimizer_step_post_hook(_note)
 
 

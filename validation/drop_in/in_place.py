@@ -57,7 +57,7 @@ def in_place(
             f"check={check!r} is not for a model in place", hint="'plan' or 'never'"
         )
     session = Session(options)
-    call = _Call(model, session)
+    call = _BudgetedCall(model, session)
     # The call of a module looks here first; copies and pickles of the module leave it behind.
     model._compiled_call_impl = call
     _sessions[model] = session
@@ -157,7 +157,7 @@ def session_in(model: nn.Module) -> Session:
     return _sessions[model]
 
 
-class _Call:
+class _BudgetedCall:
     """The call of a model: by its schedules where it trains, else as it is."""
 
     def __init__(self, model: nn.Module, session: Session) -> None:

@@ -17,11 +17,13 @@ from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
 from ..capture.private_torch import StorageWeakRef, is_gone, weakly
+from ..measure.allocator import close_later
+from ..measure.cuda import requested_bytes
 from ..step_budget import budget_in_bytes
 from .drop_in_options import DropInOptions
-from .held_state import HeldState, at_optimizer
-from .line import CallInLine, LinePlan, PartCost, divide
-from .outside import OutsideBytes, OutsideMeter, outside_meter
+from .held_state import HeldState
+from .outside_code import OutsideBytes, OutsideMeter, outside_meter
+from .part_line import CallInLine, LinePlan, PartCost, divide
 from .traced_part import TracedPart
 
 log = logging.getLogger("schedsim.drop_in")
@@ -138,7 +140,7 @@ class Session:
         self.num_forwards += 1
         self._held.see(arguments[i] for i in part.fixed_positions)
         if not any(call.is_open for call in self._calls):
-            self._begin_step(part)
+            self._begin_step(part, arguments)
         self._mark("forward")
         index = self.parts.index(part)
         key = (index, sum(call.part is part and call.is_open for call in self._calls))
@@ -176,7 +178,7 @@ class Session:
                 call.is_done = True
         if self._meter is not None and all(call.is_done for call in self._calls):
             # Backward runs with a copy of the thread's state, which would begin the record again.
-            at_optimizer(self._read_step)
+            close_later(self._read_step)
 
     def _shared(self, arguments: list[Any]) -> int:
         made = {place for call in self._calls if call.is_open for place in call.outputs}
@@ -189,11 +191,19 @@ class Session:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def _begin_step(self, part: TracedPart) -> None:
+    def _resident_bytes(self, part: TracedPart, arguments: list[Any]) -> int:
+        """What is there before a step, its inputs aside."""
+        found = self._held.total_bytes
+        if part.device == "cuda":
+            device = next(t.device for t in arguments if isinstance(t, torch.Tensor) and t.is_cuda)
+            found = max(found, requested_bytes(device) - part.input_bytes)
+        return found
+
+    def _begin_step(self, part: TracedPart, arguments: list[Any]) -> None:
         self._read_step()
         self._stop_measuring()
         self._calls = []
-        now = self._held.total_bytes
+        now = self._resident_bytes(part, arguments)
         if len(self._records) > self._planned_records or (
             self._records and now > self._planned_bytes
         ):

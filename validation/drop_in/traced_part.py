@@ -17,7 +17,7 @@ from ..costs import measured_costs
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
 from .joint_part import JointPart
-from .line import PartCost
+from .part_line import PartCost
 
 if TYPE_CHECKING:
     from .session import Session

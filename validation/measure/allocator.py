@@ -15,6 +15,18 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from .quiet import quiet_stderr
 
 _PHASE = "schedsim phase"
+_waiting: list[Callable[[], None]] = []
+
+
+def close_later(action: Callable[[], None]) -> None:
+    """Have `action`, which stops a record, called before the next one, or by `close_waiting`."""
+    _waiting.append(action)
+
+
+def close_waiting(*_: Any) -> None:
+    """Stop the records that can be stopped by now."""
+    while _waiting:
+        _waiting.pop()()
 
 
 def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any]]:
@@ -57,6 +69,7 @@ class AllocatorRecord:
 
     def start(self) -> None:
         """Begin to record."""
+        close_waiting()
         with quiet_stderr():
             self._recorder.start()
 

@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
-from schedsim.validation.drop_in.held_state import HeldState, at_optimizer  # noqa: E402
+from schedsim.validation.drop_in.held_state import HeldState  # noqa: E402
+from schedsim.validation.measure.allocator import close_later  # noqa: E402
 
 
 def test_gradients_and_optimizers_are_counted_as_they_come():
@@ -19,7 +20,7 @@ def test_gradients_and_optimizers_are_counted_as_they_come():
     model(torch.ones(1, 10)).sum().backward()
     assert held.total_bytes == 800 + 7
     seen = []
-    at_optimizer(lambda: seen.append(1))
+    close_later(lambda: seen.append(1))
     torch.optim.AdamW(model.parameters()).step()
     assert seen == [1]
     optimizer = torch.optim.AdamW(model.parameters())

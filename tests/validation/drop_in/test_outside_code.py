@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in.outside import CpuOutside, outside_meter  # noqa: E402
+from schedsim.validation.drop_in.outside_code import CpuOutside, outside_meter  # noqa: E402
 
 
 def test_stretches_count_what_they_made():

@@ -6,7 +6,7 @@ from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.validation.drop_in.line import CallInLine, PartCost, divide, peak_of
+from schedsim.validation.drop_in.part_line import CallInLine, PartCost, divide, peak_of
 
 small = st.integers(0, 12)
 
