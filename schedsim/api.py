@@ -212,7 +212,7 @@ def try_plan(
         )
     if isinstance(workload, Graph) and not workload.one_queue:
         raise UnsupportedError(
-            f"{workload.name} has several queues or memory pools: it can be simulated, not planned",
+            f"{workload.name} has several streams or pools: it can be simulated, not planned",
             hint="planners that offload take the graph without copies, and add them",
         )
     check_options(info, options)

@@ -84,7 +84,7 @@ class DeadlockError(InvalidScheduleError):
     Parameters
     ----------
     waits
-        A sentence for each queue that has runs left: which run waits, and for what.
+        A sentence for each stream that has runs left: which run waits, and for what.
     run_index, op_name
         The first run in the schedule that waits for memory.
     """

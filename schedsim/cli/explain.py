@@ -55,7 +55,7 @@ def command(
     Every price is simulated: the schedule with that one change, replayed.
 
     \b
-    schedsim explain --layers 24                 what sets the peak, what to let go
+    schedsim explain --layers 24                 what sets the peak, what to evict
     schedsim explain --layers 24 plan.json       why the plan's peak is where it is
     schedsim explain snapshot.pickle             who holds the peak of a run recorded on CUDA
     """

@@ -219,7 +219,7 @@ def _with_moves(program: _Program, entries: Sequence[int]) -> list[int]:
 def _in_time(
     pipeline: Pipeline, program: _Program
 ) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
-    """Entries by start, each queue in its own order; and the times of all entries."""
+    """Entries by start, each stream in its own order; and the times of all entries."""
     num = len(program.op)
     queues: list[list[int]] = [[] for _ in range(max(program.queue, default=-1) + 1)]
     for entry, queue in enumerate(program.queue):

@@ -1,4 +1,4 @@
-"""The engine: by hand, against a slow reference, and against the pass for one queue."""
+"""The engine: by hand, against a slow reference, and against the pass for one stream."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
 @settings(max_examples=500, deadline=None)
 def test_one_queue_equals_the_linear_pass(seed, num_ops):
-    """The engine and the pass for one queue: every byte of every run, category and event."""
+    """The engine and the pass for one stream: every byte of every run, category and event."""
     rng = np.random.default_rng(seed)
     graph, schedule = single_queue_instance(rng, num_ops)
     linear = simulate(graph, schedule)

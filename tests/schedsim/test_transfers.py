@@ -117,7 +117,7 @@ def test_who_may_write_a_tensor_again(second, error):
 
 
 def test_ops_that_compute_must_run():
-    """An op on a compute queue that need not run is no copy: no planner could leave it out."""
+    """An op on a compute stream that need not run is no copy: no planner could leave it out."""
     spare = Op("g", time_s=3, required=False)
     with pytest.raises(InvalidWorkloadError, match="only a copy need not run") as caught:
         Graph("g", (WRITE, spare))

@@ -242,7 +242,7 @@ def test_refusals():
         moccasin(graph, 10, num_intervals=0)
     copied = Graph("copied", (Op("copy", queue="d2h"),))
     for planner in ("checkmate", "moccasin"):
-        with pytest.raises(UnsupportedError, match="several queues"):
+        with pytest.raises(UnsupportedError, match="several streams"):
             try_plan(copied, 10, planner)
 
 

@@ -119,7 +119,7 @@ def test_micro_batches_may_differ():
 
 
 def test_recomputation_overlaps_collectives():
-    """While a layer's gradient is reduced, the compute queue replays the layer before it.
+    """While a layer's gradient is reduced, the compute stream replays the layer before it.
 
     Two layers, each replayed: F0 c F1 c [loss] F1 B1 | F0 runs while B1's collective does | B0. The
     first replay needs nothing but a1, which is there before the collective of F1 ends.
