@@ -51,7 +51,7 @@ class Link:
         check_seconds(self.latency_s, "latency_s")
 
     def time_s(self, size_bytes: int) -> float:
-        """Seconds that a copy of `size_bytes` takes: the latency, then the bytes at the bandwidth."""
+        """Seconds that a copy of `size_bytes` takes: latency, and the bytes at the bandwidth."""
         return min(self.latency_s + size_bytes / self.bytes_per_s, MAX_SECONDS)
 
     def __str__(self) -> str:
