@@ -20,7 +20,8 @@ from .environment import check_device
 from .ranks import ALONE, Ranks, ranks_of
 from .rematerialized import Rematerialized
 from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
-from .ways.choices import Way, price
+from .ways.choices import price
+from .ways.way import Way
 
 
 def rematerialize(

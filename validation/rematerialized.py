@@ -19,12 +19,12 @@ from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedErr
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes, format_seconds
 
-from .block_level.module import plain_loss
 from .block_level.parts import OtherPath
+from .block_level.scheduled_blocks import plain_loss
 from .capture.skeleton import count_extra_inputs
 from .guards.asking import OtherAnswer
 from .guards.differential import Difference
-from .guards.variants import (
+from .guards.plan_variants import (
     MAX_VARIANTS,
     PlainStepWarning,
     ReplannedWarning,
@@ -46,7 +46,8 @@ from .step_planning import (
     resolved_budget,
     store_all_peak,
 )
-from .ways.choices import Way, choose, table, wanted
+from .ways.choices import choose, wanted
+from .ways.way import Way, table
 
 SHAPES = ("plan", "raise")
 

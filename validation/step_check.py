@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from schedsim.units import format_bytes
 
-from .block_level.module import plain_loss
-from .block_level.timing import SHARE_OF_MEMORY
+from .block_level.block_timing import SHARE_OF_MEMORY
+from .block_level.scheduled_blocks import plain_loss
 from .capture.skeleton import count_extra_inputs
 from .environment import device_memory_bytes
 from .guards.differential import Both, Difference

@@ -24,8 +24,8 @@ from schedsim.simulation.simulator import simulate
 from schedsim.units import format_bytes
 
 from .block_level import capture_chain
-from .block_level.module import loss_of
-from .block_level.replay import untouched
+from .block_level.repeated_forward import untouched
+from .block_level.scheduled_blocks import loss_of
 from .block_level.transfers import measured_links
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
@@ -34,16 +34,16 @@ from .costs import counted_costs, measured_costs
 from .guards.differential import read_check
 from .guards.reach import Reach
 from .guards.recording import Recorded, kept_python
-from .guards.state import Change, Snapshot
+from .guards.state import StateChange, StateSnapshot
 from .ranks import ALONE, Ranks
 from .ranks.envelope import envelope
 from .ranks.one_plan import planned_once
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
 from .ways.accumulate import AccumulatedStep
-from .ways.choices import Way
 from .ways.chunk import chunked, read_chunks
-from .ways.microbatch import Part, Splitter, bytes_of, check_splits, clone_tensors
+from .ways.microbatch import MicroBatch, Splitter, bytes_of, check_splits, clone_tensors
+from .ways.way import Way
 
 LEVELS = ("auto", "op", "block")
 COSTS = ("measured", "operations")
@@ -162,7 +162,7 @@ class CapturedStep:
     device: torch.device | str = "cpu"
     most_states_bytes: int = 0
     recorded: Recorded | None = None
-    guards: Snapshot | None = None
+    guards: StateSnapshot | None = None
 
     @property
     def store_all_s(self) -> float:
@@ -207,7 +207,7 @@ class PlannedStep:
     check_note: str = "not compared with the plain step"
 
     @property
-    def change(self) -> Change | None:
+    def change(self) -> StateChange | None:
         """What is not as it was when the step was captured; ``None`` where all is."""
         guards = self.captured.guards
         return None if guards is None else guards.change()
@@ -295,7 +295,7 @@ def capture_step(
     return replace(main, splitter=splitter, num_parts=len(parts), part_size=size, others=found)
 
 
-def _whole(parts: list[Part]) -> list[Any]:
+def _whole(parts: list[MicroBatch]) -> list[Any]:
     """What all parts hold together; tensors that go to each whole count once."""
     seen: set[int] = set()
     tensors = []
@@ -376,10 +376,10 @@ def _capture(
         return by_block((note,))
 
 
-def structure_of(model: nn.Module, loss: Any) -> Snapshot:
+def structure_of(model: nn.Module, loss: Any) -> StateSnapshot:
     """The modules, parameters and hooks of a step, and where its forwards are from."""
     own = loss if isinstance(loss, nn.Module) else None
-    return Snapshot(
+    return StateSnapshot(
         {"model": model, "loss": own}, Reach(frozenset({"forward"})), frozenset({"_buffers"})
     )
 

@@ -1,4 +1,4 @@
-"""The staged mixed-integer programme behind `checkmate`, as sparse matrices.
+"""The staged mixed-integer linear programme (MILP) behind `checkmate`, as sparse matrices.
 
 The step is cut into stages, each of which ends with the first run of one op. Within a stage every
 op runs at most once, in the graph's order. Variables:
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 
-from ._programme import Floats, Ints, Programme
+from ._milp import Floats, Ints, Milp
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ def chains_of(graph: Graph) -> Chains:
 
 @dataclass(frozen=True)
 class StagedModel:
-    """The programme with the places of its variables.
+    """The MILP with the places of its variables.
 
     Attributes
     ----------
-    programme : Programme
+    milp : Milp
     stage_first_op : list of int
         The op that each stage runs for the first time; -1 for a stage of recomputations only.
     stage_num_turns : list of int
@@ -84,7 +84,7 @@ class StagedModel:
         none.
     """
 
-    programme: Programme
+    milp: Milp
     stage_first_op: list[int]
     stage_num_turns: list[int]
     run_offset: list[int]
@@ -106,7 +106,7 @@ def stages_of(graph: Graph, passes: int) -> tuple[list[int], list[int]]:
         turns += [op] * (passes - 1 if op else 0) + [op + 1]
     arrays = graph.arrays
     if bool(np.any(arrays.tensor_result & (arrays.tensor_producer >= 0))):
-        # A result may be dropped and made again after the last first run.
+        # A result may be dropped and recomputed after the last first run.
         first += [-1] * passes
         turns += [graph.num_ops] * passes
     return first, turns
@@ -120,7 +120,7 @@ def num_variables(graph: Graph, passes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class StagedSizes:
     """The graph in byte units, and what its ops do beyond reading and writing."""
 
     tensor: Floats
@@ -131,8 +131,8 @@ class Sizes:
     charged: NDArray[np.bool_]  # ops that add more than their outputs
 
 
-def sizes_of(graph: Graph, byte_unit: float) -> Sizes:
-    """What the programme needs of `graph`, in units of `byte_unit`."""
+def sizes_of(graph: Graph, byte_unit: float) -> StagedSizes:
+    """What the MILP needs of `graph`, in units of `byte_unit`."""
     arrays = graph.arrays
     optional = np.flatnonzero(arrays.tensor_optional)
     has_optional = np.zeros(graph.num_ops, dtype=np.bool_)
@@ -144,7 +144,7 @@ def sizes_of(graph: Graph, byte_unit: float) -> Sizes:
     takes = np.flatnonzero(arrays.tensor_takes_over >= 0)
     charged = (arrays.op_workspace_bytes > 0) | (delta != 0)
     charged[arrays.tensor_producer[takes]] = True
-    return Sizes(
+    return StagedSizes(
         arrays.tensor_bytes / byte_unit,
         arrays.op_workspace_bytes / byte_unit,
         delta,
@@ -157,7 +157,7 @@ def sizes_of(graph: Graph, byte_unit: float) -> Sizes:
 def build_model(
     graph: Graph, room: float, byte_unit: float, times: NDArray[Any], *, passes: int = 1
 ) -> StagedModel:
-    """The programme for `graph`.
+    """The MILP for `graph`.
 
     Parameters
     ----------
@@ -176,22 +176,22 @@ def build_model(
     """
     arrays = graph.arrays
     chains, sizes = chains_of(graph), sizes_of(graph, byte_unit)
-    programme = Programme()
+    milp = Milp()
     first, turns = stages_of(graph, passes)
     # The graph's inputs are alive when the step starts.
     kept = np.full(sizes.tensor.size, -1, dtype=np.int64)
     inputs = np.flatnonzero(arrays.tensor_producer < 0)
-    kept[inputs] = programme.variables(inputs.size, lb=1.0)
+    kept[inputs] = milp.variables(inputs.size, lb=1.0)
     all_kept, run_offset = [kept], []
     for op_first, num_turns in zip(first, turns, strict=True):
         at_end = arrays.tensor_result if len(all_kept) == len(first) else None
         run, kept = add_stage(
-            programme, graph, chains, sizes, room, times, op_first, num_turns, kept, at_end
+            milp, graph, chains, sizes, room, times, op_first, num_turns, kept, at_end
         )
         run_offset.append(int(run[0]))
         all_kept.append(kept)
     return StagedModel(
-        programme=programme,
+        milp=milp,
         stage_first_op=first,
         stage_num_turns=turns,
         run_offset=run_offset,
@@ -200,10 +200,10 @@ def build_model(
 
 
 def add_stage(
-    programme: Programme,
+    milp: Milp,
     graph: Graph,
     chains: Chains,
-    sizes: Sizes,
+    sizes: StagedSizes,
     room: float,
     times: NDArray[Any],
     op_first: int,
@@ -219,7 +219,7 @@ def add_stage(
     arrays = graph.arrays
     turns = np.arange(num_turns)
     is_first = turns == op_first
-    run = programme.variables(
+    run = milp.variables(
         num_turns,
         lb=is_first,
         ub=is_first | ~arrays.op_once[:num_turns],
@@ -227,7 +227,7 @@ def add_stage(
         integral=True,
     )
     # Bytes of tensors alive at each turn.
-    live = programme.variables(
+    live = milp.variables(
         num_turns, ub=np.where(sizes.charged[:num_turns], np.inf, room), lb=-np.inf
     )
     there = np.flatnonzero(chains.turn < num_turns)
@@ -239,7 +239,7 @@ def add_stage(
     if at_end is not None:
         lb = is_last & at_end[tensor]
         ub = ~is_last | at_end[tensor]
-    alive = programme.variables(
+    alive = milp.variables(
         there.size,
         lb=0.0 if lb is None else lb,
         ub=1.0 if ub is None else ub,
@@ -250,28 +250,26 @@ def add_stage(
     producing = np.where(made, run[np.maximum(turn, 0)], -1)
 
     # A chain may only fall, but for the run of its producer.
-    programme.rows(there.size, (alive, 1.0), (before, -1.0), (producing, -1.0))
+    milp.rows(there.size, (alive, 1.0), (before, -1.0), (producing, -1.0))
     # Outputs that are not optional exist at least while their producer runs.
     solid = made & ~arrays.tensor_optional[tensor]
-    programme.rows(int(solid.sum()), (producing[solid], 1.0), (alive[solid], -1.0))
+    milp.rows(int(solid.sum()), (producing[solid], 1.0), (alive[solid], -1.0))
     # It must not fall before a reader that runs.
     reads = position >= 2
-    programme.rows(int(reads.sum()), (run[turn[reads]], 1.0), (before[reads], -1.0))
+    milp.rows(int(reads.sum()), (run[turn[reads]], 1.0), (before[reads], -1.0))
 
     # Bundles that earn a smaller workspace fall only behind a reader, and not by being remade.
     owed = reads & sizes.earns[tensor]
-    programme.rows(
-        int(owed.sum()), (before[owed], 1.0), (alive[owed], -1.0), (run[turn[owed]], -1.0)
-    )
+    milp.rows(int(owed.sum()), (before[owed], 1.0), (alive[owed], -1.0), (run[turn[owed]], -1.0))
     owed = (position == 1) & sizes.earns[tensor]
     was, again = kept[tensor[owed]], run[turn[owed]]
-    programme.rows(int(owed.sum()), (was, 1.0), (again, 1.0), ub=1.0)
-    programme.rows(int(owed.sum()), (was, 1.0), (alive[owed], -1.0))
+    milp.rows(int(owed.sum()), (was, 1.0), (again, 1.0), ub=1.0)
+    milp.rows(int(owed.sum()), (was, 1.0), (alive[owed], -1.0))
     if not sizes.earns.any():
         # A repeated run of which nothing is kept is of no use.
         again_of = np.where(position == 1, turn, -1)
         place = np.flatnonzero(again_of >= 0)
-        programme.placed(
+        milp.placed(
             num_turns,
             (turns, np.where(is_first, -1, run), 1.0),
             (turn[place], np.where(turn[place] == op_first, -1, alive[place]), -1.0),
@@ -281,7 +279,7 @@ def add_stage(
 
     counted = begin < num_turns
     at, size = np.maximum(begin[counted], 0), sizes.tensor[tensor[counted]]
-    programme.placed(
+    milp.placed(
         num_turns,
         (turns, live, 1.0),
         (turns[1:], live[:-1], -1.0),
@@ -291,11 +289,11 @@ def add_stage(
         lb=0.0,
         ub=0.0,
     )
-    extra = _add_extras(programme, graph, sizes, num_turns, run, alive, tensor, turn, position)
+    extra = _add_extras(milp, graph, sizes, num_turns, run, alive, tensor, turn, position)
     charged = np.flatnonzero(sizes.charged[:num_turns] | (reserved is not None))
     row_of = np.zeros(num_turns, dtype=np.int64)
     row_of[charged] = np.arange(charged.size)
-    programme.placed(
+    milp.placed(
         charged.size,
         (row_of[charged], live[charged], 1.0),
         (row_of[charged], run[charged], sizes.workspace[charged]),
@@ -319,9 +317,9 @@ def _beside(num_rows: int, reserved: tuple[Ints, Floats] | None) -> list[tuple[I
 
 
 def _add_extras(
-    programme: Programme,
+    milp: Milp,
     graph: Graph,
-    sizes: Sizes,
+    sizes: StagedSizes,
     num_turns: int,
     run: Ints,
     alive: Ints,
@@ -338,20 +336,20 @@ def _add_extras(
     slot = np.zeros(num_turns, dtype=np.int64)
     slot[ops] = np.arange(ops.size)
     less = sizes.saving_delta[ops] < 0
-    saving = programme.variables(ops.size, integral=less)
-    programme.rows(ops.size, (saving, 1.0), (run[ops], -1.0))
+    saving = milp.variables(ops.size, integral=less)
+    milp.rows(ops.size, (saving, 1.0), (run[ops], -1.0))
     bundle = (position == 1) & (turn >= 0) & arrays.tensor_optional[tensor]
     bundle &= sizes.saving_delta[np.maximum(turn, 0)] != 0
     owner, bundle_alive = turn[bundle], alive[bundle]
     more = sizes.saving_delta[owner] > 0
-    programme.rows(
+    milp.rows(
         int(more.sum()),
         (bundle_alive[more], 1.0),
         (run[owner[more]], 1.0),
         (saving[slot[owner[more]]], -1.0),
         ub=1.0,
     )
-    programme.placed(
+    milp.placed(
         ops.size,
         (np.arange(ops.size)[less], saving[less], 1.0),
         (slot[owner[~more]], bundle_alive[~more], -1.0),
@@ -361,14 +359,14 @@ def _add_extras(
 
     takes = sizes.takes[arrays.tensor_producer[sizes.takes] < num_turns]
     source, taker = arrays.tensor_takes_over[takes], arrays.tensor_producer[takes]
-    shared = programme.variables(takes.size)
+    shared = milp.variables(takes.size)
     # Alive behind the taker's turn: then the storage is not free to be taken over.
     is_read = np.flatnonzero(position >= 2)
     keys = tensor[is_read] * graph.num_ops + turn[is_read]
     still = alive[is_read[np.searchsorted(keys, source * graph.num_ops + taker)]]
-    programme.rows(takes.size, (shared, 1.0), (run[taker], -1.0))
-    programme.rows(takes.size, (shared, 1.0), (still, 1.0), ub=1.0)
+    milp.rows(takes.size, (shared, 1.0), (run[taker], -1.0))
+    milp.rows(takes.size, (shared, 1.0), (still, 1.0), ub=1.0)
     optional = arrays.tensor_optional[takes]
-    programme.rows(int(optional.sum()), (shared[optional], 1.0), (after_run[takes[optional]], -1.0))
+    milp.rows(int(optional.sum()), (shared[optional], 1.0), (after_run[takes[optional]], -1.0))
     overlap = np.minimum(sizes.tensor[takes], sizes.tensor[source])
     return [(ops, saving, sizes.saving_delta[ops]), (taker, shared, -overlap)]

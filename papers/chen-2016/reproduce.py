@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _claims import Claim, Instances, Source, main
 from _common import num_forward_runs, store_all, unit_chain
 from schedsim.algorithms.chains.bisection import bisection_schedule
-from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
+from schedsim.algorithms.chains.segment_schedule import equal_starts, segment_schedule
 
 import schedsim
 from schedsim import Chain, simulate

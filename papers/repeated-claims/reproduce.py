@@ -16,7 +16,7 @@ from _claims import Claim, Instances, Source, main
 from _common import forward_share, num_forward_runs, store_all, unit_chain
 from schedsim.algorithms.chains.frontier import ExactFrontier, exact_frontier
 from schedsim.algorithms.chains.revolve import revolve_schedule
-from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
+from schedsim.algorithms.chains.segment_schedule import equal_starts, segment_schedule
 
 import schedsim
 from schedsim import Chain, simulate

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from _claims import Claim, Instances, Source, main
-from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
+from schedsim.algorithms.chains.segment_schedule import equal_starts, segment_schedule
 
 from schedsim import Chain, simulate
 from schedsim.simulation.simulator import Simulation

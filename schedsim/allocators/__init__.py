@@ -91,12 +91,12 @@ def play(
     **options: Any,
 ) -> Allocation:
     """Like `allocate`, of requests and releases in any order."""
-    from ._segments import UNLIMITED
+    from ._cuda_segments import UNLIMITED
 
     capacity = UNLIMITED if capacity_bytes is None else capacity_bytes
     check_allocator(allocator)
     if allocator == "cuda-caching":
-        from ._segments import run_caching
+        from ._cuda_segments import run_caching
 
         chosen = _caching_options(options)
         result = run_caching(

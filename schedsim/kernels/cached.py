@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numba import config
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -19,6 +20,32 @@ def cache_where_possible(dispatcher: Any) -> None:
     except RuntimeError as error:
         if _NO_PLACE not in str(error):
             raise
+        return
+    _skip_broken_files(dispatcher)
+
+
+def _skip_broken_files(dispatcher: Any) -> None:
+    """Compile again where a file of the cache cannot be read, instead of failing at every call.
+
+    Such a file was written by another version, whose records had other names, or was cut short by
+    a full disk or a kill. numba reads the index before it looks whether the index is out of date.
+    """
+    file = dispatcher._cache._cache_file
+    load_index, load_data = file._load_index, file._load_data
+
+    def index() -> Any:
+        try:
+            return load_index()
+        except Exception:  # whatever unpickling what another version wrote may raise
+            return {}
+
+    def data(name: str) -> Any:
+        try:
+            return load_data(name)
+        except Exception as error:
+            raise OSError(f"{name} cannot be read") from error  # numba takes it for missing
+
+    file._load_index, file._load_data = index, data
 
 
 def njit(*, cache: bool = False, **options: Any) -> Callable[[Function], Function]:
@@ -29,11 +56,9 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Function], Functio
     compile_with = cast("Callable[..., Any]", numba.njit)
 
     def decorate(function: Function) -> Function:
-        try:
-            return cast("Function", compile_with(cache=cache, **options)(function))
-        except RuntimeError as error:
-            if not cache or _NO_PLACE not in str(error):
-                raise
-            return cast("Function", compile_with(**options)(function))
+        compiled = compile_with(**options)(function)
+        if cache and not config.DISABLE_JIT:
+            cache_where_possible(compiled)
+        return cast("Function", compiled)
 
     return decorate

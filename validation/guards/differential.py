@@ -25,7 +25,7 @@ from .recording import (
     python_generators,
     restore_python_generators,
 )
-from .state import Snapshot, same, shown
+from .state import StateSnapshot, same, shown
 
 CHECKS = ("plan", "never")
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
@@ -169,7 +169,7 @@ class Both:
         parameters: Mapping[str, nn.Parameter],
         inputs: Any,
         keywords: Any,
-        state: Snapshot | None,
+        state: StateSnapshot | None,
     ) -> _Left:
         gradients: list[tuple[str, Tensor | None, tuple[int, ...]]] = []
         leaves = [t for t in tree_leaves((inputs, keywords)) if isinstance(t, Tensor)]

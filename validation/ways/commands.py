@@ -14,7 +14,8 @@ from ..environment import device_name
 from ..resident_state import counted_line
 from ..step_planning import Settings, capture_step, resolved_budget, with_origin
 from ..targets import load_target
-from .choices import Way, choose, table, wanted
+from .choices import choose, wanted
+from .way import Way, table
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import pickle
 import subprocess
 import sys
+
+import pytest
 
 CODE = """
 import numba.core.caching as caching
@@ -34,3 +38,44 @@ def test_without_a_place_for_a_cache():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["32"]
+
+
+def loaded(path):
+    """The kernel of the module at `path`, as a new process would have it."""
+    spec = importlib.util.spec_from_file_location("doubling", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.double
+
+
+def of_another_version(index):
+    """An index as numba writes it, of a record that is called otherwise today."""
+    with index.open("rb") as file:
+        version = pickle.load(file)
+    index.write_bytes(pickle.dumps(version) + b"cschedsim.simulation.course\nBound\n.")
+
+
+def empty(file):
+    """As after a kill, or on a full disk."""
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "spoil"),
+    [("nbi", of_another_version), ("nbi", empty), ("nbc", empty)],
+)
+def test_a_file_that_cannot_be_read_is_written_again(tmp_path, suffix, spoil):
+    """Kernels compile again, once."""
+    path = tmp_path / "doubling.py"
+    path.write_text(
+        "from schedsim.kernels.cached import njit\n\n"
+        "@njit(cache=True)\ndef double(x):\n    return 2 * x\n"
+    )
+    assert loaded(path)(21) == 42
+    spoil(next(tmp_path.rglob(f"*.{suffix}")))
+    again = loaded(path)
+    assert again(21) == 42
+    assert sum(again.stats.cache_hits.values()) == 0
+    third = loaded(path)
+    assert third(21) == 42
+    assert sum(third.stats.cache_hits.values()) == 1
