@@ -138,28 +138,30 @@ def test_every_public_function_has_a_docstring():
 
 
 MOST_PARAMETERS = 8
+MOST_PARAMETERS_OF_FACADE = 12
+
+# What people call by hand, where every choice has a keyword of its own.
+FACADE = {
+    "schedsim/dataflow/chain.py:from_arrays",
+    "schedsim/plans/maximize.py:maximize",
+    "schedsim/plans/plan.py:make_plan",  # how planners end, those of other packages too
+    "validation/rematerialize.py:rematerialize",
+    "validation/rematerialize.py:ways",
+    # Planners: their options are those of `schedsim.plan` and of `--option`.
+    "algorithms/auto.py:auto",
+    "algorithms/graphs/local_search.py:local_search",
+    "algorithms/graphs/moccasin.py:moccasin",
+    "algorithms/offload/offload.py:offload",
+    "algorithms/offload/poet.py:poet",
+    # Models: their parameters are the options of ``model:NAME,OPTION=VALUE``.
+    "validation/models/gpt2.py:build_gpt2",
+    "validation/models/llama.py:build_llama",
+    "validation/models/vit.py:build_vit",
+}
 
 # Those that have more today. The list only shrinks: a function that has fewer by now must go.
 MORE_PARAMETERS = {
-    "algorithms/auto.py:auto": 12,
-    "algorithms/graphs/_moves.py:recompute_before": 9,
-    "algorithms/graphs/_moves.py:repair": 9,
-    "algorithms/graphs/_staged_model.py:_add_extras": 9,
-    "algorithms/graphs/_staged_model.py:add_stage": 11,
-    "algorithms/graphs/local_search.py:local_search": 11,
-    "algorithms/graphs/moccasin.py:moccasin": 9,
-    "algorithms/offload/_anneal_copies.py:anneal": 11,
-    "algorithms/offload/_sequence_edits.py:add_copy": 9,
-    "algorithms/offload/_sequence_edits.py:choose_gap": 10,
-    "algorithms/offload/_sequence_edits.py:repair": 10,
-    "algorithms/offload/offload.py:offload": 11,
-    "algorithms/offload/poet.py:poet": 10,
-    "algorithms/pipelines/_makespan.py:_makespan": 10,
-    "schedsim/allocators/_growing.py:grow": 9,
-    "schedsim/dataflow/chain.py:from_arrays": 9,
     "schedsim/figures/gantt.py:draw_gantt": 10,
-    "schedsim/plans/maximize.py:maximize": 10,
-    "schedsim/plans/plan.py:make_plan": 11,
     "validation/block_level/chain_capture.py:capture_chain": 12,
     "validation/capture/recurrent.py:_": 15,
     "validation/capture/recurrent.py:_backward": 15,
@@ -168,11 +170,7 @@ MORE_PARAMETERS = {
     "validation/capture/recurrent.py:_eager_forward": 10,
     "validation/capture/recurrent.py:_forward": 10,
     "validation/capture/recurrent.py:_run": 10,
-    "validation/models/gpt2.py:build_gpt2": 9,
-    "validation/models/llama.py:build_llama": 10,
-    "validation/models/vit.py:build_vit": 9,
     "validation/rematerialize.py:rematerialize": 20,
-    "validation/rematerialize.py:ways": 11,
     "validation/ways/commands.py:plan_target": 11,
 }
 
@@ -186,16 +184,21 @@ def num_parameters(function: ast.FunctionDef) -> int:
 
 
 def test_no_function_takes_more_than_eight_parameters():
-    """What belongs together is one record; those on the list may not grow."""
-    found = {}
+    """What belongs together is one record; of the facade, twelve. Those listed may not grow."""
+    found, facade = {}, set()
     for folder in ("schedsim", "algorithms", "validation"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.FunctionDef) and num_parameters(node) > MOST_PARAMETERS:
-                    found[f"{file.relative_to(ROOT)}:{node.name}"] = num_parameters(node)
+                    name = f"{file.relative_to(ROOT)}:{node.name}"
+                    facade |= {name} & FACADE
+                    most = MOST_PARAMETERS_OF_FACADE if name in FACADE else MOST_PARAMETERS
+                    if num_parameters(node) > most:
+                        found[name] = num_parameters(node)
     grown = {name: count for name, count in found.items() if count > MORE_PARAMETERS.get(name, 0)}
     assert grown == {}
     assert [name for name in MORE_PARAMETERS if name not in found] == []
+    assert facade == FACADE
 
 
 def modules() -> dict[str, Path]:

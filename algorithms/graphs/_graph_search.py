@@ -33,7 +33,7 @@ _PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 _MOST_BYTES = 2**53
 
 # Of the effort, for the bound: where work is counted, and where the clock says so.
-_BOUND_WORK, _BOUND_SHARE = 0.2, 0.4
+_BOUND_WORK, _BOUND_SHARE = 0.3, 0.4
 
 # Of the first round, until the walkers meet for the first time.
 _FIRST_MEETING = 0.1

@@ -106,7 +106,7 @@ class GraphWalker:
         limit, free = rules
         kinds = _SMALL if graph.num_ops < _SMALL_OPS else _LARGE
         kind = kinds[number % len(kinds)]
-        profile = make_profile(packed, line, seed=seed * 1000 + number)
+        profile = make_profile(packed, line, seed=seed * 1000 + number, free=free)
         unit_s = graph.store_all_s / max(1, int(profile.tree[1, LARGEST]))
         unit_s = unit_s or 1.0
         mean_s = graph.store_all_s / graph.num_ops
@@ -114,7 +114,7 @@ class GraphWalker:
         walker = cls(
             packed,
             profile,
-            Rules(limit, free, kind.thorough, price),
+            Rules(limit, kind.thorough, price),
             Found(np.zeros(profile.run.shape[0], np.int64), np.array([np.inf, 0.0])),
             hot_s=kind.hot * mean_s or 1e-12,
             evictions_left=_EVICTIONS_PER_OP * graph.num_ops if kind.greedy else 0,
@@ -203,7 +203,7 @@ class GraphWalker:
             steps = min(at_once, self.evictions_left)
             self.evictions_left -= steps
             before = self._signature()
-            if repair(self.packed, profile, rules.limit, rules.free, np.inf, steps, 0.3, 200, True):
+            if repair(self.packed, profile, rules.limit, np.inf, steps, 0.3, 200, True):
                 self.evictions_left = 0
             # Where no step has an effect it goes no further; many are needed to know.
             self.idle = self.idle + steps if self._signature() == before else 0

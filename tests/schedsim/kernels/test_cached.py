@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pickle
 import subprocess
 import sys
@@ -79,3 +80,59 @@ def test_a_file_that_cannot_be_read_is_written_again(tmp_path, suffix, spoil):
     third = loaded(path)
     assert third(21) == 42
     assert sum(third.stats.cache_hits.values()) == 1
+
+
+OUTER = """
+from schedsim.kernels.{how}
+from made_of import FACTOR, times
+
+@kernel
+def outer(x: int) -> int:
+    return times(x) + FACTOR
+"""
+INNER = """
+from schedsim.kernels.{how}
+
+FACTOR = {factor}
+
+@kernel
+def times(x: int) -> int:
+    return {product}
+"""
+
+
+@pytest.fixture
+def imported(tmp_path, monkeypatch):
+    """Write a kernel and another that it calls, each in a module of its own; import the first."""
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ("outer_kernel", "made_of")
+
+    def write_and_import(how, factor=2, product="2 * x", age_s=0):
+        for name, text in zip(names, (OUTER, INNER), strict=True):
+            path = tmp_path / f"{name}.py"
+            text = text.format(how=how, factor=factor, product=product)
+            if not path.exists() or path.read_text() != text:
+                path.write_text(text)
+                os.utime(path, (10**9 - age_s, 10**9 - age_s))
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        return importlib.import_module("outer_kernel").outer
+
+    yield write_and_import
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+HOW = ["compiled import kernel", "cached import njit; kernel = njit(cache=True)"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_change_of_what_a_kernel_calls_or_reads_counts(how, imported, monkeypatch, tmp_path):
+    """Its machine code holds both; its own file is as it was."""
+    monkeypatch.setattr("numba.config.CACHE_DIR", "")
+    assert imported(how)(5) == 12
+    again = imported(how)
+    assert again(5) == 12
+    assert sum(again.stats.cache_hits.values()) == 1
+    assert imported(how, product="3 * x", age_s=1)(5) == 17
+    assert imported(how, product="3 * x", factor=4, age_s=2)(5) == 19
