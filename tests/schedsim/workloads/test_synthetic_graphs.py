@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from schedsim.algorithms.graphs.bounds import least_memory_bytes
 
 from schedsim import SchedsimError, Schedule, simulate
-from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.workloads.synthetic_graphs import SYNTHETIC_GRAPHS
 
 FORWARD_ONLY = ("layered", "wide")
@@ -24,7 +24,7 @@ def test_there_is_room_for_a_planner(name):
     """Store-all needs far more than the op that needs most, or half as much again of one huge."""
     graph = SYNTHETIC_GRAPHS[name](200, 0)
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    assert least_memory_bytes(graph)[0] < (0.75 if name == "one-huge-op" else 0.4) * peak
+    assert least_memory_bytes(graph)[0] < (0.75 if name == "one-huge-op" else 0.5) * peak
 
 
 @pytest.mark.parametrize("name", [name for name in SYNTHETIC_GRAPHS if name not in FORWARD_ONLY])
