@@ -119,7 +119,8 @@ class Milp:
         if effort.watchdog_s is not None:
             options["time_limit"] = max(0.01, effort.watchdog_s)
         if effort.counted:
-            options["maxiter"] = 1000 + int(max(0.0, effort.left - work) * pivots_per_unit)
+            most = 1000 + max(0.0, effort.left - work) * pivots_per_unit
+            options["maxiter"] = int(min(most, 2**31 - 1))
         upper, lower = np.flatnonzero(rows_ub < np.inf), np.flatnonzero(rows_lb > -np.inf)
         result = linprog(
             columns["cost"],
