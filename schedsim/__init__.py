@@ -119,7 +119,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _version() -> str:
-    """Of the checkout that is imported, where it is one; else of the installed package."""
+    """The version of the checkout that is imported, or else of the installed package."""
     from importlib.metadata import PackageNotFoundError, version
     from pathlib import Path
 

@@ -42,7 +42,7 @@ def compare(
     def plain(*inputs: Any, **keywords: Any) -> Tensor:
         return plain_loss(model, loss, inputs, keywords, num_extra)
 
-    rounded = bool(read_chunks(settings.chunk)) or captured.num_parts > 1
+    rounded = bool(read_chunks(settings.chunk)) or captured.num_parts > 1 or settings.compile
     recorded = captured.recorded
     settled = recorded.settled() if recorded and captured.level == "op" else nullcontext()
     with settled:

@@ -11,6 +11,7 @@ from schedsim import Graph, Schedule
 
 from ..capture.program import Program
 from ..capture.to_graph import to_graph
+from ..compiled.compile_step import fused_where_it_works
 from ..costs import measured_costs
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
@@ -39,6 +40,8 @@ class TracedPart:
     def __init__(self, session: Session, joint: JointPart, name: str) -> None:
         self.session, self.name, self.device = session, name, joint.device
         self.program: Program = joint.program
+        if session.options.compile:
+            self.program = fused_where_it_works(joint.program, name)
         self._joint = joint
         self.graph: Graph = to_graph(self.program, name, 0)
         self.backend = joint.device

@@ -12,9 +12,7 @@ import time
 import numpy as np
 import pytest
 from chains import INSTANCES, needs_instances
-from schedsim.algorithms.graphs._cut_search import CutSearch
 from schedsim.algorithms.graphs._graph_search import GraphSearch
-from schedsim.algorithms.graphs._walker import GraphWalker
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.local_search import local_search
 from training_graphs import random_training_graph, unit_training_chain
@@ -217,35 +215,6 @@ def test_an_interrupt_gives_the_best_plan_so_far(after_s, request):
         assert simulate(graph, plan.schedule).peak_bytes <= budget
     else:
         assert plan.min_feasible_bytes > budget
-
-
-def test_an_interrupt_before_the_bound_begins(monkeypatch):
-    """Where the threads have not begun, there is nothing to wait for."""
-
-    def interrupted(self, starts):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(GraphSearch, "_starts", interrupted)
-    plan = local_search(four(), 4)
-    assert plan.status == "infeasible"
-    assert plan.search.interrupted
-
-
-def test_a_failure_in_a_thread_is_not_lost(monkeypatch):
-    """Neither that of the bound nor that of a walker; and nobody goes on to the time limit."""
-
-    def failing(*args):
-        raise ZeroDivisionError("on purpose")
-
-    graph = wide_graph()
-    budget = (peak_of(graph) + 3 * least_memory_bytes(graph)[0]) // 4
-    for owner, name in ((CutSearch, "solve_milps"), (GraphWalker, "anneal")):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, failing)
-            begun = time.perf_counter()
-            with pytest.raises(ZeroDivisionError, match="on purpose"):
-                local_search(graph, budget, time_limit_s=60)
-            assert time.perf_counter() - begun < 30
 
 
 def test_the_schedule_of_the_bound_is_taken_up_between_rounds():
