@@ -31,6 +31,9 @@ class DropInOptions:
         A watchdog beside the effort.
     compile
         Compile each half of the schedule.
+    keep
+        Patterns of ops that shall run once, as of `schedsim.dataflow.run_once`: names of ops or
+        paths of modules.
     """
 
     budget: int | str
@@ -40,6 +43,7 @@ class DropInOptions:
     effort: float = 5.0
     time_limit_s: float | None = None
     compile: bool = False
+    keep: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, options: Mapping[str, Any] | None) -> DropInOptions:
@@ -69,4 +73,6 @@ class DropInOptions:
                 "schedsim's backend needs a budget",
                 hint='torch.compile(model, backend="schedsim", options={"budget": "24GiB"})',
             )
+        keep = given.get("keep", ())
+        given["keep"] = (keep,) if isinstance(keep, str) else tuple(keep)
         return cls(**given)
