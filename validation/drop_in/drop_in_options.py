@@ -40,7 +40,7 @@ class DropInOptions:
     optimizer: Any = None
     extra_bytes: int = 0
     planner: str = "auto"
-    effort: float = 5.0
+    effort: float = 2.0
     time_limit_s: float | None = None
     compile: bool = False
     keep: tuple[str, ...] = ()

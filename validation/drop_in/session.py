@@ -282,7 +282,7 @@ class Session:
         for share in _KEPT_SHARES:
             # Of the last, whatever is kept: nothing else is known to follow but a loss.
             outside = max(guessed, room - int(share * store_all.kept_bytes)) if share else guessed
-            plan = self._search(part.workload(static, outside), budget, 1.0)
+            plan = self._search(part.workload(static, outside), budget, 0.3)
             if plan.schedule is not None:
                 break
         assert plan is not None
