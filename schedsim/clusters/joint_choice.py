@@ -26,8 +26,8 @@ from .step_bounds import StepBounds
 from .training import Training
 
 LADDER = ("none", "selective", "full:1/2", "full")
-"""Recomputation of a rank, from the least to the most: a half is of its layers, the others are as in
-the place before."""
+"""Recomputation of a rank, from the least to the most: a half is of its layers, the others are as
+in the place before."""
 
 
 @dataclass(frozen=True)
@@ -125,25 +125,34 @@ class _Search:
             place -= 1
         return place
 
-    def hopeless(self, candidate: Candidate) -> bool:
-        """Whether a rank cannot fit whatever it recomputes, by the bound alone."""
+    def bounded(self, candidate: Candidate) -> Candidate | None:
+        """`candidate` with the least time that its memory's bound allows; ``None``: none fits."""
         degrees = candidate.degrees
-        training = replace(candidate.training, recompute="full")
-        for rank in {0, degrees.pipeline - 1}:
-            needed = self.bounds.memory_bytes(degrees, training, rank)
-            if needed > self.budget_bytes:
+        stages = split_stages(self.model, degrees, candidate.training)
+        chosen = []
+        for rank in range(degrees.pipeline):
+            mine = rank_stages(stages, degrees, rank)
+            num_layers = max(len(stage.layers) for stage in mine)
+            for name in LADDER:
+                recompute = rung(name, num_layers)
+                needed = self.bounds.memory_bytes(
+                    degrees, replace(candidate.training, recompute=recompute), rank
+                )
+                if needed <= self.budget_bytes:
+                    break
+            else:
                 self.least_bytes = min(needed, self.least_bytes or needed)
-                return True
-        return False
+                return None
+            chosen.append(recompute)
+        training = replace(candidate.training, recompute="/".join(chosen))
+        return replace(candidate, bound_s=self.bounds.time_s(degrees, training))
 
     def _fits(self, candidate: Candidate, rank: int, recompute: str, *, last: bool = False) -> bool:
         degrees = candidate.degrees
         training = replace(candidate.training, recompute=recompute)
         needed = self.bounds.memory_bytes(degrees, training, rank)
         if needed <= self.budget_bytes:
-            needed = rank_memory(
-                self.model, degrees, training, self.fabric, rank
-            ).reserved_bytes
+            needed = rank_memory(self.model, degrees, training, self.fabric, rank).reserved_bytes
         if last and needed > self.budget_bytes:
             self.least_bytes = min(needed, self.least_bytes or needed)
         return needed <= self.budget_bytes
@@ -157,7 +166,7 @@ def choose(
     global_batch: int,
     device: str = "h100-80gb",
     efficiency: float | None = None,
-    effort: int = 60,
+    effort: int = 40,
     **options: Any,
 ) -> ClusterChoice:
     """The fastest step on a cluster for which no device reserves more than `budget_bytes`.
@@ -197,26 +206,22 @@ def choose(
     model, fabric = get_architecture(preset), get_fabric(device, efficiency)
     space = _space(devices, global_batch, options)
     search = _Search(model, fabric, budget_bytes)
-    candidates = [
-        replace(one, bound_s=search.bounds.time_s(one.degrees, one.training))
-        for one in space.candidates(model, fabric)
-    ]
-    if not candidates:
+    every = list(space.candidates(model, fabric))
+    if not every:
         raise SchedsimError(
             f"no degrees go with {devices} devices and {global_batch} sequences",
             hint="the data-parallel ranks must divide --global-batch",
         )
-    candidates.sort(key=lambda one: one.bound_s)
+    able = [one for one in map(search.bounded, every) if one is not None]
+    able.sort(key=lambda one: one.bound_s)
     best_s, tried = float("inf"), 0
     fitting: list[tuple[float, Candidate, Training]] = []
     faster: tuple[float, Candidate] | None = None
-    bound_s = candidates[-1].bound_s
-    for candidate in candidates:
+    bound_s = able[-1].bound_s if able else float("inf")
+    for candidate in able:
         bound_s = candidate.bound_s
         if bound_s >= best_s or tried >= effort:
             break
-        if search.hopeless(candidate):
-            continue
         tried += 1
         least_s = step_time(model, candidate.degrees, candidate.training, fabric).step_s
         if least_s >= best_s:
@@ -242,7 +247,7 @@ def choose(
         predictions[0] if predictions else None,
         tuple(predictions[1:]),
         min(best_s, bound_s),
-        len(candidates),
+        len(every),
         tried,
         _binds(best_s, faster, budget_bytes),
         None if predictions else search.least_bytes,

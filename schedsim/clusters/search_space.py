@@ -77,8 +77,9 @@ class SearchSpace:
                         continue
                     copies = _divisors(rest, rest) if rest > 64 else [1]
                     for replicate in self._choices("replicate", copies):
-                        if rest % replicate or ("fsdp" in self.fixed and
-                                                self.fixed["fsdp"] != rest // replicate):
+                        if rest % replicate or (
+                            "fsdp" in self.fixed and self.fixed["fsdp"] != rest // replicate
+                        ):
                             continue
                         shards = rest // replicate * context
                         experts = _divisors(shards, 64) if model.experts else [1]

@@ -146,7 +146,16 @@ SAMPLES: dict[str, dict[str, Sample]] = {
     "estimate": {**WORKLOAD, "--json": sample()},
     "explain": {**WORKLOAD, **OUTPUT, "--alloc-conf": sample("x:1"), "--top": sample("1")},
     "pipeline": {**WORKLOAD, **OUTPUT, **PIPELINE},
-    "cluster": {**CLUSTER, "--mem": sample("1GB"), "--json": sample(), "-o": sample("a.json.gz")},
+    "cluster": {
+        **CLUSTER,
+        "--mem": sample("60GB"),
+        "--search": sample(mem="50GB", global_batch="8"),
+        "--global-batch": sample("16", search=(), mem="50GB"),
+        "--effort": sample("1", search=(), mem="50GB", global_batch="8"),
+        "--launch": sample("torchtitan"),
+        "--json": sample(),
+        "-o": sample("a.json.gz"),
+    },
     "report": {
         **WORKLOAD,
         "files": sample("plan.json"),
