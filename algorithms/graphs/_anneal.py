@@ -9,7 +9,6 @@ from schedsim.kernels.compiled import kernel_for as kernel
 from schedsim.kernels.record import Ints, Reals, Record
 
 from ._memory_profile import (
-    BOOL,
     EXTRA,
     EXTRA_AT,
     FIRST,
@@ -57,14 +56,12 @@ from ._moves import (
 
 @dataclass(frozen=True, eq=False)
 class Rules(Record):
-    """What holds for one walker all the time.
+    """What stays the same for one walker throughout its annealing.
 
     Attributes
     ----------
     limit : int
         Bytes, those of the graph's static memory not among them.
-    free : bool
-        Whether first runs may change their order.
     thorough : float
         Share of moves that are repaired by greedy evictions before they count. These are some
         twenty times as slow as the others, and reach what single steps do not.
@@ -74,7 +71,6 @@ class Rules(Record):
     """
 
     limit: int
-    free: bool
     thorough: float
     price: Reals
 
@@ -111,8 +107,8 @@ def random_extra(profile: Profile) -> int:
     return int(profile.run[random_below(profile, count), EXTRA]) if count > 0 else -1
 
 
-@kernel(PACKED_GRAPH, PROFILE, BOOL)
-def drop_window(packed: PackedGraph, profile: Profile, free: bool) -> bool:
+@kernel(PACKED_GRAPH, PROFILE)
+def drop_window(packed: PackedGraph, profile: Profile) -> bool:
     """Remove every recomputation in a random stretch of the schedule."""
     extra = random_extra(profile)
     if extra < 0:
@@ -124,7 +120,7 @@ def drop_window(packed: PackedGraph, profile: Profile, free: bool) -> bool:
     for slot in range(high, low, -1):
         run = profile.slot_run[slot]
         if run >= 0 and profile.run[run, EXTRA_AT] >= 0 and profile.run[run, PREV] >= 0:
-            if not drop_extra(packed, profile, run, free):
+            if not drop_extra(packed, profile, run):
                 return False
             dropped += 1
             if dropped == 24:
@@ -132,10 +128,8 @@ def drop_window(packed: PackedGraph, profile: Profile, free: bool) -> bool:
     return dropped > 0
 
 
-@kernel(PACKED_GRAPH, PROFILE, INT, BOOL, REAL)
-def evict_random(
-    packed: PackedGraph, profile: Profile, limit: int, free: bool, at_most_s: float
-) -> bool:
+@kernel(PACKED_GRAPH, PROFILE, INT, REAL)
+def evict_random(packed: PackedGraph, profile: Profile, limit: int, at_most_s: float) -> bool:
     """Recompute some instance before a random one of its readers."""
     run = random_run(packed, profile)
     if run < 0:
@@ -155,7 +149,7 @@ def evict_random(
     reader = next_read(packed, profile, tensor, low + random_below(profile, high - low))
     if reader < 0:
         return False
-    return recompute_before(packed, profile, op, reader, limit, free, 0.9, at_most_s, MAX_INSERTED)
+    return recompute_before(packed, profile, op, reader, limit, 0.9, at_most_s, MAX_INSERTED)
 
 
 @kernel(PACKED_GRAPH, PROFILE, INT)
@@ -197,9 +191,9 @@ def advance_reader(packed: PackedGraph, profile: Profile, slot: int) -> bool:
     return False
 
 
-@kernel(PACKED_GRAPH, PROFILE, INT, INT, BOOL, REAL)
+@kernel(PACKED_GRAPH, PROFILE, INT, INT, REAL)
 def evict_sampled(
-    packed: PackedGraph, profile: Profile, slot: int, limit: int, free: bool, at_most_s: float
+    packed: PackedGraph, profile: Profile, slot: int, limit: int, at_most_s: float
 ) -> bool:
     """Recompute some instance that is alive at `slot` before its next reader, with random depth."""
     num_ops = packed.time_s.size - 2
@@ -226,7 +220,7 @@ def evict_sampled(
         reader = next_read(packed, profile, tensor, slot)
         caution, most = random_unit(profile), random_unit(profile)
         most = 1 + int(MAX_INSERTED * most * most * most)
-        return recompute_before(packed, profile, op, reader, limit, free, caution, at_most_s, most)
+        return recompute_before(packed, profile, op, reader, limit, caution, at_most_s, most)
     return False
 
 
@@ -277,7 +271,7 @@ def anneal(
 
     It ends after `num_moves`, or with the first move that takes ``counts[WORK]`` to `most_work`.
     """
-    limit, free, price, best = rules.limit, rules.free, rules.price, found.best
+    limit, price, best = rules.limit, rules.price, found.best
     excess = max(0, profile.tree[1, LARGEST] - limit)
     for move in range(num_moves):
         if profile.counts[WORK] >= most_work:
@@ -298,31 +292,29 @@ def anneal(
         if repaired:
             if kind < 0.5:
                 run = random_extra(profile)
-                moved = run >= 0 and drop_extra(packed, profile, run, free)
+                moved = run >= 0 and drop_extra(packed, profile, run)
             elif kind < 0.65:
-                moved = drop_window(packed, profile, free)
+                moved = drop_window(packed, profile)
             else:
-                moved = evict_random(packed, profile, limit, free, allowed_s + 4.0 * heat_s)
+                moved = evict_random(packed, profile, limit, allowed_s + 4.0 * heat_s)
             if moved:
-                moved = repair(
-                    packed, profile, limit, free, allowed_s + 4.0 * heat_s, 40, 1.0, 8, False
-                )
-                try_dropping(packed, profile, limit, free, 3)
-        elif free and random_unit(profile) < 0.4:
+                moved = repair(packed, profile, limit, allowed_s + 4.0 * heat_s, 40, 1.0, 8, False)
+                try_dropping(packed, profile, limit, 3)
+        elif profile.free and random_unit(profile) < 0.4:
             moved = shift_any(packed, profile)
         elif kind < 0.4:
             slot = peak_slot(profile)
-            moved = evict_sampled(packed, profile, slot, limit, free, allowed_s)
+            moved = evict_sampled(packed, profile, slot, limit, allowed_s)
         elif kind < 0.75:
             run = random_extra(profile)
             moved = (
                 run >= 0
                 and not is_hopeless(packed, profile, run, limit, price[0], allowed_s)
-                and drop_extra(packed, profile, run, free)
+                and drop_extra(packed, profile, run)
             )
         elif kind < 0.85:
-            moved = evict_random(packed, profile, limit, free, allowed_s)
-        elif kind < 0.92 or not free:
+            moved = evict_random(packed, profile, limit, allowed_s)
+        elif kind < 0.92 or not profile.free:
             run = random_extra(profile)
             moved = run >= 0 and shift(packed, profile, run)
         else:

@@ -59,7 +59,7 @@ def lean_schedule(
     limit = least_bytes - graph.static_bytes - 1  # never met
     found = []
     for line in [*lines, *_segments(graph)]:
-        runs = _lowered(packed, make_profile(packed, line), limit, graph.num_ops, free)
+        runs = _lowered(packed, make_profile(packed, line, free=free), limit, graph.num_ops)
         for one in (line, runs):
             found.append(simulate(graph, Schedule(graph.op_names, one)))
     kept[free] = min(found, key=lambda simulation: simulation.peak_bytes)
@@ -67,7 +67,7 @@ def lean_schedule(
 
 
 def _segments(graph: Graph) -> list[NDArray[np.int32]]:
-    """Of Chen's segments the schedule of the least peak: on long graphs, far below the others."""
+    """The schedule of the least peak among Chen's segments; far below the others on long graphs."""
     best: tuple[int, NDArray[np.int32]] | None = None
     for _, runs in segment_runs(forward_part(graph.arrays)):
         peak = simulate(graph, Schedule(graph.op_names, runs)).peak_bytes
@@ -76,9 +76,7 @@ def _segments(graph: Graph) -> list[NDArray[np.int32]]:
     return [best[1]] if best is not None else []
 
 
-def _lowered(
-    packed: PackedGraph, profile: Profile, limit: int, num_ops: int, free: bool
-) -> NDArray[np.int64]:
+def _lowered(packed: PackedGraph, profile: Profile, limit: int, num_ops: int) -> NDArray[np.int64]:
     """The runs of the lowest peak on the way down from `profile`."""
     lowest, runs = 2**62, np.empty(profile.run.shape[0], np.int64)
     size = 0
@@ -91,13 +89,13 @@ def _lowered(
 
     note()
     for _ in range(_EVICTION_CHUNKS):
-        repair(packed, profile, limit, free, np.inf, _EVICTIONS, 0.3, 200, True)
+        repair(packed, profile, limit, np.inf, _EVICTIONS, 0.3, 200, True)
         note()
     profile.counts[NUM_EDITS] = 0
     unit = num_ops / max(1, lowest)
     price = np.array([_PRICE[0] * unit, _PRICE[1] * unit, _PRICE[2] * unit])
     found = Found(np.zeros_like(runs), np.array([np.inf, 0.0]))
-    rules = Rules(limit, free, 0.3, price)
+    rules = Rules(limit, 0.3, price)
     for _ in range(_MOVE_CHUNKS):
         anneal(packed, profile, found, rules, 0.5, _MOVES, 2**62)
         note()

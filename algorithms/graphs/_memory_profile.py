@@ -11,6 +11,7 @@ after everything reads its results.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +28,9 @@ _EMPTY = 1 << 60
 # Entries of `Profile.counts`.
 NUM_SPARE, NUM_EDITS, NUM_SLOTS, NUM_EXTRA, NUM_REBUILDS, PER_RUN, WORK = range(7)
 
-WORK_PER_UNIT = 26_000_000.0
-"""Steps counted in ``counts[WORK]`` that one core takes in about a second: a unit of effort."""
+WORK_PER_UNIT = 56_000_000.0
+"""Steps counted in ``counts[WORK]`` that one core takes in about a second: a unit of effort. Of a
+tree that fits the nearest caches; see `work_per_unit`."""
 
 # Kinds of edits in the journal.
 INSERTED, REMOVED = 0, 1
@@ -101,6 +103,8 @@ class Profile(Record):
     scratch : (4, any)
         Stacks of the moves.
     random : (1,)
+    free : bool
+        Whether first runs may change their order.
     """
 
     run: Table
@@ -113,12 +117,18 @@ class Profile(Record):
     total_s: Reals
     scratch: Table
     random: RandomState
+    free: bool
 
 
 # What a kernel is declared to take.
 INT, REAL, BOOL = int, float, bool
 INTS, REALS, TABLE = Ints, Reals, Table
 PACKED_GRAPH, PROFILE = PackedGraph, Profile
+
+
+def work_per_unit(num_slots: int) -> float:
+    """Steps in ``counts[WORK]`` that a core takes in about a second, on a tree of that size."""
+    return WORK_PER_UNIT / (1.0 + max(0.0, math.log2(num_slots / 8192)) / 4)
 
 
 def pack_graph(arrays: GraphArrays) -> PackedGraph:
@@ -168,9 +178,17 @@ def pack_graph(arrays: GraphArrays) -> PackedGraph:
 
 
 def make_profile(
-    packed: PackedGraph, runs: NDArray[Any], *, seed: int = 0, room: float = 8.0
+    packed: PackedGraph,
+    runs: NDArray[Any],
+    *,
+    seed: int = 0,
+    room: float = 8.0,
+    free: bool = False,
 ) -> Profile:
-    """The profile of the schedule `runs`, which must be legal; slots for `room` times the ops."""
+    """The profile of the schedule `runs`, which must be legal; slots for `room` times the ops.
+
+    Where the order is `free`, first runs may be moved, and dropped where a repeat replaces them.
+    """
     num_ops = packed.time_s.size - 2
     num_slots = 1 << max(6, int(np.ceil(np.log2(max(room * num_ops, 3.0 * runs.size)))))
     num_runs = num_slots // 2
@@ -189,6 +207,7 @@ def make_profile(
         total_s=np.zeros(1),
         scratch=np.zeros((4, 64 * most_reads + 1024), np.int64),
         random=np.array([(seed * 0x9E3779B97F4A7C15 + 0x1234567) % 2**64], np.uint64),
+        free=free,
     )
     profile.counts[NUM_SLOTS], profile.counts[PER_RUN] = num_slots, per_run
     load_runs(packed, profile, runs.astype(np.int64))

@@ -88,8 +88,8 @@ def _remove_and_list(
     return count
 
 
-@kernel(PACKED_GRAPH, PROFILE, INT, BOOL)
-def drop_unread(packed: PackedGraph, profile: Profile, run: int, free: bool) -> bool:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def drop_unread(packed: PackedGraph, profile: Profile, run: int) -> bool:
     """Remove `run`, if nobody reads it and its op runs elsewhere, and then what only it read."""
     stack = profile.scratch[DROPPED]
     stack[0] = run
@@ -100,7 +100,7 @@ def drop_unread(packed: PackedGraph, profile: Profile, run: int, free: bool) -> 
         op = profile.run[run, OP]
         if op < 0 or profile.ends[op, FIRST] == profile.ends[op, LAST]:
             continue
-        if (profile.run[run, PREV] < 0 and not free) or not is_unread(packed, profile, run):
+        if (profile.run[run, PREV] < 0 and not profile.free) or not is_unread(packed, profile, run):
             continue
         if not can_edit(profile):
             return False
@@ -108,26 +108,25 @@ def drop_unread(packed: PackedGraph, profile: Profile, run: int, free: bool) -> 
     return True
 
 
-@kernel(PACKED_GRAPH, PROFILE, INT, BOOL)
-def drop_extra(packed: PackedGraph, profile: Profile, run: int, free: bool) -> bool:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def drop_extra(packed: PackedGraph, profile: Profile, run: int) -> bool:
     """Remove a recomputation: the run before it serves its readers. What it alone read goes too."""
     if not can_edit(profile):
         return False
     sources = profile.scratch[SOURCES]
     for k in range(_remove_and_list(packed, profile, run, sources, 0)):
-        if not drop_unread(packed, profile, sources[k], free):
+        if not drop_unread(packed, profile, sources[k]):
             return False
     return True
 
 
-@kernel(PACKED_GRAPH, PROFILE, INT, INT, INT, BOOL, REAL, REAL, INT)
+@kernel(PACKED_GRAPH, PROFILE, INT, INT, INT, REAL, REAL, INT)
 def recompute_before(
     packed: PackedGraph,
     profile: Profile,
     op: int,
     follower: int,
     limit: int,
-    free: bool,
     caution: float,
     at_most_s: float,
     most: int,
@@ -147,9 +146,7 @@ def recompute_before(
             return False
         run = insert_run(packed, profile, op, follower)
         inserted += 1
-        if profile.run[run, PREV] >= 0 and not drop_unread(
-            packed, profile, profile.run[run, PREV], free
-        ):
+        if profile.run[run, PREV] >= 0 and not drop_unread(packed, profile, profile.run[run, PREV]):
             return False
         if inserted == most:
             return True
@@ -231,17 +228,20 @@ def reads_at(packed: PackedGraph, profile: Profile, run: int, tensor: int) -> bo
     return found
 
 
-@kernel(PACKED_GRAPH, PROFILE, INT, INT, BOOL, REAL, REAL)
+@kernel(PACKED_GRAPH, PROFILE, INT, INT, REAL, REAL)
 def evict_at(
     packed: PackedGraph,
     profile: Profile,
     slot: int,
     limit: int,
-    free: bool,
     noise: float,
     at_most_s: float,
 ) -> bool:
-    """Have something alive at `slot`, but not read there, recomputed before its next reader."""
+    """Evict what is alive at `slot` and not read there; recompute it for its next reader.
+
+    A short list of the cheapest by time per byte is priced exactly, with what recomputation needs
+    in turn; the one of the least price, blurred by `noise`, is evicted.
+    """
     excess = max(1, max_range(profile, slot, slot) - limit)
     if random_unit(profile) < 0.5:  # far above the limit, less than the peak is good too
         limit += int(random_unit(profile) * max(0, profile.tree[1, LARGEST] - 1 - limit))
@@ -307,17 +307,14 @@ def evict_at(
             best, chosen, follower = cost, profile.run[run, OP], reader
     if chosen < 0:
         return False
-    return recompute_before(
-        packed, profile, chosen, follower, limit, free, 0.95, at_most_s, MAX_INSERTED
-    )
+    return recompute_before(packed, profile, chosen, follower, limit, 0.95, at_most_s, MAX_INSERTED)
 
 
-@kernel(PACKED_GRAPH, PROFILE, INT, BOOL, REAL, INT, REAL, INT, BOOL)
+@kernel(PACKED_GRAPH, PROFILE, INT, REAL, INT, REAL, INT, BOOL)
 def repair(
     packed: PackedGraph,
     profile: Profile,
     limit: int,
-    free: bool,
     at_most_s: float,
     max_steps: int,
     noise: float,
@@ -326,9 +323,9 @@ def repair(
 ) -> bool:
     """Evict at the peak until it is within `limit`; gives up beyond `at_most_s` or `max_steps`.
 
-    An eviction that fails, or that raises the peak, is taken back and another one tried, ever more
-    at random; `max_failures` end it. What is `final` can't be undone later, and so needs no room in
-    the journal; there a success makes good all failures before it.
+    An eviction that fails, or that raises the peak, is undone and another one is tried, ever more
+    at random; after `max_failures` the repair ends. A `final` repair cannot be undone later and so
+    needs no room in the journal; in it a success makes up for all failures before.
     """
     failures, calm = 0, noise
     for _ in range(max_steps):
@@ -341,7 +338,7 @@ def repair(
             profile.counts[NUM_EDITS] = 0
         mark = profile.counts[NUM_EDITS]
         total_s = profile.total_s[0]
-        done = evict_at(packed, profile, peak_slot(profile), limit, free, noise, at_most_s)
+        done = evict_at(packed, profile, peak_slot(profile), limit, noise, at_most_s)
         if not done or profile.tree[1, LARGEST] > peak:
             undo_edits(packed, profile, mark)
             profile.total_s[0] = total_s
@@ -354,15 +351,15 @@ def repair(
     return bool(profile.tree[1, LARGEST] <= limit)
 
 
-@kernel(PACKED_GRAPH, PROFILE, INT, BOOL, INT)
-def try_dropping(packed: PackedGraph, profile: Profile, limit: int, free: bool, tries: int) -> None:
+@kernel(PACKED_GRAPH, PROFILE, INT, INT)
+def try_dropping(packed: PackedGraph, profile: Profile, limit: int, tries: int) -> None:
     """Remove random recomputations where that keeps the peak within `limit`."""
     for _ in range(tries):
         if profile.counts[NUM_EXTRA] == 0:
             return
         run = profile.run[random_below(profile, profile.counts[NUM_EXTRA]), EXTRA]
         mark = profile.counts[NUM_EDITS]
-        done = drop_extra(packed, profile, run, free)
+        done = drop_extra(packed, profile, run)
         if not done or profile.tree[1, LARGEST] > limit:
             undo_edits(packed, profile, mark)
 

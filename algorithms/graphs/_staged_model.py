@@ -154,6 +154,48 @@ def sizes_of(graph: Graph, byte_unit: float) -> StagedSizes:
     )
 
 
+@dataclass(frozen=True)
+class StagedGraph:
+    """What all stages of a model share: the graph, its chains and sizes, the room in byte units."""
+
+    graph: Graph
+    chains: Chains
+    sizes: StagedSizes
+    room: float
+
+    @classmethod
+    def of(cls, graph: Graph, byte_unit: float, room: float) -> StagedGraph:
+        """`graph` with sizes in units of `byte_unit`."""
+        return cls(graph, chains_of(graph), sizes_of(graph, byte_unit), room)
+
+    def inputs_alive(self, milp: Milp) -> Ints:
+        """Variables of what is alive when the step starts, by tensor: the graph's inputs."""
+        kept = np.full(self.sizes.tensor.size, -1, dtype=np.int64)
+        inputs = np.flatnonzero(self.graph.arrays.tensor_producer < 0)
+        kept[inputs] = milp.variables(inputs.size, lb=1.0)
+        return kept
+
+
+@dataclass(frozen=True)
+class OneStage:
+    """One stage: ops ``0 .. num_turns - 1`` have a turn, the last of them its first run.
+
+    Attributes
+    ----------
+    first_op
+        The op that runs for the first time; -1 for a stage of recomputations alone.
+    kept
+        Variable "alive when the stage starts" of each tensor; -1 for none, which is zero.
+    is_last
+        Whether exactly the results are alive when it ends.
+    """
+
+    first_op: int
+    num_turns: int
+    kept: Ints
+    is_last: bool
+
+
 def build_model(
     graph: Graph, room: float, byte_unit: float, times: NDArray[Any], *, passes: int = 1
 ) -> StagedModel:
@@ -174,20 +216,14 @@ def build_model(
     -----
     O(passes ops (ops + tensors + reads)) variables, rows and non-zeros.
     """
-    arrays = graph.arrays
-    chains, sizes = chains_of(graph), sizes_of(graph, byte_unit)
+    staged = StagedGraph.of(graph, byte_unit, room)
     milp = Milp()
     first, turns = stages_of(graph, passes)
-    # The graph's inputs are alive when the step starts.
-    kept = np.full(sizes.tensor.size, -1, dtype=np.int64)
-    inputs = np.flatnonzero(arrays.tensor_producer < 0)
-    kept[inputs] = milp.variables(inputs.size, lb=1.0)
+    kept = staged.inputs_alive(milp)
     all_kept, run_offset = [kept], []
-    for op_first, num_turns in zip(first, turns, strict=True):
-        at_end = arrays.tensor_result if len(all_kept) == len(first) else None
-        run, kept = add_stage(
-            milp, graph, chains, sizes, room, times, op_first, num_turns, kept, at_end
-        )
+    for first_op, num_turns in zip(first, turns, strict=True):
+        stage = OneStage(first_op, num_turns, kept, is_last=len(all_kept) == len(first))
+        run, kept = add_stage(milp, staged, stage, times)
         run_offset.append(int(run[0]))
         all_kept.append(kept)
     return StagedModel(
@@ -201,24 +237,20 @@ def build_model(
 
 def add_stage(
     milp: Milp,
-    graph: Graph,
-    chains: Chains,
-    sizes: StagedSizes,
-    room: float,
+    staged: StagedGraph,
+    stage: OneStage,
     times: NDArray[Any],
-    op_first: int,
-    num_turns: int,
-    kept: Ints,
-    at_end: NDArray[np.bool_] | None,
     reserved: tuple[Ints, Floats] | None = None,
 ) -> tuple[Ints, Ints]:
     """Adds one stage; returns the indices of its runs, and of what is alive at its end.
 
-    `reserved` are variables, and byte units of each, that take room during the whole stage.
+    `times` are what a repeated run of each op costs. `reserved` are variables, and byte units of
+    each, that take room during the whole stage.
     """
-    arrays = graph.arrays
+    arrays, chains, sizes, room = staged.graph.arrays, staged.chains, staged.sizes, staged.room
+    num_turns, kept = stage.num_turns, stage.kept
     turns = np.arange(num_turns)
-    is_first = turns == op_first
+    is_first = turns == stage.first_op
     run = milp.variables(
         num_turns,
         lb=is_first,
@@ -236,9 +268,9 @@ def add_stage(
     is_last = np.ones(tensor.size, dtype=np.bool_)
     is_last[:-1] = tensor[1:] != tensor[:-1]
     lb = ub = None
-    if at_end is not None:
-        lb = is_last & at_end[tensor]
-        ub = ~is_last | at_end[tensor]
+    if stage.is_last:
+        lb = is_last & arrays.tensor_result[tensor]
+        ub = ~is_last | arrays.tensor_result[tensor]
     alive = milp.variables(
         there.size,
         lb=0.0 if lb is None else lb,
@@ -272,7 +304,7 @@ def add_stage(
         milp.placed(
             num_turns,
             (turns, np.where(is_first, -1, run), 1.0),
-            (turn[place], np.where(turn[place] == op_first, -1, alive[place]), -1.0),
+            (turn[place], np.where(turn[place] == stage.first_op, -1, alive[place]), -1.0),
             lb=-np.inf,
             ub=0.0,
         )
@@ -289,7 +321,7 @@ def add_stage(
         lb=0.0,
         ub=0.0,
     )
-    extra = _add_extras(milp, graph, sizes, num_turns, run, alive, tensor, turn, position)
+    extra = _add_extras(milp, staged, run, alive, tensor, turn, position)
     charged = np.flatnonzero(sizes.charged[:num_turns] | (reserved is not None))
     row_of = np.zeros(num_turns, dtype=np.int64)
     row_of[charged] = np.arange(charged.size)
@@ -318,9 +350,7 @@ def _beside(num_rows: int, reserved: tuple[Ints, Floats] | None) -> list[tuple[I
 
 def _add_extras(
     milp: Milp,
-    graph: Graph,
-    sizes: StagedSizes,
-    num_turns: int,
+    staged: StagedGraph,
     run: Ints,
     alive: Ints,
     tensor: Ints,
@@ -328,7 +358,8 @@ def _add_extras(
     position: Ints,
 ) -> list[tuple[Ints, Ints, Floats]]:
     """Adds saving workspaces and take-overs; returns (ops, variables, bytes) of both."""
-    arrays = graph.arrays
+    arrays, sizes, num_turns = staged.graph.arrays, staged.sizes, run.size
+    num_ops = staged.graph.num_ops
     after_run = np.full(sizes.tensor.size, -1, dtype=np.int64)
     after_run[tensor[position == 1]] = alive[position == 1]
 
@@ -362,8 +393,8 @@ def _add_extras(
     shared = milp.variables(takes.size)
     # Alive behind the taker's turn: then the storage is not free to be taken over.
     is_read = np.flatnonzero(position >= 2)
-    keys = tensor[is_read] * graph.num_ops + turn[is_read]
-    still = alive[is_read[np.searchsorted(keys, source * graph.num_ops + taker)]]
+    keys = tensor[is_read] * num_ops + turn[is_read]
+    still = alive[is_read[np.searchsorted(keys, source * num_ops + taker)]]
     milp.rows(takes.size, (shared, 1.0), (run[taker], -1.0))
     milp.rows(takes.size, (shared, 1.0), (still, 1.0), ub=1.0)
     optional = arrays.tensor_optional[takes]

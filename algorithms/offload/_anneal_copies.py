@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from schedsim.kernels.cached import njit
+from schedsim.kernels.compiled import kernel
+from schedsim.kernels.record import Ints, Reals, Record
 
-from ._sequence_edits import SPARE, add_copy, gap_before, repair, tidy
+from ._sequence_edits import SPARE, Scratch, add_copy, gap_before, place_back, repair, tidy
 from ._timeline import LinkedGraph, Trace, evaluate
 
 # Results of `anneal` in `best`; `WORK` counts tokens timed, which measures what moves cost.
@@ -20,44 +21,38 @@ WORK_PER_UNIT = 12_000_000.0
 """Tokens that one core times in about a second: a unit of effort."""
 
 
-class Scratch(NamedTuple):
-    """Room for the kernels below, beside the trace."""
+@dataclass(frozen=True, eq=False)
+class Walk(Record):
+    """One annealing: what it is of, the room that it works in, and the best that it found.
 
-    current: NDArray[np.int64]
-    proposed: NDArray[np.int64]
-    other: NDArray[np.int64]
-    before: NDArray[np.int64]
-    after: NDArray[np.int64]
-    needed: NDArray[np.bool_]
-    on_host: NDArray[np.bool_]
-    seen: NDArray[np.bool_]
-    noise: NDArray[np.float64]
+    Attributes
+    ----------
+    trace, trial
+        Room for the timelines of the sequence and of its neighbour.
+    best_tokens, best : (capacity,), (4,)
+        The fastest sequence that fits; ``best`` has its time and length, and the moves and work
+        so far.
+    price : float
+        Seconds that a byte over budget counts.
+    """
 
-
-def make_scratch(linked: LinkedGraph, trace: Trace) -> Scratch:
-    """Room for sequences as long as `trace` takes."""
-    capacity, instances = trace.start_s.size, trace.first.size
-    return Scratch(
-        current=np.zeros(capacity, np.int64),
-        proposed=np.zeros(capacity, np.int64),
-        other=np.zeros(capacity, np.int64),
-        before=np.zeros(instances, np.int64),
-        after=np.zeros(instances, np.int64),
-        needed=np.zeros(linked.size.size, np.bool_),
-        on_host=np.zeros(linked.size.size, np.bool_),
-        seen=np.zeros(linked.op_s.size, np.bool_),
-        noise=np.zeros(1, np.float64),
-    )
+    linked: LinkedGraph
+    trace: Trace
+    trial: Trace
+    scratch: Scratch
+    best_tokens: Ints
+    best: Reals
+    price: float
 
 
-@njit(cache=True)
+@kernel
 def seed_numba(seed: int) -> None:
     """Seeds the generator of the kernels."""
     np.random.seed(seed)
 
 
-@njit(cache=True)
-def _without(tokens: Any, num: int, at: int, count: int, into: Any) -> int:
+@kernel
+def _without(tokens: Ints, num: int, at: int, count: int, into: Ints) -> int:
     made = 0
     for k in range(num):
         if k < at or k >= at + count:
@@ -66,8 +61,8 @@ def _without(tokens: Any, num: int, at: int, count: int, into: Any) -> int:
     return made
 
 
-@njit(cache=True)
-def _moved(tokens: Any, num: int, at: int, to: int, into: Any) -> int:
+@kernel
+def _moved(tokens: Ints, num: int, at: int, to: int, into: Ints) -> int:
     """`tokens` with the one at `at` standing at `to`."""
     made = 0
     for k in range(num):
@@ -84,8 +79,8 @@ def _moved(tokens: Any, num: int, at: int, to: int, into: Any) -> int:
     return made
 
 
-@njit(cache=True)
-def _pick(tokens: Any, num: int, low: int, high: int) -> int:
+@kernel
+def _pick(tokens: Ints, num: int, low: int, high: int) -> int:
     """A random position with a token in ``[low, high)``; -1 where a few tries find none."""
     if high <= low:
         return -1
@@ -98,8 +93,8 @@ def _pick(tokens: Any, num: int, low: int, high: int) -> int:
     return -1
 
 
-@njit(cache=True)
-def _random_gap(linked: LinkedGraph, trace: Trace, tokens: Any, num: int) -> Any:
+@kernel
+def _random_gap(linked: LinkedGraph, trace: Trace, tokens: Ints, num: int) -> Any:
     """(instance, use, read) with something between the two; instance -1 where a few tries fail."""
     num_ops = linked.op_s.size
     for _ in range(8):
@@ -118,16 +113,16 @@ def _random_gap(linked: LinkedGraph, trace: Trace, tokens: Any, num: int) -> Any
     return -1, 0, 0
 
 
-@njit(cache=True)
+@kernel
 def _add_runs(
     linked: LinkedGraph,
     trace: Trace,
-    tokens: Any,
+    tokens: Ints,
     num: int,
     t: int,
     read: int,
     depth: int,
-    into: Any,
+    into: Ints,
 ) -> int:
     """Runs the producer of `t` again before position `read`, and before it those of inputs."""
     runs = 0
@@ -155,8 +150,8 @@ def _add_runs(
     return made
 
 
-@njit(cache=True)
-def _repeat_at(linked: LinkedGraph, tokens: Any, num: int, scratch: Scratch) -> int:
+@kernel
+def _repeat_at(linked: LinkedGraph, tokens: Ints, num: int, scratch: Scratch) -> int:
     """A random position with a run of an op that ran before; -1 where a few tries find none."""
     num_ops = linked.op_s.size
     for i in range(num_ops):
@@ -182,9 +177,9 @@ def _repeat_at(linked: LinkedGraph, tokens: Any, num: int, scratch: Scratch) -> 
     return -1
 
 
-@njit(cache=True)
+@kernel
 def _keep_instead(
-    linked: LinkedGraph, trial: Trace, tokens: Any, num: int, scratch: Scratch, copies: bool
+    linked: LinkedGraph, trial: Trace, tokens: Ints, num: int, scratch: Scratch, copies: bool
 ) -> int:
     """Drops some neighbouring repeated runs; with `copies`, moves what they made to the host."""
     num_ops = linked.op_s.size
@@ -223,9 +218,8 @@ def _keep_instead(
             use = gap_before(trial, instance, read)
             if use >= read - 1:
                 continue
-            longer = add_copy(
-                linked, trial, scratch.proposed, made, t, use, read, use + 1, scratch.other
-            )
+            back = place_back(linked, trial, scratch.proposed, use, read, t)
+            longer = add_copy(linked, scratch.proposed, made, t, use, back, scratch.other)
             if longer < 0:
                 continue
             for j in range(longer):
@@ -235,9 +229,9 @@ def _keep_instead(
     return made
 
 
-@njit(cache=True)
-def _run_instead(linked: LinkedGraph, trace: Trace, tokens: Any, num: int, into: Any) -> int:
-    """Drops a copy back, and makes the tensor again where it is read next."""
+@kernel
+def _run_instead(linked: LinkedGraph, trace: Trace, tokens: Ints, num: int, into: Ints) -> int:
+    """Drops a copy back, and recomputes the tensor where it is read next."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     at = _pick(tokens, num, num_ops + num_tensors, num_ops + 2 * num_tensors)
     if at < 0:
@@ -267,9 +261,9 @@ def _run_instead(linked: LinkedGraph, trace: Trace, tokens: Any, num: int, into:
     return made
 
 
-@njit(cache=True)
+@kernel
 def _propose(
-    linked: LinkedGraph, trace: Trace, trial: Trace, tokens: Any, num: int, scratch: Scratch
+    linked: LinkedGraph, trace: Trace, trial: Trace, tokens: Ints, num: int, scratch: Scratch
 ) -> int:
     """A neighbour of `tokens` in `scratch.proposed`; its length, -1 for none."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
@@ -279,7 +273,9 @@ def _propose(
         i, use, read = _random_gap(linked, trace, tokens, num)
         if i < 0:
             return -1
-        return add_copy(linked, trace, tokens, num, trace.tensor[i], use, read, use + 1, into)
+        t = trace.tensor[i]
+        back = place_back(linked, trace, tokens, use, read, t)
+        return add_copy(linked, tokens, num, t, use, back, into)
     if kind < 0.25:
         at = _pick(tokens, num, num_ops + num_tensors, num_ops + 2 * num_tensors)
         return -1 if at < 0 else _without(tokens, num, at, 1, into)
@@ -307,28 +303,12 @@ def _propose(
     return _add_runs(linked, trace, tokens, num, trace.tensor[i], read, depth, into)
 
 
-@njit(cache=True, nogil=True)
-def anneal(
-    linked: LinkedGraph,
-    trace: Trace,
-    trial: Trace,
-    scratch: Scratch,
-    num: int,
-    best_tokens: Any,
-    best: Any,
-    price: float,
-    heat_s: float,
-    num_moves: int,
-    most_work: float,
-) -> int:
+@kernel
+def anneal(walk: Walk, num: int, heat_s: float, num_moves: int, most_work: float) -> int:
     """Anneals the `num` tokens in ``scratch.current``; the best that fits goes to `best_tokens`.
 
     Parameters
     ----------
-    trace, trial
-        Room for the timelines of the sequence and of its neighbour.
-    price
-        Seconds that a byte over budget counts.
     heat_s
         Temperature.
     num_moves, most_work
@@ -337,6 +317,8 @@ def anneal(
     Returns the length of what stands in ``scratch.current`` in the end. A move takes
     O(tokens + reads) time, up to eight times that where it repairs.
     """
+    linked, trace, trial, scratch = walk.linked, walk.trace, walk.trial, walk.scratch
+    best, best_tokens, price = walk.best, walk.best_tokens, walk.price
     tokens, proposed = scratch.current, scratch.proposed
     makespan_s, excess, _ = evaluate(linked, tokens, num, trace)
     cost = makespan_s + price * excess
@@ -349,7 +331,7 @@ def anneal(
         made = _propose(linked, trace, trial, tokens, num, scratch)
         if made < 0 or made + SPARE > tokens.size:
             continue
-        made = tidy(linked, proposed, made, scratch.needed, scratch.on_host, scratch.seen)
+        made = tidy(linked, proposed, made, scratch)
         makespan_s, excess, _ = evaluate(linked, proposed, made, trial)
         best[WORK] += made
         if makespan_s < 0:
@@ -358,16 +340,7 @@ def anneal(
             scratch.noise[0] = 3.0
             length = made
             made, makespan_s, excess = repair(
-                linked,
-                trial,
-                proposed,
-                made,
-                scratch.other,
-                scratch.before,
-                scratch.after,
-                np.random.random(),
-                scratch.noise,
-                8,
+                linked, trial, proposed, made, scratch, np.random.random(), 8
             )
             best[WORK] += made * (made - length + 2)
         after = makespan_s + price * excess

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,12 @@ from ._anneal_copies import (
     MOVES,
     WORK,
     WORK_PER_UNIT,
-    Scratch,
+    Walk,
     anneal,
-    make_scratch,
     seed_numba,
 )
 from ._linked_graph import link_graph
-from ._sequence_edits import SPARE, repair, tidy
+from ._sequence_edits import SPARE, Scratch, make_scratch, repair, tidy
 from ._timeline import LinkedGraph, Trace, evaluate, make_trace
 
 # Temperatures at the beginning of the first round and at the end of each, in store-all times.
@@ -66,6 +65,18 @@ class OffloadWalker:
     best: NDArray[np.float64] = field(default_factory=lambda: np.array([np.inf, 0.0, 0.0, 0.0]))
     hot: float = _HOT
 
+    @cached_property
+    def _walk(self) -> Walk:
+        return Walk(
+            self.linked,
+            self.trace,
+            self.trial,
+            self.scratch,
+            self.best_tokens,
+            self.best,
+            self.price,
+        )
+
     @property
     def best_s(self) -> float:
         return float(self.best[MAKESPAN])
@@ -86,14 +97,8 @@ class OffloadWalker:
     def anneal(self, share: float, work: float, most_moves: int) -> tuple[float, int]:
         moves, done = float(self.best[MOVES]), float(self.best[WORK])
         self.num = anneal(
-            self.linked,
-            self.trace,
-            self.trial,
-            self.scratch,
+            self._walk,
             self.num,
-            self.best_tokens,
-            self.best,
-            self.price,
             self.hot * (_COLD / self.hot) ** share * self.store_all_s,
             min(_MOST_MOVES, most_moves),
             done + work * WORK_PER_UNIT,
@@ -174,18 +179,7 @@ class OffloadSearch:
         """(tokens, makespan in s, bytes over budget) once copies have done what they can."""
         while True:
             before, steps = num, max(1, _REPAIR_TOKENS // num)
-            num, makespan_s, excess = repair(
-                self.linked,
-                trace,
-                tokens,
-                num,
-                scratch.other,
-                scratch.before,
-                scratch.after,
-                taste,
-                scratch.noise,
-                steps,
-            )
+            num, makespan_s, excess = repair(self.linked, trace, tokens, num, scratch, taste, steps)
             effort.spend(num * (num - before + 2) / WORK_PER_UNIT)
             if makespan_s < 0 or excess <= 0 or num == before or num + SPARE > tokens.size:
                 return num, makespan_s, excess
@@ -199,7 +193,7 @@ class OffloadSearch:
         scratch = make_scratch(self.linked, trace)
         line = scratch.current
         line[: tokens.size] = tokens
-        num = tidy(self.linked, line, tokens.size, scratch.needed, scratch.on_host, scratch.seen)
+        num = tidy(self.linked, line, tokens.size, scratch)
         makespan_s, excess, _ = evaluate(self.linked, line, num, trace)
         if makespan_s < 0:
             return  # not legal

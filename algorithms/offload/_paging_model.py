@@ -25,7 +25,7 @@ import numpy as np
 from schedsim.dataflow.graph import Graph
 
 from ..graphs._milp import Floats, Ints, Milp
-from ..graphs._staged_model import add_stage, chains_of, sizes_of, stages_of
+from ..graphs._staged_model import OneStage, StagedGraph, add_stage, stages_of
 from ._timeline import LinkedGraph
 
 # Of equally fast answers the one with fewer copies: what a second of copying costs, in seconds.
@@ -125,10 +125,10 @@ def build_paging_model(
     """
     builder = _PagingBuilder(graph, linked, byte_unit, room, unit_s, host_room)
     first, turns = stages_of(graph, 1)
-    for s, (op_first, num_turns) in enumerate(zip(first, turns, strict=True)):
+    for s, (first_op, num_turns) in enumerate(zip(first, turns, strict=True)):
         if s:
             builder.pause()
-        builder.stage(op_first, num_turns, is_last=s == len(first) - 1)
+        builder.stage(first_op, num_turns, is_last=s == len(first) - 1)
     return builder.model
 
 
@@ -144,8 +144,8 @@ class _PagingBuilder:
         unit_s: float,
         host_room: float,
     ) -> None:
-        self.graph, self.room, self.host_room = graph, room, host_room
-        self.chains, self.sizes = chains_of(graph), sizes_of(graph, byte_unit)
+        self.staged = StagedGraph.of(graph, byte_unit, room)
+        self.sizes, self.room, self.host_room = self.staged.sizes, room, host_room
         self.tensors = _worth_copying(graph, linked)
         self.bytes = self.sizes.tensor[self.tensors]
         self.op_times = graph.arrays.op_time_s / unit_s
@@ -154,29 +154,17 @@ class _PagingBuilder:
         self.milp = Milp()
         self.model = PagingModel(self.milp, self.tensors, [], [], [], [], [])
         # What is alive when the next stage begins; -1 for no variable, which is zero.
-        self.kept = np.full(self.sizes.tensor.size, -1, dtype=np.int64)
-        inputs = np.flatnonzero(graph.arrays.tensor_producer < 0)
-        self.kept[inputs] = self.milp.variables(inputs.size, lb=1.0)
+        self.kept = self.staged.inputs_alive(self.milp)
         nothing = np.full(self.tensors.size, -1, dtype=np.int64)
         self.gone = self.come = nothing
         self.limited = host_room < self.bytes.sum()
 
-    def stage(self, op_first: int, num_turns: int, *, is_last: bool) -> None:
-        """The first run of `op_first` behind repeats of what stands before it."""
+    def stage(self, first_op: int, num_turns: int, *, is_last: bool) -> None:
+        """The first run of `first_op` behind repeats of what stands before it."""
         buffer = self._buffers()
-        run, after = add_stage(
-            self.milp,
-            self.graph,
-            self.chains,
-            self.sizes,
-            self.room,
-            np.zeros(self.graph.num_ops),
-            op_first,
-            num_turns,
-            self.kept,
-            self.graph.arrays.tensor_result if is_last else None,
-            (buffer, self.bytes),
-        )
+        stage = OneStage(first_op, num_turns, self.kept, is_last)
+        free = np.zeros(self.op_times.size)  # what runs cost is in the time of the stage
+        run, after = add_stage(self.milp, self.staged, stage, free, (buffer, self.bytes))
         self._flow(run, self.op_times[:num_turns], after, buffer, is_last=is_last)
 
     def pause(self) -> None:

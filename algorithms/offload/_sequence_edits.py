@@ -6,11 +6,13 @@ Positions come from a `Trace` that `evaluate` has filled for the sequence edited
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from schedsim.kernels.cached import njit
+from schedsim.kernels.compiled import kernel
+from schedsim.kernels.record import Flags, Ints, Reals, Record
 
 from ._timeline import LinkedGraph, Trace, evaluate
 
@@ -18,13 +20,56 @@ from ._timeline import LinkedGraph, Trace, evaluate
 SPARE = 64
 
 
-@njit(cache=True)
-def tidy(linked: LinkedGraph, tokens: Any, num: int, needed: Any, on_host: Any, seen: Any) -> int:
+@dataclass(frozen=True, eq=False)
+class Scratch(Record):
+    """Room for edits of a sequence, beside the trace.
+
+    Attributes
+    ----------
+    current, proposed, other : (capacity,)
+        Sequences of tokens.
+    before, after : (instances,)
+        The uses of each instance around a position.
+    needed, on_host : (num_tensors,)
+    seen : (num_ops,)
+    noise : (1,)
+        How much chance has a say in which tensor is copied.
+    """
+
+    current: Ints
+    proposed: Ints
+    other: Ints
+    before: Ints
+    after: Ints
+    needed: Flags
+    on_host: Flags
+    seen: Flags
+    noise: Reals
+
+
+def make_scratch(linked: LinkedGraph, trace: Trace) -> Scratch:
+    """Room for sequences as long as `trace` takes."""
+    capacity, instances = trace.start_s.size, trace.first.size
+    return Scratch(
+        current=np.zeros(capacity, np.int64),
+        proposed=np.zeros(capacity, np.int64),
+        other=np.zeros(capacity, np.int64),
+        before=np.zeros(instances, np.int64),
+        after=np.zeros(instances, np.int64),
+        needed=np.zeros(linked.size.size, np.bool_),
+        on_host=np.zeros(linked.size.size, np.bool_),
+        seen=np.zeros(linked.op_s.size, np.bool_),
+        noise=np.zeros(1, np.float64),
+    )
+
+
+@kernel
+def tidy(linked: LinkedGraph, tokens: Ints, num: int, scratch: Scratch) -> int:
     """Drops, in place, what nobody needs: repeats and copies of which nothing is read.
 
-    A tensor is copied to the host once; its copy there stays good. `needed` and `on_host` are
-    scratch of one entry a tensor, `seen` of one an op. O(tokens + reads).
+    A tensor is copied to the host once; its copy there stays good. O(tokens + reads).
     """
+    needed, on_host, seen = scratch.needed, scratch.on_host, scratch.seen
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     for t in range(num_tensors):
         needed[t], on_host[t] = linked.result[t], False
@@ -76,7 +121,7 @@ def tidy(linked: LinkedGraph, tokens: Any, num: int, needed: Any, on_host: Any, 
     return num - kept
 
 
-@njit(cache=True)
+@kernel
 def gap_before(trace: Trace, instance: int, at: int) -> int:
     """Position of the use of `instance`, its making included, before `at`; -1 for a graph input."""
     for k in range(at - 1, trace.first[instance], -1):
@@ -86,8 +131,8 @@ def gap_before(trace: Trace, instance: int, at: int) -> int:
     return int(trace.first[instance])
 
 
-@njit(cache=True)
-def place_back(linked: LinkedGraph, trace: Trace, tokens: Any, use: int, read: int, t: int) -> int:
+@kernel
+def place_back(linked: LinkedGraph, trace: Trace, tokens: Ints, use: int, read: int, t: int) -> int:
     """Where the copy back goes to be there for `read`: as late as the link is free for it."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     lasts = linked.back_s[t]
@@ -101,23 +146,14 @@ def place_back(linked: LinkedGraph, trace: Trace, tokens: Any, use: int, read: i
     return use + 1
 
 
-@njit(cache=True)
+@kernel
 def add_copy(
-    linked: LinkedGraph,
-    trace: Trace,
-    tokens: Any,
-    num: int,
-    t: int,
-    use: int,
-    read: int,
-    after: int,
-    into: Any,
+    linked: LinkedGraph, tokens: Ints, num: int, t: int, use: int, back: int, into: Ints
 ) -> int:
-    """Moves tensor `t` out behind `use` and back for `read`, not before position `after`."""
+    """Moves tensor `t` out behind `use` and back to position `back`; see `place_back`."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     if num + 2 > into.size:
         return -1
-    back = max(place_back(linked, trace, tokens, use, read, t), after)
     is_out = False
     for k in range(use + 1):
         if tokens[k] == num_ops + t:
@@ -137,24 +173,23 @@ def add_copy(
     return made
 
 
-@njit(cache=True)
+@kernel
 def choose_gap(
     linked: LinkedGraph,
     trace: Trace,
-    tokens: Any,
     num: int,
     at: int,
     excess: int,
     taste: float,
-    noise: Any,
-    before: Any,
-    after: Any,
+    scratch: Scratch,
 ) -> int:
     """The instance best moved away from position `at`; -1 for none. O(tokens + reads).
 
     Best is the longest time unused by time of copying; `taste` says how much it counts that one
-    copy covers the excess. `before` and `after` get the uses around `at`, by instance.
+    copy covers the excess. ``scratch.before`` and ``scratch.after`` get the uses around `at`, by
+    instance.
     """
+    before, after, noise = scratch.before, scratch.after, scratch.noise
     made = trace.made_by[num]
     for i in range(made):
         before[i], after[i] = -2, -2
@@ -188,33 +223,32 @@ def choose_gap(
     return best
 
 
-@njit(cache=True)
+@kernel
 def repair(
     linked: LinkedGraph,
     trace: Trace,
-    tokens: Any,
+    tokens: Ints,
     num: int,
-    other: Any,
-    before: Any,
-    after: Any,
+    scratch: Scratch,
     taste: float,
-    noise: Any,
     most_steps: int,
 ) -> Any:
     """Moves tensors to the host until the sequence fits, in place as seen by the caller.
 
     Returns (num, makespan in s, bytes over budget) of what stands in `tokens`.
     """
+    other = scratch.other
     makespan_s, excess, at = evaluate(linked, tokens, num, trace)
     for _ in range(most_steps):
         if makespan_s < 0 or excess <= 0 or num + SPARE > tokens.size:
             break
-        i = choose_gap(linked, trace, tokens, num, at, excess, taste, noise, before, after)
+        i = choose_gap(linked, trace, num, at, excess, taste, scratch)
         if i < 0:
             break
-        made = add_copy(
-            linked, trace, tokens, num, trace.tensor[i], before[i], after[i], at + 1, other
-        )
+        t, use, read = trace.tensor[i], scratch.before[i], scratch.after[i]
+        # Not before the position that lacks memory: back earlier, the copy would lie there too.
+        back = max(place_back(linked, trace, tokens, use, read, t), at + 1)
+        made = add_copy(linked, tokens, num, t, use, back, other)
         if made < 0:
             break
         for k in range(made):

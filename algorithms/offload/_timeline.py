@@ -9,42 +9,42 @@ much.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from schedsim.kernels.cached import njit
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from schedsim.kernels.compiled import kernel
+from schedsim.kernels.record import Flags, Ints, Reals, Record
 
 COMPUTE, D2H, H2D = 0, 1, 2
 
 
-class LinkedGraph(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LinkedGraph(Record):
     """A graph and a link as the kernels read them; see `GraphArrays`."""
 
-    op_s: Floats
+    op_s: Reals
     workspace: Ints
     saving_workspace: Ints
-    once: NDArray[np.bool_]
+    once: Flags
     read_start: Ints
     reads: Ints
     write_start: Ints
     writes: Ints
     size: Ints
     producer: Ints
-    optional: NDArray[np.bool_]
-    result: NDArray[np.bool_]
+    optional: Flags
+    result: Flags
     takes_over: Ints
-    out_s: Floats  # time of a copy to the host, by tensor
-    back_s: Floats
+    out_s: Reals  # time of a copy to the host, by tensor
+    back_s: Reals
     device_room: int  # budget less static bytes
     host_room: int
 
 
-class Trace(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Trace(Record):
     """Room for one evaluation, and what it found.
 
     Attributes
@@ -66,8 +66,8 @@ class Trace(NamedTuple):
         take over, or -1; whether it is there.
     """
 
-    start_s: Floats
-    end_s: Floats
+    start_s: Reals
+    end_s: Reals
     memory: Ints
     scratch: Ints
     follows: Ints
@@ -75,13 +75,13 @@ class Trace(NamedTuple):
     reads_at: Ints
     used: Ints
     tensor: Ints
-    is_host: NDArray[np.bool_]
+    is_host: Flags
     first: Ints
     last: Ints
     uses: Ints
     held: Ints
     takes: Ints
-    ready: NDArray[np.bool_]
+    ready: Flags
     on_device: Ints
     on_host: Ints
     times_run: Ints
@@ -89,8 +89,8 @@ class Trace(NamedTuple):
     running: Ints
     low: Ints
     high: Ints
-    until_s: Floats
-    parked: NDArray[np.bool_]
+    until_s: Reals
+    parked: Flags
 
 
 def make_trace(linked: LinkedGraph, capacity: int) -> Trace:
@@ -129,8 +129,8 @@ def make_trace(linked: LinkedGraph, capacity: int) -> Trace:
     )
 
 
-@njit(cache=True)
-def link_instances(linked: LinkedGraph, tokens: Any, num: int, trace: Trace) -> int:
+@kernel
+def link_instances(linked: LinkedGraph, tokens: Ints, num: int, trace: Trace) -> int:
     """Instances, and which of them each read means; the number of them, -1 where illegal."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     made = 0
@@ -203,8 +203,8 @@ def link_instances(linked: LinkedGraph, tokens: Any, num: int, trace: Trace) -> 
     return made
 
 
-@njit(cache=True)
-def _next(tokens: Any, num: int, at: int, low: int, high: int) -> int:
+@kernel
+def _next(tokens: Ints, num: int, at: int, low: int, high: int) -> int:
     """The first position behind `at` with a token in ``[low, high)``; `num` for none."""
     at += 1
     while at < num and not (low <= tokens[at] < high):
@@ -212,8 +212,8 @@ def _next(tokens: Any, num: int, at: int, low: int, high: int) -> int:
     return at
 
 
-@njit(cache=True)
-def evaluate(linked: LinkedGraph, tokens: Any, num: int, trace: Trace) -> Any:
+@kernel
+def evaluate(linked: LinkedGraph, tokens: Ints, num: int, trace: Trace) -> Any:
     """(makespan in s, bytes over budget, position of the most); makespan is -1 where illegal.
 
     Over budget are the bytes that a run lacks when nothing else is left to end; it starts all the
@@ -232,7 +232,7 @@ def evaluate(linked: LinkedGraph, tokens: Any, num: int, trace: Trace) -> Any:
             used += trace.held[i]
     worst, worst_at = max(0, used - linked.device_room), 0
     host_used = 0
-    # Of each queue: the next run, the one that runs, its end, and whether the next lacks memory.
+    # Of each stream: the next run, the one that runs, its end, and whether the next lacks memory.
     head, running, until_s, parked = trace.head, trace.running, trace.until_s, trace.parked
     low, high = trace.low, trace.high
     low[0], high[0] = 0, num_ops

@@ -96,6 +96,7 @@ def play(
     capacity = UNLIMITED if capacity_bytes is None else capacity_bytes
     check_allocator(allocator)
     if allocator == "cuda-caching":
+        from ._blocks import make_blocks
         from ._cuda_segments import run_caching
 
         chosen = _caching_options(options)
@@ -103,7 +104,7 @@ def play(
             requests.items,
             chosen.block_bytes(requests.item_bytes),
             requests.item_stream,
-            requests.num_streams,
+            make_blocks(requests.items.size, 2 * requests.num_streams),
             capacity,
             UNLIMITED if chosen.max_split_bytes is None else chosen.max_split_bytes,
             chosen.expandable_segments,

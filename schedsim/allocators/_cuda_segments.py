@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..kernels.cached import njit
+from ..kernels.compiled import kernel
+from ..kernels.record import Ints, Table
 from ._blocks import (
     ADDRESS,
     ALLOCATED,
@@ -19,15 +19,14 @@ from ._blocks import (
     LOOSE,
     NEXT,
     NONE,
-    NUM_COLUMNS,
     NUM_SEGMENTS,
-    NUM_TOTALS,
     PAGE,
     RESERVED,
     SIZE,
     STATE,
     TOP,
     UNMAPPED,
+    BlockTable,
     add_free,
     drop_block,
     loose_bytes,
@@ -48,10 +47,10 @@ LARGE_STEP = 2 << 20
 UNLIMITED = 1 << 60
 
 
-@njit(cache=True)
+@kernel
 def find_free(
-    table: NDArray[np.int64],
-    rows: NDArray[np.int64],
+    table: Table,
+    rows: Ints,
     count: int,
     size: int,
     max_split: int,
@@ -84,16 +83,15 @@ def find_free(
     return row
 
 
-@njit(cache=True)
+@kernel
 def new_segment(
-    table: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    blocks: BlockTable,
     size: int,
     pool: int,
     capacity: int,
 ) -> Any:
     """A segment from the driver, as one block in use; -1 where the device has no room for it."""
+    totals = blocks.totals
     if size <= SMALL_LIMIT:
         length = SMALL_SEGMENT
     elif size < LARGE_LIMIT:
@@ -102,46 +100,43 @@ def new_segment(
         length = (size + LARGE_STEP - 1) // LARGE_STEP * LARGE_STEP
     if totals[RESERVED] + length > capacity:
         return NONE
-    row = new_block(table, spare, totals, totals[TOP], length, IN_USE, pool, 0)
+    row = new_block(blocks, totals[TOP], length, IN_USE, pool, 0)
     totals[TOP] += length
     totals[RESERVED] += length
     totals[NUM_SEGMENTS] += 1
     return row
 
 
-@njit(cache=True)
+@kernel
 def give_back(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    blocks: BlockTable,
     row: int,
 ) -> None:
     """Return a whole, unused segment to the driver."""
-    take_free(table, free, num_free, totals, row)
+    table, totals = blocks.table, blocks.totals
+    take_free(blocks, row)
     totals[RESERVED] -= table[row, SIZE]
     totals[NUM_SEGMENTS] -= 1
-    drop_block(table, spare, totals, row)
+    drop_block(blocks, row)
 
 
-@njit(cache=True)
+@kernel
 def give_back_oversize(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    blocks: BlockTable,
     size: int,
     pool: int,
     max_split: int,
 ) -> Any:
-    """Return blocks that may not be split, just enough for `size`; whether it is enough."""
+    """Return blocks that may not be split to the driver, just enough for `size`.
+
+    Returns whether they are enough.
+    """
+    table, free, num_free = blocks.table, blocks.free, blocks.num_free
     wanted = max(size, max_split)
     rows = free[pool]
     at = lower_bound(table, rows, num_free[pool], wanted, NONE)
     if at < num_free[pool]:
-        give_back(table, free, num_free, spare, totals, rows[at])
+        give_back(blocks, rows[at])
         return True
     released = 0
     while released < wanted and num_free[pool] > 0:
@@ -149,53 +144,45 @@ def give_back_oversize(
         if table[row, SIZE] < max_split:
             break
         released += table[row, SIZE]
-        give_back(table, free, num_free, spare, totals, row)
+        give_back(blocks, row)
     return released >= wanted
 
 
-@njit(cache=True)
+@kernel
 def give_back_everything(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    blocks: BlockTable,
 ) -> None:
     """Return all unused segments, and the unused pages of growing ones."""
+    table, free, num_free = blocks.table, blocks.free, blocks.num_free
     for pool in range(num_free.size):
         found = free[pool, : num_free[pool]].copy()
         for row in found:
             if table[row, PAGE] > 0:
-                unmap_pages(table, free, num_free, spare, totals, row)
+                unmap_pages(blocks, row)
             elif loose_bytes(table, row) > 0:
-                give_back(table, free, num_free, spare, totals, row)
+                give_back(blocks, row)
 
 
-@njit(cache=True)
+@kernel
 def run_caching(
-    events: NDArray[np.int64],
-    block_bytes: NDArray[np.int64],
-    item_stream: NDArray[np.int64],
-    num_streams: int,
+    events: Ints,
+    block_bytes: Ints,
+    item_stream: Ints,
+    blocks: BlockTable,
     capacity: int,
     max_split: int,
     expandable: bool,
 ) -> Any:
     """Play `events`: ``i`` takes a block for item i, ``~i`` gives it back.
 
-    Returns (number of events played; reserved, allocated, loose bytes and segments after
-    each event, address of the block of each event, number of times that the cache was emptied).
+    Returns the number of events played; a table ``(4, num_events)`` of reserved, allocated and
+    loose bytes and of segments after each event; the address of the block of each event; and how
+    often the cache was emptied.
     """
+    table, totals = blocks.table, blocks.totals
+    free, num_free = blocks.free, blocks.num_free
     num_events = events.size
-    num_pools = 2 * num_streams
-    num_rows = 4 * num_events + 8 * num_pools + 16
-    table = np.empty((num_rows, NUM_COLUMNS), np.int64)
-    free = np.empty((num_pools, num_rows), np.int64)
-    num_free = np.zeros(num_pools, np.int64)
-    spare = np.empty(num_rows, np.int64)
-    totals = np.zeros(NUM_TOTALS, np.int64)
     totals[TOP] = LARGE_STEP
-    heads = np.full(num_pools, NONE, np.int64)
     row_of = np.full(block_bytes.size, NONE, np.int64)
     series = np.zeros((4, num_events), np.int64)
     address = np.zeros(num_events, np.int64)
@@ -206,30 +193,28 @@ def run_caching(
             row = row_of[~item]
             address[e] = table[row, ADDRESS]
             totals[ALLOCATED] -= table[row, SIZE]
-            release_to_pool(table, free, num_free, spare, totals, row)
+            release_to_pool(blocks, row)
         else:
             size = block_bytes[item]
             pool = 2 * item_stream[item] + (1 if size > SMALL_LIMIT else 0)
             row = find_free(table, free[pool], num_free[pool], size, max_split, expandable)
             if row >= 0:
-                take_free(table, free, num_free, totals, row)
+                take_free(blocks, row)
             for attempt in range(3):
                 if row >= 0:
                     break
                 if attempt == 1:
                     if expandable or max_split >= UNLIMITED:
                         continue
-                    if not give_back_oversize(
-                        table, free, num_free, spare, totals, size, pool, max_split
-                    ):
+                    if not give_back_oversize(blocks, size, pool, max_split):
                         continue
                 elif attempt == 2:
-                    give_back_everything(table, free, num_free, spare, totals)
+                    give_back_everything(blocks)
                     emptied += 1
                 if expandable:
-                    row = grow(table, free, num_free, spare, totals, heads, size, pool, capacity)
+                    row = grow(blocks, size, pool, capacity)
                 else:
-                    row = new_segment(table, spare, totals, size, pool, capacity)
+                    row = new_segment(blocks, size, pool, capacity)
             if row < 0:
                 return e, series, address, emptied
             rest = table[row, SIZE] - size
@@ -238,8 +223,8 @@ def run_caching(
             else:
                 split = size < max_split and rest > SMALL_LIMIT
             if split:
-                front = split_off(table, spare, totals, row, size, IN_USE)
-                add_free(table, free, num_free, totals, row)
+                front = split_off(blocks, row, size, IN_USE)
+                add_free(blocks, row)
                 row = front
             table[row, STATE] = IN_USE
             row_of[item] = row

@@ -121,6 +121,7 @@ def _read_step(item: Reader) -> StepChanges:
         chunk=item.take_settings("chunk"),
         accumulate=item.take("accumulate", int, 1),
         generator_states_bytes=item.take_bytes("generator_states_bytes", 0),
+        compiled=item.take("compiled", bool, False),
     )
     item.finish()
     return step

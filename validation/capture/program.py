@@ -90,6 +90,8 @@ class Call:
     takes_over
         Value of an argument whose storage the output takes over in the run that reads it last, -1
         for none; `overwriting` is then called, with that value first.
+    over
+        Position of the output that takes over.
     is_gradient_sum
         The autograd engine made it, to add up the gradients of one tensor.
     tokens
@@ -111,6 +113,7 @@ class Call:
     optional: tuple[int, ...] = ()
     lean: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
     takes_over: int = -1
+    over: int = 0
     overwriting: Callable[..., Any] | None = None
     is_gradient_sum: bool = False
     tokens: tuple[int, ...] = ()

@@ -91,9 +91,8 @@ def to_graph(program: Program, name: str, static_bytes: int) -> Graph:
 def _in_place(program: Program, call: Call, names: dict[int, str]) -> dict[str, str]:
     if call.takes_over < 0:
         return {}
-    (output,) = call.outputs
     values = program.values
-    return {names[values[output].storage]: names[values[call.takes_over].storage]}
+    return {names[values[call.outputs[call.over]].storage]: names[values[call.takes_over].storage]}
 
 
 def _storages(program: Program, values: list[int]) -> list[int]:

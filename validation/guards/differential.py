@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import SchedsimError
 
+from ..measure.meters import Meter
 from .recording import (
     Recorded,
     detached_copies,
@@ -162,6 +163,31 @@ class Both:
                 if state is not None:
                     state.restore()
                 restore_python_generators(python)
+
+    def peak_bytes(
+        self,
+        step: Callable[..., Tensor],
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        meter: Meter,
+    ) -> int:
+        """The most bytes of a forward and backward of `step`, beyond those alive before it."""
+        inputs, keywords = detached_copies((inputs, dict(keywords)))
+        state = self.recorded.state() if self.recorded is not None else None
+        python = python_generators()
+        roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
+
+        def forward_and_backward() -> None:
+            step(*inputs, **keywords).backward()  # type: ignore[no-untyped-call]
+
+        with self._kept(roots):
+            try:
+                [reading] = meter.read(forward_and_backward)
+            finally:
+                if state is not None:
+                    state.restore()
+                restore_python_generators(python)
+        return reading.peak_bytes
 
     def _left(
         self,
