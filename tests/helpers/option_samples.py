@@ -187,6 +187,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         "--points": sample("7", granularity="op"),
     },
     "plot pipeline": {**WORKLOAD, **PICTURE, **PIPELINE},
+    "plot cluster": {**CLUSTER, **PICTURE},
     "plot sweep": {"results_file": sample("other.jsonl"), **PICTURE},
     "plot validate": {"report_file": sample("other.json"), **PICTURE},
     "sweep": {
@@ -235,6 +236,12 @@ BASES: dict[str, Given] = {
         "-o": ("base.png",),
     },
     "cluster": {"--preset": ("llama3.2-1b",), "--devices": ("8",), "--seq": ("128",)},
+    "plot cluster": {
+        "--preset": ("llama3.2-1b",),
+        "--devices": ("8",),
+        "--seq": ("128",),
+        "-o": ("base.png",),
+    },
     "export": {"--to": ("torch",), "files": ("formula.json",)},
     "report": {"files": ("formula.json",), "-o": ("base.html",)},
     "plot sweep": {"results_file": ("results.jsonl",), "-o": ("base.png",)},
