@@ -13,8 +13,7 @@ from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
 from .save_sets import Layers, as_choice, find_layers
 from .segments import as_choice as as_segments
-from .segments import singles
-from .to_transformers import layers_of
+from .segments import layers_of, singles
 
 SUFFIX = ".yml"
 
