@@ -96,7 +96,7 @@ TARGETS = {
         Target("transformers", ("chain",), "activation checkpointing of any layers"),
         Target("megatron", ("chain", "graph"), "full: block or uniform; selective: modules"),
         Target("jax", ("chain", "graph"), "jax.checkpoint: segments, or names to save"),
-        Target("maxtext", ("chain", "graph"), "remat_policy: full, none, or names to save"),
+        Target("maxtext", ("chain", "graph"), "remat_policy: full, or names to save"),
     )
 }
 
