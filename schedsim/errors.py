@@ -108,7 +108,7 @@ class InfeasibleBudgetError(SchedsimError):
     Attributes
     ----------
     budget_bytes, min_feasible_bytes : int
-        What was asked, and the least that works (``None`` where unknown).
+        The budget that was asked for, and the least budget that works (``None`` where unknown).
     plan : Plan
         The plan with status ``infeasible``, candidates included.
     """

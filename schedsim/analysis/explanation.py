@@ -118,7 +118,7 @@ class Explanation:
     findings: tuple[Finding, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As a JSON document, ``schedsim.explanation/1``."""
+        """The explanation as a JSON document, ``schedsim.explanation/1``."""
         from dataclasses import asdict
 
         simulation = self.simulation

@@ -52,7 +52,7 @@ def command(
 ) -> int:
     """Explain the peak of a plan, or of store-all where no plan is given.
 
-    Every price is simulated: the schedule with that one change, replayed.
+    Every price is simulated: it is that of the schedule with this one change.
 
     \b
     schedsim explain --layers 24                 what sets the peak, what to evict

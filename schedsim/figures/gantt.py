@@ -1,4 +1,4 @@
-"""Figures of schedules in time: queues as rows with their runs as bars, memory pools below.
+"""Figures of schedules in time: streams as rows with their runs as bars, memory pools below.
 
 Like `schedsim.figures.plot`, every function returns a matplotlib ``Figure`` made without pyplot.
 """
@@ -59,13 +59,13 @@ def draw_gantt(
     title: str | None = None,
     axes: Axes | None = None,
 ) -> Figure:
-    """Queues as rows, runs as bars over time coloured by what they are, memory pools below.
+    """Streams as rows, runs as bars over time coloured by kind, memory pools below.
 
     Parameters
     ----------
     queues
-        Rows from the top; of a mapping, queue -> what its row is called. By default all streams
-        that run something.
+        The streams to draw, from the top; a mapping says what the row of each is called. By
+        default all streams that run something.
     label_of
         Op name -> text in the bar, the number of a micro-batch for one; by default the op name.
         Labels that do not fit their bar are left out.
@@ -81,8 +81,8 @@ def draw_gantt(
 
     Notes
     -----
-    Beyond what a page can show, neighbouring bars of a kind are drawn as one, and of memory the
-    highest of neighbouring columns is kept, so that no peak is lost.
+    Beyond what a page can show, neighbouring bars of one kind are drawn as one bar; of neighbouring
+    columns of memory the highest is kept, so that no peak is lost.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def draw_pools(simulation: Simulation, *, capacities: Mapping[str, int] | None =
 
 
 def _stack(heights: list[float]) -> tuple[Figure, list[Axes]]:
-    """Axes above each other that share time, so many inches high."""
+    """A figure with axes above each other that share the time axis; `heights` in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, sum(heights) + _MARGIN + 0.25 * (len(heights) - 1)))

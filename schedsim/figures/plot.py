@@ -103,7 +103,8 @@ def draw_timeline(
     against
         ``"runs"`` gives every run the same width, ``"time"`` its time.
     allocation
-        Of this simulation: a line shows the bytes reserved during each run of its first step.
+        What an allocator reserves in this simulation: a line shows the reserved bytes during each
+        run of the first step.
 
     Notes
     -----
@@ -202,7 +203,7 @@ def _draw_reserved(
     edges: NDArray[np.float64],
     factor: float,
 ) -> None:
-    """The most reserved during the runs of each column; none from a run that fails on."""
+    """A line of the most bytes reserved during the runs of each column, up to a run that fails."""
     reserved = np.full(2 * num_runs, np.nan)
     series = allocation.reserved_bytes[: reserved.size]
     reserved[: series.size] = series

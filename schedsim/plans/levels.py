@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """A memory that holds so many checkpoints, each of which takes time to write and to read.
+    """A memory with slots for checkpoints, each of which takes time to write and to read.
 
     Parameters
     ----------
     num_slots
-        Checkpoints held at once.
+        How many checkpoints the memory holds at once.
     write_s, read_s
         Seconds to copy one from the device, and back.
     """

@@ -116,7 +116,7 @@ def gantt(
     capacities: dict[str, int] | None,
     output: str,
 ) -> int:
-    """Queues as rows, runs as bars over time, and the memory of each pool below.
+    """Streams as rows, runs as bars over time, and the memory of each pool below.
 
     \b
     schedsim plot gantt copies.json --schedule runs.txt -o gantt.svg
