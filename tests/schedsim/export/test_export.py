@@ -99,18 +99,6 @@ def test_configurations_parse_and_say_what_was_chosen():
     assert segments == [list(segment) for segment in names["SEGMENTS"]]
 
 
-def test_every_nth_layer_counts_from_the_nth():
-    """torchtitan's selective mode checkpoints layers 2, 4, ... of 1, 2, 3, 4 for 2."""
-    from schedsim.export.older_torchtitan import choose
-
-    found = {}
-    for share in np.linspace(0.1, 1.0, 15):
-        choice, _ = choose(GPT2, planned(GPT2, float(share)))
-        found[choice.data.get("every")] = choice.data["segments"]
-    every = max(n for n in found if n is not None)
-    assert [start for start, _ in found[every]] == list(range(every, 13, every))
-
-
 def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     """A file and a report; what nobody can express is refused, a near miss suggested."""
     monkeypatch.chdir(tmp_path)
