@@ -4,9 +4,9 @@
 
 Every row is a family, a number of ops, a budget and a seed; every planner's answer is replayed. The
 budget is a share of the store-all peak, or `+10%`: so much above what one op needs alone at least.
-Lines go to the results file one by one, and a run that was stopped goes on where it was. Times are of
-the processor, over all threads, as other programs may run on the machine; `first` is when `auto` had
-its first plan.
+Lines go to the results file one by one, and a run that was stopped goes on where it was. Times are
+of the processor, over all threads, as other programs may run on the machine; `first` is when `auto`
+had its first plan.
 """
 
 from __future__ import annotations
