@@ -221,7 +221,7 @@ def test_the_schedule_of_the_bound_is_taken_up_between_rounds():
     """A walker goes on from it; where it has no room for it, it is left out."""
     graph = four()
     search = GraphSearch(graph, 4, "fixed", Effort(1.0), seed=0, num_threads=1, gap=0.0)
-    walker, _ = search._make(0, np.arange(4), 0.0)
+    walker = search._make(0, np.arange(4))
     assert not walker.best_runs.size
     walker.take(np.array([0, 1, 2, 0, 3], np.int32))
     assert walker.best_s == 5

@@ -32,7 +32,7 @@ def test_a_failure_in_a_thread_is_not_lost(monkeypatch):
 
     graph = wide_graph()
     budget = (peak_of(graph) + 3 * least_memory_bytes(graph)[0]) // 4
-    for owner, name in ((CutSearch, "programmes"), (GraphWalker, "anneal")):
+    for owner, name in ((CutSearch, "solve_milps"), (GraphWalker, "anneal")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, failing)
             begun = time.perf_counter()
