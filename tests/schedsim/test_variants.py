@@ -277,4 +277,4 @@ def test_the_search_takes_one_of_those_that_exclude_each_other():
     assert [c.label for c in plan.variants] == ["int8 x"]
     assert plan.makespan_s == pytest.approx(13.2)
     assert not plan.search.bound_by
-    assert plan.options["time_limit_s"] == 1.0
+    assert plan.options["time_limit_s"] == 0.3

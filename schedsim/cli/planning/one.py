@@ -27,8 +27,8 @@ def plan_one(request: PlanRequest) -> int:
     options = request.options(loaded.workload)
     if useless := request.useless_kinds(loaded.workload):
         click.echo(
-            f"note: --allow {','.join(useless)} changes nothing: {loaded.workload.name} has no such "
-            "variant",
+            f"note: --allow {','.join(useless)} changes nothing: "
+            f"{loaded.workload.name} has no such variant",
             err=True,
         )
     budget_bytes = loaded.budget_bytes(request.budget)
@@ -47,6 +47,9 @@ def plan_one(request: PlanRequest) -> int:
         print_json(to_dict(plan))
     else:
         click.echo()
+    if not plan.feasible and plan.search.interrupted:
+        click.echo("error: interrupted before there was a plan", err=True)
+        return INTERRUPTED
     if not plan.feasible:
         explain_infeasible(request, loaded, plan)
         return NO

@@ -84,7 +84,7 @@ class PlanRequest:
         return {**self.own, **self.link, **read_levels(self.level_texts, workload)}
 
     def useless_kinds(self, workload: Chain | Graph) -> tuple[str, ...]:
-        """The kinds of ``--allow`` that no variant of `workload` is of, or can be without others."""
+        """The kinds of ``--allow`` that none of the variants of `workload` it allows is of."""
         allow = self.own.get("allow", ())
         if isinstance(workload, Graph):
             found = [variant.kind for variant in graph_options(workload, allow)]
