@@ -72,7 +72,7 @@ class CutSearch:
         return self.graph.store_all_s + self.extra_s
 
     def halt(self) -> None:
-        """Begin no further step."""
+        """Have the search begin no further step."""
         self._halted.set()
 
     def _may(self, work: float) -> bool:
@@ -89,13 +89,13 @@ class CutSearch:
         self.solve_milps()
 
     def solve_milps(self) -> None:
-        """What follows the knapsacks."""
+        """Solve what follows the knapsacks: relaxations, MILPs of single cuts, then of several."""
         self.relaxations()
         self.single_milps()
         self.several_cuts()
 
     def keep(self, extra_s: float, how: str) -> None:
-        """Takes a bound if it is better."""
+        """Take up a bound if it is better than what is known."""
         if extra_s > self.extra_s:
             self.extra_s = extra_s
             self.how = f"no schedule fits: {how}" if math.isinf(extra_s) else how
