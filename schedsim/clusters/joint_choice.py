@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import SchedsimError
 from ..units import format_bytes_short
 from .architecture import Architecture
+from .degrees import Degrees
 from .fabric import Fabric, get_fabric
 from .facade import split_options
 from .known_architectures import get_architecture
@@ -272,7 +273,8 @@ def _space(devices: int, global_batch: int, options: dict[str, Any]) -> SearchSp
 def _of_different_degrees(
     fitting: list[tuple[float, Candidate, Training]],
 ) -> list[tuple[float, Candidate, Training]]:
-    shown, seen = [], set()
+    shown: list[tuple[float, Candidate, Training]] = []
+    seen: set[Degrees] = set()
     for row in fitting:
         if row[1].degrees not in seen and len(shown) < _NUM_SHOWN:
             seen.add(row[1].degrees)

@@ -68,7 +68,7 @@ def _draw_memory(axes: Axes, found: ClusterPrediction) -> None:
     axes.axhline(device.memory_bytes / _GB, color="0.6", linewidth=0.8, linestyle="--")
     axes.set(xlabel="pipeline rank", ylabel="GB at the peak", title=plain(found.model.name))
     axes.set_xticks(places)
-    axes.legend(fontsize=6, frameon=False)
+    axes.legend(fontsize=6, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18))
 
 
 def _draw_streams(axes: Axes, run: Simulation) -> None:

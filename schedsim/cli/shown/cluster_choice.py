@@ -38,6 +38,7 @@ def searched(
             raise SchedsimError(f"--effort {effort} is not at least 1", hint="40 by default")
         words["effort"] = effort
     assert budget is not None
+    assert global_batch is not None
     with working("choosing"):
         return choose(request.preset, budget, global_batch=global_batch, **words)
 
