@@ -21,7 +21,7 @@ from .known_architectures import get_architecture
 from .prediction import ClusterPrediction, predict
 from .rank_memory import rank_memory
 from .rank_time import step_time
-from .search_space import Candidate, SearchSpace
+from .search_space import StepSettings, SearchSpace
 from .stages import rank_stages, split_stages
 from .step_bounds import StepBounds
 from .training import Training
@@ -91,7 +91,7 @@ class _Search:
         self.bounds = StepBounds(model, fabric)
         self.least_bytes: int | None = None
 
-    def fitted(self, candidate: Candidate) -> Training | None:
+    def fitted(self, candidate: StepSettings) -> Training | None:
         """The settings with the least recomputation on each rank that fits; ``None``: nothing."""
         degrees, training = candidate.degrees, candidate.training
         stages = split_stages(self.model, degrees, training)
@@ -112,7 +112,7 @@ class _Search:
         return replace(training, recompute=chosen[0] if one else "/".join(chosen))
 
     def _least_rung(
-        self, candidate: Candidate, rank: int, num_layers: int, guess: int
+        self, candidate: StepSettings, rank: int, num_layers: int, guess: int
     ) -> int | None:
         """The least place on the ladder that fits, looked for from `guess` on."""
         place, most = guess, len(LADDER) - 1
@@ -126,7 +126,7 @@ class _Search:
             place -= 1
         return place
 
-    def bounded(self, candidate: Candidate) -> Candidate | None:
+    def bounded(self, candidate: StepSettings) -> StepSettings | None:
         """`candidate` with the least time that its memory's bound allows; ``None``: none fits."""
         degrees = candidate.degrees
         stages = split_stages(self.model, degrees, candidate.training)
@@ -148,7 +148,9 @@ class _Search:
         training = replace(candidate.training, recompute="/".join(chosen))
         return replace(candidate, bound_s=self.bounds.time_s(degrees, training))
 
-    def _fits(self, candidate: Candidate, rank: int, recompute: str, *, last: bool = False) -> bool:
+    def _fits(
+        self, candidate: StepSettings, rank: int, recompute: str, *, last: bool = False
+    ) -> bool:
         degrees = candidate.degrees
         training = replace(candidate.training, recompute=recompute)
         needed = self.bounds.memory_bytes(degrees, training, rank)
@@ -216,8 +218,8 @@ def choose(
     able = [one for one in map(search.bounded, every) if one is not None]
     able.sort(key=lambda one: one.bound_s)
     best_s, tried = float("inf"), 0
-    fitting: list[tuple[float, Candidate, Training]] = []
-    faster: tuple[float, Candidate] | None = None
+    fitting: list[tuple[float, StepSettings, Training]] = []
+    faster: tuple[float, StepSettings] | None = None
     bound_s = able[-1].bound_s if able else float("inf")
     for candidate in able:
         bound_s = candidate.bound_s
@@ -271,9 +273,9 @@ def _space(devices: int, global_batch: int, options: dict[str, Any]) -> SearchSp
 
 
 def _of_different_degrees(
-    fitting: list[tuple[float, Candidate, Training]],
-) -> list[tuple[float, Candidate, Training]]:
-    shown: list[tuple[float, Candidate, Training]] = []
+    fitting: list[tuple[float, StepSettings, Training]],
+) -> list[tuple[float, StepSettings, Training]]:
+    shown: list[tuple[float, StepSettings, Training]] = []
     seen: set[Degrees] = set()
     for row in fitting:
         if row[1].degrees not in seen and len(shown) < _NUM_SHOWN:
@@ -282,7 +284,7 @@ def _of_different_degrees(
     return shown
 
 
-def _binds(best_s: float, faster: tuple[float, Candidate] | None, budget_bytes: int) -> str:
+def _binds(best_s: float, faster: tuple[float, StepSettings] | None, budget_bytes: int) -> str:
     """Why no step is faster."""
     if faster is None or faster[0] >= best_s:
         return "time: every candidate that would be faster by its bound was simulated"

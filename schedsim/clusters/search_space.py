@@ -18,7 +18,7 @@ _CHUNKS = (2, 3, 4, 6, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class StepSettings:
     """One choice of everything but recomputation, and a bound on its time."""
 
     degrees: Degrees
@@ -48,7 +48,7 @@ class SearchSpace:
     fixed: Mapping[str, int]
     training: Training
 
-    def candidates(self, model: Architecture, fabric: Fabric) -> Iterator[Candidate]:
+    def candidates(self, model: Architecture, fabric: Fabric) -> Iterator[StepSettings]:
         """Every choice that goes together, bounds not yet set.
 
         Tensor-parallel ranks are in a node; a context-parallel rank has 4,096 tokens or more of a
@@ -64,7 +64,7 @@ class SearchSpace:
                     training.check(model, degrees)
                 except SchedsimError:
                     continue
-                yield Candidate(degrees, training)
+                yield StepSettings(degrees, training)
 
     def _degrees(self, model: Architecture, fabric: Fabric) -> Iterator[Degrees]:
         for tensor in self._choices("tensor", _divisors(self.devices, fabric.per_node)):
