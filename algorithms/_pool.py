@@ -45,7 +45,7 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class RoundPart:
     """A part of a round, from one meeting of the walkers to the next; shares of the round."""
 
     number: int
@@ -107,7 +107,7 @@ class Pool(Generic[AnyWalker]):
             return amount / num_jobs
         return amount * min(1.0, self.num_threads / num_jobs)
 
-    def walk(self, walkers: Sequence[AnyWalker], segment: Segment, share: float) -> None:
+    def walk(self, walkers: Sequence[AnyWalker], segment: RoundPart, share: float) -> None:
         """Have `walkers` anneal through `segment`, for `share` of what is left of the effort."""
         count = len(walkers)
         amount = self.per_job(share * self.effort.left, count)
@@ -136,7 +136,7 @@ class Pool(Generic[AnyWalker]):
             self.effort.spend(sum(work for work, _ in done))
 
     def _walk(
-        self, number: int, walker: AnyWalker, segment: Segment, amount: float, moves: int | None
+        self, number: int, walker: AnyWalker, segment: RoundPart, amount: float, moves: int | None
     ) -> tuple[float, int]:
         own = self.effort.take(amount if moves is None else math.inf)
         if segment.low == 0.0:

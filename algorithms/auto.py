@@ -22,7 +22,7 @@ from .chains.periodic import periodic
 from .chains.persistent import MAX_STAGES, WorkLimitReached
 from .chains.revolve import revolve
 from .chains.rotor import rotor
-from .graphs._cuts import Order
+from .graphs._cut_table import Order
 from .graphs.hierarchical import LARGE, blocks_repeat, hierarchical
 from .graphs.local_search import local_search
 from .graphs.variant_search import variant_search

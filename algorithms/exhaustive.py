@@ -61,7 +61,7 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
     >>> exhaustive(chain, 5).makespan_s  # the best persistent schedule takes 13
     11.0
     """
-    search = _Search(workload.graph, max_states)
+    search = _StateSearch(workload.graph, max_states)
     anyhow = search.run(budget_bytes, fastest=False)
     if anyhow is not None:
         runs = search.run(budget_bytes, fastest=True, at_most_s=search.time_of(anyhow))
@@ -111,7 +111,7 @@ class _OpMasks:
     takes_over: tuple[tuple[int, int], ...]  # (output bit, input bit)
 
 
-class _Search:
+class _StateSearch:
     """A* over states of memory, for the fastest schedule or for any."""
 
     next_bytes: int

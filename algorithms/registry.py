@@ -10,6 +10,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -109,6 +110,7 @@ class PlannerInfo:
         return _keywords(self.load_curve(kind)) if kind in self.curves else frozenset()
 
 
+@cache
 def _keywords(function: Callable[..., Any]) -> frozenset[str]:
     parameters = inspect.signature(function).parameters.values()
     return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
@@ -235,7 +237,7 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "hierarchical",
             ("graph",),
-            "options of each kind of block, a programme over the line of blocks, then local search",
+            "options of each kind of block, recurrence over the line of blocks, then local search",
             "Zhao et al. 2023; Beaumont et al. 2019",
             "O(L^2 M) for L equal blocks, then anytime",
             "where it meets the bound of cuts",
@@ -276,16 +278,16 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "cuts",
             ("graph",),
-            "lets go what its lower bound lets go at the tightest ops; proven where that fits",
+            "evicts what its lower bound evicts at the tightest ops; proven where that fits",
             "schedsim",
-            "integer programmes of O(n + e) variables per cut",
+            "MILPs of O(n + e) variables per cut",
             "fixed order, or any schedule with order='free', where its schedule fits",
             module="graphs.cuts",
         ),
         PlannerInfo(
             "checkmate",
             ("graph",),
-            "mixed-integer programme over stages, with its linear relaxation and its rounding",
+            "MILP over stages, with its linear relaxation and its rounding",
             "Jain et al. 2020",
             "exponential; O(n (n + e)) variables",
             "fixed order, one round of repeats before each first run",
@@ -314,7 +316,7 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "poet",
             ("graph",),
-            "mixed-integer programme over stages with paging; its answer annealed for a moment",
+            "MILP over stages with paging; its answer annealed for a moment",
             "Patil et al. 2022 (POET)",
             "exponential; O(n (n + e)) variables",
             "fixed order with copies, where it meets the bound of offload",

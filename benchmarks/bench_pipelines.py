@@ -15,7 +15,7 @@ from schedsim.algorithms.pipelines.plan_pipeline import plan_pipeline
 
 from schedsim.dataflow.chain import Chain
 from schedsim.pipelines import RECOMPUTE, make_pipeline
-from schedsim.pipelines.formula import layer_state_bytes
+from schedsim.pipelines.from_formula import layer_state_bytes
 from schedsim.pipelines.orders import make_order
 from schedsim.pipelines.sequence import timed_schedule
 from schedsim.simulation.simulator import simulate

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     __version__: str
     # mypy checks each package from its own place; these come from one that needs torch.
     apply: Any
+    cluster: Any
     rematerialize: Any
     watch: Any
     ways: Any
@@ -65,7 +66,11 @@ __all__ = [
     "__version__",
     "allocate",
     "apply",
+<<<<<<< HEAD
     "certify",
+=======
+    "cluster",
+>>>>>>> main
     "compare",
     "explain",
     "load",
@@ -95,9 +100,13 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """The version, and what runs real models: imported when first asked for, as it takes torch."""
+    """The version, clusters, and what runs real models: imported when first asked for."""
     if name == "__version__":
         return _version()
+    if name == "cluster":
+        from .clusters.facade import cluster
+
+        return cluster
     if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -7,8 +7,9 @@ which Python finds first when it is started in the checkout's root, installed or
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, DistributionFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +33,31 @@ class _BesideFinder:
         return spec_from_file_location(
             name, place / "__init__.py", submodule_search_locations=[str(place)]
         )
+
+    @staticmethod
+    def find_distributions(context: DistributionFinder.Context) -> Iterator[Distribution]:
+        """What the checkout announces to other packages; nothing to who asks for one by name."""
+        if context.name is None:
+            yield _Announced()
+
+
+class _Announced(Distribution):
+    """The entry points by which other packages find schedsim, where nothing is installed."""
+
+    def read_text(self, filename: str) -> str | None:
+        """The text of one of the files of a package's metadata."""
+        return _METADATA.get(filename)
+
+    def locate_file(self, path: object) -> Path:
+        """Where a file of the package is."""
+        return _PACKAGE.parent / str(path)
+
+
+_METADATA = {
+    "METADATA": f"Name: {__package__}\nVersion: 0\n",
+    "entry_points.txt": "[torch_dynamo_backends]\n"
+    f"{__package__} = {__package__}.validation.drop_in.backend:{__package__}\n",
+}
 
 
 def find_beside() -> None:

@@ -19,6 +19,7 @@ import schedsim
 _PACKAGES = ["schedsim", "schedsim.algorithms", "schedsim.validation"]
 # Needed to import some modules, whether or not they have examples.
 _EXTRAS = {"schedsim.validation": "torch"}
+_EXTRAS_OF_MODULES = {"schedsim.adjoint": "checkpoint_schedules", "schedsim.jax": "jax"}
 # Importing these runs a program.
 _PROGRAMS = {"schedsim.__main__"}
 
@@ -33,7 +34,12 @@ def _module_names() -> list[str]:
         names.add(package)
         path = importlib.import_module(package).__path__
         names |= {found.name for found in pkgutil.walk_packages(path, f"{package}.")}
-    return sorted(names - _PROGRAMS)
+    lacking = {
+        module
+        for module, needed in _EXTRAS_OF_MODULES.items()
+        if importlib.util.find_spec(needed) is None
+    }
+    return sorted(names - _PROGRAMS - lacking)
 
 
 class _Finder(doctest.DocTestFinder):

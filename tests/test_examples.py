@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +35,50 @@ def test_the_readme_shows_that_loop():
     [shown] = re.findall(r"```python\n(def train\(.*?)```", readme, re.DOTALL)
     assert shown.strip() in (EXAMPLES / "train_gpt2.py").read_text()
     assert len(shown.splitlines()) <= 20
+
+
+def test_the_memory_tests_pass_and_tell_of_a_lost_kernel(tmp_path):
+    """With their golden file as it is committed; and once the attention returns its weights."""
+    folder = tmp_path / "memory_tests"
+    shutil.copytree(EXAMPLES / "memory_tests", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    file = folder / "test_memory.py"
+    whole = file.read_text()
+    lost = whole.replace("need_weights=False", "need_weights=True")
+    assert lost != whole
+    (folder / "test_lost.py").write_text(lost)
+    golden = folder / "schedsim_peaks"
+    shutil.copytree(golden / "test_memory", golden / "test_lost")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "pytest_schedsim",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", "-k", "nothing_new", str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=EXAMPLES.parent,
+        timeout=300,
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    shown = (EXAMPLES.parent / "docs" / "memory-tests.md").read_text()
+    told = [line for line in done.stdout.splitlines() if line[:1] in "+-" and "`" in line]
+    assert told
+    assert all(line in shown for line in told)
+
+
+def test_the_workflow_and_the_hook_run_the_memory_tests():
+    """Both are what their tools read, and run pytest on the test file."""
+    yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
+    workflow = yaml.safe_load((EXAMPLES / "memory_tests/github-workflow.yml").read_text())
+    [job] = workflow["jobs"].values()
+    assert job["steps"][-1]["run"] == "pytest tests/test_memory.py"
+    config = yaml.safe_load((EXAMPLES / "memory_tests/pre-commit-config.yaml").read_text())
+    [hook] = config["repos"][0]["hooks"]
+    assert hook["entry"].endswith("pytest -q tests/test_memory.py")
+    assert re.match(hook["files"], "tests/schedsim_peaks/test_memory/test_peak.json")

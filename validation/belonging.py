@@ -43,6 +43,7 @@ def captured_for(
         level=step.level,
         chunk=dict(step.chunk) or None,
         accumulate=step.accumulate,
+        compile=step.compiled,
         **_links(plan, step.level),
     )
     captured = _capture(plan, model, inputs, keywords, settings)

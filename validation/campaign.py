@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
+from schedsim.algorithms.chains.segment_schedule import equal_starts, segment_schedule
 
 from schedsim import pareto
 from schedsim.api import comparable, try_plan
@@ -30,13 +30,13 @@ from schedsim.errors import PlannerLimitError, SchedsimError
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
-from .block_level.replay import untouched
+from .block_level.repeated_forward import untouched
 from .campaign_page import write_page
 from .dry_cuda import PREFIX, dry_device_name, get_dry_device, is_dry
 from .environment import check_device, device_memory_bytes, environment
 from .measure import Timing, pinned_threads, ratio
 from .random_schedules import random_schedule
-from .steps import PLAIN, Steps
+from .steps import PLAIN, MeasuredSteps
 from .targets import capture_target, load_target, workload_of
 from .validate import check_overhead, check_peak, check_results, check_runs, kept_gradients
 from .validate import meter_of as meter_for
@@ -139,7 +139,7 @@ def run_case(case: Case, device: str, *, seconds: float, log: Any = print) -> li
         if row.schedule is not None:
             distinct.setdefault(_key(row.schedule, workload), row.schedule)
     log(f"{case.name}: {len(wanted)} plans, {len(distinct)} schedules")
-    steps = Steps(target, captured, distinct)
+    steps = MeasuredSteps(target, captured, distinct)
     with kept_gradients(target.model), untouched(target.model):
         found = _measured(steps, workload, distinct)
         # Random schedules are there for bytes and results, not for their time.
@@ -197,7 +197,7 @@ def _key(schedule: Schedule, workload: Chain | Graph) -> str:
 
 
 def _measured(
-    steps: Steps, workload: Chain | Graph, distinct: dict[str, Schedule]
+    steps: MeasuredSteps, workload: Chain | Graph, distinct: dict[str, Schedule]
 ) -> dict[str, dict[str, Any]]:
     """By schedule, and of the plain model: bytes, results, counts; or that memory ran out."""
     found: dict[str, dict[str, Any]] = {}
@@ -240,7 +240,7 @@ def _predicted(simulation: Simulation) -> dict[str, Any]:
 
 
 def _timed(
-    steps: Steps, names: Sequence[str], found: dict[str, dict[str, Any]], seconds: float
+    steps: MeasuredSteps, names: Sequence[str], found: dict[str, dict[str, Any]], seconds: float
 ) -> None:
     """Add times. Each is taken right beside one of store-all, so that both see the same machine."""
     names = [name for name in names if "out_of_memory" not in found[name]]

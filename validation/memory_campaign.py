@@ -29,12 +29,12 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from .block_level import CapturedChain
-from .block_level.module import split_inputs
+from .block_level.scheduled_blocks import split_inputs
 from .dry_cuda import dry_device_name
 from .environment import device_memory_bytes, environment
 from .memory_page import write_memory_page
-from .steps import PLAIN, Steps
-from .targets import Target, capture_target, load_target, workload_of
+from .steps import PLAIN, MeasuredSteps
+from .targets import LoadedTarget, capture_target, load_target, workload_of
 
 SHARES = (0.1, 0.4, 0.7)
 """Budgets: shares of the way from the least feasible one to the store-all peak."""
@@ -43,7 +43,7 @@ STORE_ALL, PER_BLOCK = "store-all", "a checkpoint every block"
 
 
 @dataclass(frozen=True)
-class Case:
+class MemoryCase:
     """A model of the campaign: its name in the tables, and the target."""
 
     name: str
@@ -51,20 +51,22 @@ class Case:
 
 
 CASES = (
-    Case("ResNet-152, 224 x 224, batch 36", "model:resnet152,batch=36"),
-    Case("ViT-B/16, batch 64", "model:vit-b16,batch=64"),
-    Case("GPT-2 774M, 1024 tokens, batch 4", "model:gpt2-large,batch=4"),
-    Case("GPT-2 XL, 1024 tokens, batch 8", "model:gpt2-xl,batch=8"),
-    Case("Llama 1B, bf16, 8192 tokens, batch 2", "model:llama3.2-1b,seq=8192,batch=2,dtype=bf16"),
-    Case("U-Net, 512 x 512, batch 16", "model:unet,image=512,batch=16"),
-    Case("LSTM, 512 steps, batch 256", "model:lstm,seq=512,batch=256"),
+    MemoryCase("ResNet-152, 224 x 224, batch 36", "model:resnet152,batch=36"),
+    MemoryCase("ViT-B/16, batch 64", "model:vit-b16,batch=64"),
+    MemoryCase("GPT-2 774M, 1024 tokens, batch 4", "model:gpt2-large,batch=4"),
+    MemoryCase("GPT-2 XL, 1024 tokens, batch 8", "model:gpt2-xl,batch=8"),
+    MemoryCase(
+        "Llama 1B, bf16, 8192 tokens, batch 2", "model:llama3.2-1b,seq=8192,batch=2,dtype=bf16"
+    ),
+    MemoryCase("U-Net, 512 x 512, batch 16", "model:unet,image=512,batch=16"),
+    MemoryCase("LSTM, 512 steps, batch 256", "model:lstm,seq=512,batch=256"),
 )
 
 
 class PerBlock:
     """The model with ``torch.utils.checkpoint`` around every block, by the blocks of a capture."""
 
-    def __init__(self, target: Target, captured: CapturedChain) -> None:
+    def __init__(self, target: LoadedTarget, captured: CapturedChain) -> None:
         self.target, self.layout = target, captured.layout
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Tensor:
@@ -101,7 +103,7 @@ def limited_to(limit_bytes: int | None, device: torch.device) -> Iterator[None]:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
-def run_memory_case(case: Case, device: str) -> list[dict[str, Any]]:
+def run_memory_case(case: MemoryCase, device: str) -> list[dict[str, Any]]:
     """The rows of one model."""
     started = time.perf_counter()
     target = load_target(case.target, device)
@@ -111,7 +113,7 @@ def run_memory_case(case: Case, device: str) -> list[dict[str, Any]]:
     everything = Schedule.store_all(workload)
     top = simulate(workload, everything).peak_bytes
     least = try_plan(workload, 1, "auto").min_feasible_bytes or top
-    steps = Steps(target, captured, {STORE_ALL: everything})
+    steps = MeasuredSteps(target, captured, {STORE_ALL: everything})
     steps.modules[PER_BLOCK] = PerBlock(target, captured)
     head = {"model": case.name, "target": case.target}
     rows = [
@@ -148,7 +150,7 @@ def run_memory_case(case: Case, device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _measured(steps: Steps, name: str, limit_bytes: int | None) -> dict[str, Any]:
+def _measured(steps: MeasuredSteps, name: str, limit_bytes: int | None) -> dict[str, Any]:
     """Bytes of one step, or that memory ran out."""
     try:
         with limited_to(limit_bytes, steps.device):
@@ -163,13 +165,13 @@ def _measured(steps: Steps, name: str, limit_bytes: int | None) -> dict[str, Any
     }
 
 
-def _fits(steps: Steps, name: str, limit_bytes: int) -> bool:
+def _fits(steps: MeasuredSteps, name: str, limit_bytes: int) -> bool:
     """Whether the step runs where the allocator may reserve no more than `limit_bytes`."""
     _forget(steps)
     return "out_of_memory" not in _measured(steps, name, limit_bytes)
 
 
-def _forget(steps: Steps) -> None:
+def _forget(steps: MeasuredSteps) -> None:
     for parameter in steps.target.model.parameters():
         parameter.grad = None
     gc.collect()

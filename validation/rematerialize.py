@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,7 +20,30 @@ from .environment import check_device
 from .ranks import ALONE, Ranks, ranks_of
 from .rematerialized import Rematerialized
 from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
-from .ways.choices import Way, price
+from .ways.choices import price
+from .ways.way import Way
+
+
+@dataclass(frozen=True)
+class FurtherOptions:
+    """Keywords of `rematerialize` that few calls need; its docstring says what each means."""
+
+    device: str | None = None
+    planner: str = "auto"
+    time_limit_s: float = 10.0
+    shapes: str = "plan"
+    max_shapes: int = 8
+    keep_gradients: bool = False
+    extra_bytes: int = 0
+    costs: str = "measured"
+    host_bytes: int | str | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> tuple[FurtherOptions, dict[str, Any]]:
+        """Those among `given`, and what is left: options of the planner."""
+        own = {field.name for field in fields(cls)}
+        rest = {name: value for name, value in given.items() if name not in own}
+        return cls(**{name: value for name, value in given.items() if name in own}), rest
 
 
 def rematerialize(
@@ -30,20 +53,12 @@ def rematerialize(
     loss: Callable[..., Tensor] | None = None,
     *,
     optimizer: Any = None,
-    device: str | None = None,
     level: str = "auto",
-    planner: str = "auto",
-    time_limit_s: float = 10.0,
-    shapes: str = "plan",
-    max_shapes: int = 8,
-    keep_gradients: bool = False,
-    extra_bytes: int = 0,
-    costs: str = "measured",
     chunk: Any = None,
     accumulate: int | str | None = None,
     offload: Any = None,
-    host_bytes: int | str | None = None,
     check: str | int = "plan",
+    compile: bool = False,
     **options: Any,
 ) -> Rematerialized:
     """`model` as a module that gives the loss of a step and trains within `budget`.
@@ -63,25 +78,9 @@ def rematerialize(
     optimizer
         Whose state is counted: a torch optimizer (measured, or foreseen before its first step),
         ``"sgd"``, ``"sgd-momentum"``, ``"adam"``, ``"adamw"``, or bytes. ``None`` counts nothing.
-    device
-        Where to move model and inputs first; ``None`` leaves them.
     level
         ``"op"``, ``"block"``, or ``"auto"``: op by op where the model can be captured, else by
         block, with a `BlockLevelWarning`.
-    planner, time_limit_s, **options
-        As of `schedsim.plan`; seconds bound the search of ``auto``.
-    shapes
-        For inputs of another shape, type or mode: ``"plan"`` anew, within the same bytes, the last
-        `max_shapes` plans being kept; or ``"raise"``.
-    keep_gradients
-        Count gradients as resident from before the step: for accumulation over several steps, or
-        ``zero_grad(set_to_none=False)``. The block level always does.
-    extra_bytes
-        Whatever else is resident, as an averaged copy. Buckets of DistributedDataParallel are
-        counted without: the first step inside of it plans with them.
-    costs
-        ``"measured"``: the plan of least time here. ``"operations"``: of the fewest floating-point
-        operations run again, at the op level; its overhead then is a share of these.
     chunk
         Compute the language-model head with its cross entropy, and feed-forward layers, over parts
         of the tokens: ``{"head": 8, "mlp": 4}``, ``"auto"`` for where it is quickest, or ``None``.
@@ -90,14 +89,36 @@ def rematerialize(
         Number of micro-batches of a step; ``"auto"`` for the quickest within the budget.
         ``module(x, target)`` then runs forward and backward of all of them, and gives the loss of
         the whole batch, whose ``backward()`` hands the gradients over: the loop stays as it is.
-    offload, host_bytes
+    offload
         Copy what blocks keep to host memory and back beside the computation, where the plan says:
         a link, ``"pcie4"`` or ``"25GB/s"`` or a pair of these, or ``True`` for what is measured
-        here. The host memory allowed is pinned; no limit by default. Takes the block level.
+        here. Takes the block level.
     check
         ``"plan"``: the planned step is compared with the plain one when it is made, at the price
         of two steps; what differs is planned at the next level, or refused. A number N: every N-th
         step too. ``"never"``.
+    **options
+        Options of the planner, and any of these keywords, with their defaults:
+
+        ``device=None``
+            Where to move model and inputs first; ``None`` leaves them.
+        ``planner="auto"``, ``time_limit_s=10.0``
+            As of `schedsim.plan`; seconds bound the search of ``auto``.
+        ``shapes="plan"``, ``max_shapes=8``
+            For inputs of another shape, type or mode: ``"plan"`` anew, within the same bytes, the
+            last `max_shapes` plans being kept; or ``"raise"``.
+        ``keep_gradients=False``
+            Count gradients as resident from before the step: for accumulation over several steps,
+            or ``zero_grad(set_to_none=False)``. The block level always does.
+        ``extra_bytes=0``
+            Whatever else is resident, as an averaged copy. Buckets of DistributedDataParallel are
+            counted without: the first step inside of it plans with them.
+        ``costs="measured"``
+            ``"measured"``: the plan of least time here. ``"operations"``: of the fewest
+            floating-point operations run again, at the op level; its overhead then is a share of
+            these.
+        ``host_bytes=None``
+            The host memory that `offload` may take, pinned; by default without a limit.
 
     Returns
     -------
@@ -124,6 +145,7 @@ def rematerialize(
     >>> module.plan.peak_bytes <= module.budget_bytes
     True
     """
+    more, options = FurtherOptions.of(options)
     ranks = _ranks_of(model)
     ranks.awaited("rematerialize")
 
@@ -133,26 +155,28 @@ def rematerialize(
             loss=loss,
             optimizer=optimizer,
             level=level,
-            planner=planner,
-            time_limit_s=time_limit_s,
-            keep_gradients=keep_gradients,
-            extra_bytes=extra_bytes,
-            costs=costs,
+            planner=more.planner,
+            time_limit_s=more.time_limit_s,
+            keep_gradients=more.keep_gradients,
+            extra_bytes=more.extra_bytes,
+            costs=more.costs,
             options=options,
             chunk=chunk,
             accumulate=accumulate,
             offload=offload,
-            host_bytes=host_bytes,
+            host_bytes=more.host_bytes,
             ranks=ranks,
             check=check,
+            compile=compile,
         )
-        arguments, keywords = _unpacked(model, inputs, device)
-        module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
+        arguments, keywords = _unpacked(model, inputs, more.device)
+        module = Rematerialized(model, settings, shapes=more.shapes, max_shapes=more.max_shapes)
         return module, arguments, keywords
 
     module, arguments, keywords = ranks.together("read the arguments", made)
     if ranks.bound:
-        alike = {"shapes": shapes, "max_shapes": max_shapes, **dict(module._settings.alike())}
+        kept = {"shapes": more.shapes, "max_shapes": more.max_shapes}
+        alike = {**kept, **dict(module._settings.alike())}
         ranks.same("compare arguments", alike)
     module.plan_for(*arguments, **keywords)
     return module

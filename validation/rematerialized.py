@@ -19,12 +19,12 @@ from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedErr
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes, format_seconds
 
-from .block_level.module import plain_loss
 from .block_level.parts import OtherPath
+from .block_level.scheduled_blocks import plain_loss
 from .capture.skeleton import count_extra_inputs
 from .guards.asking import OtherAnswer
 from .guards.differential import Difference
-from .guards.variants import (
+from .guards.plan_variants import (
     MAX_VARIANTS,
     PlainStepWarning,
     ReplannedWarning,
@@ -34,6 +34,7 @@ from .guards.variants import (
 from .ranks import ALONE, Ranks
 from .ranks.buckets import bucket_bytes
 from .ranks.one_plan import check_one_plan
+from .step_bound import kept_within
 from .step_check import compare
 from .step_planning import (
     BlockLevelWarning,
@@ -46,7 +47,8 @@ from .step_planning import (
     resolved_budget,
     store_all_peak,
 )
-from .ways.choices import Way, choose, table, wanted
+from .ways.choices import choose, wanted
+from .ways.way import Way, table
 
 SHAPES = ("plan", "raise")
 
@@ -292,7 +294,10 @@ class Rematerialized(nn.Module):
 
         def planned_at(settings: Settings) -> tuple[PlannedStep, Ranks]:
             found = self._with_planners(settings, key)
-            return self._planned_for(key, inputs, keywords, found), found.ranks
+            planned = self._planned_for(key, inputs, keywords, found)
+            assert self._budget_bytes is not None
+            given = (inputs, keywords)
+            return kept_within(self._model, found, planned, self._budget_bytes, given), found.ranks
 
         budget_bytes = self._budget_bytes
         planned, ranks = coming.together("plan a step", lambda: planned_at(settings))
@@ -599,6 +604,8 @@ class Rematerialized(nn.Module):
         assert plan.peak_bytes is not None
         lines.append(f"  predicted peak {format_bytes(plan.peak_bytes)}")
         lines.append(f"  store-all peak {format_bytes(planned.store_all_bytes)}")
+        if planned.measured_bytes is not None:
+            lines.append(f"  measured peak  {format_bytes(planned.measured_bytes)}")
         if plan.overhead is not None and plan.gap is not None:
             lines.append(
                 f"  overhead       {plan.overhead:+.2%}, at most {plan.gap:.2%} of it spare"
@@ -627,6 +634,7 @@ class Rematerialized(nn.Module):
             "level": planned.captured.level,
             "budget_bytes": planned.plan.budget_bytes,
             "peak_bytes": planned.plan.peak_bytes,
+            "measured_bytes": planned.measured_bytes,
             "store_all_bytes": planned.store_all_bytes,
             "num_parts": planned.captured.num_parts,
             "check": planned.check_note,

@@ -11,7 +11,7 @@ from torch import nn
 from schedsim.errors import SchedsimError
 from schedsim.units import format_bytes_short
 
-from .capture.state import optimizer_bytes
+from .capture.optimizer_state import optimizer_bytes
 from .measure import storage_bytes
 from .measure.storage import local
 

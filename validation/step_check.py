@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from schedsim.units import format_bytes
 
-from .block_level.module import plain_loss
-from .block_level.timing import SHARE_OF_MEMORY
+from .block_level.block_timing import SHARE_OF_MEMORY
+from .block_level.scheduled_blocks import plain_loss
 from .capture.skeleton import count_extra_inputs
 from .environment import device_memory_bytes
 from .guards.differential import Both, Difference
@@ -42,7 +42,7 @@ def compare(
     def plain(*inputs: Any, **keywords: Any) -> Tensor:
         return plain_loss(model, loss, inputs, keywords, num_extra)
 
-    rounded = bool(read_chunks(settings.chunk)) or captured.num_parts > 1
+    rounded = bool(read_chunks(settings.chunk)) or captured.num_parts > 1 or settings.compile
     recorded = captured.recorded
     settled = recorded.settled() if recorded and captured.level == "op" else nullcontext()
     with settled:

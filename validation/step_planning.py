@@ -24,26 +24,27 @@ from schedsim.simulation.simulator import simulate
 from schedsim.units import format_bytes
 
 from .block_level import capture_chain
-from .block_level.module import loss_of
-from .block_level.replay import untouched
+from .block_level.repeated_forward import untouched
+from .block_level.scheduled_blocks import loss_of
 from .block_level.transfers import measured_links
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
 from .capture.capture import record_step
+from .compiled.compile_step import compiled_where_it_works
 from .costs import counted_costs, measured_costs
 from .guards.differential import read_check
 from .guards.reach import Reach
 from .guards.recording import Recorded, kept_python
-from .guards.state import Change, Snapshot
+from .guards.state import StateChange, StateSnapshot
 from .ranks import ALONE, Ranks
 from .ranks.envelope import envelope
 from .ranks.one_plan import planned_once
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
 from .ways.accumulate import AccumulatedStep
-from .ways.choices import Way
 from .ways.chunk import chunked, read_chunks
-from .ways.microbatch import Part, Splitter, bytes_of, check_splits, clone_tensors
+from .ways.microbatch import MicroBatch, Splitter, bytes_of, check_splits, clone_tensors
+from .ways.way import Way
 
 LEVELS = ("auto", "op", "block")
 COSTS = ("measured", "operations")
@@ -77,6 +78,7 @@ class Settings:
     host_bytes: int | str | None = None
     check: str | int = "plan"
     ranks: Ranks = ALONE
+    compile: bool = False
 
     @property
     def bound_ranks(self) -> Ranks:
@@ -96,6 +98,7 @@ class Settings:
             "accumulate",
             "offload",
             "check",
+            "compile",
         )
         return tuple((name, repr(getattr(self, name))) for name in names)
 
@@ -119,6 +122,12 @@ class Settings:
         if self.offload and self.level == "op":
             raise UnsupportedError(
                 "offload= is of the block level: ops run on one queue", hint="level='block'"
+            )
+        if self.compile and (self.level == "block" or self.offload):
+            what = "offload=" if self.offload else "level='block'"
+            raise UnsupportedError(
+                f"compile=True is of the op level, and {what} of the block level",
+                hint=f"leave {what} or compile= out",
             )
 
 
@@ -162,7 +171,7 @@ class CapturedStep:
     device: torch.device | str = "cpu"
     most_states_bytes: int = 0
     recorded: Recorded | None = None
-    guards: Snapshot | None = None
+    guards: StateSnapshot | None = None
 
     @property
     def store_all_s(self) -> float:
@@ -197,6 +206,8 @@ class PlannedStep:
     ----------
     check_note
         How the planned step compared with the plain one.
+    measured_bytes
+        Peak of the compiled step as it was measured, what is resident on top; ``None`` of others.
     """
 
     captured: CapturedStep
@@ -205,9 +216,10 @@ class PlannedStep:
     store_all_bytes: int
     ways: tuple[Way, ...] = ()
     check_note: str = "not compared with the plain step"
+    measured_bytes: int | None = None
 
     @property
-    def change(self) -> Change | None:
+    def change(self) -> StateChange | None:
         """What is not as it was when the step was captured; ``None`` where all is."""
         guards = self.captured.guards
         return None if guards is None else guards.change()
@@ -295,7 +307,7 @@ def capture_step(
     return replace(main, splitter=splitter, num_parts=len(parts), part_size=size, others=found)
 
 
-def _whole(parts: list[Part]) -> list[Any]:
+def _whole(parts: list[MicroBatch]) -> list[Any]:
     """What all parts hold together; tensors that go to each whole count once."""
     seen: set[int] = set()
     tensors = []
@@ -371,15 +383,17 @@ def _capture(
             if settings.level == "op":
                 raise
             why = " ".join(str(error).split())[:300]
+        if settings.compile:
+            why += "; blocks run uncompiled"
         note = f"planned by blocks, as it cannot be captured op by op: {why}"
         warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=5)
         return by_block((note,))
 
 
-def structure_of(model: nn.Module, loss: Any) -> Snapshot:
+def structure_of(model: nn.Module, loss: Any) -> StateSnapshot:
     """The modules, parameters and hooks of a step, and where its forwards are from."""
     own = loss if isinstance(loss, nn.Module) else None
-    return Snapshot(
+    return StateSnapshot(
         {"model": model, "loss": own}, Reach(frozenset({"forward"})), frozenset({"_buffers"})
     )
 
@@ -421,6 +435,8 @@ def _by_op(
             hint="level='block'",
         )
     captured: CapturedGraph = capture(model, inputs, loss, kwargs=keywords, recorded=recorded)
+    if settings.compile and captured.runnable:
+        captured = compiled_where_it_works(captured)
     if not captured.runnable:
         raise UnsupportedError(
             "the model lies on the meta device, where no step can run", hint="load it first"
@@ -661,6 +677,7 @@ def with_origin(plan: Plan, captured: CapturedStep, settings: Settings) -> Plan:
         chunk=dict(settings.chunk or {}),
         accumulate=captured.num_parts,
         generator_states_bytes=known.generator_states_bytes if known is not None else 0,
+        compiled=settings.compile and captured.level == "op",
     )
     return replace(plan, setting=replace(plan.setting, step=step))
 

@@ -14,20 +14,20 @@ from torch import Tensor, nn
 from schedsim.simulation.schedule import Schedule
 
 from .block_level import CapturedChain
-from .block_level.module import ScheduledModule, loss_of, split_inputs
-from .block_level.replay import untouched
+from .block_level.repeated_forward import untouched
+from .block_level.scheduled_blocks import ScheduledBlocks, loss_of, split_inputs
 from .capture import CapturedGraph
 from .capture.skeleton import count_extra_inputs
 from .measure import AllocatorMeter, StorageTracker, storage_bytes, time_interleaved
 from .measure.cuda import cuda_peak, requested_peak, reset_peak
 from .measure.meters import no_collection
-from .targets import Target
+from .targets import LoadedTarget
 
 PLAIN = "plain"
 
 
 @dataclass
-class Peak:
+class StepBytes:
     """Bytes of one step.
 
     Attributes
@@ -50,7 +50,7 @@ class Peak:
     reserved_bytes: int | None = None
 
 
-class Steps:
+class MeasuredSteps:
     """Runs steps of one model by several schedules, and by none (`PLAIN`).
 
     Parameters
@@ -63,7 +63,7 @@ class Steps:
 
     def __init__(
         self,
-        target: Target,
+        target: LoadedTarget,
         captured: CapturedChain | CapturedGraph,
         schedules: Mapping[str, Schedule],
         *,
@@ -72,7 +72,7 @@ class Steps:
         self.target, self.captured, self.seed = target, captured, seed
         self.by_blocks = isinstance(captured, CapturedChain)
         self.device = target.device
-        self.modules: dict[str, Any] = {PLAIN: _Plain(target)}
+        self.modules: dict[str, Any] = {PLAIN: _PlainStep(target)}
         for name, schedule in schedules.items():
             self.modules[name] = captured.module(schedule)
 
@@ -108,11 +108,11 @@ class Steps:
             self.start()
             return self._left(self.step(which))
 
-    def peak(self, which: str) -> Peak:
+    def peak(self, which: str) -> StepBytes:
         """Bytes of a step, everything resident included."""
         return self.run(which)[0]
 
-    def run(self, which: str) -> tuple[Peak, list[Tensor]]:
+    def run(self, which: str) -> tuple[StepBytes, list[Tensor]]:
         """Bytes and results of the same step."""
         with untouched(self.target.model), no_collection():
             self.start()
@@ -142,11 +142,11 @@ class Steps:
             functions, rounds=rounds, warm_up=warm_up, device=self.device, before=self.start
         )
 
-    def _tracked_peak(self, which: str) -> tuple[Peak, list[Tensor]]:
+    def _tracked_peak(self, which: str) -> tuple[StepBytes, list[Tensor]]:
         module = self.modules[which]
         with StorageTracker() as tracker:
             tracker.add(self.resident, "static")
-            if isinstance(module, ScheduledModule):
+            if isinstance(module, ScheduledBlocks):
                 watch = _Watch(tracker)
                 module.observer = watch
                 try:
@@ -154,11 +154,11 @@ class Steps:
                 finally:
                     module.observer = None
                 at = max(range(len(watch.peaks)), key=watch.peaks.__getitem__)
-                peak = Peak(watch.peaks[at], watch.peaks, watch.kinds[at], at)
+                peak = StepBytes(watch.peaks[at], watch.peaks, watch.kinds[at], at)
                 return peak, self._left(loss)
             if not hasattr(module, "observe"):
                 loss = self.step(which)
-                return Peak(tracker.peak.total_bytes), self._left(loss)
+                return StepBytes(tracker.peak.total_bytes), self._left(loss)
             peaks: list[int] = []
 
             def before_run(_: int) -> None:
@@ -172,19 +172,19 @@ class Steps:
                 module.observe(None)
             peaks.append(tracker.peak.total_bytes)
             # The first is from before the first run.
-            return Peak(max(peaks), peaks[1:]), self._left(loss)
+            return StepBytes(max(peaks), peaks[1:]), self._left(loss)
 
-    def _cuda_peak(self, which: str) -> tuple[Peak, list[Tensor]]:
+    def _cuda_peak(self, which: str) -> tuple[StepBytes, list[Tensor]]:
         gc.collect()  # what is dead but not yet found would be counted
         found, loss = cuda_peak(lambda: self.step(which), self.device)
         left = self._left(loss)
-        peak = Peak(
+        peak = StepBytes(
             found.requested_bytes,
             allocated_bytes=found.allocated_bytes,
             reserved_bytes=found.reserved_bytes,
         )
         module = self.modules[which]
-        if isinstance(module, ScheduledModule):
+        if isinstance(module, ScheduledBlocks):
             self.start()
             module.observer = _CudaWatch(self.device, peak.run_bytes)
             try:
@@ -195,10 +195,10 @@ class Steps:
         return peak, left
 
 
-class _Plain(nn.Module):
+class _PlainStep(nn.Module):
     """The model and its loss, nothing scheduled."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: LoadedTarget) -> None:
         super().__init__()
         self.target = target
         self.extra = count_extra_inputs(target.model, target.loss, len(target.inputs))

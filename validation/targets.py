@@ -25,7 +25,7 @@ from schedsim.files.workload_files import workload_hash
 from schedsim.plans.setting import StepChanges
 
 from .block_level import CapturedChain, capture_chain
-from .block_level.module import loss_of
+from .block_level.scheduled_blocks import loss_of
 from .block_times import BlockTimes
 from .capture import CapturedGraph
 from .dry_cuda import LABEL, dry_device_name, get_dry_device, has_times, is_dry
@@ -40,7 +40,7 @@ LEVELS = ("block", "op")
 
 
 @dataclass(frozen=True)
-class Target:
+class LoadedTarget:
     """A model with the inputs of one step and its loss, on its device.
 
     Attributes
@@ -63,7 +63,7 @@ class Target:
         return next(self.model.parameters()).device
 
 
-def load_target(text: str, device: str | None = None) -> Target:
+def load_target(text: str, device: str | None = None) -> LoadedTarget:
     """The target that `text` names, in training mode, on `device`.
 
     Raises
@@ -81,7 +81,7 @@ def load_target(text: str, device: str | None = None) -> Target:
     if colon and kind == "model":
         name, _, options = rest.partition(",")
         built = build_model(name, device=where, **read_options(options))
-        target = Target(rest, built.model, built.inputs, built.loss)
+        target = LoadedTarget(rest, built.model, built.inputs, built.loss)
     elif colon and kind == "hf":
         target = _from_transformers(rest, where)
     else:
@@ -91,7 +91,7 @@ def load_target(text: str, device: str | None = None) -> Target:
 
 
 def capture_target(
-    target: Target,
+    target: LoadedTarget,
     level: str = "block",
     *,
     meter: str | None = None,
@@ -142,7 +142,7 @@ def _dry_costs(captured: CapturedGraph, device: torch.device) -> Costs:
     return replace(measured, time_s=times.time_s, source=f"{times.source}; {LABEL}")
 
 
-def _graph_of(target: Target, kernels: str = "native") -> CapturedGraph:
+def _graph_of(target: LoadedTarget, kernels: str = "native") -> CapturedGraph:
     from .capture import capture
 
     loss = target.loss or loss_of
@@ -166,7 +166,7 @@ class Read:
         What was captured and assumed, for people.
     """
 
-    target: Target
+    target: LoadedTarget
     captured: CapturedChain | CapturedGraph
     lines: tuple[str, ...]
 
@@ -246,7 +246,7 @@ def workload_of(captured: CapturedChain | CapturedGraph) -> Chain | Graph:
     return captured.workload if isinstance(captured, CapturedChain) else captured.graph
 
 
-def _from_file(text: str, device: str) -> Target:
+def _from_file(text: str, device: str) -> LoadedTarget:
     head, _, options = text.partition(",")
     path, colon, function = head.rpartition(":")
     if not colon:
@@ -302,7 +302,7 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _unpacked(built: Any, name: str) -> Target:
+def _unpacked(built: Any, name: str) -> LoadedTarget:
     if isinstance(built, nn.Module):
         example = getattr(built, "example_inputs", getattr(built, "example_input_array", None))
         if example is None:
@@ -321,12 +321,12 @@ def _unpacked(built: Any, name: str) -> Target:
     if loss is not None and not callable(loss):
         raise SchedsimError(f"{name}: the loss is a {type(loss).__name__}", hint="give a function")
     if isinstance(inputs, Mapping):
-        return Target(name, model, (), loss, dict(inputs))
+        return LoadedTarget(name, model, (), loss, dict(inputs))
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    return Target(name, model, inputs, loss)
+    return LoadedTarget(name, model, inputs, loss)
 
 
-def _moved(target: Target, device: str) -> Target:
+def _moved(target: LoadedTarget, device: str) -> LoadedTarget:
     from torch.utils._pytree import tree_map_only
 
     def move(tree: Any) -> Any:
@@ -335,7 +335,9 @@ def _moved(target: Target, device: str) -> Target:
     if isinstance(target.loss, nn.Module):
         target.loss.to(device)
     model = target.model.to(device)
-    return Target(target.name, model, move(target.inputs), target.loss, move(dict(target.keywords)))
+    return LoadedTarget(
+        target.name, model, move(target.inputs), target.loss, move(dict(target.keywords))
+    )
 
 
 # Sizes of well-known checkpoints whose configuration class defaults to another.
@@ -359,7 +361,7 @@ _HF_WORDS = {
 }
 
 
-def _from_transformers(text: str, device: str) -> Target:
+def _from_transformers(text: str, device: str) -> LoadedTarget:
     try:
         import transformers
         from transformers.models.auto import modeling_auto
@@ -392,7 +394,9 @@ def _from_transformers(text: str, device: str) -> Target:
             if family in names:
                 auto = getattr(transformers, f"AutoModelFor{kind}")
                 model = auto.from_config(config)
-                return Target(f"hf:{text}", model, (), None, _hf_inputs(config, kind, batch, seq))
+                return LoadedTarget(
+                    f"hf:{text}", model, (), None, _hf_inputs(config, kind, batch, seq)
+                )
     raise SchedsimError(
         f"hf:{name} is no language or image model", hint="write a file: my_model.py:build"
     )

@@ -16,13 +16,13 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
 from .block_level import CapturedChain
-from .block_level.replay import untouched
+from .block_level.repeated_forward import untouched
 from .capture import CapturedGraph
 from .dry_cuda import LABEL, has_times, has_values
 from .environment import environment
 from .measure import Timing, count_flops, ratio
-from .steps import PLAIN, Steps
-from .targets import Target, workload_of
+from .steps import PLAIN, MeasuredSteps
+from .targets import LoadedTarget, workload_of
 
 SCHEMA = "schedsim.validation/1"
 UNLIMITED_BYTES = 2**53 - 1
@@ -95,7 +95,7 @@ class Report:
 
 
 def validate(
-    target: Target,
+    target: LoadedTarget,
     captured: CapturedChain | CapturedGraph,
     schedule: Schedule,
     *,
@@ -146,7 +146,7 @@ def validate(
     """
     workload = workload_of(captured)
     everything = Schedule.store_all(workload)
-    steps = Steps(target, captured, {STORE_ALL: everything}, seed=seed)
+    steps = MeasuredSteps(target, captured, {STORE_ALL: everything}, seed=seed)
     if offloading is None or not isinstance(captured, CapturedChain):
         simulation = simulate(workload, schedule)
         steps.modules[SCHEDULE] = captured.module(schedule)
@@ -182,7 +182,7 @@ def validate(
     return report
 
 
-def _compare_results(steps: Steps, report: Report) -> None:
+def _compare_results(steps: MeasuredSteps, report: Report) -> None:
     found = steps.results(SCHEDULE)
     for other in (PLAIN, STORE_ALL):
         try:
@@ -223,7 +223,7 @@ def _difference(a: Tensor, b: Tensor) -> float:
     return float((a.to(kind) - b.to(kind)).abs().max()) / scale
 
 
-def check_runs(steps: Steps, simulation: Simulation, which: str = SCHEDULE) -> Check:
+def check_runs(steps: MeasuredSteps, simulation: Simulation, which: str = SCHEDULE) -> Check:
     """Whether every op ran as often as in the schedule, by the module's own count."""
     wanted: dict[str, int] = {}
     for name in simulation.schedule.names:
@@ -244,7 +244,7 @@ def meter_of(captured: CapturedChain | CapturedGraph, device: torch.device) -> s
     return captured.meter if isinstance(captured, CapturedChain) else "allocator"
 
 
-def _compare_memory(steps: Steps, simulation: Simulation, report: Report) -> None:
+def _compare_memory(steps: MeasuredSteps, simulation: Simulation, report: Report) -> None:
     measured = report.measured
     module = steps.modules[SCHEDULE]
     # With copies, runs are queued in the order of their starts, not in that of the schedule.
@@ -330,7 +330,9 @@ def predicted_kinds(simulation: Simulation) -> dict[str, int]:
     return {**found, "workspace": kinds["workspace"]}
 
 
-def _compare_times(steps: Steps, simulation: Simulation, report: Report, rounds: int) -> None:
+def _compare_times(
+    steps: MeasuredSteps, simulation: Simulation, report: Report, rounds: int
+) -> None:
     measured = report.measured
     names = [n for n in (PLAIN, STORE_ALL) if measured[f"{n}_peak_bytes"] is not None]
     times = steps.times([*names, SCHEDULE], rounds)

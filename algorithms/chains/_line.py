@@ -9,7 +9,7 @@ from schedsim.kernels.record import Table as IntTable
 
 
 @dataclass(frozen=True, eq=False)
-class Line(Record):
+class PackedChain(Record):
     """A chain by stage, by way to save a stage's bundle, and by row.
 
     Attributes

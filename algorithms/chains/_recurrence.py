@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from schedsim.kernels.compiled import kernel, run
 from schedsim.kernels.record import Ints, ShortTable
 
-from ._line import Line
+from ._line import PackedChain
 
 INFINITE = np.inf
 
@@ -68,7 +68,7 @@ def _number_classes(
 
 
 @kernel
-def needs(line: Line, i: int, k: int, way: int, half: int) -> int:
+def needs(line: PackedChain, i: int, k: int, way: int, half: int) -> int:
     """Bytes needed by the forward of stage i that saves by `way` (and the loss), or its backward.
 
     Stage i is the first of a sub-chain that ends before stage k. Ways are counted over all stages.
@@ -84,7 +84,7 @@ def needs(line: Line, i: int, k: int, way: int, half: int) -> int:
 
 
 @kernel
-def needs_most(line: Line, i: int, k: int, way: int) -> int:
+def needs_most(line: PackedChain, i: int, k: int, way: int) -> int:
     """The larger of what the forward and the backward need."""
     return max(needs(line, i, k, way, FORWARD), needs(line, i, k, way, BACKWARD))
 
@@ -109,7 +109,7 @@ def num_at_most(ascending: Ints, begin: int, count: int, limit: int) -> int:
 
 
 @kernel
-def least_memory(line: Line, least: Ints) -> None:
+def least_memory(line: PackedChain, least: Ints) -> None:
     """Fill in the least bytes in which each row can run at all; O(rows * L)."""
     x, row_of = line.x, line.row_of
     num = x.size - 1

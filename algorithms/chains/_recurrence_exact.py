@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from schedsim.kernels.compiled import at_hand, in_python, kernel
 
-from ._line import Line, Room, Table
+from ._line import PackedChain, Room, Table
 from ._recurrence import INFINITE, needs_most, num_at_most
 
 DONE, TOO_MANY_POINTS, TOO_MUCH_WORK, SMALL_ROOM, SMALL_TABLE = range(5)
@@ -25,7 +25,7 @@ PLAIN_WORK = 20_000
 THERE, ROWS, FILLED, WORK, CODE = range(5)
 
 
-def solve_exact(line: Line, cap: int, max_points: int, max_work: int) -> tuple[int, Table]:
+def solve_exact(line: PackedChain, cap: int, max_points: int, max_work: int) -> tuple[int, Table]:
     """Break points of all rows up to `cap` bytes, on true bytes, and which limit was passed.
 
     Work is counted in points merged.
@@ -151,7 +151,7 @@ def _merge(
 
 
 @kernel
-def solve_rows(line: Line, table: Table, room: Room) -> None:
+def solve_rows(line: PackedChain, table: Table, room: Room) -> None:
     """Solve the rows that are left, or as many as there is room for; `Room.state` says how far.
 
     A row for which there is no room is begun again by the next call.

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from schedsim.kernels.compiled import kernel, run
 from schedsim.kernels.record import Table as IntTable
 
-from ._line import Line, RunList, Table
+from ._line import PackedChain, RunList, Table
 from ._recurrence import INFINITE, needs_most, num_at_most, to_units
 
 
 def list_runs(
-    line: Line, table: Table, top: int, begin: int, end: int
+    line: PackedChain, table: Table, top: int, begin: int, end: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Op runs of the best schedule of stages begin..end-1 with memory `top`; empty if infeasible.
 
@@ -56,7 +56,9 @@ def _put(stack: IntTable, at: int, i: int, k: int, m: int) -> None:
 
 
 @kernel
-def trace_runs(line: Line, table: Table, found: RunList, top: int, begin: int, end: int) -> int:
+def trace_runs(
+    line: PackedChain, table: Table, found: RunList, top: int, begin: int, end: int
+) -> int:
     """Fill `found`; the number of runs, or -1 where there is no room for them.
 
     Choices are found again by evaluating the recurrence, so that no table of them is stored.

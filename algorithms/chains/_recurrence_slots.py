@@ -9,7 +9,7 @@ import numpy as np
 from schedsim.kernels.compiled import kernel, kernel_with
 from schedsim.kernels.record import Reals
 
-from ._line import Line, Table
+from ._line import PackedChain, Table
 from ._recurrence import INFINITE, needs_most, to_units
 
 # Floats are compared, never NaN and never -0.0: with these two facts the minima vectorise.
@@ -51,7 +51,7 @@ def _improve_dense(best: Reals, at: int, base: float, one: Reals, other: Reals) 
         flat[q] = min(flat[q], final)
 
 
-def solve_dense(line: Line, table: Table, num_slots: int) -> Table:
+def solve_dense(line: PackedChain, table: Table, num_slots: int) -> Table:
     """Times of all rows at 0..num_slots slots, written into `table`; O(rows * L * num_slots)."""
     rows = line.row_stage.size
     values = np.empty(rows * (num_slots + 1))  # pages are taken only when written
@@ -68,7 +68,7 @@ def solve_dense(line: Line, table: Table, num_slots: int) -> Table:
 
 
 @kernel
-def solve_slots(line: Line, table: Table, best: Reals, last: Reals, zero: Reals) -> int:
+def solve_slots(line: PackedChain, table: Table, best: Reals, last: Reals, zero: Reals) -> int:
     """Fill `table`; how many values there are. `best` is room for a row, `last` for its end."""
     x, row_of, num_slots = line.x, line.row_of, best.size - 1
     unit, rest, take_x, take_saved = (

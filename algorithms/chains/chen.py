@@ -8,7 +8,7 @@ from typing import Literal
 from schedsim.dataflow.chain import Chain
 from schedsim.plans.plan import Plan, best_of, timed
 
-from .segments import equal_starts, segment_schedule
+from .segment_schedule import equal_starts, segment_schedule
 
 MAX_THRESHOLDS = 400
 """The search over all thresholds tries this many at the most, evenly spaced."""

@@ -9,7 +9,7 @@ from schedsim.dataflow.chain import Chain
 from schedsim.plans.plan import Plan, best_of, timed
 from schedsim.simulation.schedule import Schedule
 
-from .segments import equal_starts, segment_schedule
+from .segment_schedule import equal_starts, segment_schedule
 
 ALL_UP_TO = 500
 """Chains of up to this many stages try every number of segments."""

@@ -42,7 +42,7 @@ from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
-from ._line import Line, Table
+from ._line import PackedChain, Table
 from ._recurrence import find_classes, least_memory
 from ._recurrence_exact import DONE, TOO_MANY_POINTS, solve_exact
 from ._recurrence_runs import list_runs
@@ -119,7 +119,7 @@ class Problem:
         input_key = self.x[:-1].copy()
         input_key[0] = -1  # the first stage makes no gradient of its input
         self.row_of, self.row_stage, self.row_length = find_classes(self.kind, input_key)
-        self.line = Line(
+        self.line = PackedChain(
             forward_s=self.forward_s,
             own_s=self.own_s,
             loss_s=self.loss_s,

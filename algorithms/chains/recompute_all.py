@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedsim.dataflow.chain import Chain
 from schedsim.plans.plan import Plan, best_of, timed
 
-from .segments import segment_schedule
+from .segment_schedule import segment_schedule
 
 
 @timed()

@@ -140,7 +140,7 @@ def _both_roundings(
 ) -> tuple[float, Schedule | None, tuple[ChosenVariant, ...], float]:
     """Makespan, schedule and variants with sizes rounded up; the bound with them rounded down.
 
-    The two programmes run at once: their kernels need no interpreter lock.
+    The two dynamic programmes run at once: their kernels need no interpreter lock.
     """
     unit = max(1, -(-(budget_bytes - problem.outside_bytes) // slots))
     with ThreadPoolExecutor(1) as pool:

@@ -8,18 +8,7 @@ from dataclasses import dataclass
 from schedsim.kernels.compiled import kernel_for as kernel
 from schedsim.kernels.record import Ints, Reals, Record
 
-from ._moves import (
-    MAX_INSERTED,
-    drop_extra,
-    move_run,
-    random_below,
-    reads_at,
-    recompute_before,
-    repair,
-    try_dropping,
-)
-from ._profile import (
-    BOOL,
+from ._memory_profile import (
     EXTRA,
     EXTRA_AT,
     FIRST,
@@ -32,6 +21,7 @@ from ._profile import (
     NUM_EXTRA,
     NUM_SLOTS,
     OP,
+    PACKED_GRAPH,
     PREV,
     PRODUCER,
     PROFILE,
@@ -39,11 +29,10 @@ from ._profile import (
     REAL,
     SIZE,
     SLOT,
-    STEPS,
     WORK,
     WRITES,
+    PackedGraph,
     Profile,
-    Steps,
     first_out,
     max_range,
     next_read,
@@ -52,6 +41,16 @@ from ._profile import (
     run_before,
     store_runs,
     undo_edits,
+)
+from ._moves import (
+    MAX_INSERTED,
+    drop_extra,
+    move_run,
+    random_below,
+    reads_at,
+    recompute_before,
+    repair,
+    try_dropping,
 )
 
 
@@ -63,8 +62,6 @@ class Rules(Record):
     ----------
     limit : int
         Bytes, those of the graph's static memory not among them.
-    free : bool
-        Whether first runs may change their order.
     thorough : float
         Share of moves that are repaired by greedy evictions before they count. These are some
         twenty times as slow as the others, and reach what single steps do not.
@@ -74,7 +71,6 @@ class Rules(Record):
     """
 
     limit: int
-    free: bool
     thorough: float
     price: Reals
 
@@ -94,12 +90,12 @@ class Found(Record):
     best: Reals
 
 
-@kernel(STEPS, PROFILE)
-def random_run(steps: Steps, profile: Profile) -> int:
+@kernel(PACKED_GRAPH, PROFILE)
+def random_run(packed: PackedGraph, profile: Profile) -> int:
     """A run of an op that may run again, or -1 where a few tries found none."""
     for _ in range(64):
         run = profile.slot_run[random_below(profile, profile.counts[NUM_SLOTS])]
-        if run >= 0 and not steps.op[profile.run[run, OP], FIXED]:
+        if run >= 0 and not packed.op[profile.run[run, OP], FIXED]:
             return int(run)
     return -1
 
@@ -111,8 +107,8 @@ def random_extra(profile: Profile) -> int:
     return int(profile.run[random_below(profile, count), EXTRA]) if count > 0 else -1
 
 
-@kernel(STEPS, PROFILE, BOOL)
-def drop_window(steps: Steps, profile: Profile, free: bool) -> bool:
+@kernel(PACKED_GRAPH, PROFILE)
+def drop_window(packed: PackedGraph, profile: Profile) -> bool:
     """Remove every recomputation in a random stretch of the schedule."""
     extra = random_extra(profile)
     if extra < 0:
@@ -124,7 +120,7 @@ def drop_window(steps: Steps, profile: Profile, free: bool) -> bool:
     for slot in range(high, low, -1):
         run = profile.slot_run[slot]
         if run >= 0 and profile.run[run, EXTRA_AT] >= 0 and profile.run[run, PREV] >= 0:
-            if not drop_extra(steps, profile, run, free):
+            if not drop_extra(packed, profile, run):
                 return False
             dropped += 1
             if dropped == 24:
@@ -132,32 +128,32 @@ def drop_window(steps: Steps, profile: Profile, free: bool) -> bool:
     return dropped > 0
 
 
-@kernel(STEPS, PROFILE, INT, BOOL, REAL)
-def evict_random(steps: Steps, profile: Profile, limit: int, free: bool, at_most_s: float) -> bool:
+@kernel(PACKED_GRAPH, PROFILE, INT, REAL)
+def evict_random(packed: PackedGraph, profile: Profile, limit: int, at_most_s: float) -> bool:
     """Recompute some instance before a random one of its readers."""
-    run = random_run(steps, profile)
+    run = random_run(packed, profile)
     if run < 0:
         return False
     op = profile.run[run, OP]
-    outputs = steps.op[op + 1, WRITES] - steps.op[op, WRITES]
+    outputs = packed.op[op + 1, WRITES] - packed.op[op, WRITES]
     if outputs == 0:
         return False
     k = random_below(profile, outputs)
-    tensor = steps.flat[steps.op[op, WRITES] + k]
+    tensor = packed.flat[packed.op[op, WRITES] + k]
     end = profile.end_of[first_out(profile, run) + k]
     if end == run:
         return False
     low, high = profile.run[run, SLOT], profile.run[end, SLOT]
     if high - low < 2:
         return False
-    reader = next_read(steps, profile, tensor, low + random_below(profile, high - low))
+    reader = next_read(packed, profile, tensor, low + random_below(profile, high - low))
     if reader < 0:
         return False
-    return recompute_before(steps, profile, op, reader, limit, free, 0.9, at_most_s, MAX_INSERTED)
+    return recompute_before(packed, profile, op, reader, limit, 0.9, at_most_s, MAX_INSERTED)
 
 
-@kernel(STEPS, PROFILE, INT)
-def shift(steps: Steps, profile: Profile, run: int) -> bool:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def shift(packed: PackedGraph, profile: Profile, run: int) -> bool:
     """Move a run to a random place: near ones are tried more often than far ones."""
     slot = profile.run[run, SLOT]
     distance = random_unit(profile)
@@ -169,44 +165,44 @@ def shift(steps: Steps, profile: Profile, run: int) -> bool:
     slot = max(2, min(profile.counts[NUM_SLOTS] - 3, slot))
     while profile.slot_run[slot] < 0:
         slot += 1
-    return move_run(steps, profile, run, profile.slot_run[slot])
+    return move_run(packed, profile, run, profile.slot_run[slot])
 
 
-@kernel(STEPS, PROFILE)
-def shift_any(steps: Steps, profile: Profile) -> bool:
+@kernel(PACKED_GRAPH, PROFILE)
+def shift_any(packed: PackedGraph, profile: Profile) -> bool:
     """`shift` of any run; the virtual ones excepted."""
-    num_ops = steps.time_s.size - 2
-    return shift(steps, profile, profile.ends[random_below(profile, num_ops), FIRST])
+    num_ops = packed.time_s.size - 2
+    return shift(packed, profile, profile.ends[random_below(profile, num_ops), FIRST])
 
 
-@kernel(STEPS, PROFILE, INT)
-def advance_reader(steps: Steps, profile: Profile, slot: int) -> bool:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def advance_reader(packed: PackedGraph, profile: Profile, slot: int) -> bool:
     """Move the last reader of something that is alive at `slot` to just before it."""
-    num_ops = steps.time_s.size - 2
+    num_ops = packed.time_s.size - 2
     for _ in range(20):
         op = random_below(profile, num_ops)
         run = run_before(profile, op, slot)
-        outputs = steps.op[op + 1, WRITES] - steps.op[op, WRITES]
+        outputs = packed.op[op + 1, WRITES] - packed.op[op, WRITES]
         if run < 0 or outputs == 0:
             continue
         end = profile.end_of[first_out(profile, run) + random_below(profile, outputs)]
         if profile.run[end, SLOT] > slot and profile.run[end, OP] < num_ops:
-            return move_run(steps, profile, end, profile.slot_run[slot])
+            return move_run(packed, profile, end, profile.slot_run[slot])
     return False
 
 
-@kernel(STEPS, PROFILE, INT, INT, BOOL, REAL)
+@kernel(PACKED_GRAPH, PROFILE, INT, INT, REAL)
 def evict_sampled(
-    steps: Steps, profile: Profile, slot: int, limit: int, free: bool, at_most_s: float
+    packed: PackedGraph, profile: Profile, slot: int, limit: int, at_most_s: float
 ) -> bool:
     """Recompute some instance that is alive at `slot` before its next reader, with random depth."""
-    num_ops = steps.time_s.size - 2
+    num_ops = packed.time_s.size - 2
     here = profile.slot_run[slot]
     for _ in range(40):
         op = random_below(profile, num_ops)
-        if steps.op[op, FIXED]:
+        if packed.op[op, FIXED]:
             continue
-        outputs = steps.op[op + 1, WRITES] - steps.op[op, WRITES]
+        outputs = packed.op[op + 1, WRITES] - packed.op[op, WRITES]
         if outputs == 0:
             continue
         run = run_before(profile, op, slot)
@@ -216,44 +212,44 @@ def evict_sampled(
         end = profile.end_of[first_out(profile, run) + k]
         if profile.run[end, SLOT] <= slot:
             continue
-        tensor = steps.flat[steps.op[op, WRITES] + k]
-        if steps.tensor[tensor, SIZE] == 0 or (
-            here >= 0 and reads_at(steps, profile, here, tensor)
+        tensor = packed.flat[packed.op[op, WRITES] + k]
+        if packed.tensor[tensor, SIZE] == 0 or (
+            here >= 0 and reads_at(packed, profile, here, tensor)
         ):
             continue
-        reader = next_read(steps, profile, tensor, slot)
+        reader = next_read(packed, profile, tensor, slot)
         caution, most = random_unit(profile), random_unit(profile)
         most = 1 + int(MAX_INSERTED * most * most * most)
-        return recompute_before(steps, profile, op, reader, limit, free, caution, at_most_s, most)
+        return recompute_before(packed, profile, op, reader, limit, caution, at_most_s, most)
     return False
 
 
-@kernel(STEPS, PROFILE, INT, INT, REAL, REAL)
+@kernel(PACKED_GRAPH, PROFILE, INT, INT, REAL, REAL)
 def is_hopeless(
-    steps: Steps, profile: Profile, run: int, limit: int, price_s: float, at_most_s: float
+    packed: PackedGraph, profile: Profile, run: int, limit: int, price_s: float, at_most_s: float
 ) -> bool:
     """Whether to drop this recomputation surely ends above `at_most_s`, the price included.
 
-    Its outputs are then kept from the run before; what it reads may be let go earlier. Where what
+    Its outputs are then kept from the run before; what it reads may be evicted earlier. Where what
     it reads was recomputed too, more may go with it, and nothing is said.
     """
     op, slot = profile.run[run, OP], profile.run[run, SLOT]
     freed = 0
-    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
-        tensor = steps.flat[r]
-        source = run_before(profile, steps.tensor[tensor, PRODUCER], slot)
-        if profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]] == run:
+    for r in range(packed.op[op, READS], packed.op[op + 1, READS]):
+        tensor = packed.flat[r]
+        source = run_before(profile, packed.tensor[tensor, PRODUCER], slot)
+        if profile.end_of[first_out(profile, source) + packed.tensor[tensor, NTH]] == run:
             maker = profile.run[source, OP]
             if profile.ends[maker, FIRST] != profile.ends[maker, LAST]:
                 return False
-            freed += steps.tensor[tensor, SIZE]
-    spare_s = at_most_s - profile.total_s[0] + steps.time_s[op]
+            freed += packed.tensor[tensor, SIZE]
+    spare_s = at_most_s - profile.total_s[0] + packed.time_s[op]
     out, before = first_out(profile, run), first_out(profile, profile.run[run, PREV])
-    for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
+    for w in range(packed.op[op, WRITES], packed.op[op + 1, WRITES]):
         if profile.end_of[out] != run:
             since = profile.run[profile.end_of[before], SLOT]
             peak = max_range(profile, since + 1, slot - 1) - freed
-            peak += steps.tensor[steps.flat[w], SIZE]
+            peak += packed.tensor[packed.flat[w], SIZE]
             if price_s * (peak - limit) > spare_s:
                 return True
         out += 1
@@ -261,9 +257,9 @@ def is_hopeless(
     return False
 
 
-@kernel(STEPS, PROFILE, Found, Rules, REAL, INT, INT)
+@kernel(PACKED_GRAPH, PROFILE, Found, Rules, REAL, INT, INT)
 def anneal(
-    steps: Steps,
+    packed: PackedGraph,
     profile: Profile,
     found: Found,
     rules: Rules,
@@ -275,7 +271,7 @@ def anneal(
 
     It ends after `num_moves`, or with the first move that takes ``counts[WORK]`` to `most_work`.
     """
-    limit, free, price, best = rules.limit, rules.free, rules.price, found.best
+    limit, price, best = rules.limit, rules.price, found.best
     excess = max(0, profile.tree[1, LARGEST] - limit)
     for move in range(num_moves):
         if profile.counts[WORK] >= most_work:
@@ -296,42 +292,40 @@ def anneal(
         if repaired:
             if kind < 0.5:
                 run = random_extra(profile)
-                moved = run >= 0 and drop_extra(steps, profile, run, free)
+                moved = run >= 0 and drop_extra(packed, profile, run)
             elif kind < 0.65:
-                moved = drop_window(steps, profile, free)
+                moved = drop_window(packed, profile)
             else:
-                moved = evict_random(steps, profile, limit, free, allowed_s + 4.0 * heat_s)
+                moved = evict_random(packed, profile, limit, allowed_s + 4.0 * heat_s)
             if moved:
-                moved = repair(
-                    steps, profile, limit, free, allowed_s + 4.0 * heat_s, 40, 1.0, 8, False
-                )
-                try_dropping(steps, profile, limit, free, 3)
-        elif free and random_unit(profile) < 0.4:
-            moved = shift_any(steps, profile)
+                moved = repair(packed, profile, limit, allowed_s + 4.0 * heat_s, 40, 1.0, 8, False)
+                try_dropping(packed, profile, limit, 3)
+        elif profile.free and random_unit(profile) < 0.4:
+            moved = shift_any(packed, profile)
         elif kind < 0.4:
             slot = peak_slot(profile)
-            moved = evict_sampled(steps, profile, slot, limit, free, allowed_s)
+            moved = evict_sampled(packed, profile, slot, limit, allowed_s)
         elif kind < 0.75:
             run = random_extra(profile)
             moved = (
                 run >= 0
-                and not is_hopeless(steps, profile, run, limit, price[0], allowed_s)
-                and drop_extra(steps, profile, run, free)
+                and not is_hopeless(packed, profile, run, limit, price[0], allowed_s)
+                and drop_extra(packed, profile, run)
             )
         elif kind < 0.85:
-            moved = evict_random(steps, profile, limit, free, allowed_s)
-        elif kind < 0.92 or not free:
+            moved = evict_random(packed, profile, limit, allowed_s)
+        elif kind < 0.92 or not profile.free:
             run = random_extra(profile)
-            moved = run >= 0 and shift(steps, profile, run)
+            moved = run >= 0 and shift(packed, profile, run)
         else:
-            moved = advance_reader(steps, profile, peak_slot(profile))
+            moved = advance_reader(packed, profile, peak_slot(profile))
         after = max(0, profile.tree[1, LARGEST] - limit)
         if not moved or profile.total_s[0] + price[0] * after > allowed_s:
-            undo_edits(steps, profile, 0)
+            undo_edits(packed, profile, 0)
             profile.total_s[0] = before_s
             continue
         excess = after
         if excess == 0 and profile.total_s[0] < best[0] * (1.0 - 1e-12):
             best[0] = profile.total_s[0]
-            best[1] = store_runs(steps, profile, found.runs)
+            best[1] = store_runs(packed, profile, found.runs)
     return num_moves

@@ -25,7 +25,7 @@ from ._block_recurrence import (
     solve_rows,
     trace_rows,
 )
-from ._blocks import BlockLine
+from ._graph_blocks import BlockLine
 
 MOST_SLOTS = 4000
 
@@ -43,7 +43,7 @@ class SolvedLine:
     Examples
     --------
     >>> from schedsim import Chain, Schedule
-    >>> from schedsim.algorithms.graphs._blocks import find_blocks
+    >>> from schedsim.algorithms.graphs._graph_blocks import find_blocks
     >>> chain = Chain.from_arrays("twelve", 1, forward_s=[1] * 12, backward_s=[1] * 12,
     ...                           output_bytes=[1] * 12, saved_bytes=[1] * 12)
     >>> from schedsim.plans.effort import Effort

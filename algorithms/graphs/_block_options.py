@@ -13,7 +13,7 @@ from schedsim.plans.effort import Effort
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
-from ._blocks import REST, Block, BlockLine
+from ._graph_blocks import REST, BlockLine, GraphBlock
 from ._seeds import dtr_seeds
 from .bounds import least_memory_bytes
 from .cuts import cuts
@@ -177,7 +177,7 @@ def _coarse_to_fine(count: int) -> list[float]:
     return [share**2 for share in shares[:count]]
 
 
-def _num_forward(graph: Graph, block: Block) -> int:
+def _num_forward(graph: Graph, block: GraphBlock) -> int:
     """Ops before the rest of the step, or before the loss in the last block."""
     rest = np.flatnonzero(block.ops < 0)
     if rest.size:

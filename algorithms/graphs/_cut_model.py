@@ -1,13 +1,13 @@
-"""Several cuts of a step in one mixed-integer programme: a bound on the time of recomputation.
+"""Several cuts of a step in one mixed-integer linear programme (MILP): a bound on recomputation.
 
 For the cuts t_0, t_1, ..., t_{K-1} in the order of their first runs, with t_K the end:
 
 - ``alive[k, w]``: tensor w is alive during the first run of t_k;
 - ``again[k, l, p]``: op p, which ran before, runs again between the first runs of t_k and of t_l.
 
-Every schedule gives such numbers, so that the least cost of the programme is a lower bound:
+Every schedule gives such numbers, so that the least cost of the MILP is a lower bound:
 
-1. what a first run between the two cuts reads was alive at the first or is made again between them:
+1. what a first run between the two cuts reads was alive at the first or is recomputed between them:
    ``alive[k, w] + again[k, l, producer(w)] >= 1``;
 2. a repeated run reads too: ``again[k, l, p] <= alive[k, u] + again[k, l, producer(u)]``;
 3. what is alive at the second cut was alive at the first or is made between them;
@@ -28,20 +28,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ._cuts import Bools, Cut, CutTable
-from ._programme import Floats, Ints, Programme
+from ._cut_table import Bools, Cut, CutTable
+from ._milp import Floats, Ints, Milp
 from ._scaling import byte_units
 
 
-def cut_programme(
+def cut_milp(
     table: CutTable,
     cuts: list[Cut],
     costs: Floats,
     *,
     beside: Sequence[tuple[int, int]] = (),
     at_least: float = 0.0,
-) -> tuple[Programme, list[Ints]]:
-    """The programme for `cuts`, ordered by their first runs; `costs` of a run per op.
+) -> tuple[Milp, list[Ints]]:
+    """The MILP for `cuts`, ordered by their first runs; `costs` of a run per op.
 
     Second comes the index of ``alive[k, 0]`` ... ``alive[k, num_tensors - 1]`` for each cut.
 
@@ -59,7 +59,7 @@ def cut_programme(
     num_ops, num_cuts = table.num_ops, len(cuts)
     producer = arrays.tensor_producer
     made = producer >= 0
-    programme = Programme()
+    milp = Milp()
     byte_unit, whole = byte_units(arrays.tensor_bytes, table.budget_bytes)
     known: list[Bools] = []
     alive: list[Ints] = []
@@ -68,12 +68,10 @@ def cut_programme(
         ran[cut.op] = True
         known.append(ran)
         there = ~made | ran[producer]
-        column = programme.variables(
-            producer.size, lb=cut.given, ub=cut.given | there, integral=True
-        )
+        column = milp.variables(producer.size, lb=cut.given, ub=cut.given | there, integral=True)
         alive.append(column)
         charged = np.flatnonzero(there & (cut.charged_bytes != 0))
-        programme.placed(
+        milp.placed(
             1,
             (0, column[charged], cut.charged_bytes[charged] / byte_unit),
             lb=-np.inf,
@@ -81,29 +79,27 @@ def cut_programme(
         )
     neighbours: list[Ints] = []
     for k in range(num_cuts):
-        again = programme.variables(
-            num_ops, ub=known[k] & ~arrays.op_once, cost=costs, integral=True
-        )
+        again = milp.variables(num_ops, ub=known[k] & ~arrays.op_once, cost=costs, integral=True)
         neighbours.append(again)
-        _add_interval(programme, table, cuts, known, alive, k, k + 1, again)
+        _add_interval(milp, table, cuts, known, alive, k, k + 1, again)
     for k in range(num_cuts - 1):
-        again = programme.variables(num_ops, ub=known[k] & ~arrays.op_once, integral=True)
+        again = milp.variables(num_ops, ub=known[k] & ~arrays.op_once, integral=True)
         ran_ops = np.flatnonzero(known[k])
         parts = [(neighbours[j][ran_ops], -1.0) for j in range(k, num_cuts)]
-        programme.rows(ran_ops.size, (again[ran_ops], 1.0), *parts)
-        _add_interval(programme, table, cuts, known, alive, k, num_cuts, again)
+        milp.rows(ran_ops.size, (again[ran_ops], 1.0), *parts)
+        _add_interval(milp, table, cuts, known, alive, k, num_cuts, again)
     for k in sorted({k for k, _ in beside}):
         ops = [op for at, op in beside if at == k]
-        _add_beside(programme, table, cuts, alive, k, neighbours[k], ops, byte_unit)
+        _add_beside(milp, table, cuts, alive, k, neighbours[k], ops, byte_unit)
     if at_least > 0:
         paid = np.flatnonzero(costs)
         terms = [(0, again[paid], costs[paid]) for again in neighbours]
-        programme.placed(1, *terms, lb=at_least, ub=np.inf)
-    return programme, alive
+        milp.placed(1, *terms, lb=at_least, ub=np.inf)
+    return milp, alive
 
 
 def _add_interval(
-    programme: Programme,
+    milp: Milp,
     table: CutTable,
     cuts: list[Cut],
     known: list[Bools],
@@ -122,18 +118,16 @@ def _add_interval(
     else:
         surely = table.needed(cuts[k].after)
     need = np.flatnonzero(surely & remade)
-    programme.rows(
-        need.size, (alive[k][need], 1.0), (again[producer[need]], 1.0), lb=1.0, ub=np.inf
-    )
+    milp.rows(need.size, (alive[k][need], 1.0), (again[producer[need]], 1.0), lb=1.0, ub=np.inf)
 
     edges = np.flatnonzero(known[k][table.readers] & (producer[arrays.read_tensor] >= 0))
     reader, read = table.readers[edges], arrays.read_tensor[edges]
-    programme.rows(
+    milp.rows(
         edges.size, (again[reader], 1.0), (alive[k][read], -1.0), (again[producer[read]], -1.0)
     )
     if end < len(cuts):
         kept = np.flatnonzero(remade)
-        programme.rows(
+        milp.rows(
             kept.size,
             (alive[end][kept], 1.0),
             (alive[k][kept], -1.0),
@@ -142,7 +136,7 @@ def _add_interval(
 
 
 def _add_beside(
-    programme: Programme,
+    milp: Milp,
     table: CutTable,
     cuts: list[Cut],
     alive: list[Ints],
@@ -156,8 +150,8 @@ def _add_beside(
     producer = arrays.tensor_producer
     made = np.flatnonzero(producer >= 0)
     through = np.full(producer.size, -1, dtype=np.int64)
-    through[made] = programme.variables(made.size)
-    programme.rows(
+    through[made] = milp.variables(made.size)
+    milp.rows(
         made.size,
         (alive[k][made], 1.0),
         (alive[k + 1][made], 1.0),
@@ -178,7 +172,7 @@ def _add_beside(
         sizes = arrays.tensor_bytes[others]
         # Without the repeated run, the row says nothing.
         slack = max(0, int(sizes.sum()) - room)
-        programme.placed(
+        milp.placed(
             1,
             (0, through[others], sizes / byte_unit),
             (0, again[[op]], slack / byte_unit),

@@ -14,12 +14,12 @@ from schedsim.plans.effort import Effort
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
-from ._cut_model import cut_programme
-from ._cuts import Bools, Cut, CutTable, Order, cut_bound, fixed_order_bounds
-from ._programme import programme_work, relaxation_work
+from ._cut_model import cut_milp
+from ._cut_table import Bools, Cut, CutTable, Order, cut_bound, fixed_order_bounds
+from ._milp import milp_work, relaxation_work
 from ._scaling import SolverTimes, solver_times
 
-# Cuts that are looked at one by one, and that are put into one programme.
+# Cuts that are looked at one by one, and that are put into one MILP.
 _MOST_SINGLE = 12
 _MOST_WHOLE = 3
 _MOST_CUTS = 40
@@ -83,11 +83,11 @@ class CutSearch:
     def run(self) -> None:
         """All steps, each only while there is effort left; the first always."""
         self.knapsacks()
-        self.programmes()
+        self.solve_milps()
 
-    def programmes(self) -> None:
+    def solve_milps(self) -> None:
         """What follows the knapsacks."""
-        self.single_programmes()
+        self.single_milps()
         self.several_cuts()
 
     def keep(self, extra_s: float, how: str, ops: tuple[int, ...]) -> None:
@@ -121,7 +121,7 @@ class CutSearch:
             extra_s = math.inf if math.isinf(found) else self.times.bound_s(found)
             self.keep(extra_s, f"knapsack at {self.graph.op_names[op]}", (op,))
 
-    def single_programmes(self) -> None:
+    def single_milps(self) -> None:
         """One cut with what recomputation reads: relaxed for several ops, then in whole numbers."""
         relaxed: dict[int, float] = {}
         enough = 0.85 * self.effort.left
@@ -138,7 +138,7 @@ class CutSearch:
     def several_cuts(self) -> None:
         """Cuts together: where the suggested schedule is most over budget, a cut is added.
 
-        Where that is beside a repeated run, the cuts on both sides of it are, and the programme is
+        Where that is beside a repeated run, the cuts on both sides of it are, and the MILP is
         told to look beside that run. The choice is the search's; the bound holds for any choice.
         """
         if not self.bound_at:
@@ -195,26 +195,24 @@ class CutSearch:
         integral: bool,
         beside: Sequence[tuple[int, int]] = (),
     ) -> float:
-        """The cost that a programme proves, in solver units; looks at its schedule too.
+        """The cost that an MILP proves, in solver units; looks at its schedule too.
 
         It may take that share of the effort left.
         """
         known = self.extra_s / self.times.unit_s * (1 - 1e-9) if len(cuts) > 1 else 0.0
-        programme, alive = cut_programme(
-            self.table, cuts, self.times.costs, beside=beside, at_least=known
-        )
+        milp, alive = cut_milp(self.table, cuts, self.times.costs, beside=beside, at_least=known)
         if self.effort.counted:
             # What cannot be afforded in whole numbers is relaxed: a bound as well.
-            integral = integral and programme_work(programme.num_nonzeros) <= self.effort.left
+            integral = integral and milp_work(milp.num_nonzeros) <= self.effort.left
         with self.effort.part(share) as part:
-            answer = programme.solve(part, integral=integral)
+            answer = milp.solve(part, integral=integral)
         if answer.infeasible and known > 0:
             # A bound from other cuts may ask for more runs than these cuts can count.
-            programme, alive = cut_programme(self.table, cuts, self.times.costs, beside=beside)
+            milp, alive = cut_milp(self.table, cuts, self.times.costs, beside=beside)
             with self.effort.part(share) as part:
-                answer = programme.solve(part, integral=integral)
+                answer = milp.solve(part, integral=integral)
         names = ", ".join(self.graph.op_names[cut.op] for cut in cuts[:3])
-        kind = "programme" if integral else "relaxed programme"
+        kind = "MILP" if integral else "relaxed MILP"
         many = f"{len(cuts)} cuts" if len(cuts) > 1 else "the cut"
         how = f"{kind} of {many} at {names}{', ...' if len(cuts) > 3 else ''}"
         ops = tuple(cut.op for cut in cuts)
@@ -255,7 +253,7 @@ class CutSearch:
 
 
 def lazy_runs(graph: Graph, cuts: list[Cut], alive: list[Bools]) -> list[int] | None:
-    """Every first run in the graph's order, with what the cuts let go made again where needed.
+    """Every first run in the graph's order, with what the cuts evict recomputed where needed.
 
     Parameters
     ----------
@@ -265,7 +263,7 @@ def lazy_runs(graph: Graph, cuts: list[Cut], alive: list[Bools]) -> list[int] | 
     Returns
     -------
     list of int or None
-        ``None`` where a graph input or the output of a ``once`` op would have to be made again.
+        ``None`` where a graph input or the output of a ``once`` op would have to be recomputed.
     """
     arrays = graph.arrays
     reads = _lists(arrays.read_start, arrays.read_tensor)
@@ -299,7 +297,7 @@ def lazy_runs(graph: Graph, cuts: list[Cut], alive: list[Bools]) -> list[int] | 
 
     for op in range(graph.num_ops):
         if op in kept_at:
-            # Made again ahead of a cut: behind it, its own inputs may be gone.
+            # Recomputed ahead of a cut: behind it, its own inputs may be gone.
             for tensor in np.flatnonzero(ahead[op] & ~there).tolist():
                 if not there[tensor]:
                     run(producer[tensor])

@@ -81,7 +81,7 @@ def _can_banish(t: int, g: Any, m: Any) -> int:
 
 @njit(cache=True)
 def _banish_one(heuristic: int, g: Any, m: Any) -> bool:
-    """Give up one tensor that could not be made again, and with it its readers' second runs."""
+    """Give up one tensor that could not be recomputed, and with it its readers' second runs."""
     for t in range(m.state.size):
         if m.state[t] != RESIDENT or m.place[t] >= 0 or g.tensor_bytes[t] == 0:
             continue

@@ -93,9 +93,9 @@ class ForwardPart:
     ) -> NDArray[np.int32]:
         """The op runs where only the tensors in `keep` outlive the part; O(ops + reads) a run.
 
-        The ops run in order. An op after the part that lacks a tensor first has it made again, and
-        all that is needed for it, in the graph's order, from what is kept or has been made again
-        already; so every op of the part runs twice at the most. What cannot be made again is kept.
+        The ops run in order. An op after the part that lacks a tensor first has it recomputed, and
+        all that is needed for it, in the graph's order, from what is kept or has been recomputed
+        already; so every op of the part runs twice at the most. What cannot be recomputed is kept.
 
         Parameters
         ----------

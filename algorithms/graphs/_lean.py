@@ -20,8 +20,8 @@ from schedsim.simulation.simulator import Simulation, simulate
 
 from ._anneal import Found, Rules, anneal
 from ._forward_part import forward_part
+from ._memory_profile import LARGEST, NUM_EDITS, PackedGraph, Profile, make_profile, store_runs
 from ._moves import repair
-from ._profile import LARGEST, NUM_EDITS, Profile, Steps, make_profile, store_runs
 from .chen_articulation import segment_runs
 
 # In chunks, after each of which the lowest peak is kept.
@@ -32,7 +32,7 @@ _PRICE = (2.0, 0.02, 1000.0)
 
 
 def lean_schedule(
-    graph: Graph, steps: Steps, lines: Iterable[NDArray[Any]], least_bytes: int, free: bool
+    graph: Graph, packed: PackedGraph, lines: Iterable[NDArray[Any]], least_bytes: int, free: bool
 ) -> Simulation:
     """The schedule of the least peak found from `lines` and from Chen's segments, simulated.
 
@@ -55,11 +55,11 @@ def lean_schedule(
     if free in kept:
         return kept[free]
     # All ops take the same time: measured times differ from one capture to the next.
-    steps = replace(steps, time_s=np.append(np.ones(graph.num_ops), [0.0, 0.0]))
+    packed = replace(packed, time_s=np.append(np.ones(graph.num_ops), [0.0, 0.0]))
     limit = least_bytes - graph.static_bytes - 1  # never met
     found = []
     for line in [*lines, *_segments(graph)]:
-        runs = _lowered(steps, make_profile(steps, line), limit, graph.num_ops, free)
+        runs = _lowered(packed, make_profile(packed, line, free=free), limit, graph.num_ops)
         for one in (line, runs):
             found.append(simulate(graph, Schedule(graph.op_names, one)))
     kept[free] = min(found, key=lambda simulation: simulation.peak_bytes)
@@ -76,9 +76,7 @@ def _segments(graph: Graph) -> list[NDArray[np.int32]]:
     return [best[1]] if best is not None else []
 
 
-def _lowered(
-    steps: Steps, profile: Profile, limit: int, num_ops: int, free: bool
-) -> NDArray[np.int64]:
+def _lowered(packed: PackedGraph, profile: Profile, limit: int, num_ops: int) -> NDArray[np.int64]:
     """The runs of the lowest peak on the way down from `profile`."""
     lowest, runs = 2**62, np.empty(profile.run.shape[0], np.int64)
     size = 0
@@ -87,18 +85,18 @@ def _lowered(
         nonlocal lowest, size
         peak = int(profile.tree[1, LARGEST])
         if peak < lowest:
-            lowest, size = peak, store_runs(steps, profile, runs)
+            lowest, size = peak, store_runs(packed, profile, runs)
 
     note()
     for _ in range(_EVICTION_CHUNKS):
-        repair(steps, profile, limit, free, np.inf, _EVICTIONS, 0.3, 200, True)
+        repair(packed, profile, limit, np.inf, _EVICTIONS, 0.3, 200, True)
         note()
     profile.counts[NUM_EDITS] = 0
     unit = num_ops / max(1, lowest)
     price = np.array([_PRICE[0] * unit, _PRICE[1] * unit, _PRICE[2] * unit])
     found = Found(np.zeros_like(runs), np.array([np.inf, 0.0]))
-    rules = Rules(limit, free, 0.3, price)
+    rules = Rules(limit, 0.3, price)
     for _ in range(_MOVE_CHUNKS):
-        anneal(steps, profile, found, rules, 0.5, _MOVES, 2**62)
+        anneal(packed, profile, found, rules, 0.5, _MOVES, 2**62)
         note()
     return runs[:size].copy()

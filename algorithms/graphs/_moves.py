@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from schedsim.kernels.compiled import kernel_for as kernel
 
-from ._profile import (
+from ._memory_profile import (
     BOOL,
     EXTRA,
     FIRST,
@@ -23,6 +23,7 @@ from ._profile import (
     NUM_EDITS,
     NUM_EXTRA,
     OP,
+    PACKED_GRAPH,
     PREV,
     PRODUCER,
     PROFILE,
@@ -30,11 +31,10 @@ from ._profile import (
     REAL,
     SIZE,
     SLOT,
-    STEPS,
     WORK,
     WRITES,
+    PackedGraph,
     Profile,
-    Steps,
     can_edit,
     first_out,
     insert_run,
@@ -69,15 +69,15 @@ def random_below(profile: Profile, count: int) -> int:
     return int(random_unit(profile) * count)
 
 
-@kernel(STEPS, PROFILE, INT, INTS, INT)
+@kernel(PACKED_GRAPH, PROFILE, INT, INTS, INT)
 def _remove_and_list(
-    steps: Steps, profile: Profile, run: int, runs: NDArray[np.int64], count: int
+    packed: PackedGraph, profile: Profile, run: int, runs: NDArray[np.int64], count: int
 ) -> int:
     """Remove `run` and put the runs it read from into `runs`, after the first `count` of them."""
     op, slot = profile.run[run, OP], profile.run[run, SLOT]
-    remove_run(steps, profile, run)
-    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
-        source = run_before(profile, steps.tensor[steps.flat[r], PRODUCER], slot)
+    remove_run(packed, profile, run)
+    for r in range(packed.op[op, READS], packed.op[op + 1, READS]):
+        source = run_before(profile, packed.tensor[packed.flat[r], PRODUCER], slot)
         if (
             count < runs.size
             and profile.ends[profile.run[source, OP], FIRST]
@@ -88,8 +88,8 @@ def _remove_and_list(
     return count
 
 
-@kernel(STEPS, PROFILE, INT, BOOL)
-def drop_unread(steps: Steps, profile: Profile, run: int, free: bool) -> bool:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def drop_unread(packed: PackedGraph, profile: Profile, run: int) -> bool:
     """Remove `run`, if nobody reads it and its op runs elsewhere, and then what only it read."""
     stack = profile.scratch[DROPPED]
     stack[0] = run
@@ -100,34 +100,33 @@ def drop_unread(steps: Steps, profile: Profile, run: int, free: bool) -> bool:
         op = profile.run[run, OP]
         if op < 0 or profile.ends[op, FIRST] == profile.ends[op, LAST]:
             continue
-        if (profile.run[run, PREV] < 0 and not free) or not is_unread(steps, profile, run):
+        if (profile.run[run, PREV] < 0 and not profile.free) or not is_unread(packed, profile, run):
             continue
         if not can_edit(profile):
             return False
-        depth = _remove_and_list(steps, profile, run, stack, depth)
+        depth = _remove_and_list(packed, profile, run, stack, depth)
     return True
 
 
-@kernel(STEPS, PROFILE, INT, BOOL)
-def drop_extra(steps: Steps, profile: Profile, run: int, free: bool) -> bool:
+@kernel(PACKED_GRAPH, PROFILE, INT)
+def drop_extra(packed: PackedGraph, profile: Profile, run: int) -> bool:
     """Remove a recomputation: the run before it serves its readers. What it alone read goes too."""
     if not can_edit(profile):
         return False
     sources = profile.scratch[SOURCES]
-    for k in range(_remove_and_list(steps, profile, run, sources, 0)):
-        if not drop_unread(steps, profile, sources[k], free):
+    for k in range(_remove_and_list(packed, profile, run, sources, 0)):
+        if not drop_unread(packed, profile, sources[k]):
             return False
     return True
 
 
-@kernel(STEPS, PROFILE, INT, INT, INT, BOOL, REAL, REAL, INT)
+@kernel(PACKED_GRAPH, PROFILE, INT, INT, INT, REAL, REAL, INT)
 def recompute_before(
-    steps: Steps,
+    packed: PackedGraph,
     profile: Profile,
     op: int,
     follower: int,
     limit: int,
-    free: bool,
     caution: float,
     at_most_s: float,
     most: int,
@@ -141,20 +140,18 @@ def recompute_before(
     tensors, readers = profile.scratch[TENSORS], profile.scratch[WAITING]
     depth, inserted = 0, 0
     while True:
-        if steps.op[op, FIXED] or not can_edit(profile):
+        if packed.op[op, FIXED] or not can_edit(profile):
             return False
-        if profile.total_s[0] + steps.time_s[op] > at_most_s:
+        if profile.total_s[0] + packed.time_s[op] > at_most_s:
             return False
-        run = insert_run(steps, profile, op, follower)
+        run = insert_run(packed, profile, op, follower)
         inserted += 1
-        if profile.run[run, PREV] >= 0 and not drop_unread(
-            steps, profile, profile.run[run, PREV], free
-        ):
+        if profile.run[run, PREV] >= 0 and not drop_unread(packed, profile, profile.run[run, PREV]):
             return False
         if inserted == most:
             return True
-        for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
-            tensors[depth] = steps.flat[r]
+        for r in range(packed.op[op, READS], packed.op[op + 1, READS]):
+            tensors[depth] = packed.flat[r]
             readers[depth] = run
             depth += 1
         while True:  # the next input whose wait breaks the limit
@@ -162,22 +159,22 @@ def recompute_before(
                 return True
             depth -= 1
             tensor, follower = tensors[depth], readers[depth]
-            op = steps.tensor[tensor, PRODUCER]
-            if steps.op[op, FIXED] or profile.run[follower, OP] < 0:
+            op = packed.tensor[tensor, PRODUCER]
+            if packed.op[op, FIXED] or profile.run[follower, OP] < 0:
                 continue
             slot = profile.run[follower, SLOT]
             source = run_before(profile, op, slot)
-            if profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]] != follower:
+            if profile.end_of[first_out(profile, source) + packed.tensor[tensor, NTH]] != follower:
                 continue  # somebody reads it later anyhow
-            end = last_read(steps, profile, tensor, profile.run[source, SLOT], slot)
+            end = last_read(packed, profile, tensor, profile.run[source, SLOT], slot)
             since = profile.run[end, SLOT] if end >= 0 else profile.run[source, SLOT]
             if max_range(profile, since + 1, slot - 1) > limit and random_unit(profile) < caution:
                 break
 
 
-@kernel(STEPS, PROFILE, INT, INT, INT, REAL)
+@kernel(PACKED_GRAPH, PROFILE, INT, INT, INT, REAL)
 def price(
-    steps: Steps, profile: Profile, op: int, follower: int, limit: int, enough: float
+    packed: PackedGraph, profile: Profile, op: int, follower: int, limit: int, enough: float
 ) -> float:
     """About the time it takes to have `op` run again before `follower`.
 
@@ -192,21 +189,21 @@ def price(
     while at < count:
         op = stack[at]
         at += 1
-        if steps.op[op, FIXED]:
+        if packed.op[op, FIXED]:
             return math.inf
-        total += steps.time_s[op]
+        total += packed.time_s[op]
         if total >= enough:
             return float(total)
-        for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
-            tensor = steps.flat[r]
-            maker = steps.tensor[tensor, PRODUCER]
+        for r in range(packed.op[op, READS], packed.op[op + 1, READS]):
+            tensor = packed.flat[r]
+            maker = packed.tensor[tensor, PRODUCER]
             source = run_before(profile, maker, slot)
-            end = profile.end_of[first_out(profile, source) + steps.tensor[tensor, NTH]]
+            end = profile.end_of[first_out(profile, source) + packed.tensor[tensor, NTH]]
             since = profile.run[end, SLOT]
             if since >= slot:
                 continue
-            room = limit - steps.tensor[tensor, SIZE]
-            if steps.op[maker, FIXED] or max_range(profile, since + 1, slot - 1) <= room:
+            room = limit - packed.tensor[tensor, SIZE]
+            if packed.op[maker, FIXED] or max_range(profile, since + 1, slot - 1) <= room:
                 continue
             seen = False
             for k in range(count):
@@ -221,23 +218,22 @@ def price(
     return float(total)
 
 
-@kernel(STEPS, PROFILE, INT, INT)
-def reads_at(steps: Steps, profile: Profile, run: int, tensor: int) -> bool:
+@kernel(PACKED_GRAPH, PROFILE, INT, INT)
+def reads_at(packed: PackedGraph, profile: Profile, run: int, tensor: int) -> bool:
     """Whether `run` reads `tensor`."""
     op = profile.run[run, OP]
     found = False
-    for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
-        found = found or steps.flat[r] == tensor
+    for r in range(packed.op[op, READS], packed.op[op + 1, READS]):
+        found = found or packed.flat[r] == tensor
     return found
 
 
-@kernel(STEPS, PROFILE, INT, INT, BOOL, REAL, REAL)
+@kernel(PACKED_GRAPH, PROFILE, INT, INT, REAL, REAL)
 def evict_at(
-    steps: Steps,
+    packed: PackedGraph,
     profile: Profile,
     slot: int,
     limit: int,
-    free: bool,
     noise: float,
     at_most_s: float,
 ) -> bool:
@@ -249,25 +245,25 @@ def evict_at(
     best_0 = best_1 = best_2 = best_3 = math.inf
     run_0 = run_1 = run_2 = run_3 = -1
     tensor_0 = tensor_1 = tensor_2 = tensor_3 = -1
-    num_ops = steps.time_s.size - 2
+    num_ops = packed.time_s.size - 2
     profile.counts[WORK] += min(num_ops, _MAX_LOOKED_AT)
     for number in range(min(num_ops, _MAX_LOOKED_AT)):
         op = number if num_ops <= _MAX_LOOKED_AT else random_below(profile, num_ops)
-        if steps.op[op, FIXED]:
+        if packed.op[op, FIXED]:
             continue
         run = run_before(profile, op, slot)
         if run < 0:
             continue
         out = first_out(profile, run)
-        for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
+        for w in range(packed.op[op, WRITES], packed.op[op + 1, WRITES]):
             end = profile.end_of[out]
             out += 1
             if profile.run[end, SLOT] <= slot:
                 continue
-            tensor = steps.flat[w]
-            if steps.tensor[tensor, SIZE] == 0 or reads_at(steps, profile, here, tensor):
+            tensor = packed.flat[w]
+            if packed.tensor[tensor, SIZE] == 0 or reads_at(packed, profile, here, tensor):
                 continue
-            rough = (steps.time_s[op] + 1e-30) / min(steps.tensor[tensor, SIZE], excess)
+            rough = (packed.time_s[op] + 1e-30) / min(packed.tensor[tensor, SIZE], excess)
             if noise > 0.0:
                 rough *= 1.0 + 3.0 * noise * random_unit(profile)
             if rough < best_3:
@@ -297,27 +293,24 @@ def evict_at(
             run, tensor = run_3, tensor_3
         if run < 0:
             break
-        reader = next_read(steps, profile, tensor, slot)
-        size = steps.tensor[tensor, SIZE]
+        reader = next_read(packed, profile, tensor, slot)
+        size = packed.tensor[tensor, SIZE]
         weight = math.exp(noise * (random_unit(profile) - 0.5)) / min(size, excess)
         # With the tensor gone, there is as much more room for what it is made from.
-        took = price(steps, profile, profile.run[run, OP], reader, limit + size, best / weight)
+        took = price(packed, profile, profile.run[run, OP], reader, limit + size, best / weight)
         cost = weight * (took + 1e-30)
         if cost < best:
             best, chosen, follower = cost, profile.run[run, OP], reader
     if chosen < 0:
         return False
-    return recompute_before(
-        steps, profile, chosen, follower, limit, free, 0.95, at_most_s, MAX_INSERTED
-    )
+    return recompute_before(packed, profile, chosen, follower, limit, 0.95, at_most_s, MAX_INSERTED)
 
 
-@kernel(STEPS, PROFILE, INT, BOOL, REAL, INT, REAL, INT, BOOL)
+@kernel(PACKED_GRAPH, PROFILE, INT, REAL, INT, REAL, INT, BOOL)
 def repair(
-    steps: Steps,
+    packed: PackedGraph,
     profile: Profile,
     limit: int,
-    free: bool,
     at_most_s: float,
     max_steps: int,
     noise: float,
@@ -341,9 +334,9 @@ def repair(
             profile.counts[NUM_EDITS] = 0
         mark = profile.counts[NUM_EDITS]
         total_s = profile.total_s[0]
-        done = evict_at(steps, profile, peak_slot(profile), limit, free, noise, at_most_s)
+        done = evict_at(packed, profile, peak_slot(profile), limit, noise, at_most_s)
         if not done or profile.tree[1, LARGEST] > peak:
-            undo_edits(steps, profile, mark)
+            undo_edits(packed, profile, mark)
             profile.total_s[0] = total_s
             noise = min(noise + 0.5, 8.0)
             failures += 1
@@ -354,21 +347,21 @@ def repair(
     return bool(profile.tree[1, LARGEST] <= limit)
 
 
-@kernel(STEPS, PROFILE, INT, BOOL, INT)
-def try_dropping(steps: Steps, profile: Profile, limit: int, free: bool, tries: int) -> None:
+@kernel(PACKED_GRAPH, PROFILE, INT, INT)
+def try_dropping(packed: PackedGraph, profile: Profile, limit: int, tries: int) -> None:
     """Remove random recomputations where that keeps the peak within `limit`."""
     for _ in range(tries):
         if profile.counts[NUM_EXTRA] == 0:
             return
         run = profile.run[random_below(profile, profile.counts[NUM_EXTRA]), EXTRA]
         mark = profile.counts[NUM_EDITS]
-        done = drop_extra(steps, profile, run, free)
+        done = drop_extra(packed, profile, run)
         if not done or profile.tree[1, LARGEST] > limit:
-            undo_edits(steps, profile, mark)
+            undo_edits(packed, profile, mark)
 
 
-@kernel(STEPS, PROFILE, INT, INT)
-def move_run(steps: Steps, profile: Profile, run: int, follower: int) -> bool:
+@kernel(PACKED_GRAPH, PROFILE, INT, INT)
+def move_run(packed: PackedGraph, profile: Profile, run: int, follower: int) -> bool:
     """Move `run` to just before `follower`, unless somebody's input would be gone by that."""
     op, now, target = profile.run[run, OP], profile.run[run, SLOT], profile.run[follower, SLOT]
     before, after = profile.run[run, PREV], profile.run[run, NEXT]
@@ -379,20 +372,20 @@ def move_run(steps: Steps, profile: Profile, run: int, follower: int) -> bool:
     if after >= 0 and profile.run[after, SLOT] < target:
         return False
     if target < now:
-        for r in range(steps.op[op, READS], steps.op[op + 1, READS]):
-            maker = steps.tensor[steps.flat[r], PRODUCER]
+        for r in range(packed.op[op, READS], packed.op[op + 1, READS]):
+            maker = packed.tensor[packed.flat[r], PRODUCER]
             if profile.run[profile.ends[maker, FIRST], SLOT] >= target:
                 return False
     elif before < 0:
         out = first_out(profile, run)
-        for w in range(steps.op[op, WRITES], steps.op[op + 1, WRITES]):
+        for w in range(packed.op[op, WRITES], packed.op[op + 1, WRITES]):
             if profile.end_of[out] != run:
-                reader = next_read(steps, profile, steps.flat[w], now)
+                reader = next_read(packed, profile, packed.flat[w], now)
                 if profile.run[reader, SLOT] < target:
                     return False
             out += 1
     if not can_edit(profile):
         return False
-    insert_run(steps, profile, op, follower)
-    remove_run(steps, profile, run)
+    insert_run(packed, profile, op, follower)
+    remove_run(packed, profile, run)
     return True

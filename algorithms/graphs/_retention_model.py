@@ -19,7 +19,7 @@ import numpy as np
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import MissingDependencyError
 
-from ._cuts import Order
+from ._cut_table import Order
 
 
 def load_cp_model() -> Any:

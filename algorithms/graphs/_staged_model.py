@@ -1,4 +1,4 @@
-"""The staged mixed-integer programme behind `checkmate`, as sparse matrices.
+"""The staged mixed-integer linear programme (MILP) behind `checkmate`, as sparse matrices.
 
 The step is cut into stages, each of which ends with the first run of one op. Within a stage every
 op runs at most once, in the graph's order. Variables:
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 
-from ._programme import Floats, Ints, Programme
+from ._milp import Floats, Ints, Milp
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ def chains_of(graph: Graph) -> Chains:
 
 @dataclass(frozen=True)
 class StagedModel:
-    """The programme with the places of its variables.
+    """The MILP with the places of its variables.
 
     Attributes
     ----------
-    programme : Programme
+    milp : Milp
     stage_first_op : list of int
         The op that each stage runs for the first time; -1 for a stage of recomputations only.
     stage_num_turns : list of int
@@ -84,7 +84,7 @@ class StagedModel:
         none.
     """
 
-    programme: Programme
+    milp: Milp
     stage_first_op: list[int]
     stage_num_turns: list[int]
     run_offset: list[int]
@@ -106,7 +106,7 @@ def stages_of(graph: Graph, passes: int) -> tuple[list[int], list[int]]:
         turns += [op] * (passes - 1 if op else 0) + [op + 1]
     arrays = graph.arrays
     if bool(np.any(arrays.tensor_result & (arrays.tensor_producer >= 0))):
-        # A result may be dropped and made again after the last first run.
+        # A result may be dropped and recomputed after the last first run.
         first += [-1] * passes
         turns += [graph.num_ops] * passes
     return first, turns
@@ -120,7 +120,7 @@ def num_variables(graph: Graph, passes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class StagedSizes:
     """The graph in byte units, and what its ops do beyond reading and writing."""
 
     tensor: Floats
@@ -131,8 +131,8 @@ class Sizes:
     charged: NDArray[np.bool_]  # ops that add more than their outputs
 
 
-def sizes_of(graph: Graph, byte_unit: float) -> Sizes:
-    """What the programme needs of `graph`, in units of `byte_unit`."""
+def sizes_of(graph: Graph, byte_unit: float) -> StagedSizes:
+    """What the MILP needs of `graph`, in units of `byte_unit`."""
     arrays = graph.arrays
     optional = np.flatnonzero(arrays.tensor_optional)
     has_optional = np.zeros(graph.num_ops, dtype=np.bool_)
@@ -144,7 +144,7 @@ def sizes_of(graph: Graph, byte_unit: float) -> Sizes:
     takes = np.flatnonzero(arrays.tensor_takes_over >= 0)
     charged = (arrays.op_workspace_bytes > 0) | (delta != 0)
     charged[arrays.tensor_producer[takes]] = True
-    return Sizes(
+    return StagedSizes(
         arrays.tensor_bytes / byte_unit,
         arrays.op_workspace_bytes / byte_unit,
         delta,
@@ -154,10 +154,52 @@ def sizes_of(graph: Graph, byte_unit: float) -> Sizes:
     )
 
 
+@dataclass(frozen=True)
+class StagedGraph:
+    """What all stages of a model share: the graph, its chains and sizes, the room in byte units."""
+
+    graph: Graph
+    chains: Chains
+    sizes: StagedSizes
+    room: float
+
+    @classmethod
+    def of(cls, graph: Graph, byte_unit: float, room: float) -> StagedGraph:
+        """`graph` with sizes in units of `byte_unit`."""
+        return cls(graph, chains_of(graph), sizes_of(graph, byte_unit), room)
+
+    def inputs_alive(self, milp: Milp) -> Ints:
+        """Variables of what is alive when the step starts, by tensor: the graph's inputs."""
+        kept = np.full(self.sizes.tensor.size, -1, dtype=np.int64)
+        inputs = np.flatnonzero(self.graph.arrays.tensor_producer < 0)
+        kept[inputs] = milp.variables(inputs.size, lb=1.0)
+        return kept
+
+
+@dataclass(frozen=True)
+class OneStage:
+    """One stage: ops ``0 .. num_turns - 1`` have a turn, the last of them its first run.
+
+    Attributes
+    ----------
+    first_op
+        The op that runs for the first time; -1 for a stage of recomputations alone.
+    kept
+        Variable "alive when the stage starts" of each tensor; -1 for none, which is zero.
+    is_last
+        Whether exactly the results are alive when it ends.
+    """
+
+    first_op: int
+    num_turns: int
+    kept: Ints
+    is_last: bool
+
+
 def build_model(
     graph: Graph, room: float, byte_unit: float, times: NDArray[Any], *, passes: int = 1
 ) -> StagedModel:
-    """The programme for `graph`.
+    """The MILP for `graph`.
 
     Parameters
     ----------
@@ -174,24 +216,18 @@ def build_model(
     -----
     O(passes ops (ops + tensors + reads)) variables, rows and non-zeros.
     """
-    arrays = graph.arrays
-    chains, sizes = chains_of(graph), sizes_of(graph, byte_unit)
-    programme = Programme()
+    staged = StagedGraph.of(graph, byte_unit, room)
+    milp = Milp()
     first, turns = stages_of(graph, passes)
-    # The graph's inputs are alive when the step starts.
-    kept = np.full(sizes.tensor.size, -1, dtype=np.int64)
-    inputs = np.flatnonzero(arrays.tensor_producer < 0)
-    kept[inputs] = programme.variables(inputs.size, lb=1.0)
+    kept = staged.inputs_alive(milp)
     all_kept, run_offset = [kept], []
-    for op_first, num_turns in zip(first, turns, strict=True):
-        at_end = arrays.tensor_result if len(all_kept) == len(first) else None
-        run, kept = add_stage(
-            programme, graph, chains, sizes, room, times, op_first, num_turns, kept, at_end
-        )
+    for first_op, num_turns in zip(first, turns, strict=True):
+        stage = OneStage(first_op, num_turns, kept, is_last=len(all_kept) == len(first))
+        run, kept = add_stage(milp, staged, stage, times)
         run_offset.append(int(run[0]))
         all_kept.append(kept)
     return StagedModel(
-        programme=programme,
+        milp=milp,
         stage_first_op=first,
         stage_num_turns=turns,
         run_offset=run_offset,
@@ -200,26 +236,22 @@ def build_model(
 
 
 def add_stage(
-    programme: Programme,
-    graph: Graph,
-    chains: Chains,
-    sizes: Sizes,
-    room: float,
+    milp: Milp,
+    staged: StagedGraph,
+    stage: OneStage,
     times: NDArray[Any],
-    op_first: int,
-    num_turns: int,
-    kept: Ints,
-    at_end: NDArray[np.bool_] | None,
     reserved: tuple[Ints, Floats] | None = None,
 ) -> tuple[Ints, Ints]:
     """Adds one stage; returns the indices of its runs, and of what is alive at its end.
 
-    `reserved` are variables, and byte units of each, that take room during the whole stage.
+    `times` are what a repeated run of each op costs. `reserved` are variables, and byte units of
+    each, that take room during the whole stage.
     """
-    arrays = graph.arrays
+    arrays, chains, sizes, room = staged.graph.arrays, staged.chains, staged.sizes, staged.room
+    num_turns, kept = stage.num_turns, stage.kept
     turns = np.arange(num_turns)
-    is_first = turns == op_first
-    run = programme.variables(
+    is_first = turns == stage.first_op
+    run = milp.variables(
         num_turns,
         lb=is_first,
         ub=is_first | ~arrays.op_once[:num_turns],
@@ -227,7 +259,7 @@ def add_stage(
         integral=True,
     )
     # Bytes of tensors alive at each turn.
-    live = programme.variables(
+    live = milp.variables(
         num_turns, ub=np.where(sizes.charged[:num_turns], np.inf, room), lb=-np.inf
     )
     there = np.flatnonzero(chains.turn < num_turns)
@@ -236,10 +268,10 @@ def add_stage(
     is_last = np.ones(tensor.size, dtype=np.bool_)
     is_last[:-1] = tensor[1:] != tensor[:-1]
     lb = ub = None
-    if at_end is not None:
-        lb = is_last & at_end[tensor]
-        ub = ~is_last | at_end[tensor]
-    alive = programme.variables(
+    if stage.is_last:
+        lb = is_last & arrays.tensor_result[tensor]
+        ub = ~is_last | arrays.tensor_result[tensor]
+    alive = milp.variables(
         there.size,
         lb=0.0 if lb is None else lb,
         ub=1.0 if ub is None else ub,
@@ -250,38 +282,36 @@ def add_stage(
     producing = np.where(made, run[np.maximum(turn, 0)], -1)
 
     # A chain may only fall, but for the run of its producer.
-    programme.rows(there.size, (alive, 1.0), (before, -1.0), (producing, -1.0))
+    milp.rows(there.size, (alive, 1.0), (before, -1.0), (producing, -1.0))
     # Outputs that are not optional exist at least while their producer runs.
     solid = made & ~arrays.tensor_optional[tensor]
-    programme.rows(int(solid.sum()), (producing[solid], 1.0), (alive[solid], -1.0))
+    milp.rows(int(solid.sum()), (producing[solid], 1.0), (alive[solid], -1.0))
     # It must not fall before a reader that runs.
     reads = position >= 2
-    programme.rows(int(reads.sum()), (run[turn[reads]], 1.0), (before[reads], -1.0))
+    milp.rows(int(reads.sum()), (run[turn[reads]], 1.0), (before[reads], -1.0))
 
     # Bundles that earn a smaller workspace fall only behind a reader, and not by being remade.
     owed = reads & sizes.earns[tensor]
-    programme.rows(
-        int(owed.sum()), (before[owed], 1.0), (alive[owed], -1.0), (run[turn[owed]], -1.0)
-    )
+    milp.rows(int(owed.sum()), (before[owed], 1.0), (alive[owed], -1.0), (run[turn[owed]], -1.0))
     owed = (position == 1) & sizes.earns[tensor]
     was, again = kept[tensor[owed]], run[turn[owed]]
-    programme.rows(int(owed.sum()), (was, 1.0), (again, 1.0), ub=1.0)
-    programme.rows(int(owed.sum()), (was, 1.0), (alive[owed], -1.0))
+    milp.rows(int(owed.sum()), (was, 1.0), (again, 1.0), ub=1.0)
+    milp.rows(int(owed.sum()), (was, 1.0), (alive[owed], -1.0))
     if not sizes.earns.any():
         # A repeated run of which nothing is kept is of no use.
         again_of = np.where(position == 1, turn, -1)
         place = np.flatnonzero(again_of >= 0)
-        programme.placed(
+        milp.placed(
             num_turns,
             (turns, np.where(is_first, -1, run), 1.0),
-            (turn[place], np.where(turn[place] == op_first, -1, alive[place]), -1.0),
+            (turn[place], np.where(turn[place] == stage.first_op, -1, alive[place]), -1.0),
             lb=-np.inf,
             ub=0.0,
         )
 
     counted = begin < num_turns
     at, size = np.maximum(begin[counted], 0), sizes.tensor[tensor[counted]]
-    programme.placed(
+    milp.placed(
         num_turns,
         (turns, live, 1.0),
         (turns[1:], live[:-1], -1.0),
@@ -291,11 +321,11 @@ def add_stage(
         lb=0.0,
         ub=0.0,
     )
-    extra = _add_extras(programme, graph, sizes, num_turns, run, alive, tensor, turn, position)
+    extra = _add_extras(milp, staged, run, alive, tensor, turn, position)
     charged = np.flatnonzero(sizes.charged[:num_turns] | (reserved is not None))
     row_of = np.zeros(num_turns, dtype=np.int64)
     row_of[charged] = np.arange(charged.size)
-    programme.placed(
+    milp.placed(
         charged.size,
         (row_of[charged], live[charged], 1.0),
         (row_of[charged], run[charged], sizes.workspace[charged]),
@@ -319,10 +349,8 @@ def _beside(num_rows: int, reserved: tuple[Ints, Floats] | None) -> list[tuple[I
 
 
 def _add_extras(
-    programme: Programme,
-    graph: Graph,
-    sizes: Sizes,
-    num_turns: int,
+    milp: Milp,
+    staged: StagedGraph,
     run: Ints,
     alive: Ints,
     tensor: Ints,
@@ -330,7 +358,8 @@ def _add_extras(
     position: Ints,
 ) -> list[tuple[Ints, Ints, Floats]]:
     """Adds saving workspaces and take-overs; returns (ops, variables, bytes) of both."""
-    arrays = graph.arrays
+    arrays, sizes, num_turns = staged.graph.arrays, staged.sizes, run.size
+    num_ops = staged.graph.num_ops
     after_run = np.full(sizes.tensor.size, -1, dtype=np.int64)
     after_run[tensor[position == 1]] = alive[position == 1]
 
@@ -338,20 +367,20 @@ def _add_extras(
     slot = np.zeros(num_turns, dtype=np.int64)
     slot[ops] = np.arange(ops.size)
     less = sizes.saving_delta[ops] < 0
-    saving = programme.variables(ops.size, integral=less)
-    programme.rows(ops.size, (saving, 1.0), (run[ops], -1.0))
+    saving = milp.variables(ops.size, integral=less)
+    milp.rows(ops.size, (saving, 1.0), (run[ops], -1.0))
     bundle = (position == 1) & (turn >= 0) & arrays.tensor_optional[tensor]
     bundle &= sizes.saving_delta[np.maximum(turn, 0)] != 0
     owner, bundle_alive = turn[bundle], alive[bundle]
     more = sizes.saving_delta[owner] > 0
-    programme.rows(
+    milp.rows(
         int(more.sum()),
         (bundle_alive[more], 1.0),
         (run[owner[more]], 1.0),
         (saving[slot[owner[more]]], -1.0),
         ub=1.0,
     )
-    programme.placed(
+    milp.placed(
         ops.size,
         (np.arange(ops.size)[less], saving[less], 1.0),
         (slot[owner[~more]], bundle_alive[~more], -1.0),
@@ -361,14 +390,14 @@ def _add_extras(
 
     takes = sizes.takes[arrays.tensor_producer[sizes.takes] < num_turns]
     source, taker = arrays.tensor_takes_over[takes], arrays.tensor_producer[takes]
-    shared = programme.variables(takes.size)
+    shared = milp.variables(takes.size)
     # Alive behind the taker's turn: then the storage is not free to be taken over.
     is_read = np.flatnonzero(position >= 2)
-    keys = tensor[is_read] * graph.num_ops + turn[is_read]
-    still = alive[is_read[np.searchsorted(keys, source * graph.num_ops + taker)]]
-    programme.rows(takes.size, (shared, 1.0), (run[taker], -1.0))
-    programme.rows(takes.size, (shared, 1.0), (still, 1.0), ub=1.0)
+    keys = tensor[is_read] * num_ops + turn[is_read]
+    still = alive[is_read[np.searchsorted(keys, source * num_ops + taker)]]
+    milp.rows(takes.size, (shared, 1.0), (run[taker], -1.0))
+    milp.rows(takes.size, (shared, 1.0), (still, 1.0), ub=1.0)
     optional = arrays.tensor_optional[takes]
-    programme.rows(int(optional.sum()), (shared[optional], 1.0), (after_run[takes[optional]], -1.0))
+    milp.rows(int(optional.sum()), (shared[optional], 1.0), (after_run[takes[optional]], -1.0))
     overlap = np.minimum(sizes.tensor[takes], sizes.tensor[source])
     return [(ops, saving, sizes.saving_delta[ops]), (taker, shared, -overlap)]

@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 from schedsim.dataflow.graph import Graph, Op
 
 from ._anneal import Found, Rules, anneal
-from ._moves import repair
-from ._orders import greedy_order
-from ._profile import (
+from ._greedy_order import greedy_order
+from ._memory_profile import (
     LARGEST,
     NUM_EDITS,
     NUM_SPARE,
     WORK,
     WORK_PER_UNIT,
+    PackedGraph,
     Profile,
-    Steps,
     load_runs,
     make_profile,
-    make_steps,
+    pack_graph,
     store_runs,
 )
+from ._moves import repair
 
 # Shares of moves repaired before they count, and temperatures in mean op times at the start of a
 # round. Which is better depends on the graph: the walkers take them in turn.
@@ -52,7 +52,7 @@ class GraphWalker:
         The schedule of the least peak, for as long as none fits.
     """
 
-    steps: Steps
+    packed: PackedGraph
     profile: Profile
     rules: Rules
     found: Found
@@ -63,19 +63,26 @@ class GraphWalker:
 
     @classmethod
     def of(
-        cls, graph: Graph, steps: Steps, line: NDArray[Any], *, number: int, seed: int, rules: Any
+        cls,
+        graph: Graph,
+        packed: PackedGraph,
+        line: NDArray[Any],
+        *,
+        number: int,
+        seed: int,
+        rules: Any,
     ) -> GraphWalker:
         """The walker of that `number` on the schedule `line`; `rules` are (limit, free)."""
         limit, free = rules
-        profile = make_profile(steps, line, seed=seed * 1000 + number)
+        profile = make_profile(packed, line, seed=seed * 1000 + number, free=free)
         unit_s = graph.store_all_s / max(1, int(profile.tree[1, LARGEST]))
         unit_s = unit_s or 1.0
         mean_s = graph.store_all_s / graph.num_ops
         price = np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s])
         walker = cls(
-            steps,
+            packed,
             profile,
-            Rules(limit, free, _THOROUGH[number % len(_THOROUGH)], price),
+            Rules(limit, _THOROUGH[number % len(_THOROUGH)], price),
             Found(np.zeros(profile.run.shape[0], np.int64), np.array([np.inf, 0.0])),
             hot_s=_HOT[number // 2 % 2] * mean_s or 1e-12,
         )
@@ -106,7 +113,7 @@ class GraphWalker:
         until = before + max(1, int(work * WORK_PER_UNIT))
         heat_s = self.heat_s * _COLD**share
         made = anneal(
-            self.steps,
+            self.packed,
             self.profile,
             self.found,
             self.rules,
@@ -123,13 +130,13 @@ class GraphWalker:
         if not self.found.best[1] and peak < self.least_bytes:
             self.least_bytes = peak
             buffer = np.empty(self.profile.run.shape[0], np.int64)
-            self.least_runs = buffer[: store_runs(self.steps, self.profile, buffer)].copy()
+            self.least_runs = buffer[: store_runs(self.packed, self.profile, buffer)].copy()
 
     def take(self, runs: NDArray[Any]) -> None:
         """Go on from the schedule `runs`, if there is room for it."""
         if runs.size > self.profile.run.shape[0] // 2:
             return  # no room to search around it
-        load_runs(self.steps, self.profile, runs.astype(np.int64))
+        load_runs(self.packed, self.profile, runs.astype(np.int64))
         self.note_best()
 
     def note_best(self) -> None:
@@ -137,7 +144,7 @@ class GraphWalker:
         total_s, best = self.profile.total_s[0], self.found.best
         if self.profile.tree[1, LARGEST] <= self.rules.limit and total_s < best[0]:
             best[0] = total_s
-            best[1] = store_runs(self.steps, self.profile, self.found.runs)
+            best[1] = store_runs(self.packed, self.profile, self.found.runs)
 
     def greedy(self, most_work: float, is_over: Callable[[], bool]) -> float:
         """Evict at the peak until the schedule fits, as far as that goes; the work done."""
@@ -151,9 +158,7 @@ class GraphWalker:
             steps = min(at_once, steps_left)
             steps_left -= steps
             before = self._signature()
-            done = repair(
-                self.steps, profile, rules.limit, rules.free, np.inf, steps, 0.3, 200, True
-            )
+            done = repair(self.packed, profile, rules.limit, np.inf, steps, 0.3, 200, True)
             # Where no step has an effect it goes no further; many are needed to know.
             if self._signature() == before:
                 idle += steps
@@ -176,10 +181,10 @@ class GraphWalker:
 def load_kernels() -> None:
     """Compile the kernels, or load them, so that this does not count as time to plan in."""
     graph = Graph("two", (Op("a", writes={"x": 1}), Op("b", reads=("x",))))
-    steps = make_steps(graph.arrays)
-    greedy_order(steps, 0.0)
+    packed = pack_graph(graph.arrays)
+    greedy_order(packed, 0.0)
     line = np.arange(2, dtype=np.int64)
-    walker = GraphWalker.of(graph, steps, line, number=0, seed=0, rules=(0, True))
+    walker = GraphWalker.of(graph, packed, line, number=0, seed=0, rules=(0, True))
     walker.take(line)
     walker.greedy(1.0, lambda: False)
     walker.begin(0)

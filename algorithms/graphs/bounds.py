@@ -16,7 +16,7 @@ from schedsim.plans.scope import ANY_SCHEDULE, FIXED_ORDER, Scope
 from schedsim.simulation.schedule import Schedule
 
 from ._cut_search import CutSearch
-from ._cuts import ORDERS, Order
+from ._cut_table import ORDERS, Order
 
 
 def as_finite(
@@ -98,7 +98,7 @@ def least_memory_bytes(graph: Graph) -> tuple[int, str]:
     """
     arrays = graph.arrays
     sizes = arrays.tensor_bytes.tolist()
-    # Tensors that cannot be made again, as bits.
+    # Tensors that cannot be recomputed, as bits.
     lasting = [
         t
         for t, producer in enumerate(arrays.tensor_producer.tolist())
@@ -162,9 +162,9 @@ def time_bound_s(
     """A bound on the time of every schedule within `budget_bytes`, and how it was found.
 
     Every op runs once; the question is how much must run again. Cuts at the first runs of ops
-    answer it (see ``_cuts.py``): first all of them by a fractional knapsack, then the best of them
-    as a programme that knows what recomputation reads, then several together, chosen where the
-    schedule that the programme suggests does not fit. Each step only starts while there is effort
+    answer it (see ``_cut_table.py``): first all of them by a fractional knapsack, then the best of
+    them as an MILP that knows what recomputation reads, then several together, chosen where the
+    schedule that the MILP suggests does not fit. Each step only starts while there is effort
     left; the first always runs.
 
     Parameters

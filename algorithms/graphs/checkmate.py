@@ -1,4 +1,4 @@
-"""Checkmate: which ops to run again in which stage, as a mixed-integer programme."""
+"""Checkmate: which ops to recompute in which stage, as a MILP (mixed-integer linear programme)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ._cut_search import CutSearch
-from ._programme import Answer, Floats, Programme
+from ._milp import Answer, Floats, Milp
 from ._scaling import byte_units, solver_times
 from ._staged_model import StagedModel, build_model, num_variables
 from .bounds import as_finite, check_order, least_memory_bytes, scope_of
@@ -32,7 +32,7 @@ _NEAR = 1.25
 
 
 def staged_scope(passes: int) -> Scope:
-    """The class of schedules that the programme holds."""
+    """The class of schedules that the MILP holds."""
     return replace(FIXED_ORDER, rounds=passes)
 
 
@@ -62,7 +62,7 @@ def checkmate(
 
     The linear relaxation comes first. Its answer is rounded as Checkmate's two-phase rounding does
     (what is kept, by several thresholds; then the runs that this needs). If that does not meet the
-    bound, the programme is solved in whole numbers, asking for better than the best plan so far.
+    bound, the MILP is solved in whole numbers, asking for better than the best plan so far.
     Every answer of the solver is rounded and replayed.
 
     Parameters
@@ -91,7 +91,7 @@ def checkmate(
     UnsupportedError
         Another order is asked for, or the graph uses several queues or pools.
     PlannerLimitError
-        The programme would have more than a million variables.
+        The MILP would have more than a million variables.
 
     Notes
     -----
@@ -116,7 +116,7 @@ def checkmate(
         raise SchedsimError(f"passes {passes} must be at least 1", hint="1 is Checkmate's form")
     effort = Effort.of(effort, time_limit_s, default=_WORK)
     given = effort.to_options()
-    search = _Search(graph, budget_bytes, effort)
+    search = _StagedSearch(graph, budget_bytes, effort)
     search.consider(Schedule.store_all(graph))
     if start is not None:
         check_order(graph, start, "fixed")
@@ -147,7 +147,7 @@ def checkmate(
     )
 
 
-class _Search:
+class _StagedSearch:
     """The best schedule and the best bound so far."""
 
     def __init__(self, graph: Graph, budget_bytes: int, effort: Effort) -> None:
@@ -186,7 +186,7 @@ class _Search:
             self.consider(search.best)
 
     def solve(self, passes: int) -> None:
-        """The relaxation, its rounding, then the programme in whole numbers."""
+        """The relaxation, its rounding, then the MILP in whole numbers."""
         scope = staged_scope(passes)
         arrays = self.graph.arrays
         sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
@@ -195,16 +195,16 @@ class _Search:
         room = math.floor(room) if whole else room
         model = build_model(self.graph, room, byte_unit, self.times.costs, passes=passes)
         with self.effort.part(0.4) as part:
-            answer = model.programme.solve(part, integral=False)
+            answer = model.milp.solve(part, integral=False)
         self.learn(answer, scope)
         if answer.x is not None:
             for schedule in rounded(self.graph, model, answer.x):
                 self.consider(schedule)
         if self.is_proven() or self.effort.is_over():
             return
-        self.aim(model.programme)
+        self.aim(model.milp)
         with self.effort.part(1.0) as part:
-            answer = model.programme.solve(part)
+            answer = model.milp.solve(part)
         if answer.infeasible and self.best is not None:  # only where better was asked for
             # Nothing is better than the best plan by a whole unit, or by more than a tolerance.
             self.widen_bound(self.best_s, scope)
@@ -218,16 +218,16 @@ class _Search:
                     self.graph, room * (1 - 1e-5), byte_unit, self.times.costs, passes=passes
                 )
                 with self.effort.part(1.0) as part:
-                    answer = model.programme.solve(part)
+                    answer = model.milp.solve(part)
                 if answer.x is not None:
                     self.consider(Schedule(self.graph.op_names, model.runs(answer.x)))
 
-    def aim(self, programme: Programme) -> None:
+    def aim(self, milp: Milp) -> None:
         """Tells what is known to be impossible; asks for better than the best plan if that is good.
 
         Asked for better than a poor plan, HiGHS finds its way to good ones later, not earlier.
         """
-        cost = np.concatenate(programme.columns["cost"])
+        cost = np.concatenate(milp.columns["cost"])
         columns = np.flatnonzero(cost)
         store_all_s, unit_s = self.graph.store_all_s, self.times.unit_s
         at_least = (self.bound_s - store_all_s) / unit_s if math.isfinite(self.bound_s) else 0.0
@@ -236,7 +236,7 @@ class _Search:
         if self.best is not None and extra_s <= _NEAR * bound_s:
             at_most = extra_s / unit_s
             at_most -= 0.5 if self.times.whole else 1e-9 * at_most
-        programme.placed(1, (0, columns, cost[columns]), lb=at_least - 1e-4, ub=at_most)
+        milp.placed(1, (0, columns, cost[columns]), lb=at_least - 1e-4, ub=at_most)
 
     def learn(self, answer: Answer, scope: Scope) -> None:
         if answer.infeasible:
@@ -274,7 +274,7 @@ def _runs_for(graph: Graph, model: StagedModel, kept: list[NDArray[np.bool_]]) -
             reads = arrays.read_tensor[arrays.read_start[op] : arrays.read_start[op + 1]]
             wanted.update(reads[~alive[reads]].tolist())
         if wanted:
-            return None  # a graph input that was let go
+            return None  # a graph input that was evicted
         runs += stage[::-1]
         made = np.zeros_like(alive)
         for op in stage:

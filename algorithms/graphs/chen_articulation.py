@@ -31,7 +31,7 @@ def chen_articulation(
 
     The forward ops are walked in the graph's order. A segment ends at a candidate where the bytes
     written since the last end pass b. Tensors that cross from a segment into a later one are kept,
-    and the last segment whole; what else the backward lacks is made again where it is first
+    and the last segment whole; what else the backward lacks is recomputed where it is first
     needed, each op twice at the most. The forward part is what stands before the first loss or
     backward op; nothing else is recomputed, and a graph without a backward is run as it is.
 

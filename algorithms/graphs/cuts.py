@@ -1,4 +1,4 @@
-"""Plans read off the bound: what the cuts let go is made again when it is needed."""
+"""Plans read off the bound: what the cuts evict is recomputed when it is needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ._cut_search import CutSearch
-from ._cuts import Order
+from ._cut_table import Order
 from .bounds import as_finite, least_memory_bytes, scope_of
 
 _WORK = 10.0
@@ -30,12 +30,12 @@ def cuts(
 ) -> Plan:
     """The schedule that pays just what the bound of `time_bound_s` asks for, where that fits.
 
-    The programme behind the bound says what to let go at the first runs of some ops. The schedule
+    The MILP behind the bound says what to evict at the first runs of some ops. The schedule
     lets it go there, and makes it again when something reads it. If it fits, it is proven optimal,
     over all schedules in its order, or over all at all. If not, a cut is added where it is most
-    over budget, and the programme is solved again.
+    over budget, and the MILP is solved again.
 
-    This is no heuristic for tight budgets: while tensors are made again, memory is not looked at.
+    This is no heuristic for tight budgets: while tensors are recomputed, memory is not looked at.
     On training graphs at 70 % of the store-all peak and above it often ends within a second.
 
     Parameters

@@ -15,7 +15,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
 from ._block_line import SolvedLine
-from ._cuts import Order
+from ._cut_table import Order
 from .bounds import least_memory_bytes, scope_of
 from .chen_articulation import chen_articulation
 from .hierarchical import LARGE, solved_line

@@ -14,8 +14,8 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ._block_line import SolvedLine
-from ._blocks import find_blocks
-from ._cuts import Order
+from ._cut_table import Order
+from ._graph_blocks import find_blocks
 from .bounds import scope_of
 from .local_search import local_search
 
@@ -78,7 +78,7 @@ def hierarchical(
     -----
     O(rows * (L + options) * slots) for L blocks; rows are distinct ranges of blocks, O(L) where
     blocks repeat. Source: Zhao et al. 2023 (Rockmate), with the recurrence of Beaumont et al. 2019;
-    the options come from annealing instead of integer programmes, and memory is that of the replay.
+    the options come from annealing instead of MILPs, and memory is that of the replay.
 
     Examples
     --------

@@ -73,7 +73,7 @@ def kusumoto(
     -----
     O(#L^2 T) time per limit and O(#L T) memory, with #L lower sets and T steps of time; times are
     rounded to steps where they are not few multiples of one number. The last set's ops, which are
-    followed by their own backward, are kept and not made again. Sizes are what an op writes; the
+    followed by their own backward, are kept and not recomputed. Sizes are what an op writes; the
     forward part is what stands before the first loss or backward op.
 
     References

@@ -18,7 +18,7 @@ from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
-from ._cuts import Order
+from ._cut_table import Order
 from .bounds import check_order, scope_of
 
 
@@ -111,7 +111,7 @@ def local_search(
     >>> local_search(graph, 4, effort=0.1).schedule
     Schedule(a b c a d)
     """
-    from ._search import GraphSearch
+    from ._graph_search import GraphSearch
 
     _check_options(num_threads, max_moves)
     for start in starts:

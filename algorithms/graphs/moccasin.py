@@ -16,7 +16,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ._cut_search import CutSearch
-from ._cuts import Order
+from ._cut_table import Order
 from ._retention_model import RetentionModel, load_cp_model
 from ._scaling import byte_divisor, whole_costs
 from .bounds import as_finite, check_order, least_memory_bytes, scope_of
@@ -137,7 +137,7 @@ def moccasin(
                 f"{graph.name!r} has {graph.num_ops} ops, more than {MAX_OPS:,}",
                 hint="moccasin is for some hundred ops; use a heuristic",
             )
-        search = _Search(graph, budget_bytes, order, num_intervals, seed, num_workers)
+        search = _RetentionSearch(graph, budget_bytes, order, num_intervals, seed, num_workers)
         found, proven_s = search.run(best or start, bound_s, effort)
         if found is not None:
             simulation = simulate(graph, found)
@@ -162,7 +162,7 @@ def moccasin(
     )
 
 
-class _Search:
+class _RetentionSearch:
     """Solves the model, once where sizes are exact, else rounded up and rounded down."""
 
     def __init__(

@@ -10,8 +10,8 @@ back after it; or is computed again afterwards. With
 - ``wait``: seconds by which c starts later than the ops before it take,
 
 the least of ``max(computing, copying back)`` after the cut, behind what comes before it, bounds the
-makespan. Every schedule gives such numbers. The bound of a cut is a mixed-integer programme, or its
-relaxation; that of the step is the best over the cuts tried.
+makespan. Every schedule gives such numbers. The bound of a cut is a mixed-integer linear programme,
+or its relaxation; that of the step is the best over the cuts tried.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import numpy as np
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.effort import Effort
 
-from ..graphs._cuts import CutTable
-from ..graphs._programme import Programme, programme_work
+from ..graphs._cut_table import CutTable
+from ..graphs._milp import Milp, milp_work
 from ..graphs._scaling import byte_units
-from ._timeline import Step
+from ._timeline import LinkedGraph
 
 # Solvers meet rows to 1e-6; the step lasts this many units, beside which that is small.
 _UNITS = 1e4
@@ -52,7 +52,9 @@ class CopyBound:
     op: str = ""
 
 
-def copy_bound(graph: Graph, step: Step, budget_bytes: int, *, effort: Effort) -> CopyBound:
+def copy_bound(
+    graph: Graph, linked: LinkedGraph, budget_bytes: int, *, effort: Effort
+) -> CopyBound:
     """The best bound over the cuts at the ops with most memory in store-all.
 
     O(ops + reads) variables a cut.
@@ -63,17 +65,17 @@ def copy_bound(graph: Graph, step: Step, budget_bytes: int, *, effort: Effort) -
     for op in _ops_to_cut(graph, _NUM_CUTS):
         if effort.is_over():
             break
-        found = _cut_bound_s(graph, step, table, op, effort, integral=False)
+        found = _cut_bound_s(graph, linked, table, op, effort, integral=False)
         relaxed.append((found, op))
         if found > best.bound_s:
             best = CopyBound(found, graph.op_names[op])
     for found, op in sorted(relaxed, reverse=True)[:_NUM_WHOLE]:
         if effort.is_over() or math.isinf(best.bound_s) or found <= graph.store_all_s:
             break
-        whole = _cut_bound_s(graph, step, table, op, effort, integral=True)
+        whole = _cut_bound_s(graph, linked, table, op, effort, integral=True)
         if whole > best.bound_s:
             best = CopyBound(whole, graph.op_names[op])
-    return CopyBound(_rounded_up(graph, step, best.bound_s), best.op)
+    return CopyBound(_rounded_up(graph, linked, best.bound_s), best.op)
 
 
 def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:
@@ -90,7 +92,7 @@ def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:
 
 
 def _cut_bound_s(
-    graph: Graph, step: Step, table: CutTable, op: int, effort: Effort, *, integral: bool
+    graph: Graph, linked: LinkedGraph, table: CutTable, op: int, effort: Effort, *, integral: bool
 ) -> float:
     """The bound of the cut at `op`, in seconds; infinite where nothing fits there."""
     arrays = graph.arrays
@@ -110,46 +112,44 @@ def _cut_bound_s(
     known = producer < op  # graph inputs too
     byte_unit, _ = byte_units(arrays.tensor_bytes, max(1, table.budget_bytes))
 
-    programme = Programme()
-    here = programme.variables(num_tensors, lb=own, ub=known | made_here)
-    away = programme.variables(num_tensors, ub=known & ~own)
+    milp = Milp()
+    here = milp.variables(num_tensors, lb=own, ub=known | made_here)
+    away = milp.variables(num_tensors, ub=known & ~own)
     ran = turns < op
-    again = programme.variables(graph.num_ops, ub=ran & ~arrays.op_once, integral=integral)
-    wait = programme.variables(1, ub=np.inf)
-    end = programme.variables(1, ub=np.inf, cost=1.0)
+    again = milp.variables(graph.num_ops, ub=ran & ~arrays.op_once, integral=integral)
+    wait = milp.variables(1, ub=np.inf)
+    end = milp.variables(1, ub=np.inf, cost=1.0)
 
     needed = np.flatnonzero(table.needed(after) & known)
     source = np.where(producer[needed] >= 0, again[np.maximum(producer[needed], 0)], -1)
-    programme.rows(
+    milp.rows(
         needed.size, (here[needed], 1.0), (away[needed], 1.0), (source, 1.0), lb=1.0, ub=np.inf
     )
     edges = np.flatnonzero(ran[table.readers] & known[arrays.read_tensor])
     reader, read = table.readers[edges], arrays.read_tensor[edges]
     source = np.where(producer[read] >= 0, again[np.maximum(producer[read], 0)], -1)
-    programme.rows(
+    milp.rows(
         edges.size, (again[reader], 1.0), (here[read], -1.0), (away[read], -1.0), (source, -1.0)
     )
     charged = np.flatnonzero(known & ~own & (arrays.tensor_bytes > 0))
     sizes = arrays.tensor_bytes[charged] / byte_unit
     # Rounded outwards by more than the solver's tolerance, so that no schedule is cut off.
-    programme.placed(1, (0, here[charged], sizes), lb=-np.inf, ub=room / byte_unit * (1 + 1e-9))
-    if step.host_room < int(arrays.tensor_bytes.sum()):
-        host = step.host_room / byte_unit * (1 + 1e-9)
-        programme.placed(1, (0, away[charged], sizes), lb=-np.inf, ub=host)
+    milp.placed(1, (0, here[charged], sizes), lb=-np.inf, ub=room / byte_unit * (1 + 1e-9))
+    if linked.host_room < int(arrays.tensor_bytes.sum()):
+        host = linked.host_room / byte_unit * (1 + 1e-9)
+        milp.placed(1, (0, away[charged], sizes), lb=-np.inf, ub=host)
 
     times = arrays.op_time_s / unit_s
     before = math.fsum(times[:op].tolist())
     rest = math.fsum(times[op:].tolist())
-    out, back = step.out_s / unit_s, step.back_s / unit_s
-    programme.placed(1, (0, away, out), (0, wait, -1.0), lb=-np.inf, ub=before)
-    programme.placed(
-        1, (0, end, 1.0), (0, wait, -1.0), (0, again, -times), lb=before + rest, ub=np.inf
-    )
-    programme.placed(1, (0, end, 1.0), (0, wait, -1.0), (0, away, -back), lb=before, ub=np.inf)
+    out, back = linked.out_s / unit_s, linked.back_s / unit_s
+    milp.placed(1, (0, away, out), (0, wait, -1.0), lb=-np.inf, ub=before)
+    milp.placed(1, (0, end, 1.0), (0, wait, -1.0), (0, again, -times), lb=before + rest, ub=np.inf)
+    milp.placed(1, (0, end, 1.0), (0, wait, -1.0), (0, away, -back), lb=before, ub=np.inf)
     with effort.part(1.0) as part:
-        if part.counted and integral and programme_work(programme.num_nonzeros) > part.left:
+        if part.counted and integral and milp_work(milp.num_nonzeros) > part.left:
             return 0.0  # its relaxation has said what it costs to say
-        answer = programme.solve(part, integral=integral)
+        answer = milp.solve(part, integral=integral)
     if answer.infeasible:
         return math.inf if not integral else total_s
     if answer.bound is None:
@@ -157,7 +157,7 @@ def _cut_bound_s(
     return max(total_s, (answer.bound - _SAFE_UNITS) * unit_s)
 
 
-def _rounded_up(graph: Graph, step: Step, bound_s: float) -> float:
+def _rounded_up(graph: Graph, linked: LinkedGraph, bound_s: float) -> float:
     """`bound_s`, or the next sum of whole times: runs start when others end.
 
     So where the times of ops and copies have a common unit, the least makespan is a multiple of it.
@@ -165,7 +165,7 @@ def _rounded_up(graph: Graph, step: Step, bound_s: float) -> float:
     if not math.isfinite(bound_s) or bound_s <= graph.store_all_s:
         return bound_s
     copied = graph.arrays.tensor_bytes > 0
-    times = np.concatenate([graph.arrays.op_time_s, step.out_s[copied], step.back_s[copied]])
+    times = np.concatenate([graph.arrays.op_time_s, linked.out_s[copied], linked.back_s[copied]])
     if graph.store_all_s >= 2.0**40 or np.any(times != np.floor(times)) or times.max() >= 2.0**40:
         return bound_s
     unit = float(np.gcd.reduce(times.astype(np.int64)))

@@ -1,4 +1,4 @@
-"""The staged programme of `checkmate` with paging: copies as flows on two links beside the runs.
+"""The staged MILP of `checkmate` with paging: copies as flows on two links beside the runs.
 
 Stages and runs are those of ``graphs/_staged_model.py``, with a pause between two stages in which
 nothing runs. Stage s lasts at least as long as its runs, and as what flows on either link in it; so
@@ -24,9 +24,9 @@ import numpy as np
 
 from schedsim.dataflow.graph import Graph
 
-from ..graphs._programme import Floats, Ints, Programme
-from ..graphs._staged_model import add_stage, chains_of, sizes_of, stages_of
-from ._timeline import Step
+from ..graphs._milp import Floats, Ints, Milp
+from ..graphs._staged_model import OneStage, StagedGraph, add_stage, stages_of
+from ._timeline import LinkedGraph
 
 # Of equally fast answers the one with fewer copies: what a second of copying costs, in seconds.
 _COPY_COST = 1e-5
@@ -34,18 +34,18 @@ _COPY_COST = 1e-5
 
 @dataclass(frozen=True)
 class PagingModel:
-    """The programme, and where its variables are.
+    """The MILP, and where its variables are.
 
     Attributes
     ----------
-    programme : Programme
+    milp : Milp
     tensors : (num_copied,) int64
         Those that may be copied.
     run, out, gone, buffer, lands : list of arrays
         By stage.
     """
 
-    programme: Programme
+    milp: Milp
     tensors: Ints
     run: list[Ints]
     out: list[Ints]
@@ -112,66 +112,59 @@ def _all_comes(model: PagingModel, x: Floats, s: int, place: int) -> bool:
 
 
 def build_paging_model(
-    graph: Graph, step: Step, byte_unit: float, room: float, unit_s: float, host_room: float
+    graph: Graph,
+    linked: LinkedGraph,
+    byte_unit: float,
+    room: float,
+    unit_s: float,
+    host_room: float,
 ) -> PagingModel:
-    """The programme for `graph`; times in units of `unit_s`, `room` and `host_room` in byte units.
+    """The MILP for `graph`; times in units of `unit_s`, `room` and `host_room` in byte units.
 
     O(ops (ops + tensors + reads)) variables, rows and non-zeros.
     """
-    builder = _Builder(graph, step, byte_unit, room, unit_s, host_room)
+    builder = _PagingBuilder(graph, linked, byte_unit, room, unit_s, host_room)
     first, turns = stages_of(graph, 1)
-    for s, (op_first, num_turns) in enumerate(zip(first, turns, strict=True)):
+    for s, (first_op, num_turns) in enumerate(zip(first, turns, strict=True)):
         if s:
             builder.pause()
-        builder.stage(op_first, num_turns, is_last=s == len(first) - 1)
+        builder.stage(first_op, num_turns, is_last=s == len(first) - 1)
     return builder.model
 
 
-class _Builder:
+class _PagingBuilder:
     """Adds one stage, or one pause, after the other."""
 
     def __init__(
         self,
         graph: Graph,
-        step: Step,
+        linked: LinkedGraph,
         byte_unit: float,
         room: float,
         unit_s: float,
         host_room: float,
     ) -> None:
-        self.graph, self.room, self.host_room = graph, room, host_room
-        self.chains, self.sizes = chains_of(graph), sizes_of(graph, byte_unit)
-        self.tensors = _worth_copying(graph, step)
+        self.staged = StagedGraph.of(graph, byte_unit, room)
+        self.sizes, self.room, self.host_room = self.staged.sizes, room, host_room
+        self.tensors = _worth_copying(graph, linked)
         self.bytes = self.sizes.tensor[self.tensors]
         self.op_times = graph.arrays.op_time_s / unit_s
-        self.out_times = step.out_s[self.tensors] / unit_s
-        self.back_times = step.back_s[self.tensors] / unit_s
-        self.programme = Programme()
-        self.model = PagingModel(self.programme, self.tensors, [], [], [], [], [])
+        self.out_times = linked.out_s[self.tensors] / unit_s
+        self.back_times = linked.back_s[self.tensors] / unit_s
+        self.milp = Milp()
+        self.model = PagingModel(self.milp, self.tensors, [], [], [], [], [])
         # What is alive when the next stage begins; -1 for no variable, which is zero.
-        self.kept = np.full(self.sizes.tensor.size, -1, dtype=np.int64)
-        inputs = np.flatnonzero(graph.arrays.tensor_producer < 0)
-        self.kept[inputs] = self.programme.variables(inputs.size, lb=1.0)
+        self.kept = self.staged.inputs_alive(self.milp)
         nothing = np.full(self.tensors.size, -1, dtype=np.int64)
         self.gone = self.come = nothing
         self.limited = host_room < self.bytes.sum()
 
-    def stage(self, op_first: int, num_turns: int, *, is_last: bool) -> None:
-        """The first run of `op_first` behind repeats of what stands before it."""
+    def stage(self, first_op: int, num_turns: int, *, is_last: bool) -> None:
+        """The first run of `first_op` behind repeats of what stands before it."""
         buffer = self._buffers()
-        run, after = add_stage(
-            self.programme,
-            self.graph,
-            self.chains,
-            self.sizes,
-            self.room,
-            np.zeros(self.graph.num_ops),
-            op_first,
-            num_turns,
-            self.kept,
-            self.graph.arrays.tensor_result if is_last else None,
-            (buffer, self.bytes),
-        )
+        stage = OneStage(first_op, num_turns, self.kept, is_last)
+        free = np.zeros(self.op_times.size)  # what runs cost is in the time of the stage
+        run, after = add_stage(self.milp, self.staged, stage, free, (buffer, self.bytes))
         self._flow(run, self.op_times[:num_turns], after, buffer, is_last=is_last)
 
     def pause(self) -> None:
@@ -179,9 +172,9 @@ class _Builder:
         buffer = self._buffers()
         after = np.full(self.kept.size, -1, dtype=np.int64)
         alive = np.flatnonzero(self.kept >= 0)
-        after[alive] = self.programme.variables(alive.size)
-        self.programme.rows(alive.size, (after[alive], 1.0), (self.kept[alive], -1.0))
-        self.programme.placed(
+        after[alive] = self.milp.variables(alive.size)
+        self.milp.rows(alive.size, (after[alive], 1.0), (self.kept[alive], -1.0))
+        self.milp.placed(
             1,
             (0, after[alive], self.sizes.tensor[alive]),
             (0, buffer, self.bytes),
@@ -192,42 +185,42 @@ class _Builder:
 
     def _buffers(self) -> Ints:
         some = 1.0 if self.model.run else 0.0
-        return self.programme.variables(self.tensors.size, integral=True, ub=some)
+        return self.milp.variables(self.tensors.size, integral=True, ub=some)
 
     def _flow(self, run: Ints, times: Floats, after: Ints, buffer: Ints, *, is_last: bool) -> None:
         """What flows in a stage with these runs, and what is alive behind it."""
-        programme, num = self.programme, self.tensors.size
-        lasts = programme.variables(1, ub=np.inf, cost=1.0)
-        out = programme.variables(num, cost=_COPY_COST * self.out_times)
-        back = programme.variables(num, cost=_COPY_COST * self.back_times)
+        milp, num = self.milp, self.tensors.size
+        lasts = milp.variables(1, ub=np.inf, cost=1.0)
+        out = milp.variables(num, cost=_COPY_COST * self.out_times)
+        back = milp.variables(num, cost=_COPY_COST * self.back_times)
         for columns, each in ((run, times), (out, self.out_times), (back, self.back_times)):
-            programme.placed(1, (0, columns, each), (0, lasts, -1.0), lb=-np.inf, ub=0.0)
+            milp.placed(1, (0, columns, each), (0, lasts, -1.0), lb=-np.inf, ub=0.0)
         # What flows out lies on the device to the end of the stage.
-        programme.rows(num, (out, 1.0), (after[self.tensors], -1.0))
-        gone = programme.variables(num)
-        programme.rows(num, (gone, 1.0), (self.gone, -1.0), (out, -1.0))
+        milp.rows(num, (out, 1.0), (after[self.tensors], -1.0))
+        gone = milp.variables(num)
+        milp.rows(num, (gone, 1.0), (self.gone, -1.0), (out, -1.0))
         some = 1.0 if self.model.run else 0.0
-        there = programme.variables(num, integral=True, ub=some)
-        programme.rows(num, (there, 1.0), (self.gone, -1.0))
+        there = milp.variables(num, integral=True, ub=some)
+        milp.rows(num, (there, 1.0), (self.gone, -1.0))
         if self.limited:
-            hold = programme.variables(num, integral=True)
-            programme.rows(num, (gone, 1.0), (hold, -1.0))
-            programme.rows(num, (there, 1.0), (hold, -1.0))
-            programme.placed(1, (0, hold, self.bytes), lb=-np.inf, ub=self.host_room)
+            hold = milp.variables(num, integral=True)
+            milp.rows(num, (gone, 1.0), (hold, -1.0))
+            milp.rows(num, (there, 1.0), (hold, -1.0))
+            milp.placed(1, (0, hold, self.bytes), lb=-np.inf, ub=self.host_room)
         # What flows back was all there when the stage began; half of it in a buffer is nothing.
-        programme.rows(num, (back, 1.0), (there, -1.0))
-        come = programme.variables(num)
-        programme.rows(num, (come, 1.0), (self.come, -1.0), (back, -1.0))
-        programme.rows(num, (come, 1.0), (buffer, -1.0))
-        lands = programme.variables(num, integral=True, ub=0.0 if is_last else 1.0)
-        programme.rows(num, (lands, 1.0), (come, -1.0))
+        milp.rows(num, (back, 1.0), (there, -1.0))
+        come = milp.variables(num)
+        milp.rows(num, (come, 1.0), (self.come, -1.0), (back, -1.0))
+        milp.rows(num, (come, 1.0), (buffer, -1.0))
+        lands = milp.variables(num, integral=True, ub=0.0 if is_last else 1.0)
+        milp.rows(num, (lands, 1.0), (come, -1.0))
         if self.model.lands:  # a buffer is taken up anew behind a landing
-            programme.rows(num, (come, 1.0), (self.model.lands[-1], 1.0), ub=1.0)
+            milp.rows(num, (come, 1.0), (self.model.lands[-1], 1.0), ub=1.0)
         self.kept = after
         if not is_last:
             self.kept = after.copy()
-            self.kept[self.tensors] = programme.variables(num)
-            programme.rows(
+            self.kept[self.tensors] = milp.variables(num)
+            milp.rows(
                 num, (self.kept[self.tensors], 1.0), (after[self.tensors], -1.0), (lands, -1.0)
             )
         self.gone, self.come = gone, come
@@ -241,7 +234,7 @@ class _Builder:
             rows.append(columns)
 
 
-def _worth_copying(graph: Graph, step: Step) -> Ints:
+def _worth_copying(graph: Graph, linked: LinkedGraph) -> Ints:
     """Tensors of some bytes between whose uses something else runs, gradients left out."""
     arrays = graph.arrays
     readers = np.repeat(np.arange(graph.num_ops), np.diff(arrays.read_start))
@@ -250,4 +243,4 @@ def _worth_copying(graph: Graph, step: Step) -> Ints:
     apart = last - arrays.tensor_producer > 2
     known = arrays.tensor_producer < 0
     forward = known | (arrays.op_phase[np.maximum(arrays.tensor_producer, 0)] == 0)
-    return np.flatnonzero(apart & forward & (step.size > 0))
+    return np.flatnonzero(apart & forward & (linked.size > 0))

@@ -9,42 +9,42 @@ much.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from schedsim.kernels.cached import njit
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from schedsim.kernels.compiled import kernel
+from schedsim.kernels.record import Flags, Ints, Reals, Record
 
 COMPUTE, D2H, H2D = 0, 1, 2
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LinkedGraph(Record):
     """A graph and a link as the kernels read them; see `GraphArrays`."""
 
-    op_s: Floats
+    op_s: Reals
     workspace: Ints
     saving_workspace: Ints
-    once: NDArray[np.bool_]
+    once: Flags
     read_start: Ints
     reads: Ints
     write_start: Ints
     writes: Ints
     size: Ints
     producer: Ints
-    optional: NDArray[np.bool_]
-    result: NDArray[np.bool_]
+    optional: Flags
+    result: Flags
     takes_over: Ints
-    out_s: Floats  # time of a copy to the host, by tensor
-    back_s: Floats
+    out_s: Reals  # time of a copy to the host, by tensor
+    back_s: Reals
     device_room: int  # budget less static bytes
     host_room: int
 
 
-class Trace(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Trace(Record):
     """Room for one evaluation, and what it found.
 
     Attributes
@@ -66,8 +66,8 @@ class Trace(NamedTuple):
         take over, or -1; whether it is there.
     """
 
-    start_s: Floats
-    end_s: Floats
+    start_s: Reals
+    end_s: Reals
     memory: Ints
     scratch: Ints
     follows: Ints
@@ -75,13 +75,13 @@ class Trace(NamedTuple):
     reads_at: Ints
     used: Ints
     tensor: Ints
-    is_host: NDArray[np.bool_]
+    is_host: Flags
     first: Ints
     last: Ints
     uses: Ints
     held: Ints
     takes: Ints
-    ready: NDArray[np.bool_]
+    ready: Flags
     on_device: Ints
     on_host: Ints
     times_run: Ints
@@ -89,15 +89,15 @@ class Trace(NamedTuple):
     running: Ints
     low: Ints
     high: Ints
-    until_s: Floats
-    parked: NDArray[np.bool_]
+    until_s: Reals
+    parked: Flags
 
 
-def make_trace(step: Step, capacity: int) -> Trace:
+def make_trace(linked: LinkedGraph, capacity: int) -> Trace:
     """Room for sequences of up to `capacity` tokens."""
-    num_tensors, num_ops = step.size.size, step.op_s.size
-    most_reads = int(max(1, np.diff(step.read_start).max(initial=1)))
-    most_writes = int(max(1, np.diff(step.write_start).max(initial=1)))
+    num_tensors, num_ops = linked.size.size, linked.op_s.size
+    most_reads = int(max(1, np.diff(linked.read_start).max(initial=1)))
+    most_writes = int(max(1, np.diff(linked.write_start).max(initial=1)))
     instances = num_tensors + capacity * most_writes
     ints, floats = np.int64, np.float64
     return Trace(
@@ -129,15 +129,15 @@ def make_trace(step: Step, capacity: int) -> Trace:
     )
 
 
-@njit(cache=True)
-def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
+@kernel
+def link_instances(linked: LinkedGraph, tokens: Ints, num: int, trace: Trace) -> int:
     """Instances, and which of them each read means; the number of them, -1 where illegal."""
-    num_ops, num_tensors = step.op_s.size, step.size.size
+    num_ops, num_tensors = linked.op_s.size, linked.size.size
     made = 0
     for t in range(num_tensors):
         trace.on_device[t] = -1
         trace.on_host[t] = -1
-        if step.producer[t] < 0:
+        if linked.producer[t] < 0:
             trace.tensor[made], trace.is_host[made] = t, False
             trace.first[made], trace.last[made], trace.takes[made] = -1, -1, -1
             trace.uses[made] = 0
@@ -152,11 +152,11 @@ def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
         trace.made_by[k] = made
         trace.reads_at[k] = place
         if token < num_ops:
-            if trace.times_run[token] and step.once[token]:
+            if trace.times_run[token] and linked.once[token]:
                 return -1
             trace.times_run[token] += 1
-            for r in range(step.read_start[token], step.read_start[token + 1]):
-                instance = trace.on_device[step.reads[r]]
+            for r in range(linked.read_start[token], linked.read_start[token + 1]):
+                instance = trace.on_device[linked.reads[r]]
                 if instance < 0:
                     return -1
                 trace.last[instance] = k
@@ -164,11 +164,11 @@ def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
                 trace.used[place] = instance
                 place += 1
             newest = k
-            for w in range(step.write_start[token], step.write_start[token + 1]):
-                t = step.writes[w]
+            for w in range(linked.write_start[token], linked.write_start[token + 1]):
+                t = linked.writes[w]
                 trace.tensor[made], trace.is_host[made], trace.first[made] = t, False, k
-                trace.last[made] = -1 if step.optional[t] else k
-                over = step.takes_over[t]
+                trace.last[made] = -1 if linked.optional[t] else k
+                over = linked.takes_over[t]
                 trace.takes[made] = trace.on_device[over] if over >= 0 else -1
                 trace.uses[made] = 1
                 trace.on_device[t] = made
@@ -196,15 +196,15 @@ def link_instances(step: Step, tokens: Any, num: int, trace: Trace) -> int:
         if trace.times_run[i] == 0:
             return -1
     for t in range(num_tensors):
-        if step.result[t]:
+        if linked.result[t]:
             if trace.on_device[t] < 0:
                 return -1
             trace.last[trace.on_device[t]] = num  # never freed
     return made
 
 
-@njit(cache=True)
-def _next(tokens: Any, num: int, at: int, low: int, high: int) -> int:
+@kernel
+def _next(tokens: Ints, num: int, at: int, low: int, high: int) -> int:
     """The first position behind `at` with a token in ``[low, high)``; `num` for none."""
     at += 1
     while at < num and not (low <= tokens[at] < high):
@@ -212,25 +212,25 @@ def _next(tokens: Any, num: int, at: int, low: int, high: int) -> int:
     return at
 
 
-@njit(cache=True)
-def evaluate(step: Step, tokens: Any, num: int, trace: Trace) -> Any:
+@kernel
+def evaluate(linked: LinkedGraph, tokens: Ints, num: int, trace: Trace) -> Any:
     """(makespan in s, bytes over budget, position of the most); makespan is -1 where illegal.
 
     Over budget are the bytes that a run lacks when nothing else is left to end; it starts all the
     same, and the times are those of a device with just so much more memory.
     O(tokens + reads + writes) time.
     """
-    made = link_instances(step, tokens, num, trace)
+    made = link_instances(linked, tokens, num, trace)
     if made < 0:
         return -1.0, 0, -1
-    num_ops, num_tensors = step.op_s.size, step.size.size
+    num_ops, num_tensors = linked.op_s.size, linked.size.size
     used = 0
     for i in range(made):
-        trace.held[i] = step.size[trace.tensor[i]]
+        trace.held[i] = linked.size[trace.tensor[i]]
         trace.ready[i] = trace.first[i] < 0
         if trace.first[i] < 0 and trace.last[i] >= 0:
             used += trace.held[i]
-    worst, worst_at = max(0, used - step.device_room), 0
+    worst, worst_at = max(0, used - linked.device_room), 0
     host_used = 0
     # Of each queue: the next run, the one that runs, its end, and whether the next lacks memory.
     head, running, until_s, parked = trace.head, trace.running, trace.until_s, trace.parked
@@ -263,20 +263,22 @@ def evaluate(step: Step, tokens: Any, num: int, trace: Trace) -> Any:
             need, scratch, saves = 0, 0, False
             for i in range(trace.made_by[k], trace.made_by[k + 1]):
                 if trace.last[i] >= 0:
-                    size = step.size[trace.tensor[i]]
+                    size = linked.size[trace.tensor[i]]
                     need += size
                     if chosen == COMPUTE:
-                        saves = saves or step.optional[trace.tensor[i]]
+                        saves = saves or linked.optional[trace.tensor[i]]
                         source = trace.takes[i]
                         if source >= 0 and trace.last[source] == k and trace.uses[source] == 1:
-                            need -= min(size, step.size[trace.tensor[source]])
+                            need -= min(size, linked.size[trace.tensor[source]])
             if chosen == COMPUTE:
-                scratch = step.saving_workspace[tokens[k]] if saves else step.workspace[tokens[k]]
+                scratch = (
+                    linked.saving_workspace[tokens[k]] if saves else linked.workspace[tokens[k]]
+                )
                 need += scratch
             if chosen == D2H:
-                lacks = host_used + need - step.host_room
+                lacks = host_used + need - linked.host_room
             else:
-                lacks = used + need - step.device_room
+                lacks = used + need - linked.device_room
             if lacks > 0 and k != forced:
                 parked[chosen] = True
                 continue
@@ -289,7 +291,7 @@ def evaluate(step: Step, tokens: Any, num: int, trace: Trace) -> Any:
                 used += need
             lasts = 0.0
             if chosen == COMPUTE:
-                lasts = step.op_s[tokens[k]]
+                lasts = linked.op_s[tokens[k]]
                 begun = k
                 for i in range(trace.made_by[k], trace.made_by[k + 1]):
                     source = trace.takes[i]
@@ -297,12 +299,12 @@ def evaluate(step: Step, tokens: Any, num: int, trace: Trace) -> Any:
                         continue
                     if trace.uses[source] == 1:
                         trace.held[source] -= min(
-                            step.size[trace.tensor[i]], step.size[trace.tensor[source]]
+                            linked.size[trace.tensor[i]], linked.size[trace.tensor[source]]
                         )
             elif chosen == D2H:
-                lasts = step.out_s[tokens[k] - num_ops]
+                lasts = linked.out_s[tokens[k] - num_ops]
             else:
-                lasts = step.back_s[tokens[k] - num_ops - num_tensors]
+                lasts = linked.back_s[tokens[k] - num_ops - num_tensors]
             trace.memory[k], trace.scratch[k] = used, scratch
             trace.start_s[k], trace.end_s[k] = now_s, now_s + lasts
             running[chosen], until_s[chosen] = k, now_s + lasts

@@ -22,9 +22,9 @@ from schedsim.simulation.simulator import simulate
 
 from ..store_all import store_all
 from ._bound import CopyBound, copy_bound
-from ._search import Search, load_kernels
+from ._linked_graph import link_graph, token_names
+from ._offload_search import OffloadSearch, load_kernels
 from ._starts import chain_starts, graph_starts
-from ._step import make_step, token_names
 
 _WORK = 12.0
 # Of the effort left: for the bound; for schedules without copies; for copies that make them fit.
@@ -131,16 +131,16 @@ def offload(
         )
     effort = Effort.of(effort, time_limit_s, moves=max_moves, default=_WORK)
     given = effort.to_options()
-    step = make_step(graph, budget_bytes, offloading)
+    linked = link_graph(graph, budget_bytes, offloading)
     peak = simulate(workload, Schedule.store_all(workload)).peak_bytes
-    search = Search(
-        graph, step, seed=seed, num_threads=num_threads or os.cpu_count() or 1, peak_bytes=peak
+    search = OffloadSearch(
+        graph, linked, seed=seed, num_threads=num_threads or os.cpu_count() or 1, peak_bytes=peak
     )
     bound = CopyBound(graph.store_all_s)
     plans: list[Plan] = []
     try:
         with effort.part(_BOUND_SHARE) as part:
-            bound = copy_bound(graph, step, budget_bytes, effort=part)
+            bound = copy_bound(graph, linked, budget_bytes, effort=part)
         search.progress.report(bound_s=bound.bound_s)
         search.enough_s = max(graph.store_all_s, bound.bound_s) * (1 + gap) * (1 + 1e-12)
         with effort.part(_STARTS_SHARE) as part:
@@ -166,7 +166,7 @@ def offload(
 def _finish(
     workload: Chain | Graph,
     budget_bytes: int,
-    search: Search,
+    search: OffloadSearch,
     bound: CopyBound,
     offloading: Offloading,
     plans: list[Plan],

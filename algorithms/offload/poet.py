@@ -1,4 +1,4 @@
-"""POET: which ops to run again and which tensors to page out, as a mixed-integer programme."""
+"""POET: which ops to recompute and which tensors to page out, as a mixed-integer programme."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ..graphs._scaling import byte_units
 from ..graphs._staged_model import num_variables
 from ..store_all import store_all
 from ._bound import copy_bound
+from ._linked_graph import link_graph, token_names
+from ._offload_search import OffloadSearch, load_kernels
 from ._paging_model import build_paging_model
-from ._search import Search, load_kernels
-from ._step import make_step, token_names
 from .offload import offload
 
 # Beyond this HiGHS finds nothing in minutes; one with paging has some five times as many.
@@ -56,7 +56,7 @@ def poet(
     once. Beside them tensors flow to the host and back, over one stage or several; a stage lasts as
     long as the longest of its runs and its flows. The answer's copies are put into a sequence and
     timed by the engine, which knows no stages, so that its time may be less or more than that of
-    the programme.
+    the MILP.
 
     Parameters
     ----------
@@ -113,12 +113,12 @@ def poet(
             f"{graph.name!r}: {graph.num_ops} ops need more than {MAX_VARIABLES:,} variables",
             hint="poet is for some dozens of ops; use --planner offload",
         )
-    step = make_step(graph, budget_bytes, offloading)
+    linked = link_graph(graph, budget_bytes, offloading)
     effort = Effort.of(effort, time_limit_s, default=_WORK)
     options: dict[str, Any] = {**effort.to_options(), "start": start, "polish": polish}
     figures: dict[str, float | None] = {}
     with effort.part(_BOUND_SHARE) as part:
-        bound = copy_bound(graph, step, budget_bytes, effort=part)
+        bound = copy_bound(graph, linked, budget_bytes, effort=part)
     best: Schedule | None = None
     best_s, least = math.inf, LeastBudget()
     if math.isinf(bound.bound_s):
@@ -168,30 +168,30 @@ def _solve(
 ) -> tuple[Schedule | None, dict[str, Any]]:
     """(schedule, what to record)."""
     arrays = graph.arrays
-    step = make_step(graph, budget_bytes, offloading)
+    linked = link_graph(graph, budget_bytes, offloading)
     sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
     byte_unit, whole = byte_units(np.concatenate(sizes), max(1, budget_bytes))
     room = (budget_bytes - graph.static_bytes) / byte_unit
     room = math.floor(room) if whole else room * (1 - 1e-6)
     unit_s = graph.store_all_s / _UNITS or 1.0
-    model = build_paging_model(graph, step, byte_unit, room, unit_s, step.host_room / byte_unit)
+    model = build_paging_model(graph, linked, byte_unit, room, unit_s, linked.host_room / byte_unit)
     if math.isfinite(best_s):
-        cost = np.concatenate(model.programme.columns["cost"])
+        cost = np.concatenate(model.milp.columns["cost"])
         columns = np.flatnonzero(cost)
-        model.programme.placed(1, (0, columns, cost[columns]), lb=0.0, ub=best_s / unit_s)
+        model.milp.placed(1, (0, columns, cost[columns]), lb=0.0, ub=best_s / unit_s)
     with effort.part(1.0 - _POLISH_SHARE) as part:
-        answer = model.programme.solve(part)
+        answer = model.milp.solve(part)
     told: dict[str, Any] = {"solved": answer.finished}
     if answer.x is None:
         if math.isfinite(best_s):
             told["programme"] = "nothing better" if answer.infeasible else "nothing better in time"
         else:
-            told["infeasible"] = "the programme has none" if answer.infeasible else "none in time"
+            told["infeasible"] = "the MILP has none" if answer.infeasible else "none in time"
         return None, told
     found = model.tokens(graph, answer.x)
-    cost = np.concatenate(model.programme.columns["cost"])
+    cost = np.concatenate(model.milp.columns["cost"])
     told["programme_s"] = float(cost @ answer.x) * unit_s
-    search = Search(graph, step, seed=seed, num_threads=1, peak_bytes=budget_bytes)
+    search = OffloadSearch(graph, linked, seed=seed, num_threads=1, peak_bytes=budget_bytes)
     search.consider(np.array(found, dtype=np.int64))
     if search.best is not None:
         told["replayed_s"] = search.best[0]

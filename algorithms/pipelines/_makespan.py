@@ -7,16 +7,37 @@ stage run one after another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.errors import InvalidScheduleError
-from schedsim.kernels.cached import njit
+from schedsim.kernels.compiled import kernel
+from schedsim.kernels.record import Ints, Reals, RealTable, Record, Table
 from schedsim.pipelines import Order, Pipeline
 
 FORWARD, BACKWARD, WEIGHTS = range(3)
+
+
+@dataclass(frozen=True, eq=False)
+class StageWork(Record):
+    """What each stage does for one micro-batch, in seconds.
+
+    Attributes
+    ----------
+    forward_s, weights_s : (num_stages,)
+    early_s, late_s : (num_stages, most_plans)
+        What its backward does before and after its gradient is there, by plan.
+    num_plans : (num_stages,)
+        Plans of the stage, which micro-batches take one after the other.
+    """
+
+    forward_s: Reals
+    weights_s: Reals
+    early_s: RealTable
+    late_s: RealTable
+    num_plans: Ints
 
 
 class StageTimes:
@@ -102,39 +123,29 @@ class StageTimes:
             As `message_times` gives them.
         """
         num = self.pipeline.num_stages
-        slots = np.array([len(row) for row in late_s], dtype=np.int64)
-        early, late = np.zeros((num, slots.max())), np.zeros((num, slots.max()))
-        for v in range(num):
-            early[v, : slots[v]], late[v, : slots[v]] = early_s[v], late_s[v]
-        return float(
-            _makespan(
-                self._rows,
-                message_s,
-                self._num_links,
-                self.pipeline.num_devices,
-                np.asarray(forward_s, dtype=np.float64),
-                early,
-                late,
-                slots,
-                np.asarray(weights_s, dtype=np.float64),
-                self.pipeline.waits_for_gradient,
-            )
+        num_plans = np.array([len(row) for row in late_s], dtype=np.int64)
+        shape = (num, int(num_plans.max()))
+        work = StageWork(
+            np.ascontiguousarray(forward_s, dtype=np.float64),
+            np.ascontiguousarray(weights_s, dtype=np.float64),
+            np.zeros(shape),
+            np.zeros(shape),
+            num_plans,
         )
+        for v in range(num):
+            work.early_s[v, : num_plans[v]] = early_s[v]
+            work.late_s[v, : num_plans[v]] = late_s[v]
+        num_devices, waits = self.pipeline.num_devices, self.pipeline.waits_for_gradient
+        return float(_makespan(self._rows, message_s, self._num_links, num_devices, work, waits))
 
 
-@njit(cache=True)
+@kernel
 def _makespan(
-    rows: Any,
-    message_s: Any,
-    num_links: int,
-    num_devices: int,
-    forward_s: Any,
-    early_s: Any,
-    late_s: Any,
-    slots: Any,
-    weights_s: Any,
-    waits: bool,
+    rows: Table, message_s: Reals, num_links: int, num_devices: int, work: StageWork, waits: bool
 ) -> float:
+    """One pass over the actions: each starts when its device is free and its message has come."""
+    forward_s, weights_s, num_plans = work.forward_s, work.weights_s, work.num_plans
+    early_s, late_s = work.early_s, work.late_s
     free = np.zeros(num_devices)
     link_free = np.zeros(num_links)
     end = np.zeros(rows.shape[0])
@@ -157,7 +168,7 @@ def _makespan(
         if kind == 0:
             end[a] = max(free[k], arrives) + forward_s[v]
         elif kind == 1:
-            slot = j % slots[v]
+            slot = j % num_plans[v]
             if waits:
                 end[a] = max(free[k], arrives) + early_s[v, slot] + late_s[v, slot]
             else:

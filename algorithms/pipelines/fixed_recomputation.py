@@ -10,7 +10,7 @@ from schedsim.pipelines.plan_file import SavedPipelinePlan
 from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions, timed
 from schedsim.plans.scope import THIS_PARTITION
 
-from .bounds import work_bound
+from .pipeline_bounds import work_bound
 from .plan_pipeline import PipelinePlan
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from schedsim.pipelines import Order, Pipeline, most_in_flight
 
 from ._device_choices import HeldStage, mixed_choice, uniform_choices
-from .bounds import held_at_once, holds_neighbours, stage_bound
+from .pipeline_bounds import held_at_once, holds_neighbours, stage_bound
 from .stage_frontier import StageFrontiers
 
 StageCost = Callable[[int, int, int], float]

@@ -15,8 +15,8 @@ from schedsim.plans.scope import PERSISTENT_IN_PARTITION, THIS_PARTITION, Scope
 from schedsim.units import format_bytes, format_seconds
 
 from ._selection import OrderFacts, Selection
-from .bounds import memory_bound, partition_scope, work_bound
 from .partition import Partitions, neighbours
+from .pipeline_bounds import memory_bound, partition_scope, work_bound
 from .stage_frontier import MAX_POINTS, StageFrontiers
 
 Partition = Literal["given", "auto"]

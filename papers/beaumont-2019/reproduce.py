@@ -15,7 +15,7 @@ from _claims import Claim, Instances, Source, main
 from _common import num_forward_runs, unit_chain
 from schedsim.algorithms.chains.frontier import exact_frontier
 from schedsim.algorithms.chains.revolve import num_forwards
-from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
+from schedsim.algorithms.chains.segment_schedule import equal_starts, segment_schedule
 
 import schedsim
 from schedsim import Chain, simulate
@@ -97,6 +97,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
             claimed=0,
             ours=worse,
             seen="abstract",
+            check="Equal segments are among the schedules that the optimum is over.",
         )
     yield Claim(
         what="mean gain in throughput over equal segments at their peaks",

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _claims import Claim, Instances, Source, main
 from _common import store_all
 from schedsim.algorithms.chains.chen import greedy_starts
-from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
+from schedsim.algorithms.chains.segment_schedule import equal_starts, segment_schedule
 
 from schedsim import Chain, simulate
 from schedsim.workloads import WorkloadOptions, build_workload

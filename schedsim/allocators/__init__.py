@@ -91,19 +91,20 @@ def play(
     **options: Any,
 ) -> Allocation:
     """Like `allocate`, of requests and releases in any order."""
-    from ._segments import UNLIMITED
+    from ._cuda_segments import UNLIMITED
 
     capacity = UNLIMITED if capacity_bytes is None else capacity_bytes
     check_allocator(allocator)
     if allocator == "cuda-caching":
-        from ._segments import run_caching
+        from ._blocks import make_blocks
+        from ._cuda_segments import run_caching
 
         chosen = _caching_options(options)
         result = run_caching(
             requests.items,
             chosen.block_bytes(requests.item_bytes),
             requests.item_stream,
-            requests.num_streams,
+            make_blocks(requests.items.size, 2 * requests.num_streams),
             capacity,
             UNLIMITED if chosen.max_split_bytes is None else chosen.max_split_bytes,
             chosen.expandable_segments,

@@ -6,12 +6,13 @@ pool stand in a list sorted by size, then address, in which the best fit is foun
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..kernels.cached import njit
+from ..kernels.compiled import kernel
+from ..kernels.record import Ints, Record, Table
 
 # Columns of the table. `PAGE` is the page size of a growing segment, 0 in any other.
 ADDRESS, SIZE, PREVIOUS, NEXT, STATE, POOL, PAGE = range(7)
@@ -27,11 +28,46 @@ RESERVED, ALLOCATED, LOOSE, NUM_ROWS, NUM_SPARE, TOP, NUM_SEGMENTS = range(7)
 NUM_TOTALS = 7
 
 
-@njit(cache=True)
+@dataclass(frozen=True, eq=False)
+class BlockTable(Record):
+    """All blocks of an allocator; every array is changed in place.
+
+    Attributes
+    ----------
+    table : (num_rows, NUM_COLUMNS)
+    free, num_free : (num_pools, num_rows), (num_pools,)
+        Rows of the free blocks of each pool, by size and then address; how many there are.
+    spare : (num_rows,)
+        Rows that are not in use, on a stack.
+    totals : (NUM_TOTALS,)
+    heads : (num_pools,)
+        The first row of the growing segment of each pool; `NONE` before there is one.
+    """
+
+    table: Table
+    free: Table
+    num_free: Ints
+    spare: Ints
+    totals: Ints
+    heads: Ints
+
+
+def make_blocks(num_events: int, num_pools: int) -> BlockTable:
+    """Room for the blocks that `num_events` events can make: each at most four."""
+    num_rows = 4 * num_events + 8 * num_pools + 16
+    return BlockTable(
+        table=np.empty((num_rows, NUM_COLUMNS), np.int64),
+        free=np.empty((num_pools, num_rows), np.int64),
+        num_free=np.zeros(num_pools, np.int64),
+        spare=np.empty(num_rows, np.int64),
+        totals=np.zeros(NUM_TOTALS, np.int64),
+        heads=np.full(num_pools, NONE, np.int64),
+    )
+
+
+@kernel
 def new_block(
-    table: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    blocks: BlockTable,
     address: int,
     size: int,
     state: int,
@@ -39,6 +75,7 @@ def new_block(
     page: int,
 ) -> Any:
     """A row for a block that touches no other yet."""
+    table, spare, totals = blocks.table, blocks.spare, blocks.totals
     if totals[NUM_SPARE] > 0:
         totals[NUM_SPARE] -= 1
         row = spare[totals[NUM_SPARE]]
@@ -55,11 +92,10 @@ def new_block(
     return row
 
 
-@njit(cache=True)
-def drop_block(
-    table: NDArray[np.int64], spare: NDArray[np.int64], totals: NDArray[np.int64], row: int
-) -> None:
+@kernel
+def drop_block(blocks: BlockTable, row: int) -> None:
     """Give the row back, after taking the block out of the line of its segment."""
+    table, spare, totals = blocks.table, blocks.spare, blocks.totals
     before, after = table[row, PREVIOUS], table[row, NEXT]
     if before >= 0:
         table[before, NEXT] = after
@@ -69,8 +105,8 @@ def drop_block(
     totals[NUM_SPARE] += 1
 
 
-@njit(cache=True)
-def insert_before(table: NDArray[np.int64], row: int, after: int) -> None:
+@kernel
+def insert_before(table: Table, row: int, after: int) -> None:
     """Link `row` into the segment of `after`, right before it."""
     before = table[after, PREVIOUS]
     table[row, PREVIOUS] = before
@@ -80,10 +116,8 @@ def insert_before(table: NDArray[np.int64], row: int, after: int) -> None:
         table[before, NEXT] = row
 
 
-@njit(cache=True)
-def lower_bound(
-    table: NDArray[np.int64], rows: NDArray[np.int64], count: int, size: int, address: int
-) -> Any:
+@kernel
+def lower_bound(table: Table, rows: Ints, count: int, size: int, address: int) -> Any:
     """Where the first of the sorted `rows` stands that is at least ``(size, address)``."""
     low, high = 0, count
     while low < high:
@@ -96,8 +130,8 @@ def lower_bound(
     return low
 
 
-@njit(cache=True)
-def whole_pages(table: NDArray[np.int64], row: int) -> Any:
+@kernel
+def whole_pages(table: Table, row: int) -> Any:
     """The pages of a growing segment that lie in the block: where they start and end."""
     page = table[row, PAGE]
     base = table[row, ADDRESS] // GROWING_SPACE * GROWING_SPACE
@@ -106,8 +140,8 @@ def whole_pages(table: NDArray[np.int64], row: int) -> Any:
     return start, max(start, end)
 
 
-@njit(cache=True)
-def loose_bytes(table: NDArray[np.int64], row: int) -> Any:
+@kernel
+def loose_bytes(table: Table, row: int) -> Any:
     """Bytes of a free block that could be given back: a whole segment, or pages of one."""
     if table[row, PAGE] > 0:
         start, end = whole_pages(table, row)
@@ -116,15 +150,13 @@ def loose_bytes(table: NDArray[np.int64], row: int) -> Any:
     return table[row, SIZE] if whole else 0
 
 
-@njit(cache=True)
+@kernel
 def add_free(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    blocks: BlockTable,
     row: int,
 ) -> None:
     """Put a block among the free ones of its pool."""
+    table, free, num_free, totals = blocks.table, blocks.free, blocks.num_free, blocks.totals
     pool = table[row, POOL]
     rows = free[pool]
     count = num_free[pool]
@@ -137,15 +169,13 @@ def add_free(
     totals[LOOSE] += loose_bytes(table, row)
 
 
-@njit(cache=True)
+@kernel
 def take_free(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    blocks: BlockTable,
     row: int,
 ) -> None:
     """Take a block from the free ones of its pool."""
+    table, free, num_free, totals = blocks.table, blocks.free, blocks.num_free, blocks.totals
     pool = table[row, POOL]
     rows = free[pool]
     at = lower_bound(table, rows, num_free[pool], table[row, SIZE], table[row, ADDRESS])
@@ -155,20 +185,17 @@ def take_free(
     totals[LOOSE] -= loose_bytes(table, row)
 
 
-@njit(cache=True)
+@kernel
 def split_off(
-    table: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    blocks: BlockTable,
     row: int,
     size: int,
     state: int,
 ) -> Any:
     """A new block of the first `size` bytes of `row`, which keeps the rest."""
+    table = blocks.table
     front = new_block(
-        table,
-        spare,
-        totals,
+        blocks,
         table[row, ADDRESS],
         size,
         state,
@@ -181,25 +208,22 @@ def split_off(
     return front
 
 
-@njit(cache=True)
+@kernel
 def release_to_pool(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    blocks: BlockTable,
     row: int,
 ) -> None:
     """Make a block free, as one with the free blocks that touch it."""
+    table = blocks.table
     before = table[row, PREVIOUS]
     if before >= 0 and table[before, STATE] == FREE:
-        take_free(table, free, num_free, totals, before)
+        take_free(blocks, before)
         table[row, ADDRESS] = table[before, ADDRESS]
         table[row, SIZE] += table[before, SIZE]
-        drop_block(table, spare, totals, before)
+        drop_block(blocks, before)
     after = table[row, NEXT]
     if after >= 0 and table[after, STATE] == FREE:
-        take_free(table, free, num_free, totals, after)
+        take_free(blocks, after)
         table[row, SIZE] += table[after, SIZE]
-        drop_block(table, spare, totals, after)
-    add_free(table, free, num_free, totals, row)
+        drop_block(blocks, after)
+    add_free(blocks, row)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..kernels.cached import njit
+from ..kernels.compiled import kernel
 from ._blocks import (
     ADDRESS,
     FREE,
@@ -22,6 +19,7 @@ from ._blocks import (
     SIZE,
     STATE,
     UNMAPPED,
+    BlockTable,
     add_free,
     drop_block,
     new_block,
@@ -34,13 +32,9 @@ from ._blocks import (
 SMALL_PAGE, LARGE_PAGE = 2 << 20, 20 << 20
 
 
-@njit(cache=True)
+@kernel
 def map_pages(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    blocks: BlockTable,
     row: int,
     size: int,
     capacity: int,
@@ -49,6 +43,7 @@ def map_pages(
 
     An unmapped block begins and ends at a page.
     """
+    table, totals = blocks.table, blocks.totals
     page = table[row, PAGE]
     length = (size + page - 1) // page * page
     if totals[RESERVED] + length > capacity:
@@ -56,31 +51,27 @@ def map_pages(
     totals[RESERVED] += length
     mapped = row
     if length < table[row, SIZE]:
-        mapped = split_off(table, spare, totals, row, length, IN_USE)
-    release_to_pool(table, free, num_free, spare, totals, mapped)
+        mapped = split_off(blocks, row, length, IN_USE)
+    release_to_pool(blocks, mapped)
     return mapped
 
 
-@njit(cache=True)
+@kernel
 def grow(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
-    heads: NDArray[np.int64],
+    blocks: BlockTable,
     size: int,
     pool: int,
     capacity: int,
 ) -> Any:
     """A block of a growing segment, taken from the free ones, at the lowest address with room."""
+    table, totals, heads = blocks.table, blocks.totals, blocks.heads
     if heads[pool] < 0:
         page = SMALL_PAGE if pool % 2 == 0 else LARGE_PAGE
         start = GROWING_SPACE * (pool + 1)
         length = GROWING_SPACE // page * page
         # A guard in use that never moves: the way into the line of blocks.
-        guard = new_block(table, spare, totals, start, 0, IN_USE, pool, page)
-        space = new_block(table, spare, totals, start, length, UNMAPPED, pool, page)
+        guard = new_block(blocks, start, 0, IN_USE, pool, page)
+        space = new_block(blocks, start, length, UNMAPPED, pool, page)
         table[guard, NEXT] = space
         table[space, PREVIOUS] = guard
         heads[pool] = guard
@@ -102,47 +93,44 @@ def grow(
     row = start
     if table[row, STATE] == UNMAPPED:
         length = min(table[row, SIZE], size)
-        row = map_pages(table, free, num_free, spare, totals, row, length, capacity)
+        row = map_pages(blocks, row, length, capacity)
         if row < 0:
             return NONE
     while table[row, SIZE] < size:
         unmapped = table[row, NEXT]
         length = min(table[unmapped, SIZE], size - table[row, SIZE])
-        row = map_pages(table, free, num_free, spare, totals, unmapped, length, capacity)
+        row = map_pages(blocks, unmapped, length, capacity)
         if row < 0:
             return NONE
-    take_free(table, free, num_free, totals, row)
+    take_free(blocks, row)
     return row
 
 
-@njit(cache=True)
+@kernel
 def unmap_pages(
-    table: NDArray[np.int64],
-    free: NDArray[np.int64],
-    num_free: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    totals: NDArray[np.int64],
+    blocks: BlockTable,
     row: int,
 ) -> None:
     """Give back the whole pages in a free block of a growing segment."""
+    table, totals = blocks.table, blocks.totals
     start, end = whole_pages(table, row)
     if end == start:
         return
-    take_free(table, free, num_free, totals, row)
+    take_free(blocks, row)
     if start > table[row, ADDRESS]:
-        front = split_off(table, spare, totals, row, start - table[row, ADDRESS], IN_USE)
-        add_free(table, free, num_free, totals, front)
+        front = split_off(blocks, row, start - table[row, ADDRESS], IN_USE)
+        add_free(blocks, front)
     middle = row
     if end < table[row, ADDRESS] + table[row, SIZE]:
-        middle = split_off(table, spare, totals, row, end - start, UNMAPPED)
-        add_free(table, free, num_free, totals, row)
+        middle = split_off(blocks, row, end - start, UNMAPPED)
+        add_free(blocks, row)
     table[middle, STATE] = UNMAPPED
     totals[RESERVED] -= end - start
     before, after = table[middle, PREVIOUS], table[middle, NEXT]
     if before >= 0 and table[before, STATE] == UNMAPPED:
         table[middle, ADDRESS] = table[before, ADDRESS]
         table[middle, SIZE] += table[before, SIZE]
-        drop_block(table, spare, totals, before)
+        drop_block(blocks, before)
     if after >= 0 and table[after, STATE] == UNMAPPED:
         table[middle, SIZE] += table[after, SIZE]
-        drop_block(table, spare, totals, after)
+        drop_block(blocks, after)

@@ -23,6 +23,7 @@ COMMANDS = (
     "sweep",
     "explain",
     "pipeline",
+    "cluster",
     "plot",
     "report",
     "export",

@@ -25,16 +25,16 @@ from ..simulation.simulator import simulate
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
 from .given.loaded import read
-from .given.source import Source
-from .given.workload import workload_options
+from .given.workload_options import workload_options
+from .given.workload_source import Source
 from .help import GroupedCommand
 from .options import complete
 from .options.files import json_option, output_option
 from .options.limits import budget_option
 from .options.link import link_option, take_link
-from .options.sizes import size_text
+from .options.typed_sizes import size_text
 from .show import percent, print_json, print_table, working
-from .shown.results import compare_results, is_results, only_results
+from .shown.compared_results import compare_results, is_results, only_results
 
 
 @click.command(

@@ -13,8 +13,8 @@ from ..plans.budgets import store_all_peak
 from ..plans.plan import Plan
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
-from .given.source import Source
-from .given.workload import workload_options
+from .given.workload_options import workload_options
+from .given.workload_source import Source
 from .help import GroupedCommand
 from .options.files import json_option
 from .show import percent, print_facts, print_json, print_table, working

@@ -19,8 +19,8 @@ from ..units import (
     format_seconds_change,
 )
 from .given.loaded import Loaded, read, schedule_of
-from .given.source import Source
-from .given.workload import workload_options
+from .given.workload_options import workload_options
+from .given.workload_source import Source
 from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working

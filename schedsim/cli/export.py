@@ -11,8 +11,8 @@ from ..plans.setting import refuse_copies
 from ..units import format_bytes, format_seconds
 from .app import NO, YES
 from .given.loaded import Loaded, read, schedule_of
-from .given.source import Source
-from .given.workload import workload_options
+from .given.workload_options import workload_options
+from .given.workload_source import Source
 from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .show import percent, print_facts, print_json, print_table, working

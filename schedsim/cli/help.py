@@ -27,6 +27,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("tensor_parallel", "sequence_parallel", "data_parallel", "zero_stage", "static"),
         "optimizer",
     ),
+    "Cluster": (
+        *("devices", "fsdp", "replicate", "tensor", "pipeline", "context", "expert", "schedule"),
+        *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "separate_head"),
+        *("fused_optimizer", "eager_attention", "regather", "optimizer_in_backward"),
+        "expandable",
+    ),
     "Device and times": ("device", "efficiency", "times_path"),
     "Output": ("output", "as_json", "help"),
 }

@@ -10,7 +10,7 @@ import click
 from ..files.atomic import write_atomically
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import YES
-from .given.pipeline import explain_infeasible, planned
+from .given.made_pipeline import explain_infeasible, planned
 from .given.pipeline_options import PipelineRequest, pipeline_options
 from .help import GroupedCommand
 from .options.files import json_option, output_option

@@ -6,16 +6,16 @@ from typing import Any
 
 import click
 
-from .given.source import Source
-from .given.workload import workload_options
+from .given.workload_options import workload_options
+from .given.workload_source import Source
 from .help import GroupedCommand
 from .options import complete
-from .options.allocator import allocator_options
+from .options.allocator_options import allocator_options
 from .options.files import check_writable, json_option, output_option
-from .options.levels import level_option
+from .options.level_options import level_option
 from .options.limits import budget_option
 from .options.link import link_option
-from .options.sizes import GapType
+from .options.typed_sizes import GapType
 from .planning.maximum import show_maximum
 from .planning.one import plan_one
 from .planning.request import DEFAULT_PLANNER, read_request

@@ -7,8 +7,8 @@ import click
 from ..errors import SchedsimError
 from ..files.atomic import write_atomically
 from .given.loaded import read, schedule_of
-from .given.source import Source
-from .given.workload import workload_options
+from .given.workload_options import workload_options
+from .given.workload_source import Source
 from .help import GroupedCommand
 from .options.files import output_option
 from .show import working

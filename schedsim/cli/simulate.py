@@ -19,10 +19,10 @@ from ..snapshots.reading import is_snapshot_name
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
 from .given.loaded import Loaded, given_schedule, read, schedule_of
-from .given.source import Source
-from .given.workload import workload_options
+from .given.workload_options import workload_options
+from .given.workload_source import Source
 from .help import GroupedCommand
-from .options.allocator import allocator_options
+from .options.allocator_options import allocator_options
 from .options.files import json_option, output_option, schedule_option
 from .options.limits import budget_option, capacity_option
 from .show import percent, print_facts, print_json, print_table
@@ -30,12 +30,12 @@ from .shown.allocations import check_allocator, describe
 from .shown.allocations import document as allocation_document
 from .snapshot import replay_snapshot
 
-# How a cause of waiting is said in the table of queues.
+# How a cause of waiting is said in the table of streams.
 _WAITS = {
     "nothing": "at the start",
     "queue": "behind another run",
     "input": "for an input",
-    "turn": "for its turn",
+    "turn": "in issue order",
     "memory": "for memory",
     "end": "at the end",
 }

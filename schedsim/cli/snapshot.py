@@ -10,9 +10,9 @@ from ..allocators import EXACT, play
 from ..errors import SchedsimError
 from ..files.atomic import write_atomically
 from ..snapshots import Findings, examine, peak_of, read_snapshot, requests_of
-from ..snapshots.replay import SETTINGS
+from ..snapshots.request_replay import SETTINGS
 from ..units import format_bytes, format_bytes_change, format_bytes_short
-from .options.allocator import read_options
+from .options.allocator_options import read_options
 from .show import print_facts, print_json, print_table
 from .shown.allocations import describe
 from .shown.allocations import document as allocation_document

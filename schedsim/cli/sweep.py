@@ -13,7 +13,7 @@ from ..units import format_bytes_short, format_seconds
 from ..workloads.given import is_target
 from .app import NO, YES
 from .given.loaded import read
-from .given.source import Source
+from .given.workload_source import Source
 from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .options.formula import no_options

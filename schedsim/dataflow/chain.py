@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .._checks import check_bytes, check_name, check_seconds, check_total, shown
 from ..errors import InvalidWorkloadError
 from .graph import Graph, Op
-from .notebook import ShownInNotebooks
+from .shown_in_notebooks import ShownInNotebooks
 from .variants import StageVariant, check_distinct
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from functools import cached_property
 from .._checks import check_bytes, check_name, check_total, shown, shown_key
 from ..errors import InvalidWorkloadError
 from .arrays import GraphArrays, build_arrays
-from .notebook import ShownInNotebooks
 from .op import PHASES, Op, as_names
 from .queues import COMPUTE, DEVICE, HOST, is_compute
+from .shown_in_notebooks import ShownInNotebooks
+from .store_all_time import store_all_makespan
 from .variants import GraphVariant, check_distinct
 
 __all__ = ["COMPUTE", "DEVICE", "HOST", "PHASES", "Graph", "Op"]
@@ -265,9 +266,7 @@ class Graph(ShownInNotebooks):
         required = [op for op in self.ops if op.required]
         if len({op.queue for op in required}) <= 1:
             return math.fsum(op.time_s for op in required)
-        from ..simulation.simulator import store_all_makespan
-
-        return store_all_makespan(self)
+        return store_all_makespan(required, self.inputs)
 
     @cached_property
     def busiest_queue_s(self) -> float:

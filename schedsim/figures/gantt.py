@@ -5,8 +5,8 @@ Like `schedsim.figures.plot`, every function returns a matplotlib ``Figure`` mad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +33,27 @@ _MOST_PANELS = 3
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#999999")
 
 
+class Paint(NamedTuple):
+    """How bars are coloured.
+
+    Attributes
+    ----------
+    kinds : (num_runs,) str
+        A kind per run.
+    colours
+        Kind -> colour; the legend follows its order.
+    """
+
+    kinds: Sequence[str]
+    colours: Mapping[str, str]
+
+
 def draw_gantt(
     simulation: Simulation,
     *,
-    queues: Sequence[str] | None = None,
-    row_names: Mapping[str, str] | None = None,
+    queues: Sequence[str] | Mapping[str, str] | None = None,
     label_of: Callable[[str], str] | None = None,
-    kinds: Sequence[str] | None = None,
-    colours: Mapping[str, str] | None = None,
+    paint: Paint | None = None,
     capacities: Mapping[str, int] | None = None,
     memory: bool = True,
     title: str | None = None,
@@ -51,16 +64,14 @@ def draw_gantt(
     Parameters
     ----------
     queues
-        Rows from the top; by default all queues that run something.
-    row_names
-        Queue -> what its row is called, where not by its own name.
+        Rows from the top; of a mapping, queue -> what its row is called. By default all queues
+        that run something.
     label_of
         Op name -> text in the bar, the number of a micro-batch for one; by default the op name.
         Labels that do not fit their bar are left out.
-    kinds
-        A kind per run, ``(num_runs,)``; by default those of `schedsim.simulation.result.RUN_KINDS`.
-    colours
-        Kind -> colour; the legend follows its order. Needed for kinds of your own.
+    paint
+        Kinds of your own, and their colours; by default those of
+        `schedsim.simulation.categories.RUN_KINDS`.
     capacities
         Memory pool -> bytes, drawn as dashed lines.
     memory
@@ -93,7 +104,8 @@ def draw_gantt(
         panels = min(len(pools), 1 if len(pools) > _MOST_PANELS else len(pools))
         height = _ROW * max(len(names), 2)
         figure, (bars, *below) = _stack([height, *[_PANEL] * panels])
-    _draw_bars(bars, simulation, names, row_names or {}, label_of, kinds, colours)
+    row_names = queues if isinstance(queues, Mapping) else {}
+    _draw_bars(bars, simulation, names, row_names, label_of, paint)
     bars.set_title(plain(_title(simulation) if title is None else title), fontsize=11)
     if pools:
         _draw_memory(below, simulation, pools, capacities or {})
@@ -112,7 +124,7 @@ def draw_pools(simulation: Simulation, *, capacities: Mapping[str, int] | None =
     names = _rows(simulation, None)
     panels = 1 if len(pools) > _MOST_PANELS else len(pools)
     figure, (bars, *below) = _stack([0.17 * max(len(names), 3), *[2.4] * panels])
-    _draw_bars(bars, simulation, names, {}, lambda _: "", None, None)
+    _draw_bars(bars, simulation, names, {}, lambda _: "", None)
     bars.set_title(plain(_title(simulation)), fontsize=11)
     bars.tick_params(labelbottom=False)
     _draw_memory(below, simulation, pools, capacities or {})
@@ -140,7 +152,7 @@ def _title(simulation: Simulation) -> str:
     return f"{simulation.workload_name}: {simulation.overhead:+.1%} time{more}"
 
 
-def _rows(simulation: Simulation, queues: Sequence[str] | None) -> list[str]:
+def _rows(simulation: Simulation, queues: Iterable[str] | None) -> list[str]:
     if queues is None:
         used = set(np.unique(simulation.run_queues).tolist())
         return [name for i, name in enumerate(simulation.queue_names) if i in used]
@@ -160,17 +172,15 @@ def _draw_bars(
     queues: list[str],
     row_names: Mapping[str, str],
     label_of: Callable[[str], str] | None,
-    kinds: Sequence[str] | None,
-    colours: Mapping[str, str] | None,
+    paint: Paint | None,
 ) -> None:
     from matplotlib.patches import Patch
 
     factor, _ = second_unit(simulation.makespan_s)
     start, end = simulation.start_s / factor, simulation.end_s / factor
-    if kinds is None:
-        kinds = [RUN_KINDS[code] for code in simulation.run_kinds.tolist()]
-    palette = dict(KINDS if colours is None else colours)
-    kind = np.array(kinds)
+    if paint is None:
+        paint = Paint([RUN_KINDS[code] for code in simulation.run_kinds.tolist()], KINDS)
+    palette, kind = paint.colours, np.array(paint.kinds)
     width = float(end.max()) if end.size else 1.0
     numbers = {name: i for i, name in enumerate(simulation.queue_names)}
     for row, queue in enumerate(queues):

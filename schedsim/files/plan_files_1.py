@@ -10,10 +10,10 @@ from ..plans.plan import Plan
 from ..plans.scope import Scope
 from ..plans.search import SearchRecord
 from ..plans.setting import AllocatorChoice, CopyTarget, Setting, StepChanges
-from .parts import read_chosen
 from .plan_files import check_whole, read_common
 from .reader import Reader
 from .setting_files import read_level, read_link
+from .workload_parts import read_chosen
 
 PLAN_SCHEMA_1 = "schedsim.plan/1"
 

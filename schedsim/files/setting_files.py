@@ -9,8 +9,8 @@ from ..plans.levels import MemoryLevel, MemoryLevels
 from ..plans.links import Link
 from ..plans.offloading import Offloading
 from ..plans.setting import AllocatorChoice, Setting, StepChanges
-from .parts import chosen_to_list, read_chosen
 from .reader import Reader
+from .workload_parts import chosen_to_list, read_chosen
 
 
 def setting_to_dict(setting: Setting) -> dict[str, Any]:
@@ -121,6 +121,7 @@ def _read_step(item: Reader) -> StepChanges:
         chunk=item.take_settings("chunk"),
         accumulate=item.take("accumulate", int, 1),
         generator_states_bytes=item.take_bytes("generator_states_bytes", 0),
+        compiled=item.take("compiled", bool, False),
     )
     item.finish()
     return step

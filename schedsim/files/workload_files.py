@@ -8,14 +8,14 @@ from typing import Any
 
 from ..dataflow.chain import Chain, Stage
 from ..dataflow.graph import Graph
-from .parts import (
+from .reader import Reader
+from .workload_parts import (
     op_to_dict,
     read_graph_variants,
     read_op,
     read_stage_variants,
     variant_to_dict,
 )
-from .reader import Reader
 
 CHAIN_SCHEMA = "schedsim.chain/1"
 GRAPH_SCHEMA = "schedsim.graph/1"

@@ -1,24 +1,112 @@
-"""`numba.njit` for kernels without records, cached on disk where there is a place for it."""
+"""Where compiled kernels are kept on disk, and what makes a kept one too old to be used.
+
+numba forgets what it has kept of a kernel when the kernel's own source file changes. The kernels
+that it calls stand in other files and are part of its machine code, as are the constants that it
+reads: here a change of any of them counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
+from numba import config
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NO_PLACE = "cannot cache function"
+_CONSTANTS = (bool, int, float, str, tuple)
+
+
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    """numba's cache of one kernel, which also looks at what the kernel is made of."""
+
+    stamped = False
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        self._stamp()
+        return super()._load_overload(sig, target_context)
+
+    def _save_overload(self, sig: Any, data: Any) -> None:
+        self._stamp()
+        super()._save_overload(sig, data)
+
+    def _stamp(self) -> None:
+        """Late: only now is there all that the kernel names."""
+        if not self.stamped:
+            self.stamped = True
+            self._cache_file._source_stamp = stamp_of(self._py_func)
+
+
+def stamp_of(function: FunctionType) -> tuple[Any, ...]:
+    """What the machine code of `function` depends on: source files, by numba's stamp of each.
+
+    Those of all kernels that it calls, directly or not, and the constants that they read.
+    """
+    files, constants = {}, {}
+    for one in _made_of(function):
+        with contextlib.suppress(RuntimeError):  # of no file, as one that a user has typed in
+            locator = FunctionCache._impl_class(one).locator
+            files[one.__module__] = locator.get_source_stamp()
+        for name in one.__code__.co_names:
+            value = one.__globals__.get(name)
+            if isinstance(value, _CONSTANTS):
+                constants[one.__module__, name] = repr(value)
+    return (*sorted(files.items()), *sorted(constants.items()))
+
+
+def _made_of(function: FunctionType) -> Iterator[FunctionType]:
+    """`function` and the kernels that it calls, each once."""
+    seen, left = set(), [function]
+    while left:
+        one = left.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        yield one
+        named = [one.__globals__.get(name) for name in one.__code__.co_names]
+        closed = [cell.cell_contents for cell in one.__closure__ or ()]
+        left += [it.py_func for it in (*named, *closed) if isinstance(it, Dispatcher)]
 
 
 def cache_where_possible(dispatcher: Any) -> None:
     """Cache what `dispatcher` compiles, unless neither the package nor the home can be written."""
     try:
-        dispatcher.enable_caching()
+        dispatcher._cache = KernelCache(dispatcher.py_func)
     except RuntimeError as error:
         if _NO_PLACE not in str(error):
             raise
+        return
+    _skip_broken_files(dispatcher)
+
+
+def _skip_broken_files(dispatcher: Any) -> None:
+    """Compile again where a file of the cache cannot be read, instead of failing at every call.
+
+    Such a file was written by another version, whose records had other names, or was cut short by
+    a full disk or a kill. numba reads the index before it looks whether the index is out of date.
+    """
+    file = dispatcher._cache._cache_file
+    load_index, load_data = file._load_index, file._load_data
+
+    def index() -> Any:
+        try:
+            return load_index()
+        except Exception:  # whatever unpickling what another version wrote may raise
+            return {}
+
+    def data(name: str) -> Any:
+        try:
+            return load_data(name)
+        except Exception as error:
+            raise OSError(f"{name} cannot be read") from error  # numba takes it for missing
+
+    file._load_index, file._load_data = index, data
 
 
 def njit(*, cache: bool = False, **options: Any) -> Callable[[Function], Function]:
@@ -29,11 +117,9 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Function], Functio
     compile_with = cast("Callable[..., Any]", numba.njit)
 
     def decorate(function: Function) -> Function:
-        try:
-            return cast("Function", compile_with(cache=cache, **options)(function))
-        except RuntimeError as error:
-            if not cache or _NO_PLACE not in str(error):
-                raise
-            return cast("Function", compile_with(**options)(function))
+        compiled = compile_with(**options)(function)
+        if cache and not config.DISABLE_JIT:
+            cache_where_possible(compiled)
+        return cast("Function", compiled)
 
     return decorate

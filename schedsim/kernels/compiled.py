@@ -7,6 +7,7 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any, TypeVar, cast, get_type_hints
 
+import numpy as np
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils, event
@@ -24,7 +25,12 @@ from numba.extending import (
 )
 
 from .cached import cache_where_possible
-from .joined import inner_compiler, set_environments
+from .joined import (
+    compiling_fast,
+    inner_compiler,
+    outer_compiler,
+    set_environments,
+)
 from .notice import CompilingNotice
 from .record import Layout, Record, layout_of, layout_of_record, remembered
 
@@ -109,22 +115,26 @@ def _lower_field(context: Any, builder: Any, kind: RecordType, value: Any, name:
         if layout.dtype == "bool":
             return builder.icmp_unsigned("!=", word(0, _WORD), ir.Constant(_WORD, 0))
         return word(0, context.get_value_type(kind_of_field))
-    array = context.make_array(kind_of_field)(context, builder)
+    # Put together from values: a structure in memory would be a dozen instructions more, which
+    # all stages of the compiler carry on for each field that a kernel reads.
     item_type = context.get_data_type(kind_of_field.dtype)
-    item_bytes = context.get_constant(types.intp, context.get_abi_sizeof(item_type))
+    item_bytes = ir.Constant(_WORD, np.dtype(layout.dtype).itemsize)
     shape = [word(1 + axis, _WORD) for axis in range(layout.num_axes)]
     strides = [item_bytes]
     for length in reversed(shape[1:]):
         strides.insert(0, builder.mul(strides[0], length))
-    no_owner = ir.Constant(context.get_value_type(types.MemInfoPointer(types.voidptr)), None)
-    array.meminfo = no_owner
-    array.parent = cgutils.get_null_value(array.parent.type)
-    array.nitems = shape[0] if len(shape) == 1 else builder.mul(shape[0], shape[1])
-    array.itemsize = item_bytes
-    array.data = word(0, item_type.as_pointer())
-    array.shape = cgutils.pack_array(builder, shape)
-    array.strides = cgutils.pack_array(builder, strides)
-    return array._getvalue()
+    parts = {
+        "nitems": shape[0] if len(shape) == 1 else builder.mul(shape[0], shape[1]),
+        "itemsize": item_bytes,
+        "data": word(0, item_type.as_pointer()),
+        "shape": cgutils.pack_array(builder, shape),
+        "strides": cgutils.pack_array(builder, strides),
+    }
+    model = context.data_model_manager[kind_of_field]
+    array = ir.Constant(model.get_value_type(), None)  # nobody owns it: neither object nor parent
+    for part, it in parts.items():
+        array = builder.insert_value(array, it, model.get_field_position(part))
+    return array
 
 
 class _OneVariant(CPUDispatcher):  # type: ignore[misc]
@@ -141,7 +151,8 @@ class _OneVariant(CPUDispatcher):  # type: ignore[misc]
         kinds = self.declared or _argument_types(self.py_func)
         with global_compiler_lock:  # two threads may call it first at once
             if self._can_compile:
-                super().compile(kinds)
+                with compiling_fast(self.targetctx):
+                    super().compile(kinds)
                 self.disable_compile()
         if len(given) != len(kinds) or any(
             self.typingctx.can_convert(one, other) is None
@@ -241,7 +252,9 @@ def kernel_with(**flags: Any) -> Callable[[Function], Function]:
     def compile_later(function: Function) -> Function:
         if config.DISABLE_JIT:
             return function
-        compiled = _Kernel(function, locals={}, targetoptions=options)
+        compiled = _Kernel(
+            function, locals={}, targetoptions=options, pipeline_class=outer_compiler()
+        )
         cache_where_possible(compiled)
         compiled.twin = _OneVariant(
             function, locals={}, targetoptions=inside, pipeline_class=inner_compiler()

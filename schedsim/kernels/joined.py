@@ -8,12 +8,16 @@ come from type inference. A third of the time of compiling is left.
 
 from __future__ import annotations
 
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numba
 from numba.core.compiler import Compiler, CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass, register_pass
-from numba.core.typed_passes import NopythonTypeInference
+from numba.core.typed_passes import NopythonRewrites, NopythonTypeInference
 
 # What is done here reaches into numba. With a version that it was not tried on, kernels are
 # compiled the usual way: the same code, some seconds later.
@@ -74,17 +78,88 @@ class _OpenLibrary(FunctionPass):  # type: ignore[misc]
         return True
 
 
-class JoinedCompiler(CompilerBase):  # type: ignore[misc]
-    """numba's own passes, with an open library to write to."""
+class PlainCompiler(CompilerBase):  # type: ignore[misc]
+    """numba's own passes, without the search for whole-array expressions: kernels have loops."""
 
     def define_pipelines(self) -> list[Any]:
         """One pipeline, without Python objects."""
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.passes = [row for row in passes.passes if row[0] is not NopythonRewrites]
+        passes.finalize()
+        return [passes]
+
+
+class JoinedCompiler(PlainCompiler):
+    """The same, with an open library to write to."""
+
+    def define_pipelines(self) -> list[Any]:
+        """One pipeline, without Python objects."""
+        [passes] = super().define_pipelines()
         passes.add_pass_after(_OpenLibrary, NopythonTypeInference)
         passes.finalize()
         return [passes]
 
 
+def _tried() -> bool:
+    return bool(numba.__version__.startswith(TRIED))
+
+
 def inner_compiler() -> type[Any]:
     """What compiles the kernels that other kernels call."""
-    return JoinedCompiler if numba.__version__.startswith(TRIED) else Compiler
+    return JoinedCompiler if _tried() else Compiler
+
+
+def outer_compiler() -> type[Any]:
+    """What compiles the kernels that Python calls."""
+    return PlainCompiler if _tried() else Compiler
+
+
+@contextmanager
+def sizes_remembered(context: Any) -> Iterator[None]:
+    """Let `context` ask LLVM once for the size of a type.
+
+    numba asks for each variable of each kernel, and llvmlite answers by parsing a module that is
+    made for the question: a thousand of them in the kernels of a first plan.
+    """
+    ask, known = context.get_abi_sizeof, dict[str, int]()
+
+    def size(of_type: Any) -> int:
+        text = str(of_type)
+        if text not in known:
+            known[text] = ask(of_type)
+        return known[text]
+
+    context.get_abi_sizeof = size
+    try:
+        yield
+    finally:
+        del context.get_abi_sizeof
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep Python from looking for garbage: what a compiler makes lives until it is done."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+_busy = threading.local()
+
+
+@contextmanager
+def compiling_fast(context: Any) -> Iterator[None]:
+    """Both while a kernel is compiled, and those inside of it with it; under numba's lock."""
+    if getattr(_busy, "inside", False) or not _tried():
+        yield
+        return
+    _busy.inside = True
+    try:
+        with sizes_remembered(context), no_collection():
+            yield
+    finally:
+        _busy.inside = False

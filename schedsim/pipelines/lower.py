@@ -96,7 +96,7 @@ def queue_name(device: int) -> str:
     return f"compute:{device}"
 
 
-class _Names:
+class _TensorNames:
     """Tensors and queues of a pipeline, by layer."""
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -119,7 +119,7 @@ class _Names:
 
 
 def _ops(pipeline: Pipeline) -> Iterator[Op]:
-    chain, names = pipeline.chain, _Names(pipeline)
+    chain, names = pipeline.chain, _TensorNames(pipeline)
     sizes = [chain.input_bytes, *(layer.output_bytes for layer in chain.stages)]
     num = chain.num_stages
     # A micro-batch is there when its first forward begins, not when the step does.
@@ -150,7 +150,7 @@ def _ops(pipeline: Pipeline) -> Iterator[Op]:
             yield _weight_gradient(pipeline, names, i)
 
 
-def _forward(pipeline: Pipeline, names: _Names, i: int) -> Iterator[Op]:
+def _forward(pipeline: Pipeline, names: _TensorNames, i: int) -> Iterator[Op]:
     layer, device = pipeline.chain.stages[i], names.device[i]
     seconds = pipeline.collectives[i].forward_s if pipeline.collectives else 0.0
     output = f"p{i + 1}" if seconds else f"a{i + 1}"
@@ -172,7 +172,7 @@ def _forward(pipeline: Pipeline, names: _Names, i: int) -> Iterator[Op]:
         yield _reduce("forward", f"a{i + 1}", output, layer.output_bytes, seconds, device)
 
 
-def _backward(pipeline: Pipeline, names: _Names, i: int, input_bytes: int) -> Iterator[Op]:
+def _backward(pipeline: Pipeline, names: _TensorNames, i: int, input_bytes: int) -> Iterator[Op]:
     layer, device = pipeline.chain.stages[i], names.device[i]
     seconds = pipeline.collectives[i].backward_s if pipeline.collectives and i else 0.0
     output = f"e{i}" if seconds else f"d{i}"
@@ -202,7 +202,7 @@ def _backward(pipeline: Pipeline, names: _Names, i: int, input_bytes: int) -> It
         yield _reduce("backward", f"d{i}", output, input_bytes, seconds, device)
 
 
-def _weight_gradient(pipeline: Pipeline, names: _Names, i: int) -> Op:
+def _weight_gradient(pipeline: Pipeline, names: _TensorNames, i: int) -> Op:
     if pipeline.weight_gradients:
         part = pipeline.weight_gradients[i]
         reads = tuple(name for name in _bundle(pipeline, i) if name.startswith("q"))

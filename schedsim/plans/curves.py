@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ..dataflow.notebook import ShownInNotebooks
+from ..dataflow.shown_in_notebooks import ShownInNotebooks
 from ..simulation.schedule import Schedule
 from ..units import format_bytes
 from .effort import EndedBy

@@ -157,11 +157,11 @@ def maximize(
         return try_plan(workload, bound_bytes, planner, **options, **further[size])
 
     bound_bytes = sized_budget(budget_bytes)
-    search = _Search(workload_at, plan_of, work, step, max_size)
+    search = _LargestSearch(workload_at, plan_of, work, step, max_size)
     return search.run(unit, max_plans, compare)
 
 
-class _Search:
+class _LargestSearch:
     def __init__(
         self,
         family: Callable[[int], Chain | Graph],

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from functools import cache, cached_property, wraps
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from ..dataflow.notebook import ShownInNotebooks
+from ..dataflow.shown_in_notebooks import ShownInNotebooks
 from ..dataflow.variants import ChosenVariant
 from ..errors import SchedsimError
 from ..files.workload_files import workload_hash
@@ -385,6 +385,12 @@ def timed(
 
 def installed_versions() -> dict[str, str]:
     """Versions of schedsim, Python and numpy, as plans record them."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Read once: looking up what is installed takes longer than many a plan."""
     import platform  # these two are slow to import, and only plans need them
     from importlib.metadata import PackageNotFoundError, version
 
@@ -394,4 +400,4 @@ def installed_versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "not installed"
-    return found
+    return tuple(found.items())

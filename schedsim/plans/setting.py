@@ -72,6 +72,8 @@ class StepChanges:
         Micro-batches of a step.
     generator_states_bytes
         States of random generators kept for ops that run again.
+    compiled
+        Whether its ops were fused into compiled groups first.
     """
 
     level: str
@@ -80,6 +82,7 @@ class StepChanges:
     chunk: Mapping[str, int] = field(default_factory=dict)
     accumulate: int = 1
     generator_states_bytes: int = 0
+    compiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

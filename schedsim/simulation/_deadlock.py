@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from ..units import format_bytes_short
 
 if TYPE_CHECKING:
     from ..dataflow.graph import Graph
-    from .engine import Course, Started
+    from .course import Course, IssueOrder, Started
 
 # Tensors named of a pool that is full, and queues in the message; the error has all of these.
 _MOST_HOLDERS = 3
@@ -29,7 +29,7 @@ def explain_deadlock(
     stuck_at
         As it was then: runs that have yet to use each instance, bytes per pool.
     """
-    arrays, bound, runs = graph.arrays, course.bound, stuck_at.runs
+    arrays, order, runs = graph.arrays, course.order, stuck_at.runs
     ended = np.zeros(runs.size, dtype=bool)
     happened = course.events[: 2 * num_ended]
     ended[happened[happened % 2 == 1] // 2] = True
@@ -37,7 +37,7 @@ def explain_deadlock(
     of_memory: list[str] = []
     stuck: tuple[int, str] | None = None
     for q, queue in enumerate(arrays.queue_names):
-        line = bound.line[bound.line_start[q] : bound.line_start[q + 1]]
+        line = order.line[order.line_start[q] : order.line_start[q + 1]]
         left = line[~ended[line]]
         if not left.size:
             continue
@@ -71,15 +71,15 @@ def _awaited_run(
     graph: Graph, stuck_at: Started, course: Course, ended: NDArray[np.bool_], k: int
 ) -> tuple[int | None, str]:
     """The run that run `k` waits for, where it is not memory, and how to say it."""
-    bound, runs = course.bound, stuck_at.runs
-    for i in bound.input_instance[bound.input_start[k] : bound.input_start[k + 1]].tolist():
-        other = int(bound.writer[i])
+    order, runs = course.order, stuck_at.runs
+    for i in order.input_instance[order.input_start[k] : order.input_start[k + 1]].tolist():
+        other = int(order.writer[i])
         if other >= 0 and not ended[other]:
             name = graph.arrays.tensor_names[stuck_at.tensor[i]]
             return other, f"{name} of {_named(graph, runs, other)}"
-    for other in bound.turn_run[bound.turn_start[k] : bound.turn_start[k + 1]].tolist():
+    for other in order.issued_run[order.issued_start[k] : order.issued_start[k + 1]].tolist():
         if other >= 0 and not ended[other]:
-            return other, f"its turn after {_named(graph, runs, other)}"
+            return other, f"{_named(graph, runs, other)}, issued before it"
     return None, ""
 
 
@@ -87,14 +87,14 @@ def _memory_wait(
     graph: Graph, stuck_at: Started, course: Course, ended: NDArray[np.bool_], k: int
 ) -> tuple[str, str]:
     """What run `k` lacks and what holds it, and what to do about it."""
-    arrays, bound = graph.arrays, course.bound
+    arrays, order = graph.arrays, course.order
     tensor, last, source = stuck_at.tensor, stuck_at.last, stuck_at.source
     uses, used, limits = stuck_at.uses, stuck_at.used, stuck_at.limits
     op = int(stuck_at.runs[k])
     needs = np.zeros(used.size, dtype=np.int64)
     saves = False
-    base = int(arrays.write_start[op] - bound.made[k])
-    for i in range(int(bound.made[k]), int(bound.made[k + 1])):
+    base = int(arrays.write_start[op] - order.made[k])
+    for i in range(int(order.made[k]), int(order.made[k + 1])):
         if last[i] < 0:
             continue
         saves = saves or bool(arrays.write_optional[base + i])
@@ -124,17 +124,17 @@ def _holders(
     graph: Graph, stuck_at: Started, course: Course, ended: NDArray[np.bool_], pool: int
 ) -> list[str]:
     """The largest tensors alive in `pool`, with the next run that uses each."""
-    arrays, bound = graph.arrays, course.bound
+    arrays, order = graph.arrays, course.order
     runs, tensor, last = stuck_at.runs, stuck_at.tensor, stuck_at.last
-    written = (bound.writer < 0) | ended[bound.writer]
+    written = (order.writer < 0) | ended[order.writer]
     alive = written & (last >= 0) & (course.freed == 2 * runs.size)
     alive &= arrays.tensor_pool[tensor] == pool
     found = np.flatnonzero(alive)
     sizes = arrays.tensor_bytes[tensor[found]]
-    order = np.argsort(-sizes, kind="stable")
+    by_size = np.argsort(-sizes, kind="stable")
     lines = []
-    for i in found[order][:_MOST_HOLDERS].tolist():
-        reader = _next_reader(bound, ended, i)
+    for i in found[by_size][:_MOST_HOLDERS].tolist():
+        reader = _next_reader(order, ended, i)
         size = format_bytes_short(int(arrays.tensor_bytes[tensor[i]]))
         until = f"until {_named(graph, runs, reader)}" if reader is not None else "to the end"
         lines.append(f"{arrays.tensor_names[tensor[i]]} ({size}, {until})")
@@ -143,8 +143,8 @@ def _holders(
     return lines
 
 
-def _next_reader(bound: Any, ended: NDArray[np.bool_], instance: int) -> int | None:
-    places = np.flatnonzero(bound.input_instance == instance)
-    readers = np.searchsorted(bound.input_start, places, side="right") - 1
+def _next_reader(order: IssueOrder, ended: NDArray[np.bool_], instance: int) -> int | None:
+    places = np.flatnonzero(order.input_instance == instance)
+    readers = np.searchsorted(order.input_start, places, side="right") - 1
     left = readers[~ended[readers]]
     return int(left.max()) if left.size else None

@@ -1,7 +1,7 @@
-"""The kernel behind schedules on several queues: a discrete-event simulation.
+"""The kernel behind schedules on several streams: a discrete-event simulation.
 
-Compiled by numba on first use and cached beside this file; only `schedsim.simulation.engine`
-imports it.
+Compiled by numba on first use and cached beside this file; only `engine` and `issue_order`
+import it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from ..dataflow.arrays import GraphArrays
 from ..kernels.compiled import kernel
 from ..kernels.record import Codes, Ints, Reals, ShortInts
 from ._replay import CHECKPOINT, SAVED, TRANSIENT
-from .engine import Bound, Course, Queues, Started
+from .course import Course, IssueOrder, Started, StreamRoom
 
-# What a run waited for last, in the order of `engine.CAUSES`.
-NOTHING, QUEUE, INPUT, TURN, MEMORY = range(5)
+# What a run waited for last, in the order of `course.CAUSES`.
+NOTHING, QUEUE, INPUT, ISSUED, MEMORY = range(5)
 
 
 @kernel
@@ -55,14 +55,14 @@ def _pop(keys: Reals, items: Ints, size: int) -> int:
 
 @kernel
 def bind_runs(
-    graph: GraphArrays, runs: ShortInts, bound: Bound, latest: Ints, newest: Ints
+    graph: GraphArrays, runs: ShortInts, order: IssueOrder, latest: Ints, newest: Ints
 ) -> None:
-    """What the sequence decides, whatever the times: fills `bound`.
+    """What the sequence decides, whatever the times: fills `order`.
 
     `latest` (num_tensors,) and `newest` (num_queues,) are room to work in, -1 at first: the newest
-    instance of each tensor, the newest run of each queue.
+    instance of each tensor, the newest run of each stream.
     """
-    made, input_start, turn_start = bound.made, bound.input_start, bound.turn_start
+    made, input_start, issued_start = order.made, order.input_start, order.issued_start
     given = 0
     for t in range(latest.size):
         if graph.tensor_producer[t] < 0:
@@ -73,36 +73,36 @@ def bind_runs(
         at = input_start[k]
         for r in range(graph.read_start[op], graph.read_start[op + 1]):
             instance = latest[graph.read_tensor[r]]
-            bound.input_instance[at] = instance
-            bound.uses[instance] += 1
+            order.input_instance[at] = instance
+            order.uses[instance] += 1
             at += 1
-        at = turn_start[k]
+        at = issued_start[k]
         for f in range(graph.follow_start[op], graph.follow_start[op + 1]):
-            bound.turn_run[at] = newest[graph.follow_queue[f]]
+            order.issued_run[at] = newest[graph.follow_queue[f]]
             at += 1
         instance = made[k]
         for w in range(graph.write_start[op], graph.write_start[op + 1]):
             latest[graph.write_tensor[w]] = instance
-            bound.writer[instance] = k
-            bound.uses[instance] += 1
+            order.writer[instance] = k
+            order.uses[instance] += 1
             instance += 1
         newest[graph.op_queue[op]] = k
 
 
 @kernel
-def simulate_queues(
-    graph: GraphArrays, begin: Started, bound: Bound, course: Course, queues: Queues
+def simulate_streams(
+    graph: GraphArrays, begin: Started, order: IssueOrder, course: Course, room: StreamRoom
 ) -> int:
-    """Start and end every run; O((runs + reads + writes) log queues) where no memory is short.
+    """Start and end every run; O((runs + reads + writes) log streams) where no memory is short.
 
-    Fills `course` and changes `begin`; `queues` is room to work in. The number of runs that ended:
+    Fills `course` and changes `begin`; `room` is to work in. The number of runs that ended:
     fewer than there are where none of those left can start.
     """
     runs, tensor, last, source = begin.runs, begin.tensor, begin.last, begin.source
     lasting, uses, used, capacity = begin.lasting, begin.uses, begin.used, begin.limits
-    made, writer, line, line_start = bound.made, bound.writer, bound.line, bound.line_start
-    input_start, input_instance = bound.input_start, bound.input_instance
-    turn_start, turn_run = bound.turn_start, bound.turn_run
+    made, writer, line, line_start = order.made, order.writer, order.line, order.line_start
+    input_start, input_instance = order.input_start, order.input_instance
+    issued_start, issued_run = order.issued_start, order.issued_run
     start_s, end_s, cause, blocker = course.start_s, course.end_s, course.cause, course.blocker
     events, freed, shared = course.events, course.freed, course.shared
     workspace, memory, peak, peak_run = (
@@ -111,15 +111,15 @@ def simulate_queues(
         course.peak,
         course.peak_run,
     )
-    begun, ended, short, handed = queues.begun, queues.ended, queues.short, queues.handed
+    begun, ended, short, handed = room.begun, room.ended, room.short, room.handed
     await_start, await_end, next_waiting = (
-        queues.await_start,
-        queues.await_end,
-        queues.next_waiting,
+        room.await_start,
+        room.await_end,
+        room.next_waiting,
     )
-    head, parked = queues.head, queues.parked
-    ready_key, ready_run = queues.ready_key, queues.ready_run
-    going_key, going_run = queues.going_key, queues.going_run
+    head, parked = room.head, room.parked
+    ready_key, ready_run = room.ready_key, room.ready_run
+    going_key, going_run = room.going_key, room.going_run
     op_queue, op_pool, write_optional = graph.op_queue, graph.op_pool, graph.write_optional
     tensor_bytes, tensor_pool = graph.tensor_bytes, graph.tensor_pool
     num_queues = head.size
@@ -146,8 +146,8 @@ def simulate_queues(
                     break
             if blocked:
                 continue
-            for j in range(turn_start[k], turn_start[k + 1]):
-                other = turn_run[j]
+            for j in range(issued_start[k], issued_start[k + 1]):
+                other = issued_run[j]
                 if other >= 0 and not begun[other]:
                     next_waiting[q] = await_start[other]
                     await_start[other] = q
@@ -210,10 +210,10 @@ def simulate_queues(
             elif head[q] > line_start[q] and end_s[line[head[q] - 1]] == now:
                 cause[k], blocker[k] = QUEUE, line[head[q] - 1]
             else:
-                for j in range(turn_start[k], turn_start[k + 1]):
-                    other = turn_run[j]
+                for j in range(issued_start[k], issued_start[k + 1]):
+                    other = issued_run[j]
                     if other >= 0 and start_s[other] == now:
-                        cause[k], blocker[k] = TURN, other
+                        cause[k], blocker[k] = ISSUED, other
                 for j in range(input_start[k], input_start[k + 1]):
                     other = writer[input_instance[j]]
                     if other >= 0 and end_s[other] == now:
@@ -273,14 +273,14 @@ def simulate_queues(
 
 
 @kernel
-def name_copies(graph: GraphArrays, runs: ShortInts, bound: Bound, category: Codes) -> None:
+def name_copies(graph: GraphArrays, runs: ShortInts, order: IssueOrder, category: Codes) -> None:
     """What is only copied belongs to the category of what is made of it; changes `category`."""
     for k in range(runs.size - 1, -1, -1):
         if not graph.op_copy[runs[k]]:
             continue
-        for i in range(bound.made[k], bound.made[k + 1]):
-            for j in range(bound.input_start[k], bound.input_start[k + 1]):
-                kept = category[bound.input_instance[j]]
+        for i in range(order.made[k], order.made[k + 1]):
+            for j in range(order.input_start[k], order.input_start[k + 1]):
+                kept = category[order.input_instance[j]]
                 better = category[i] == CHECKPOINT or (category[i] == SAVED and kept == TRANSIENT)
                 if better and kept in (TRANSIENT, SAVED):
-                    category[bound.input_instance[j]] = category[i]
+                    category[order.input_instance[j]] = category[i]

@@ -12,7 +12,7 @@ from ..kernels.record import Codes, Ints, ShortInts, ShortTable
 # What can be wrong with a schedule; the wrapper turns these into errors.
 LEGAL, MISSING_INPUT, RUN_TWICE, NEVER_RUN = 0, 1, 2, 3
 
-# Categories of live bytes, in the order of `simulator.CATEGORIES`.
+# Categories of live bytes, in the order of `categories.CATEGORIES`.
 STATIC, CHECKPOINT, SAVED, GRADIENT, RECOMPUTE, TRANSIENT, WORKSPACE = range(7)
 FORWARD_PHASE = 0
 BACKWARD_PHASE = 2

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .result import CATEGORIES
+from .categories import CATEGORIES
 
 if TYPE_CHECKING:
     from ..dataflow.arrays import GraphArrays
-    from .engine import Course
+    from .course import Course
 
 Instances = tuple[NDArray[Any], ...]
 InstanceEvents = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]

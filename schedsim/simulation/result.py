@@ -10,32 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataflow.notebook import ShownInNotebooks
 from ..dataflow.queues import DEVICE, is_compute
+from ..dataflow.shown_in_notebooks import ShownInNotebooks
 from ..units import format_bytes, format_seconds
+from .categories import CATEGORIES, RUN_KINDS
+from .course import CAUSES, Course, IssueOrder
+from .issue_order import issue_order
+from .pool_bytes import instance_events, live_bytes, pool_timeline
 
 if TYPE_CHECKING:
     from ..dataflow.graph import Graph
-    from .engine import Bound, Course
     from .schedule import Schedule
 
-CATEGORIES = (
-    "static",
-    "checkpoints",
-    "saved",
-    "gradients",
-    "recompute",
-    "transient",
-    "workspace",
-)
-"""Groups of live bytes. Static: always resident. Checkpoints: kept tensors that something is
-recomputed from. Saved: other forward tensors that a backward op reads. Gradients: outputs of loss
-and backward. Recompute: outputs of repeated forward runs, the recompute working set. Transient:
-forward tensors on their way to the next op. Workspace: temporary bytes of the running op."""
-
-RUN_KINDS = ("forward", "recomputed", "loss", "backward", "copy")
-"""Kinds of runs. Recomputed: a run of a forward op that is not its first. Copy: whatever runs on a
-queue that does not compute, messages included."""
+__all__ = ["CATEGORIES", "RUN_KINDS", "LiveTensor", "Simulation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +171,11 @@ class Simulation(ShownInNotebooks):
         return dict(zip(self.queue_names, spent.tolist(), strict=True))
 
     @cached_property
-    def bound(self) -> Bound:
+    def issue_order(self) -> IssueOrder:
         """Which instance each run reads, which run writes it: what the order alone decides."""
-        from .engine import bind
-
-        return bind(self._graph, self._runs) if self.course is None else self.course.bound
+        if self.course is not None:
+            return self.course.order
+        return issue_order(self._graph, self._runs)
 
     def instance_name(self, instance: int) -> str:
         """Name of the tensor that `instance` is one of."""
@@ -196,11 +183,9 @@ class Simulation(ShownInNotebooks):
 
     @property
     def wait_causes(self) -> list[str]:
-        """What each run waited for last, one of `schedsim.simulation.engine.CAUSES`."""
+        """What each run waited for last, one of `schedsim.simulation.course.CAUSES`."""
         if self.course is None:
             return ["nothing", *["queue"] * (self.num_runs - 1)]
-        from .engine import CAUSES
-
         return [CAUSES[code] for code in self.course.cause.tolist()]
 
     @cached_property
@@ -232,8 +217,6 @@ class Simulation(ShownInNotebooks):
         by event ``2 * num_runs``. Shared are the bytes of the input that it takes over. One that is
         never materialised is freed by the event that makes it.
         """
-        from .pool_bytes import instance_events
-
         return instance_events(
             self._graph.arrays, self._instances, self._event_of, self.num_runs, self.course
         )
@@ -250,8 +233,6 @@ class Simulation(ShownInNotebooks):
 
         The storage that an output takes over counts as the input's until its run ends.
         """
-        from .pool_bytes import pool_timeline
-
         if pool not in self.pool_names:
             raise KeyError(pool)
         return pool_timeline(
@@ -273,8 +254,6 @@ class Simulation(ShownInNotebooks):
         """
         if self.course is not None:
             return self._timeline_at_starts()
-        from .pool_bytes import live_bytes
-
         category = self._instances[-1]
         table: dict[str, NDArray[np.int64]] = {}
         for code, name in enumerate(CATEGORIES):

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ..dataflow.graph import Graph
 from ..dataflow.queues import queue_of
 from ..errors import InvalidScheduleError
-from .result import CATEGORIES, RUN_KINDS, LiveTensor, Simulation
+from .categories import CATEGORIES, RUN_KINDS
+from .result import LiveTensor, Simulation
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -103,14 +104,6 @@ def simulate(
     )
 
 
-def store_all_makespan(graph: Graph) -> float:
-    """Seconds from first to last when each required op runs once, in order, on its queue."""
-    from .engine import run_queues
-
-    runs = Schedule.store_all(graph).bind(graph).copy()
-    return float(run_queues(graph, runs, _replayed(graph, runs)[0], None).end_s.max())
-
-
 def _replayed(
     graph: Graph, runs: NDArray[np.int32], *, with_memory: bool = False
 ) -> tuple[tuple[NDArray[Any], ...], NDArray[np.int64]]:
@@ -141,9 +134,9 @@ def _on_several_queues(
     instances: tuple[NDArray[Any], ...],
     capacities: Mapping[str, int] | None,
 ) -> Simulation:
-    from .engine import run_queues
+    from .engine import run_streams
 
-    course = run_queues(graph, runs, instances, capacities)
+    course = run_streams(graph, runs, instances, capacities)
     for array in (course.memory, course.start_s, course.end_s):
         array.setflags(write=False)
     pools = graph.arrays.pool_names

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..files.atomic import write_atomically
-from .result import RUN_KINDS
+from .categories import RUN_KINDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -142,13 +142,13 @@ def _counters(simulation: Simulation) -> Iterator[dict[str, Any]]:
 
 def _flows(simulation: Simulation) -> Iterator[dict[str, Any]]:
     """From the run that makes an instance to each run that reads it."""
-    bound = simulation.bound
+    order = simulation.issue_order
     starts = _microseconds(simulation.start_s)
     tracks = simulation.run_queues.tolist()
-    readers = np.repeat(np.arange(simulation.num_runs), np.diff(bound.input_start)).tolist()
+    readers = np.repeat(np.arange(simulation.num_runs), np.diff(order.input_start)).tolist()
     number = 0
-    for reader, instance in zip(readers, bound.input_instance.tolist(), strict=True):
-        writer = int(bound.writer[instance])
+    for reader, instance in zip(readers, order.input_instance.tolist(), strict=True):
+        writer = int(order.writer[instance])
         if writer < 0:
             continue
         number += 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .engine import CAUSES
+from .course import CAUSES
 
 if TYPE_CHECKING:
     from .result import Simulation
@@ -24,7 +24,7 @@ class PathStep:
     op_name, queue : str
     start_s, end_s : float
     cause : str
-        One of `schedsim.simulation.engine.CAUSES`: what it waited for, which the step before it
+        One of `schedsim.simulation.course.CAUSES`: what it waited for, which the step before it
         brought.
     """
 
@@ -39,8 +39,8 @@ class PathStep:
 def critical_path(simulation: Simulation) -> list[PathStep]:
     """The chain of runs, each started by the one before it, up to the run that ends last.
 
-    A step that waited for its ``turn`` started with the start of the one before it; all others
-    with its end.
+    A copy that waited in issue order (cause ``turn``) started with the start of the step before it;
+    every other step started with the end of the step before it.
 
     Notes
     -----

@@ -5,13 +5,13 @@ They are what ``torch.cuda.memory._dump_snapshot`` writes; torch is not needed t
 
 from __future__ import annotations
 
-from .findings import Findings, examine
-from .history import Block, Moment, peak_of
+from .examination import Findings, examine
+from .history import AllocatedBlock, Moment, peak_of
 from .reading import Snapshot, read_snapshot
-from .replay import Replayed, replays, requests_of
+from .request_replay import Replayed, replays, requests_of
 
 __all__ = [
-    "Block",
+    "AllocatedBlock",
     "Findings",
     "Moment",
     "Replayed",

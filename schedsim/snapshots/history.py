@@ -22,7 +22,7 @@ def rounded(size_bytes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Block:
+class AllocatedBlock:
     """Something alive at a moment.
 
     Attributes
@@ -69,7 +69,7 @@ class Moment:
     num_events: int
     requested_bytes: int
     reserved_bytes: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[AllocatedBlock, ...]
     segments: dict[int, int]
 
     @property
@@ -155,7 +155,7 @@ def _moment(snapshot: Snapshot, at: int, level: tuple[int, int]) -> Moment:
         if event.action == "alloc"
     }
     blocks = [
-        Block(
+        AllocatedBlock(
             address,
             size,
             stream,

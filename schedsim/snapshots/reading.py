@@ -104,7 +104,7 @@ class Snapshot:
     settings: dict[str, Any]
 
 
-class _Plain(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """Makes dicts, lists, tuples, numbers and text; a name of anything else is an error."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
@@ -140,7 +140,7 @@ def read_snapshot(path: str | PathLike[str], device: int | None = None) -> Snaps
         names is ever imported or called.
     """
     try:
-        found = _Plain(io.BytesIO(Path(path).read_bytes())).load()
+        found = _PlainUnpickler(io.BytesIO(Path(path).read_bytes())).load()
     except pickle.UnpicklingError as error:
         raise SchedsimError(f"{path} is no memory snapshot: {error}", hint=_HOW) from error
     except (EOFError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:

@@ -39,7 +39,7 @@ class ResNetConfig:
 
 
 @dataclass
-class _Builder:
+class _ResNetBuilder:
     """Forward and backward ops of one stage, gathered layer by layer."""
 
     batch: int
@@ -117,7 +117,7 @@ def resnet_model(config: ResNetConfig) -> ModelRecord:
 
 
 def _stem(config: ResNetConfig) -> StageRecord:
-    builder = _Builder(config.batch, DTYPE_BYTES[config.dtype])
+    builder = _ResNetBuilder(config.batch, DTYPE_BYTES[config.dtype])
     edge = builder.conv("conv1", "in", (3, 64, 7, config.image), stride=2, of_image=True)
     builder.norm("bn1", "conv1", 64, edge, relu=True)
     made = builder.size(64, edge // 2)
@@ -133,7 +133,7 @@ def _stem(config: ResNetConfig) -> StageRecord:
 def _bottleneck(
     config: ResNetConfig, name: str, channels: int, width: int, edge: int, stride: int
 ) -> StageRecord:
-    builder = _Builder(config.batch, DTYPE_BYTES[config.dtype])
+    builder = _ResNetBuilder(config.batch, DTYPE_BYTES[config.dtype])
     outer = 4 * width
     projected = stride != 1 or channels != outer
     builder.conv("conv1", "in", (channels, width, 1, edge))

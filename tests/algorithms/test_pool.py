@@ -7,7 +7,7 @@ import random
 import time
 
 import pytest
-from schedsim.algorithms._pool import Pool, Segment
+from schedsim.algorithms._pool import Pool, RoundPart
 
 from schedsim.plans.effort import Effort
 
@@ -41,7 +41,7 @@ def outcome(num_threads, sleep_seed, enough_s, effort):
     walkers = [Numbers(seed, sleepy) for seed in range(5)]
     with Pool(effort, num_threads, enough_s) as pool:
         for number in range(3):
-            pool.walk(walkers, Segment(number), 1 / (3 - number))
+            pool.walk(walkers, RoundPart(number), 1 / (3 - number))
             if pool.winner is not None:
                 return walkers.index(pool.winner), pool.winner.best_s, pool.moves, effort.spent
     return [(one.best_s, one.shares) for one in walkers], None, pool.moves, effort.spent
@@ -77,4 +77,4 @@ def test_a_failure_comes_out():
             raise ZeroDivisionError("on purpose")
 
     with Pool(Effort(1.0), 2, 0.0) as pool, pytest.raises(ZeroDivisionError, match="on purpose"):
-        pool.walk([Failing(0, random.Random(0))], Segment(0), 1.0)
+        pool.walk([Failing(0, random.Random(0))], RoundPart(0), 1.0)

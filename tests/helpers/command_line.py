@@ -15,7 +15,7 @@ import pytest
 import schedsim.algorithms.pipelines.fixed_recomputation
 
 import schedsim
-import schedsim.cli.given.pipeline
+import schedsim.cli.given.made_pipeline
 from schedsim.api import try_plan
 from schedsim.cli.app import cli, run
 from schedsim.files.workload_files import workload_hash
@@ -97,15 +97,15 @@ class Watched:
         for where in ("planning.one", "compare", "plot.memory", "validate", "estimate"):
             put(f"schedsim.cli.{where}.try_plan", self._plan)
         put("schedsim.cli.planning.maximum.maximize", self._maximize)
-        put("schedsim.cli.plot.curves.pareto", self._pareto)
+        put("schedsim.cli.plot.curve_pictures.pareto", self._pareto)
         put("schedsim.cli.explain.explain", self._passing(schedsim.explain))
         put("schedsim.sweeps.run_sweep", self._recording("run_sweep", []))
         put("schedsim.figures.report.report", self._recording("report", "<html>"))
         put("schedsim.cli.plot.memory.write_picture", self._picture)
-        put("schedsim.cli.plot.curves.write_picture", self._picture)
-        put("schedsim.cli.plot.pipeline.write_picture", self._picture)
+        put("schedsim.cli.plot.curve_pictures.write_picture", self._picture)
+        put("schedsim.cli.plot.pipeline_picture.write_picture", self._picture)
         put("schedsim.cli.plot.validation.write_picture", self._picture)
-        plan_pipeline = schedsim.cli.given.pipeline.plan_pipeline
+        plan_pipeline = schedsim.cli.given.made_pipeline.plan_pipeline
 
         def planned(pipeline: Any, options: Any, budget: Any) -> Any:
             self._note("plan", budget, pipeline.free_outputs, pipeline.waits_for_gradient)
@@ -115,7 +115,7 @@ class Watched:
             return replace(replay(*values), planning_s=0.0)
 
         replay = schedsim.algorithms.pipelines.fixed_recomputation.replayed
-        put("schedsim.cli.given.pipeline.plan_pipeline", planned)
+        put("schedsim.cli.given.made_pipeline.plan_pipeline", planned)
         put("schedsim.algorithms.pipelines.fixed_recomputation.replayed", replayed)
         for name in ("plot.draw_timeline", "gantt.draw_pools", "gantt.draw_gantt"):
             put(f"schedsim.figures.{name}", self._recording(name, name))
@@ -124,8 +124,9 @@ class Watched:
         for name in ("plot.draw_validation", "plot_results.draw_results", "plot_results.draw_best"):
             put(f"schedsim.figures.{name}", self._recording(name, name))
         # What merely repeats the command line would hide that nothing else is done with it.
-        put("schedsim.cli.given.source.Source.arguments", lambda source: "WORKLOAD")
-        put("schedsim.cli.given.source.Source.origin", WorkloadSource("file", path="WORKLOAD"))
+        put("schedsim.cli.given.workload_source.Source.arguments", lambda source: "WORKLOAD")
+        origin = WorkloadSource("file", path="WORKLOAD")
+        put("schedsim.cli.given.workload_source.Source.origin", origin)
         self._models(monkeypatch)
 
     def call(self, arguments: list[str], capsys: Any) -> Seen:

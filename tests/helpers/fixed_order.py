@@ -6,12 +6,12 @@ import itertools
 import math
 
 import numpy as np
-from schedsim.algorithms.exhaustive import MAX_STATES, _Search
+from schedsim.algorithms.exhaustive import MAX_STATES, _StateSearch
 
 from schedsim import Schedule, simulate
 
 
-class _FixedOrderSearch(_Search):
+class _FixedOrderSearch(_StateSearch):
     """The search over memory states, with no first run before its turn."""
 
     def _moves(self, state, room):

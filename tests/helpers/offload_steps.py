@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from schedsim.algorithms.offload._step import make_step
+from schedsim.algorithms.offload._linked_graph import link_graph
 
 from schedsim import Graph, Schedule
 from schedsim.plans.links import Link
@@ -46,9 +46,9 @@ def random_tokens(rng: np.random.Generator, graph: Graph) -> list[str]:
     return names
 
 
-def step_of(graph: Graph, budget_bytes: int, offloading: Offloading):
+def linked_of(graph: Graph, budget_bytes: int, offloading: Offloading):
     """The graph as the kernels of the search read it."""
-    return make_step(graph, budget_bytes, offloading)
+    return link_graph(graph, budget_bytes, offloading)
 
 
 def tokens_of(graph: Graph, names: list[str]) -> np.ndarray:

@@ -82,6 +82,36 @@ PIPELINE = {
     "--replay": sample("pipeline.json"),
     "--mem": sample("2TB"),
 }
+CLUSTER = {
+    "--preset": sample("qwen3-0.6b"),
+    "--devices": sample("16"),
+    "--device": sample("a100-80gb"),
+    "--efficiency": sample("0.3"),
+    "--fsdp": sample("4", replicate="2"),
+    "--replicate": sample("2"),
+    "--tensor": sample("2"),
+    "--pipeline": sample("2", batch="2"),
+    "--context": sample("2"),
+    "--expert": sample("2", preset="deepseek-v2-lite"),
+    "--seq": sample("256"),
+    "--batch": sample("2"),
+    "--micro-batches": sample("2", batch="2"),
+    "--schedule": sample("gpipe", pipeline="2", batch="4"),
+    "--chunks": sample("2", schedule="interleaved", pipeline="2", batch="2"),
+    "--recompute": sample("full"),
+    "--zero": sample("2"),
+    "--loss-chunks": sample("2"),
+    "--state": sample("megatron"),
+    "--compile": sample(),
+    "--float8": sample(),
+    "--compile-loss": sample(),
+    "--separate-head": sample(),
+    "--fused-optimizer": sample(),
+    "--eager-attention": sample(),
+    "--regather": sample(),
+    "--optimizer-in-backward": sample(state="bf16"),
+    "--expandable": sample(),
+}
 OF_PLAN = sample("op", files=(MODEL, "plan.json"))
 PICTURE = {"-o": sample("out.png")}
 
@@ -117,6 +147,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
     "estimate": {**WORKLOAD, "--json": sample()},
     "explain": {**WORKLOAD, **OUTPUT, "--alloc-conf": sample("x:1"), "--top": sample("1")},
     "pipeline": {**WORKLOAD, **OUTPUT, **PIPELINE},
+    "cluster": {**CLUSTER, "--mem": sample("1GB"), "--json": sample(), "-o": sample("a.json.gz")},
     "report": {
         **WORKLOAD,
         "files": sample("plan.json"),
@@ -195,6 +226,7 @@ BASES: dict[str, Given] = {
         "--micro-batches": ("4",),
         "-o": ("base.png",),
     },
+    "cluster": {"--preset": ("llama3.2-1b",), "--devices": ("8",), "--seq": ("128",)},
     "export": {"--to": ("torch",), "files": ("formula.json",)},
     "report": {"files": ("formula.json",), "-o": ("base.html",)},
     "plot sweep": {"results_file": ("results.jsonl",), "-o": ("base.png",)},

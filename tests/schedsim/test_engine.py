@@ -23,7 +23,7 @@ SEEDS = st.integers(0, 10**9)
 
 
 def check_path(simulation):
-    """Each step begins as the one before it ends, or starts where it had its turn behind that."""
+    """Each step begins as the one before it ends, or starts with the run issued before it."""
     path = critical_path(simulation)
     assert path[0].start_s == 0
     assert path[-1].end_s == simulation.makespan_s

@@ -25,3 +25,14 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Groups whose ops run one by one: what they compute, without seconds of compiling."""
+    from schedsim.validation.compiled.group import FusedGroup
+
+    def as_it_is(self, function):
+        return lambda arguments: function(*arguments)
+
+    monkeypatch.setattr(FusedGroup, "compiled_as", as_it_is)

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.algorithms.graphs._blocks import find_blocks  # noqa: E402
+from schedsim.algorithms.graphs._graph_blocks import find_blocks  # noqa: E402
 from schedsim.algorithms.graphs.hierarchical import hierarchical  # noqa: E402
 from schedsim.validation.capture import capture  # noqa: E402
 from schedsim.validation.costs import roofline_costs  # noqa: E402

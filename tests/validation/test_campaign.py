@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation import campaign  # noqa: E402
-from schedsim.validation.steps import Steps  # noqa: E402
+from schedsim.validation.steps import MeasuredSteps  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 CASES = [
@@ -57,14 +57,14 @@ def test_a_campaign_is_run_once_and_resumed(small, capsys):
 
 def test_memory_that_runs_out_is_a_row(small, monkeypatch):
     """The plain model and store-all do not fit: the other schedules are run all the same."""
-    step = Steps.step
+    step = MeasuredSteps.step
 
     def failing(self, which):
         if which in ("plain", "store_all"):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return step(self, which)
 
-    monkeypatch.setattr(Steps, "step", failing)
+    monkeypatch.setattr(MeasuredSteps, "step", failing)
     assert campaign.run_campaign("cpu", small, seconds=0.1, log=lambda _: None) == 0
     plans = [row for row in rows_of(small) if row["kind"] == "plan"]
     assert any("out_of_memory" in row for row in plans)

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.block_level.replay import untouched  # noqa: E402
+from schedsim.validation.block_level.repeated_forward import untouched  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
 from small_models import SMALL  # noqa: E402

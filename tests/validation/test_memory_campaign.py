@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.memory_campaign import PerBlock  # noqa: E402
 from schedsim.validation.memory_page import write_memory_page  # noqa: E402
-from schedsim.validation.steps import PLAIN, Steps  # noqa: E402
+from schedsim.validation.steps import PLAIN, MeasuredSteps  # noqa: E402
 from schedsim.validation.targets import capture_target, load_target  # noqa: E402
 
 
@@ -25,7 +25,7 @@ def test_a_checkpoint_every_block_is_the_same_step(text):
     """
     target = load_target(text, "cpu")
     captured = capture_target(target, rounds=0)
-    steps = Steps(target, captured, {})
+    steps = MeasuredSteps(target, captured, {})
     steps.modules["blocks"] = PerBlock(target, captured)
     num = 1 + sum(p.requires_grad for p in target.model.parameters())
     for mine, its in zip(steps.results("blocks")[:num], steps.results(PLAIN)[:num], strict=True):

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.block_level.replay import untouched  # noqa: E402
+from schedsim.validation.block_level.repeated_forward import untouched  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.rematerialized import Rematerialized  # noqa: E402
 from schedsim.validation.resident_state import resident_state  # noqa: E402

@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.block_level.replay import frozen_statistics  # noqa: E402
+from schedsim.validation.block_level.repeated_forward import frozen_statistics  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
-from schedsim.validation.steps import Steps  # noqa: E402
-from schedsim.validation.targets import Target, capture_target  # noqa: E402
+from schedsim.validation.steps import MeasuredSteps  # noqa: E402
+from schedsim.validation.targets import LoadedTarget, capture_target  # noqa: E402
 from schedsim.validation.validate import check_peak, check_results, validate  # noqa: E402
 from small_models import SMALL  # noqa: E402
 
@@ -25,7 +25,7 @@ def small_target(label):
     """A small model as a target."""
     name, options = SMALL[label]
     model, inputs, loss = build_model(name, **options)
-    return Target(label, model, inputs, loss)
+    return LoadedTarget(label, model, inputs, loss)
 
 
 @pytest.mark.parametrize("label", CHAINS)
@@ -44,7 +44,7 @@ def test_every_planner_at_six_budgets_does_what_it_promised(label):
     distinct = {plan.schedule: plan for plan in reversed(plans) if plan.feasible}
     assert len(distinct) >= 5
     named = {str(k): schedule for k, schedule in enumerate(distinct)}
-    steps = Steps(target, captured, named)
+    steps = MeasuredSteps(target, captured, named)
     plain = steps.results("plain")
     for name, schedule in named.items():
         peak, results = steps.run(name)
@@ -128,7 +128,7 @@ def test_a_wrong_gradient_is_found():
     """Without the saved random numbers, dropout differs: the check says by how much."""
     target = small_target("mlp")
     captured = capture_target(target, rounds=0)
-    steps = Steps(target, captured, {"all": Schedule.store_all(captured.chain)})
+    steps = MeasuredSteps(target, captured, {"all": Schedule.store_all(captured.chain)})
     one = steps.results("all")
     steps.seed = 5
     other = steps.results("all")

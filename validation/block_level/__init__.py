@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .capture import CapturedChain, capture_chain
-from .module import ScheduledModule
+from .chain_capture import CapturedChain, capture_chain
+from .scheduled_blocks import ScheduledBlocks
 
-__all__ = ["CapturedChain", "ScheduledModule", "capture_chain"]
+__all__ = ["CapturedChain", "ScheduledBlocks", "capture_chain"]

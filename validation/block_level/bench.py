@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..measure import Meter
 from ..ranks import ALONE, Ranks
-from .copies import check_movable
+from .block_program import BlockProgram
 from .parts import StepInputs
-from .program import Program
-from .runtime import Layout, Step, detached
+from .runtime import BlockStep, StepLayout, detached
 from .sizes import Sizes
+from .step_copies import check_movable
 from .transfers import Mover
 
 READINGS_OF_RANKS = 8
@@ -93,7 +93,7 @@ class Bench:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: StepLayout,
         step: StepInputs,
         sizes: Sizes,
         meter: Meter,
@@ -123,9 +123,9 @@ class Bench:
         check_movable(step, i, expected_bytes, part.name)
         del out
 
-    def _step(self, values: list[Any], *, has_copies: bool = False) -> Step:
+    def _step(self, values: list[Any], *, has_copies: bool = False) -> BlockStep:
         mover = Mover(self.device) if has_copies else None
-        step = Step(self.layout, Program((), 0, has_copies), self.inputs, None, mover)
+        step = BlockStep(self.layout, BlockProgram((), 0, has_copies), self.inputs, None, mover)
         step.values = dict(enumerate(values))
         del step.values[0]
         return step

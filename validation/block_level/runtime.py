@@ -23,10 +23,9 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from schedsim.errors import SchedsimError
 
 from ..guards.state import NO_PLACES, Places
-from .copies import Copies
+from .block_program import BlockProgram, BlockRun
 from .parts import Part, StepInputs
-from .program import Program, Run
-from .replay import (
+from .repeated_forward import (
     AutocastState,
     Buffers,
     RandomState,
@@ -35,6 +34,7 @@ from .replay import (
     replaced_buffers,
 )
 from .sharded import Sharding
+from .step_copies import Copies
 from .transfers import Mover
 
 ANCHOR = torch.empty((), requires_grad=True)
@@ -44,17 +44,17 @@ ANCHOR = torch.empty((), requires_grad=True)
 class Observer(Protocol):
     """Told of every run, before it and after it."""
 
-    def begin(self, number: int, run: Run, step: Step) -> None:
+    def begin(self, number: int, run: BlockRun, step: BlockStep) -> None:
         """Run `number` of the schedule is about to start."""
         ...
 
-    def end(self, number: int, run: Run, step: Step) -> None:
+    def end(self, number: int, run: BlockRun, step: BlockStep) -> None:
         """It is over, and nothing has been freed yet."""
         ...
 
 
 @dataclass(frozen=True)
-class Layout:
+class StepLayout:
     """What does not change from step to step.
 
     Attributes
@@ -149,13 +149,13 @@ class _Gate(torch.autograd.Function):
         return (None, None, None, *(None for _ in gradients))
 
 
-class Step:
+class BlockStep:
     """One step: values, bundles and gradients that are alive, and how each op runs on them."""
 
     def __init__(
         self,
-        layout: Layout,
-        program: Program,
+        layout: StepLayout,
+        program: BlockProgram,
         inputs: StepInputs,
         observer: Observer | None = None,
         mover: Mover | None = None,
@@ -199,7 +199,7 @@ class Step:
         for number in range(at + 1, len(runs)):
             self._run(number, runs[number])
 
-    def _run(self, number: int, run: Run) -> None:
+    def _run(self, number: int, run: BlockRun) -> None:
         if self.observer is not None:
             self.observer.begin(number, run, self)
         if self.copies is not None:
@@ -213,7 +213,7 @@ class Step:
             self._backward(run.index)
         self._finish(number, run)
 
-    def _finish(self, number: int, run: Run) -> None:
+    def _finish(self, number: int, run: BlockRun) -> None:
         if self.observer is not None:
             self.observer.end(number, run, self)
         self.counts[run.name] = self.counts.get(run.name, 0) + 1
@@ -232,7 +232,7 @@ class Step:
 
     # Forward
 
-    def _forward(self, run: Run) -> None:
+    def _forward(self, run: BlockRun) -> None:
         part, index = self.layout.parts[run.index], run.index
         with self._as_the_first_time(run):
             if run.saves:
@@ -291,7 +291,7 @@ class Step:
 
         return pack, unpack
 
-    def _as_the_first_time(self, run: Run) -> Any:
+    def _as_the_first_time(self, run: BlockRun) -> Any:
         if run.first and run.last and not self._autocast.devices:
             return _NOTHING
         return _Conditions(self, run)
@@ -474,7 +474,7 @@ _NOTHING: Any = nullcontext()
 class _Conditions:
     """Entered around a forward run: the random numbers, buffers and casts of its first run."""
 
-    def __init__(self, step: Step, run: Run) -> None:
+    def __init__(self, step: BlockStep, run: BlockRun) -> None:
         self.step, self.run = step, run
 
     def __enter__(self) -> None:

@@ -18,8 +18,8 @@ from schedsim.errors import UnsupportedError
 from schedsim.units import format_bytes
 
 from ..ranks import private_fsdp as private
+from .block_program import BlockProgram, BlockRun
 from .parts import Part
-from .program import Program, Run
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ class Sharding:
         for module in self.modules[index]:
             module.reshard()
 
-    def after(self, run: Run, following: Run | None) -> None:
+    def after(self, run: BlockRun, following: BlockRun | None) -> None:
         """`run` is over: let go, unless its own backward follows and would gather again."""
         if run.kind != "F" or not self.modules[run.index]:
             return
         if following is None or (following.kind, following.index) != ("B", run.index):
             self.let_go(run.index)
 
-    def gathers(self, program: Program) -> tuple[int, int, int]:
+    def gathers(self, program: BlockProgram) -> tuple[int, int, int]:
         """(bytes gathered in a step of `program`, the same that store-all gathers, its number).
 
         Every forward gathers, and every backward but one right after its own forward.
@@ -107,7 +107,7 @@ class Sharding:
             number += 1
         return total, 2 * sum(self.gathered_bytes), number
 
-    def note(self, program: Program) -> str:
+    def note(self, program: BlockProgram) -> str:
         """What a schedule gathers, in words."""
         total, least, number = self.gathers(program)
         more = total - least

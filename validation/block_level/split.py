@@ -25,7 +25,7 @@ from ..guards.recording import Recorded
 from ..guards.state import Places
 from ..ranks.private_fsdp import is_sharded
 from .parts import OtherPath, Part, StepInputs
-from .replay import PYTHON, RandomState, frozen_statistics, generators, untouched
+from .repeated_forward import PYTHON, RandomState, frozen_statistics, generators, untouched
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

@@ -18,7 +18,8 @@ def add_in_place(program: Program) -> None:
     embedding, the largest of a language model. Gradients that the loss took in its forward are
     scaled in place too.
     """
-    results = frozenset(result_storages(program))
+    given = {program.values[v].storage for v in program.tangents}  # whoever gave it may hold it
+    results = frozenset({*result_storages(program), *given})
     for call in program.calls:
         if call.is_gradient_sum and call.target is aten.add.Tensor and not call.kwargs:
             parts = list(refs(call.args))

@@ -14,10 +14,11 @@ from schedsim.errors import SchedsimError
 from ..guards.recording import Recorded, record
 from . import attention
 from . import private_torch as private
-from .build import build_program
 from .captured import CapturedGraph
 from .fronts import trace
+from .optimizer_state import optimizer_bytes
 from .program import Program
+from .program_builder import build_program
 from .skeleton import (
     Loss,
     count_extra_inputs,
@@ -26,7 +27,6 @@ from .skeleton import (
     refuse_unusual,
     run_step,
 )
-from .state import optimizer_bytes
 from .to_graph import to_graph
 
 KERNELS = ("native", "cuda")

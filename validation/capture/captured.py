@@ -12,12 +12,12 @@ from torch import nn
 from schedsim import Graph, Schedule
 from schedsim.errors import UnsupportedError
 
-from ..guards.state import Snapshot
+from ..guards.state import StateSnapshot
 from .program import Program
 from .skeleton import CallPlan, Loss
 
 if TYPE_CHECKING:
-    from ..op_level.module import ScheduledModule
+    from ..op_level.scheduled_ops import ScheduledOps
 
 
 class OpCosts(Protocol):
@@ -51,7 +51,7 @@ class CapturedGraph:
         Whether `module` works: not with substituted kernels, nor for a model without memory.
     program : Program
         The calls behind the ops.
-    guards : Snapshot or None
+    guards : StateSnapshot or None
         The Python that the graph holds as it was; a change makes it the graph of another step.
     """
 
@@ -66,7 +66,7 @@ class CapturedGraph:
     call_plan: CallPlan
     training: tuple[bool, ...]
     autocast: tuple[bool, torch.dtype]
-    guards: Snapshot | None = None
+    guards: StateSnapshot | None = None
 
     def __repr__(self) -> str:
         return (
@@ -100,7 +100,7 @@ class CapturedGraph:
         graph = replace(self.graph, static_bytes=self.graph.static_bytes + extra_bytes)
         return replace(self, graph=graph)
 
-    def module(self, schedule: Schedule) -> ScheduledModule:
+    def module(self, schedule: Schedule) -> ScheduledOps:
         """The model as a module that runs `schedule` and returns the loss.
 
         It shares parameters and buffers with the model; ``module(*inputs)`` runs the forward part,
@@ -118,9 +118,9 @@ class CapturedGraph:
                 f"the graph of {self.graph.name!r} can be planned, not run: {self._why_not()}",
                 hint="capture the model with its parameters loaded and kernels='native'",
             )
-        from ..op_level.module import ScheduledModule
+        from ..op_level.scheduled_ops import ScheduledOps
 
-        return ScheduledModule(self, schedule)
+        return ScheduledOps(self, schedule)
 
     def _why_not(self) -> str:
         tensors = [*self.model.parameters(), *self.model.buffers()]

@@ -147,9 +147,8 @@ class _Gradients:
         """`value`, or a copy of it where autograd would not simply take it over."""
         values, storages = self.program.values, self.program.storages
         held, like = values[value], values[source]
-        foreign = storages[held.storage].kind != "computed" or (
-            held.storage == values[self.program.tangent].storage
-        )
+        given = {values[tangent].storage for tangent in self.program.tangents}
+        foreign = storages[held.storage].kind != "computed" or held.storage in given
         if foreign or held.storage in self.taken or not _same_layout(held, like):
             args = (Ref(value), like.shape, like.stride)
             layout = (like.shape, like.stride)

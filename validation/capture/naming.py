@@ -34,7 +34,7 @@ class Namer:
         """Path of the module whose forward the node belongs to, its backward too; may be empty."""
         told = private.module_path(node)
         if told is not None:
-            return _clean(told)
+            return clean(told)
         if private.is_gradient_sum(node):
             return ""  # made by the engine; its number is that of some other node
         return self.paths.get(private.node_sequence_number(node), self.elsewhere)
@@ -49,15 +49,16 @@ class Namer:
         """Name every call: ``h.0.mlp.addmm``, ``grad.h.0.mlp.mm``, repeats numbered ``#2``."""
         counts: dict[str, int] = {}
         for call in program.calls:
-            parts = ["grad"] if call.phase == "backward" and call.name != "loss.grad" else []
+            handed_over = call.name in ("loss.grad", "outside")
+            parts = ["grad"] if call.phase == "backward" and not handed_over else []
             parts += [call.module] if call.module else []
-            parts.append(_short(call.name))
+            parts.append(short_op_name(call.name))
             name = ".".join(parts)
             counts[name] = counts.get(name, 0) + 1
             call.name = name if counts[name] == 1 else f"{name}#{counts[name]}"
 
 
-def _short(op: str) -> str:
+def short_op_name(op: str) -> str:
     """``batch_norm`` for ``_native_batch_norm_legit_functional``, and so on."""
     op = op.strip("_").removeprefix("native_").removesuffix("_legit_functional")
     op = op.removeprefix("scaled_dot_product_").removesuffix("_data")
@@ -65,7 +66,7 @@ def _short(op: str) -> str:
     return op.removesuffix("_forward")
 
 
-def _clean(path: str) -> str:
+def clean(path: str) -> str:
     """Dynamo's ``L['self'].model.h[0].mlp`` or ``...modules['h']`` as ``h.0.mlp``."""
     path = re.sub(r"^L\['\w+'\]\.?", "", path)
     path = re.sub(r"\._modules\['([^']+)'\]", r".\1", path)

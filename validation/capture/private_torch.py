@@ -7,6 +7,7 @@ name, when a new torch moves one of them; nothing else of this package imports a
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +53,12 @@ def sequence_number() -> int:
     return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
 
+def current_node_number() -> int:
+    """The number of the autograd node whose backward runs now; -1 where none does."""
+    node = torch._C._current_autograd_node()
+    return -1 if node is None else int(node._sequence_nr())
+
+
 def flatten(tree: Any) -> tuple[list[Any], Tree]:
     """Leaves of nested tuples, lists and dicts, and how to put them together again."""
     return pytree.tree_flatten(tree)
@@ -80,6 +87,62 @@ def export_joint(
         joint = aot_export_joint_with_descriptors(stack, module, inputs)
         graph_module: torch.fx.GraphModule = joint.graph_module
     return graph_module
+
+
+class CutGraph(NamedTuple):
+    """A joint graph cut in two, as torch.compile runs it.
+
+    Attributes
+    ----------
+    module
+        What the parameters and buffers in the roles are of.
+    joint, forward, backward
+        Nodes keep the names that they have in `joint`.
+    num_outputs
+        Of `forward`, before what it keeps for `backward`.
+    """
+
+    module: nn.Module
+    joint: torch.fx.GraphModule
+    forward: torch.fx.GraphModule
+    backward: torch.fx.GraphModule
+    num_outputs: int
+
+
+def inductor_halves(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode
+) -> CutGraph:
+    """`module` on fake `inputs`, read by Dynamo, decomposed and cut as inductor has it cut."""
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.decomposition import select_decomp_table
+
+    graph = dynamo_graph(module, inputs, mode)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet_loggers())
+        stack.enter_context(mode)
+        stack.enter_context(tracing(TracingContext(mode)))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        table = select_decomp_table()
+        exported = aot_export_joint_with_descriptors(stack, graph, inputs, decompositions=table)
+        joint: torch.fx.GraphModule = exported.graph_module
+        roles = [role for _, role in output_roles(joint.graph)]
+        num_outputs = sum(role.kind in ("output", "mutation") for role in roles)
+        whole = copy.deepcopy(joint.graph)  # the partitioner clears tags that say what is backward
+        kept = torch.fx.GraphModule(joint, whole)
+        forward, backward = min_cut_rematerialization_partition(
+            joint, None, compiler="inductor", num_fwd_outputs=num_outputs
+        )
+    return CutGraph(graph, kept, forward, backward, num_outputs)
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The model inside of what ``torch.compile`` returned; any other as it is."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
 
 
 def dynamo_graph(
@@ -269,3 +332,109 @@ def inductor_compiled(
         return found
 
     return run
+
+
+Partition = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
+
+
+def compiled_in_halves(
+    graph_module: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    prepare: Callable[[torch.fx.GraphModule, int, frozenset[int]], Any],
+) -> Callable[..., Any]:
+    """A graph of Dynamo as a function whose forward and backward are those of a `prepare` d object.
+
+    AOTAutograd traces forward and backward without decomposing anything, and keeps what is its own:
+    copies into inputs that change, outputs that are views, the node of the autograd graph.
+
+    Parameters
+    ----------
+    prepare
+        Of the joint graph, its number of forward outputs, and the positions of inputs that stay
+        where they are; the object has ``forward(arguments) -> [*outputs, *saved]`` and
+        ``backward([*saved, *gradients of outputs]) -> gradients of inputs``. Both empty their list.
+        How many tensors are saved may differ from call to call.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    made: list[Any] = []
+
+    def partition(
+        joint: torch.fx.GraphModule,
+        _inputs: Any,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: Sequence[int] | None = None,
+        **_: Any,
+    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        fixed = frozenset(static_lifetime_input_indices or ())
+        with _disable_current_modes():  # tensors made meanwhile are real
+            made.append(prepare(joint, num_fwd_outputs, fixed))
+        return _halves_without_saving(joint, num_fwd_outputs)
+
+    def forward(_module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _boxed(made[-1].forward)
+
+    def backward(_module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _boxed(made[-1].backward)
+
+    def inference(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _boxed(lambda arguments: module.forward(*arguments))
+
+    compiler = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        partition_fn=partition,
+        keep_inference_input_mutations=False,
+    )
+    with _quiet_loggers():
+        found: Callable[..., Any] = compiler(graph_module, list(examples))
+    return found
+
+
+def _boxed(function: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    def run(arguments: list[Any]) -> Any:
+        return function(arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _halves_without_saving(
+    joint: torch.fx.GraphModule, num_outputs: int
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """The halves of `joint` by name and layout alone, for AOTAutograd's records; neither is run."""
+    end = next(node for node in joint.graph.nodes if node.op == "output")
+    outputs: Any = end.args[0]
+    descs = end.meta.get("desc")
+    halves = []
+    for of_backward in (False, True):
+        graph, copied = torch.fx.Graph(), {}
+        for node in joint.graph.nodes:
+            if node.op == "placeholder" and ("tangents" in node.name) == of_backward:
+                copied[node] = graph.node_copy(node)
+        wanted = outputs[num_outputs:] if of_backward else outputs[:num_outputs]
+        for node in wanted:
+            if isinstance(node, torch.fx.Node) and node not in copied:
+                stub = graph.call_function(torch.empty, ((0,),))
+                stub.meta = dict(node.meta)
+                copied[node] = stub
+        last = graph.output(tuple(copied.get(node) for node in wanted))
+        if descs is not None:
+            part = descs[num_outputs:] if of_backward else descs[:num_outputs]
+            last.meta["desc"] = list(part)
+        halves.append(torch.fx.GraphModule(joint, graph))
+    return halves[0], halves[1]
+
+
+def input_names(graph_module: torch.fx.GraphModule) -> list[str]:
+    """Where Dynamo says that the inputs of its graph come from, like ``L['self'].fc.weight``."""
+    names = []
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            source = getattr(node, "_dynamo_source", None)
+            name = getattr(source, "name", None)
+            names.append(str(name() if callable(name) else name or node.name))
+    return names

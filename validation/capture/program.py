@@ -90,6 +90,8 @@ class Call:
     takes_over
         Value of an argument whose storage the output takes over in the run that reads it last, -1
         for none; `overwriting` is then called, with that value first.
+    over
+        Position of the output that takes over.
     is_gradient_sum
         The autograd engine made it, to add up the gradients of one tensor.
     tokens
@@ -111,6 +113,7 @@ class Call:
     optional: tuple[int, ...] = ()
     lean: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
     takes_over: int = -1
+    over: int = 0
     overwriting: Callable[..., Any] | None = None
     is_gradient_sum: bool = False
     tokens: tuple[int, ...] = ()
@@ -131,12 +134,14 @@ class Program:
         Position among the tensors of the inputs -> value.
     constants
         Value -> a tensor that the model holds outside of parameters and buffers.
-    tangent
-        Value of the gradient of the loss.
-    loss
-        Value of the loss.
+    outputs
+        Values that the forward half gives: the loss, or all that a part of a step returns.
+    tangents
+        Values of the gradients of outputs, which the backward half is given.
+    held
+        Those of outputs and tangents that somebody else holds to the end of the step.
     seed
-        The call that turns the loss into its gradient: where forward ends.
+        The call that turns outputs into their gradients: where forward ends.
     gradients
         Name of a parameter -> value of its gradient.
     input_gradients
@@ -150,11 +155,24 @@ class Program:
     buffers: dict[str, int] = field(default_factory=dict)
     inputs: dict[int, int] = field(default_factory=dict)
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
-    tangent: int = -1
-    loss: int = -1
+    outputs: list[int] = field(default_factory=list)
+    tangents: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
     seed: int = -1
     gradients: dict[str, int] = field(default_factory=dict)
     input_gradients: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> int:
+        """The output of a whole step."""
+        (loss,) = self.outputs
+        return loss
+
+    @property
+    def tangent(self) -> int:
+        """The gradient of the loss of a whole step."""
+        (tangent,) = self.tangents
+        return tangent
 
     def base_reads(self, call: Call) -> list[int]:
         """Storages that `call` reads and that are not resident anyway, in order of appearance."""

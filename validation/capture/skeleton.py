@@ -90,7 +90,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-class Step(nn.Module):
+class SkeletonStep(nn.Module):
     """A model and its loss as one module over flat tensors, returning the scalar loss.
 
     Attributes
@@ -187,7 +187,7 @@ class Skeleton(NamedTuple):
 
     Attributes
     ----------
-    step : Step
+    step : SkeletonStep
     tensors
         Its fake inputs.
     device
@@ -201,7 +201,7 @@ class Skeleton(NamedTuple):
         Of all parameters and buffers, each storage once.
     """
 
-    step: Step
+    step: SkeletonStep
     tensors: tuple[torch.Tensor, ...]
     device: str
     canonical: dict[str, str]
@@ -256,7 +256,7 @@ def make_skeleton(
         ) from error
     canonical: dict[str, str] = {}
     first: dict[int, str] = {}
-    step = Step(skeleton, loss, plan, recorded.questions if recorded is not None else ())
+    step = SkeletonStep(skeleton, loss, plan, recorded.questions if recorded is not None else ())
     for named in (step.named_parameters, step.named_buffers):
         for name, tensor in named(remove_duplicate=False):
             canonical[name] = first.setdefault(id(tensor), name.removeprefix("model."))

@@ -32,9 +32,9 @@ def token_name(program: Program, call: int) -> str:
 
 
 def result_storages(program: Program) -> list[int]:
-    """Storages that live to the end: the loss and gradients; inputs, which the caller holds; and
-    the gradient of the loss, which autograd holds."""
-    kept = [*program.inputs.values(), program.loss, program.tangent, *program.gradients.values()]
+    """Storages that live to the end: gradients; inputs, which the caller holds; and what somebody
+    holds of outputs and of their gradients."""
+    kept = [*program.inputs.values(), *program.held, *program.gradients.values()]
     kept += program.input_gradients.values()
     found = dict.fromkeys(program.values[v].storage for v in kept)
     return [s for s in found if program.storages[s].kind != "static"]
@@ -91,9 +91,8 @@ def to_graph(program: Program, name: str, static_bytes: int) -> Graph:
 def _in_place(program: Program, call: Call, names: dict[int, str]) -> dict[str, str]:
     if call.takes_over < 0:
         return {}
-    (output,) = call.outputs
     values = program.values
-    return {names[values[output].storage]: names[values[call.takes_over].storage]}
+    return {names[values[call.outputs[call.over]].storage]: names[values[call.takes_over].storage]}
 
 
 def _storages(program: Program, values: list[int]) -> list[int]:

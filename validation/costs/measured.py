@@ -7,7 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -20,8 +20,15 @@ from .cache import ProfileCache
 from .signature import signature
 from .table import Costs
 
-if TYPE_CHECKING:
-    from ..capture.captured import CapturedGraph
+
+class Measurable(Protocol):
+    """A program, and the kind of device whose kernels it holds."""
+
+    @property
+    def program(self) -> Program: ...
+
+    @property
+    def backend(self) -> str: ...
 
 
 class Measurement(NamedTuple):
@@ -43,7 +50,7 @@ class Measurement(NamedTuple):
 
 
 def measured_costs(
-    captured: CapturedGraph,
+    captured: Measurable,
     device: str | torch.device | None = None,
     *,
     use_cache: bool = True,

@@ -10,7 +10,7 @@ what it says of memory is what it would say on the device. It says nothing of ti
 
 from __future__ import annotations
 
-from .devices import DEVICES, DryDevice, get_dry_device
+from .dry_devices import DEVICES, DryDevice, get_dry_device
 from .label import LABEL, PREFIX, dry_device_name, has_times, has_values, is_dry
 
 __all__ = [

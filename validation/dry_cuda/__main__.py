@@ -10,7 +10,7 @@ import click
 from schedsim.errors import SchedsimError
 from schedsim.units import parse_bytes
 
-from .devices import DEVICES, get_dry_device
+from .dry_devices import DEVICES, get_dry_device
 from .label import LABEL
 from .launch import start
 

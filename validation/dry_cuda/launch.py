@@ -10,8 +10,8 @@ from pathlib import Path
 import schedsim
 from schedsim.errors import SchedsimError
 
-from .build import Built, build
-from .devices import DryDevice
+from .built_library import Built, build
+from .dry_devices import DryDevice
 from .label import VARIABLE
 from .wheels import find_wheels
 

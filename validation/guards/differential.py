@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import SchedsimError
 
+from ..measure.meters import Meter
 from .recording import (
     Recorded,
     detached_copies,
@@ -25,7 +26,7 @@ from .recording import (
     python_generators,
     restore_python_generators,
 )
-from .state import Snapshot, same, shown
+from .state import StateSnapshot, same, shown
 
 CHECKS = ("plan", "never")
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
@@ -163,13 +164,38 @@ class Both:
                     state.restore()
                 restore_python_generators(python)
 
+    def peak_bytes(
+        self,
+        step: Callable[..., Tensor],
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        meter: Meter,
+    ) -> int:
+        """The most bytes of a forward and backward of `step`, beyond those alive before it."""
+        inputs, keywords = detached_copies((inputs, dict(keywords)))
+        state = self.recorded.state() if self.recorded is not None else None
+        python = python_generators()
+        roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
+
+        def forward_and_backward() -> None:
+            step(*inputs, **keywords).backward()  # type: ignore[no-untyped-call]
+
+        with self._kept(roots):
+            try:
+                [reading] = meter.read(forward_and_backward)
+            finally:
+                if state is not None:
+                    state.restore()
+                restore_python_generators(python)
+        return reading.peak_bytes
+
     def _left(
         self,
         loss: Tensor,
         parameters: Mapping[str, nn.Parameter],
         inputs: Any,
         keywords: Any,
-        state: Snapshot | None,
+        state: StateSnapshot | None,
     ) -> _Left:
         gradients: list[tuple[str, Tensor | None, tuple[int, ...]]] = []
         leaves = [t for t in tree_leaves((inputs, keywords)) if isinstance(t, Tensor)]

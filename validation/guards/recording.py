@@ -19,7 +19,7 @@ from schedsim.errors import UnsupportedError
 
 from .asking import Answers, Question
 from .reach import CodeRun, Reach, static_reach
-from .state import NO_PLACES, Change, Places, Snapshot
+from .state import NO_PLACES, Places, StateChange, StateSnapshot
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Recorded:
     """
 
     reach: Reach
-    before: Snapshot
+    before: StateSnapshot
     questions: tuple[Question, ...] = ()
     effects: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
@@ -71,9 +71,9 @@ class Recorded:
         finally:
             self.places.put(cold)
 
-    def state(self) -> Snapshot:
+    def state(self) -> StateSnapshot:
         """What the step can read, as it is now."""
-        return Snapshot(self.before.roots, self.reach)
+        return StateSnapshot(self.before.roots, self.reach)
 
     def refuse_graph(self) -> None:
         """Raise where a graph, which holds no Python, would be another step.
@@ -168,7 +168,7 @@ def record(
     """
     roots = {"model": model, "loss": loss}
     static = static_reach([root for root in roots.values() if root is not None])
-    around = Snapshot(roots, static)
+    around = StateSnapshot(roots, static)
     if around.iterators:
         raise UnsupportedError(
             f"a step can read an iterator, {around.iterators[0]}, whose items planning and "
@@ -197,7 +197,7 @@ class _Recorder:
     run: Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 
     def once(
-        self, around: Snapshot, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+        self, around: StateSnapshot, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Recorded:
         """One run from the state `around`, which is put back."""
         roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
@@ -231,7 +231,7 @@ class _Recorder:
         reach = codes.reach()
         return Recorded(
             reach=reach,
-            before=Snapshot(around.roots, reach),
+            before=StateSnapshot(around.roots, reach),
             questions=tuple(answers.questions),
             effects=tuple(effects),
             draws=draws,
@@ -249,7 +249,7 @@ def _not_kept(_: None) -> Tensor:
     raise _TookBackward
 
 
-def is_reparametrised(change: Change) -> bool:
+def is_reparametrised(change: StateChange) -> bool:
     """Whether torch sets the place anew in every forward, as of a pruned weight."""
     owner = change.owner
     if not isinstance(owner, nn.Module) or not isinstance(change.now, Tensor):

@@ -54,7 +54,7 @@ _UNREAD = frozenset(
 _PLAIN_OBJECTS = frozenset({"types", "argparse", "collections", "functools", "builtins"})
 
 
-class Change(NamedTuple):
+class StateChange(NamedTuple):
     """A place that holds something else than it did."""
 
     path: str
@@ -114,7 +114,7 @@ def same(one: Any, two: Any) -> bool:
 
 
 @dataclass(slots=True)
-class _Names:
+class _NamedPlaces:
     """Named places: of a dictionary, of a class, of an object with slots."""
 
     path: str
@@ -127,18 +127,18 @@ class _Names:
     saved: dict[Any, Any]
     watched: list[tuple[Any, Any]]
 
-    def changes(self) -> Iterable[Change]:
+    def changes(self) -> Iterable[StateChange]:
         now = self.view()
         get = partial(dict.get, now) if isinstance(now, dict) else now.get
         for key, value in self.watched:
             found = get(key, _GONE)
             if found is not value and not same(found, value):
-                yield Change(self.path + self.form.format(key), value, found, self.owner)
+                yield StateChange(self.path + self.form.format(key), value, found, self.owner)
         if now.keys() != self.saved.keys():
             for key in now:
                 if key not in self.saved and (self.wanted is None or self.wanted(key)):
                     path = self.path + self.form.format(key)
-                    yield Change(path, _GONE, get(key, None), self.owner)
+                    yield StateChange(path, _GONE, get(key, None), self.owner)
 
     def changed_keys(self) -> tuple[Any, ...]:
         """What holds something else now, whether it is read or not."""
@@ -168,10 +168,10 @@ class _Keys:
 
     path: str
     owner: Any
-    names: _Names
+    names: _NamedPlaces
     keys: tuple[Any, ...]
 
-    def changes(self) -> Iterable[Change]:
+    def changes(self) -> Iterable[StateChange]:
         return ()
 
     def take(self) -> Any:
@@ -194,17 +194,17 @@ class _Sequence:
     owner: Any
     saved: Any
 
-    def changes(self) -> Iterable[Change]:
+    def changes(self) -> Iterable[StateChange]:
         now, saved = self.owner, self.saved
         if isinstance(now, set | MutableSet):
             if now != saved:
-                yield Change(self.path, f"{len(saved)} items", f"{len(now)} items", self.owner)
+                yield StateChange(self.path, f"{len(saved)} items", f"{len(now)} items", self.owner)
         elif len(now) != len(saved):
-            yield Change(self.path, f"{len(saved)} items", f"{len(now)} items", self.owner)
+            yield StateChange(self.path, f"{len(saved)} items", f"{len(now)} items", self.owner)
         else:
             for i, (found, value) in enumerate(zip(now, saved, strict=True)):
                 if found is not value and not same(found, value):
-                    yield Change(f"{self.path}[{i}]", value, found, self.owner)
+                    yield StateChange(f"{self.path}[{i}]", value, found, self.owner)
 
     def take(self) -> Any:
         return list(self.owner)
@@ -229,11 +229,11 @@ class _Value:
     saved: Any
     what: str = ""
 
-    def changes(self) -> Iterable[Change]:
+    def changes(self) -> Iterable[StateChange]:
         now = self.read()
         if not self.equal(now, self.saved):
             before, now = (self.saved, now) if not self.what else (f"{self.what} as it was", "on")
-            yield Change(self.path, before, now)
+            yield StateChange(self.path, before, now)
 
     def take(self) -> Any:
         content = self.read()
@@ -247,7 +247,7 @@ class _Value:
             self.write(self.saved)
 
 
-_Place = _Names | _Keys | _Sequence | _Value
+_Place = _NamedPlaces | _Keys | _Sequence | _Value
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ class Places:
 NO_PLACES = Places(())
 
 
-class Snapshot:
+class StateSnapshot:
     """The state reachable from `roots` now.
 
     Parameters
@@ -301,7 +301,7 @@ class Snapshot:
     Examples
     --------
     >>> model = nn.Dropout(0.5)
-    >>> before = Snapshot({"model": model})
+    >>> before = StateSnapshot({"model": model})
     >>> model.p = 0.1
     >>> print(before.change())
     model.p is 0.1 instead of 0.5
@@ -337,23 +337,23 @@ class Snapshot:
         """Containers and the like that are compared."""
         return len(self._places) + len(self._empty)
 
-    def change(self) -> Change | None:
+    def change(self) -> StateChange | None:
         """The first place that holds something else now; ``None`` where all is the same."""
         for path, container, owner in self._empty:
             if container:
-                return Change(path, "empty", f"{len(container)} items", owner)
+                return StateChange(path, "empty", f"{len(container)} items", owner)
         for place in self._places:
             for change in place.changes():
                 return change
         for path, tensor, form in self._tensors:
             if _form(tensor) != form:
-                return Change(path, form, _form(tensor), tensor)
+                return StateChange(path, form, _form(tensor), tensor)
         return None
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[StateChange]:
         """All places that hold something else now."""
         found = [
-            Change(path, "empty", f"{len(container)} items", owner)
+            StateChange(path, "empty", f"{len(container)} items", owner)
             for path, container, owner in self._empty
             if container
         ]
@@ -365,13 +365,13 @@ class Snapshot:
         """The generators that have moved on. Others may draw from them between steps."""
         return [place.path for place in self._generators if next(iter(place.changes()), None)]
 
-    def again(self) -> Snapshot:
+    def again(self) -> StateSnapshot:
         """The same roots as they are now."""
         return self.of({})
 
-    def of(self, roots: Mapping[str, Any]) -> Snapshot:
+    def of(self, roots: Mapping[str, Any]) -> StateSnapshot:
         """The present state, with `roots` in the place of those of the same names."""
-        return Snapshot({**self.roots, **roots}, self.reach, self.skip)
+        return StateSnapshot({**self.roots, **roots}, self.reach, self.skip)
 
     def restore(self) -> None:
         """Put everything back; tensors keep what they hold."""
@@ -385,7 +385,7 @@ class Snapshot:
         """The places that hold something else now, to put back again and again."""
         found: list[_Place] = []
         for place in self._places:
-            if isinstance(place, _Names):
+            if isinstance(place, _NamedPlaces):
                 if keys := place.changed_keys():
                     found.append(_Keys(place.path, place.owner, place, keys))
             elif next(iter(place.changes()), None):
@@ -529,7 +529,7 @@ class _Walk:
         else:
             view = lambda: mapping  # noqa: E731
         self.places.append(
-            _Names(path, owner or mapping, view, write, store, wanted, form, saved, watched)
+            _NamedPlaces(path, owner or mapping, view, write, store, wanted, form, saved, watched)
         )
         self.pending += [(path + form.format(key), value) for key, value in watched]
 
@@ -544,7 +544,7 @@ class _Walk:
 
         items = [*saved.items()]
         self.places.append(
-            _Names(path, mapping, lambda: mapping, write, store, None, "[{!r}]", saved, items)
+            _NamedPlaces(path, mapping, lambda: mapping, write, store, None, "[{!r}]", saved, items)
         )
         self.pending += [(f"{path}[{key!r}]", value) for key, value in saved.items()]
 
@@ -592,7 +592,9 @@ class _Walk:
         saved = dict(vars(kind))
         watched = [(key, value) for key, value in saved.items() if wanted(key)]
         self.places.append(
-            _Names(path, kind, lambda: vars(kind), write, store, wanted, ".{}", saved, watched)
+            _NamedPlaces(
+                path, kind, lambda: vars(kind), write, store, wanted, ".{}", saved, watched
+            )
         )
         self.pending += [(f"{path}.{key}", value) for key, value in watched]
 
@@ -680,7 +682,7 @@ def _contents(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
     return dict(dict.items(mapping)) if isinstance(mapping, dict) else dict(mapping)
 
 
-def _filled(path: str, mapping: dict[Any, Any], owner: Any) -> _Names:
+def _filled(path: str, mapping: dict[Any, Any], owner: Any) -> _NamedPlaces:
     """A dictionary that was empty."""
 
     def write(saved: Mapping[Any, Any]) -> None:
@@ -688,7 +690,7 @@ def _filled(path: str, mapping: dict[Any, Any], owner: Any) -> _Names:
         dict.update(mapping, saved)
 
     store = _store_in(mapping)
-    return _Names(path, owner, lambda: mapping, write, store, None, "[{!r}]", {}, [])
+    return _NamedPlaces(path, owner, lambda: mapping, write, store, None, "[{!r}]", {}, [])
 
 
 def _store_in(mapping: dict[Any, Any]) -> Callable[[Any, Any], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .registry import MODELS, ModelInfo, build_model, read_options
+from .named_models import MODELS, ModelInfo, build_model, read_options
 from .workload import Workload, num_parameters
 
 __all__ = ["MODELS", "ModelInfo", "Workload", "build_model", "num_parameters", "read_options"]

@@ -24,8 +24,9 @@ class Half:
     source : str
         What is run, for reading.
     function
-        ``forward(resident, counts, random, hook) -> (loss, carried)`` or
-        ``backward(resident, carried, gradient, counts, random, hook) -> gradients``.
+        ``forward(resident, counts, random, hook) -> (outputs, carried)`` or
+        ``backward(resident, carried, given, counts, random, hook) -> gradients``; `carried` and
+        `given`, the gradients of outputs, are emptied.
     """
 
     source: str
@@ -34,7 +35,7 @@ class Half:
 
 @dataclass(frozen=True)
 class Halves:
-    """The two halves, split at the hand-over of the loss to autograd.
+    """The two halves, split at the hand-over of the outputs to autograd.
 
     Attributes
     ----------
@@ -45,6 +46,12 @@ class Halves:
         Calls that draw random numbers and run more than once.
     most_states : int
         The most generator states that are kept for a replay at any time.
+    carried_states : tuple of int
+        Of `repeated_random`, by position: those whose state the backward half needs.
+    read_backward : frozenset of int
+        Those of `resident` that the backward half reads.
+    carried : tuple of int
+        Values that the forward half hands to the backward half, in order.
     """
 
     forward: Half
@@ -52,6 +59,9 @@ class Halves:
     resident: tuple[int, ...]
     repeated_random: tuple[int, ...]
     most_states: int
+    carried_states: tuple[int, ...] = ()
+    read_backward: frozenset[int] = frozenset()
+    carried: tuple[int, ...] = ()
 
 
 def emit(
@@ -86,6 +96,7 @@ class _Emitter:
     most_states: int = 0
     frees: list[list[int]] = field(default_factory=list)  # run -> storages that die with it
     alive: list[list[int]] = field(default_factory=list)  # run -> its outputs that outlive it
+    mentioned: dict[int, None] = field(default_factory=dict)  # values named in this half
 
     def __post_init__(self) -> None:
         self.ops = op_calls(self.program)
@@ -112,8 +123,19 @@ class _Emitter:
         self.random_left = {i: counts[op] for op, i in enumerate(self.ops) if i in self.slot}
         split = next(k for k, run in enumerate(self.runs) if self.ops[run] == program.seed)
         forward, carried = self._forward(split)
+        states = tuple(k for i, k in self.slot.items() if i in self.drawn and self.random_left[i])
+        self.mentioned = {}
         backward = self._backward(split, carried)
-        return Halves(forward, backward, self.resident, again, self.most_states)
+        return Halves(
+            forward,
+            backward,
+            self.resident,
+            again,
+            self.most_states,
+            states,
+            frozenset(v for v in self.resident if v in self.mentioned),
+            tuple(carried),
+        )
 
     def _forward(self, split: int) -> tuple[Half, list[int]]:
         """The runs before run `split`, and the values that the others need of them."""
@@ -121,24 +143,25 @@ class _Emitter:
         self._load_resident()
         for k in range(split):
             self._run(k)
-        self._ensure(program.loss)
+        for v in program.outputs:
+            self._ensure(v)
         later = self._read_after(split)
         carried = [
             v
             for v in self.defined
             if v not in self.resident_set and program.values[v].storage in later
         ]
-        # The loss must not be held by its own autograd node, which it holds; a detached one may.
-        loss_storage = program.values[program.loss].storage
+        # An output must not be held by its own autograd node, which it holds; a detached one may.
+        returned = {program.values[v].storage for v in program.outputs}
         texts = [
-            f"v{v}.detach()" if program.values[v].storage == loss_storage else f"v{v}"
-            for v in carried
+            f"v{v}.detach()" if program.values[v].storage in returned else f"v{v}" for v in carried
         ]
-        self.lines.append(f"    return v{program.loss}, [{', '.join(texts)}]")
+        outputs = ", ".join(f"v{v}" for v in program.outputs)
+        self.lines.append(f"    return [{outputs}], [{', '.join(texts)}]")
         return self._compile("forward", "resident, counts, random, hook"), carried
 
     def _backward(self, split: int, carried: list[int]) -> Half:
-        """Run `split`, which brings the gradient of the loss, and those after it."""
+        """Run `split`, which brings the gradients of outputs, and those after it."""
         program = self.program
         self.defined = {}
         self._load_resident()
@@ -147,10 +170,12 @@ class _Emitter:
             self.lines.append("    carried.clear()")
         self.defined.update(dict.fromkeys(carried))
         self._count(split)
-        if program.tangent in self._values_alive(self.alive[split]):
-            self.lines.append(f"    v{program.tangent} = gradient")
-            self.defined[program.tangent] = None
-        self.lines.append("    del gradient")
+        alive = self._values_alive(self.alive[split])
+        for position, v in enumerate(program.tangents):
+            if v in alive:
+                self.lines.append(f"    v{v} = given[{position}]")
+                self.defined[v] = None
+        self.lines.append("    given.clear()")
         self._free(self.frees[split])
         for k in range(split + 1, len(self.runs)):
             self._run(k)
@@ -158,7 +183,7 @@ class _Emitter:
         for v in gradients:
             self._ensure(v)
         self.lines.append(f"    return [{', '.join(f'v{v}' for v in gradients)}]")
-        return self._compile("backward", "resident, carried, gradient, counts, random, hook")
+        return self._compile("backward", "resident, carried, given, counts, random, hook")
 
     # -- lifetimes, as the simulator has them -----------------------------------------------------
 
@@ -201,7 +226,8 @@ class _Emitter:
     def _read_after(self, split: int) -> set[int]:
         """Storages whose instance of before run `split` is read later (or is a result)."""
         program = self.program
-        found = set(result_storages(program)) - {program.values[program.loss].storage}
+        found = set(result_storages(program))
+        found -= {program.values[v].storage for v in program.outputs}
         written: set[int] = set()
         for run in self.runs[split + 1 :]:
             reads, writes = self._reads_writes(program.calls[self.ops[run]])
@@ -302,6 +328,7 @@ class _Emitter:
 
     def _text(self, arg: Any) -> str:
         if isinstance(arg, Ref):
+            self.mentioned[arg.value] = None
             return f"v{arg.value}"
         if isinstance(arg, list):
             return f"[{', '.join(self._text(item) for item in arg)}]"

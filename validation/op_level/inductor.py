@@ -12,13 +12,13 @@ from schedsim.errors import UnsupportedError
 from ..capture import private_torch as private
 from ..capture.program import Program
 from .emit import Half, Halves, emit
-from .replay import RandomReplay
+from .random_replay import RandomReplay
 
 if TYPE_CHECKING:
-    from .module import ScheduledModule
+    from .scheduled_ops import ScheduledOps
 
 
-def compile_schedule(module: ScheduledModule) -> ScheduledModule:
+def compile_schedule(module: ScheduledOps) -> ScheduledOps:
     """Let `module` run its schedule as code that inductor makes of it; the same module.
 
     What is recomputed stays recomputed, and the step is one forward and one backward function, as
@@ -55,42 +55,49 @@ def compile_schedule(module: ScheduledModule) -> ScheduledModule:
     return module
 
 
-def _compiled(program: Program, halves: Halves, module: ScheduledModule) -> Halves:
+def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
     mode = private.fake_mode()
     counts = [0] * len(module._counts)
     runs = module._runs
     random = RandomReplay(0, "cpu")
     with mode, torch.no_grad():
         resident = [_fake(program, value) for value in halves.resident]
-        loss, carried = halves.forward.function(list(resident), counts, random, None)
+        outputs, carried = halves.forward.function(list(resident), counts, random, None)
         gradient = _fake(program, program.tangent)
     num = len(resident)
     first = sum(counts[op] for op in set(runs))  # runs of the forward half
 
     def forward(*flat: torch.Tensor) -> Any:
-        made, kept = halves.forward.function(list(flat), counts, random, None)
+        (made,), kept = halves.forward.function(list(flat), counts, random, None)
         return (made, *kept)
 
     def backward(*flat: torch.Tensor) -> Any:
         kept, given = list(flat[num:-1]), flat[-1]
-        return tuple(halves.backward.function(list(flat[:num]), kept, given, counts, random, None))
+        given_all = [given]
+        found = halves.backward.function(list(flat[:num]), kept, given_all, counts, random, None)
+        return tuple(found)
 
     quick_forward = private.inductor_compiled(forward, resident, mode)
     quick_backward = private.inductor_compiled(backward, [*resident, *carried, gradient], mode)
-    del loss, carried
+    del outputs, carried
 
     def run_forward(resident: Any, counts: list[int], random: Any, hook: Any) -> Any:
         for run in runs[:first]:
             counts[run] += 1
         made, *kept = quick_forward(list(resident))
-        return made, kept
+        return [made], kept
 
     def run_backward(
-        resident: Any, carried: list[Any], gradient: Any, counts: list[int], random: Any, hook: Any
+        resident: Any,
+        carried: list[Any],
+        gradients: list[Any],
+        counts: list[int],
+        random: Any,
+        hook: Any,
     ) -> Any:
         for run in runs[first:]:
             counts[run] += 1
-        arguments = [*resident, *carried, gradient]
+        arguments = [*resident, *carried, *gradients]
         carried.clear()
         return list(quick_backward(arguments))
 

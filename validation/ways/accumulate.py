@@ -11,9 +11,9 @@ from torch.autograd.function import once_differentiable
 
 from schedsim.errors import SchedsimError
 
-from .microbatch import Part, Splitter, check_hooks, combined
+from .microbatch import MicroBatch, Splitter, check_hooks, combined
 
-Runner = Callable[[Part], Callable[..., Tensor]]
+Runner = Callable[[MicroBatch], Callable[..., Tensor]]
 
 
 class AccumulatedStep(nn.Module):

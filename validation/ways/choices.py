@@ -5,20 +5,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from schedsim.dataflow.queues import HOST
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.plans.plan import Plan
-from schedsim.units import format_bytes, format_bytes_short, format_seconds
+from schedsim.units import format_bytes, format_bytes_short
 
+from ..step_planning import (
+    CapturedStep,
+    Settings,
+    capture_step,
+    plan_captured,
+    store_all_peak,
+)
 from .chunk import auto_chunks, read_chunks
 from .microbatch import batch_size, check_splits
-
-if TYPE_CHECKING:
-    from ..step_planning import CapturedStep, Settings
+from .way import Way, table
 
 Asked = tuple[dict[str, int], int, bool]
 """Chunks by piece, micro-batches, copies to the host."""
@@ -29,81 +34,6 @@ less may be noise of the measured times."""
 
 MAX_COUNTS = 6
 """Numbers of micro-batches that ``accumulate="auto"`` looks at."""
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way to spend less, with its price.
-
-    Attributes
-    ----------
-    chunks, num_parts, offload
-        What is done: chunks by piece, micro-batches, copies to the host.
-    status
-        ``"chosen"``, ``"fits"``, ``"fits, not allowed"``, ``"does not fit"``, ``"slower"`` (its
-        ops alone take longer than the best plan, so that it was not planned) or ``"refused"``.
-    step_s, peak_bytes, store_all_bytes
-        Predicted for a whole step; ``None`` where there is no plan.
-    same_bits
-        Whether its gradients are those of the plain step to the bit; else within rounding.
-    note
-        Why it is refused, or the least budget; of copies, the host memory that they take.
-    """
-
-    chunks: Mapping[str, int]
-    num_parts: int
-    offload: bool
-    status: str
-    step_s: float | None = None
-    peak_bytes: int | None = None
-    store_all_bytes: int | None = None
-    note: str = ""
-
-    @property
-    def name(self) -> str:
-        """In words."""
-        words = [f"{piece} in {num} chunks" for piece, num in self.chunks.items()]
-        words += [f"{self.num_parts} micro-batches"] if self.num_parts > 1 else []
-        words += ["offload"] if self.offload else []
-        return ", ".join(words) or "recompute alone"
-
-    @property
-    def same_bits(self) -> bool:
-        """Whether nothing is rounded otherwise."""
-        return not any(num > 1 for num in self.chunks.values()) and self.num_parts == 1
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "name": self.name,
-            "chunks": dict(self.chunks),
-            "num_parts": self.num_parts,
-            "offload": self.offload,
-            "status": self.status,
-            "step_s": self.step_s,
-            "peak_bytes": self.peak_bytes,
-            "store_all_bytes": self.store_all_bytes,
-            "same_bits": self.same_bits,
-            "note": self.note,
-        }
-
-
-def table(ways: list[Way]) -> list[str]:
-    """Lines of a table of `ways`."""
-    rows = [("way to spend less", "peak", "step", "bits", "")]
-    for way in ways:
-        peak = format_bytes(way.peak_bytes) if way.peak_bytes is not None else "-"
-        step = format_seconds(way.step_s) if way.step_s is not None else "-"
-        bits = "same" if way.same_bits else "rounded"
-        rows.append(
-            (way.name, peak, step, bits, f"{way.status}{': ' if way.note else ''}{way.note}")
-        )
-    widths = [max(len(row[k]) for row in rows) for k in range(4)]
-    lines = []
-    for name, peak, step, bits, status in rows:
-        name, bits = name.ljust(widths[0]), bits.ljust(widths[3])
-        lines.append(f"{name}  {peak:>{widths[1]}}  {step:>{widths[2]}}  {bits}  {status}".rstrip())
-    return lines
 
 
 @dataclass(frozen=True)
@@ -263,7 +193,7 @@ def _everything(settings: Settings) -> Settings:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _CapturedWay:
     """A way, captured."""
 
     asked: Asked
@@ -277,15 +207,13 @@ class _Step:
 
     def way(self, status: str, **more: Any) -> Way:
         """With what is known before planning."""
-        from ..step_planning import store_all_peak
-
         most = store_all_peak(self.captured)
         return Way(*self.asked, status, store_all_bytes=most, **more)
 
 
 @dataclass(frozen=True)
 class _Priced:
-    step: _Step
+    step: _CapturedWay
     plan: Plan | None
     way: Way
 
@@ -305,10 +233,8 @@ def _captured(
     asked: list[Asked],
     first: CapturedStep | None,
     refused: list[Way],
-) -> list[_Step]:
+) -> list[_CapturedWay]:
     """The ways that can be captured; the others go to `refused`, unless one alone was asked for."""
-    from ..step_planning import capture_step
-
     steps = []
     for chunks, num, offload in asked:
         link = settings.offload if offload else None
@@ -322,7 +248,7 @@ def _captured(
                 raise
             refused.append(Way(chunks, num, offload, "refused", note=error.message))
             continue
-        steps.append(_Step((chunks, num, offload), captured, each))
+        steps.append(_CapturedWay((chunks, num, offload), captured, each))
     if not steps:
         raise UnsupportedError(
             "none of the ways that are allowed works: " + "; ".join(way.note for way in refused),
@@ -331,9 +257,7 @@ def _captured(
     return steps
 
 
-def _priced(step: _Step, budget_bytes: int, allowed: bool) -> _Priced:
-    from ..step_planning import plan_captured
-
+def _priced(step: _CapturedWay, budget_bytes: int, allowed: bool) -> _Priced:
     plan = plan_captured(step.captured, budget_bytes, step.settings)
     if plan.schedule is None or plan.makespan_s is None:
         least = plan.min_feasible_bytes

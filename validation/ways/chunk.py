@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
-from ..block_level.module import plain_loss
-from ..block_level.replay import untouched
+from ..block_level.repeated_forward import untouched
+from ..block_level.scheduled_blocks import plain_loss
 from ..capture.skeleton import count_extra_inputs
 from .chunked_loss import chunked_cross_entropy
 from .chunked_mlp import in_chunks

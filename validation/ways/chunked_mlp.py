@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..block_level.replay import AutocastState, RandomState
+from ..block_level.repeated_forward import AutocastState, RandomState
 
 TokenWise = Callable[[Tensor], Tensor]
 

@@ -23,7 +23,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
-class Part:
+class MicroBatch:
     """One micro-batch.
 
     Attributes
@@ -57,7 +57,7 @@ class Splitter:
         self._count = _counter(model, loss)
         self._whole = loss
 
-    def parts(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> list[Part]:
+    def parts(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> list[MicroBatch]:
         """The parts, in order; their sizes differ by one sample at most.
 
         A part without a target that counts is left out: its mean would be no number.
@@ -73,7 +73,7 @@ class Splitter:
             buffers = {}
             if isinstance(self._whole, nn.Module):
                 buffers = {name: cut(b) for name, b in self._whole.named_buffers()}
-            found.append(Part(own, words, buffers, stop - start, (stop - start) / size))
+            found.append(MicroBatch(own, words, buffers, stop - start, (stop - start) / size))
         return self._weighed(found)
 
     def _refresh(self) -> None:
@@ -83,7 +83,7 @@ class Splitter:
         for own, other in zip(self._whole.modules(), self.loss.modules(), strict=True):
             other.__dict__.update({k: v for k, v in vars(own).items() if k != "_modules"})
 
-    def _weighed(self, parts: list[Part]) -> list[Part]:
+    def _weighed(self, parts: list[MicroBatch]) -> list[MicroBatch]:
         if self._count is None:
             return parts
         counts = [self._count(part) for part in parts]
@@ -95,7 +95,7 @@ class Splitter:
         return [replace(p, weight=n / total) for p, n in zip(parts, counts, strict=True) if n]
 
     @contextmanager
-    def targets_of(self, part: Part) -> Iterator[None]:
+    def targets_of(self, part: MicroBatch) -> Iterator[None]:
         """Let the loss that `loss` is have the targets of `part`."""
         if not part.buffers:
             yield
@@ -168,7 +168,7 @@ def check_hooks(model: nn.Module) -> None:
             )
 
 
-def combined(parts: list[Part], losses: list[Tensor]) -> Tensor:
+def combined(parts: list[MicroBatch], losses: list[Tensor]) -> Tensor:
     """The loss of the whole batch."""
     total = losses[0] * parts[0].weight
     for part, loss in zip(parts[1:], losses[1:], strict=True):
@@ -179,7 +179,7 @@ def combined(parts: list[Part], losses: list[Tensor]) -> Tensor:
 # -- what a loss is a mean over ----------------------------------------------------------------
 
 
-def _counter(model: nn.Module, loss: Any) -> Callable[[Part], Any] | None:
+def _counter(model: nn.Module, loss: Any) -> Callable[[MicroBatch], Any] | None:
     """What counts the targets of a part, for losses known to be means over those that count."""
     if isinstance(loss, CrossEntropy | PixelCrossEntropy):
         return lambda part: (part.buffers["target"] != IGNORED).sum()
@@ -191,7 +191,7 @@ def _counter(model: nn.Module, loss: Any) -> Callable[[Part], Any] | None:
     elif loss is not functional.cross_entropy:
         return _labels_counter(model) if loss is None else None
 
-    def count(part: Part) -> Any:
+    def count(part: MicroBatch) -> Any:
         target = part.inputs[-1]
         if not isinstance(target, Tensor) or target.is_floating_point():
             return part.num_samples
@@ -200,13 +200,13 @@ def _counter(model: nn.Module, loss: Any) -> Callable[[Part], Any] | None:
     return count
 
 
-def _labels_counter(model: nn.Module) -> Callable[[Part], Any] | None:
+def _labels_counter(model: nn.Module) -> Callable[[MicroBatch], Any] | None:
     """Of a model of transformers, which takes the mean over the labels that count itself."""
     if not hasattr(model, "loss_function"):
         return None
     causal = type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
 
-    def count(part: Part) -> Any:
+    def count(part: MicroBatch) -> Any:
         labels = part.keywords.get("labels")
         if not isinstance(labels, Tensor) or labels.is_floating_point():
             return part.num_samples

@@ -22,9 +22,9 @@ from ...workloads.given import is_target
 from ...workloads.named import is_named, named_workload
 from ..dry import on_device
 from ..options.formula import flags
-from ..options.sizes import size_text
+from ..options.typed_sizes import size_text
 from .remembered import check_plan, has_link, remembered
-from .source import Source
+from .workload_source import Source
 
 
 @dataclass(frozen=True)

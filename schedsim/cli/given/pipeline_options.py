@@ -11,8 +11,8 @@ import click
 
 from ...errors import SchedsimError
 from ..options.limits import budget_option
-from .source import Source
-from .workload import workload_options
+from .workload_options import workload_options
+from .workload_source import Source
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ...plans.plan import Plan
 from ...plans.source import WorkloadSource
 from ...workloads.named import is_named
 from ..options.formula import flags, no_options
-from .source import Source
+from .workload_source import Source
 
 if TYPE_CHECKING:
     from ...dataflow.chain import Chain

@@ -9,7 +9,7 @@ import click
 
 from ...errors import SchedsimError
 from ...units import UnitError, parse_bytes
-from .sizes import BudgetType
+from .typed_sizes import BudgetType
 
 
 def budget_option(*, required: bool) -> Callable[..., Any]:

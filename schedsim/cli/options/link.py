@@ -9,7 +9,7 @@ import click
 
 from ...errors import SchedsimError
 from ...plans.offloading import Offloading
-from .sizes import SizeType, TimeType, size_text
+from .typed_sizes import SizeType, TimeType, size_text
 
 FLAGS = {"link": "--link", "host_bytes": "--host-mem", "host_latency_s": "--host-latency"}
 

@@ -14,9 +14,9 @@ from ...plans.plan import Plan
 from ...units import format_bytes
 from ...workloads import build_workload, variants
 from ..given.loaded import Loaded
-from ..options.levels import level_words, read_levels
+from ..options.level_options import level_words, read_levels
 from ..options.link import link_words
-from ..options.sizes import size_text
+from ..options.typed_sizes import size_text
 from ..show import percent, working
 from ..shown.allocations import allocator_words
 from .request import DEFAULT_PLANNER, FLAGS, PlanRequest

@@ -9,8 +9,8 @@ from ...units import format_bytes, format_bytes_short, format_seconds
 from ..given.loaded import Loaded
 from ..show import percent, print_facts
 from ..shown.allocations import allocations, describe
-from ..shown.copies import copy_facts
-from ..shown.levels import level_facts
+from ..shown.copy_facts import copy_facts
+from ..shown.level_facts import level_facts
 
 
 def show_plan(loaded: Loaded, plan: Plan, everything: Simulation) -> None:

@@ -17,12 +17,12 @@ from ...plans.maximize import MAX_PLANS, MAX_SIZE, Maximum, maximize
 from ...units import format_bytes
 from ..app import NO, YES
 from ..given.loaded import Loaded, read
-from ..options.sizes import size_text
+from ..options.typed_sizes import size_text
 from ..show import print_json, working
 from .advice import option_words
 from .maximum_shown import document, show
 from .request import PlanRequest
-from .sizes import Sizes
+from .resized import ResizedWorkload
 
 _UNITS = {"batch": "samples", "seq": "tokens", "layers": "layers of samples"}
 # A model is captured and measured at each size, which takes seconds.
@@ -35,7 +35,7 @@ def show_maximum(request: PlanRequest, field: str) -> int:
     """Print the largest `field` that fits, and the fastest; write the plan of the largest."""
     source, planner = request.source, request.planner
     budget_bytes = sized_budget(request.budget)
-    sizes = Sizes.of(source, field)
+    sizes = ResizedWorkload.of(source, field)
 
     @functools.cache  # a model is captured once for each size
     def at(size: int) -> Loaded:
@@ -90,7 +90,7 @@ def show_maximum(request: PlanRequest, field: str) -> int:
     return YES
 
 
-def _as_remembered(found: Maximum, sizes: Sizes, largest: Loaded) -> Maximum:
+def _as_remembered(found: Maximum, sizes: ResizedWorkload, largest: Loaded) -> Maximum:
     """`found`, whose largest plan remembers the workload at that size."""
     plan = found.largest.plan
     origin = sizes.source(found.largest.size).origin

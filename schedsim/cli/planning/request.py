@@ -12,9 +12,9 @@ from ...dataflow.chain import Chain
 from ...dataflow.graph import Graph
 from ...dataflow.variants import check_allowed
 from ...errors import SchedsimError
-from ..given.source import Source
-from ..options.allocator import read_options
-from ..options.levels import check_levels, read_levels
+from ..given.workload_source import Source
+from ..options.allocator_options import read_options
+from ..options.level_options import check_levels, read_levels
 from ..options.link import FLAGS as LINK_FLAGS
 from ..options.link import take_link
 from .step_options import read_accumulate, read_chunk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..app import SuggestingGroup, help_without_command
-from . import curves, memory, pipeline, validation
+from . import curve_pictures, memory, pipeline_picture, validation
 
 
 @click.group(
@@ -31,9 +31,9 @@ for one in (
     memory.timeline,
     memory.gantt,
     memory.schedule,
-    curves.frontier,
-    curves.sweep,
-    pipeline.pipeline,
+    curve_pictures.frontier,
+    curve_pictures.sweep,
+    pipeline_picture.pipeline,
     validation.validate,
 ):
     command.add_command(one)

@@ -14,10 +14,10 @@ from ...simulation.schedule import Schedule
 from ...simulation.simulator import Simulation, simulate
 from ..app import YES
 from ..given.loaded import Loaded, given_schedule, read, schedule_of
-from ..given.source import Source
-from ..given.workload import workload_options
+from ..given.workload_options import workload_options
+from ..given.workload_source import Source
 from ..help import GroupedCommand
-from ..options.allocator import allocator_options, read_options
+from ..options.allocator_options import allocator_options, read_options
 from ..options.files import output_option, schedule_option
 from ..options.limits import budget_option, capacity_option
 from ..show import working

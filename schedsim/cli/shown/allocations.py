@@ -11,7 +11,7 @@ from ...dataflow.queues import queue_of
 from ...plans.plan import Plan
 from ...simulation.simulator import Simulation
 from ...units import format_bytes
-from ..options.allocator import read_options
+from ..options.allocator_options import read_options
 
 
 def of_plan(plan: Plan | None) -> tuple[str | None, dict[str, Any]]:

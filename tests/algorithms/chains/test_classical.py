@@ -9,7 +9,7 @@ from schedsim.algorithms.chains.bisection import bisection, bisection_schedule
 from schedsim.algorithms.chains.chen import chen_greedy, chen_sqrt, greedy_starts
 from schedsim.algorithms.chains.periodic import periodic
 from schedsim.algorithms.chains.recompute_all import recompute_all
-from schedsim.algorithms.chains.segments import equal_starts, segment_schedule
+from schedsim.algorithms.chains.segment_schedule import equal_starts, segment_schedule
 from schedsim.algorithms.store_all import store_all
 
 from schedsim import Chain, simulate

@@ -182,7 +182,7 @@ def test_relaxation_of_the_staged_programme():
     """On linear32 at 30 % the linear relaxation alone gives the optimum: 23 repeats, 35.94 %."""
     graph, row = instance("linear32_train", 0.3)
     model = build_model(graph, row["budget_bytes"], 1.0, np.ones(graph.num_ops))
-    answer = model.programme.solve(Effort(60), integral=False)
+    answer = model.milp.solve(Effort(60), integral=False)
     assert answer.bound == pytest.approx(23)
     assert row["best_s"] == graph.store_all_s + 23
 

@@ -18,7 +18,7 @@ from schedsim.algorithms.graphs._block_recurrence import (
     solve_rows,
     trace_rows,
 )
-from schedsim.algorithms.graphs._blocks import MOST_CROSSING, REST, find_blocks
+from schedsim.algorithms.graphs._graph_blocks import MOST_CROSSING, REST, find_blocks
 from schedsim.algorithms.graphs.chen_articulation import chen_articulation
 from schedsim.algorithms.graphs.hierarchical import hierarchical, plan_budgets, solved_line
 from training_graphs import (

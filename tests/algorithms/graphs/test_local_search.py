@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from chains import INSTANCES, needs_instances
 from schedsim.algorithms.graphs._cut_search import CutSearch
-from schedsim.algorithms.graphs._search import GraphSearch
+from schedsim.algorithms.graphs._graph_search import GraphSearch
 from schedsim.algorithms.graphs._walker import GraphWalker
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.local_search import local_search

@@ -6,8 +6,8 @@ import numpy as np
 from chains import random_chain, random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from offload_steps import random_offloading, random_tokens, schedule_of, step_of, tokens_of
-from schedsim.algorithms.offload._step import token_names
+from offload_steps import linked_of, random_offloading, random_tokens, schedule_of, tokens_of
+from schedsim.algorithms.offload._linked_graph import token_names
 from schedsim.algorithms.offload._timeline import evaluate, make_trace
 
 from schedsim import simulate
@@ -34,7 +34,7 @@ def test_times_and_memory_are_those_of_the_engine(seed, num, is_chain):
     free = simulate(whole, schedule)
     for share in (0.5, 0.8, 0.95, 1.0, 2.0):
         budget = int(share * free.peak_bytes)
-        step = step_of(graph, budget, offloading)
+        step = linked_of(graph, budget, offloading)
         trace = make_trace(step, tokens.size)
         makespan_s, excess, _ = evaluate(step, tokens, tokens.size, trace)
         assert makespan_s >= 0

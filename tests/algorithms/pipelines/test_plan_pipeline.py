@@ -11,9 +11,9 @@ from chains import random_chain
 from listed_plans import plans
 from schedsim.algorithms.pipelines._makespan import StageTimes
 from schedsim.algorithms.pipelines._selection import OrderFacts, Selection
-from schedsim.algorithms.pipelines.bounds import memory_bound, work_bound
 from schedsim.algorithms.pipelines.fixed_recomputation import fixed_recomputation
 from schedsim.algorithms.pipelines.partition import least_largest
+from schedsim.algorithms.pipelines.pipeline_bounds import memory_bound, work_bound
 from schedsim.algorithms.pipelines.plan_pipeline import plan_pipeline
 from schedsim.algorithms.pipelines.stage_frontier import StageFrontiers
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CHAIN, Seen, Watched, commands, options
-from option_samples import SAMPLES, WORKLOAD, Given, base, together, words
+from option_samples import CLUSTER, SAMPLES, WORKLOAD, Given, base, together, words
 from option_table import refused_pairs
 
 from schedsim import Chain, Schedule
@@ -118,6 +118,8 @@ def test_every_pair_is_honoured_or_refused(command, watched, capsys):
             continue  # read by the same code as those of the commands that walk them
         if command == "plot pipeline" and "-o" not in pair:
             continue  # what `pipeline` walks
+        if command.endswith("cluster") and set(pair) & set(CLUSTER):
+            continue  # `test_cluster.py` looks at each of them
         both = see(together(command, *pair))
         if frozenset(pair) in refused:
             if not both.refused:

@@ -15,7 +15,7 @@ import pytest
 
 import schedsim
 from schedsim.cli.app import COMMANDS, run
-from schedsim.cli.options.sizes import size_text
+from schedsim.cli.options.typed_sizes import size_text
 from schedsim.files.document import save
 from schedsim.units import parse_bytes
 

@@ -213,7 +213,7 @@ def test_plots_read_results(call):
 def test_a_model_is_measured_once(call, monkeypatch):
     """Its workload is kept beside the results: measured again, it would be another."""
     from schedsim.cli.given.loaded import Loaded
-    from schedsim.cli.given.source import Source
+    from schedsim.cli.given.workload_source import Source
 
     measured = []
 

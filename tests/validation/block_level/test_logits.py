@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.random_schedules import random_schedule  # noqa: E402
-from schedsim.validation.steps import PLAIN, Steps  # noqa: E402
-from schedsim.validation.targets import Target, capture_target, load_target  # noqa: E402
+from schedsim.validation.steps import PLAIN, MeasuredSteps  # noqa: E402
+from schedsim.validation.targets import LoadedTarget, capture_target, load_target  # noqa: E402
 from torch import nn  # noqa: E402
 
 from schedsim.simulation.schedule import Schedule  # noqa: E402
@@ -21,7 +21,7 @@ GPT2 = "model:gpt2,layers=1,hidden=16,heads=1,seq=32,vocab=4000,batch=2"
 def steps_of(target):
     captured = capture_target(target, rounds=0)
     everything = Schedule.store_all(captured.workload)
-    return captured, Steps(target, captured, {"store-all": everything})
+    return captured, MeasuredSteps(target, captured, {"store-all": everything})
 
 
 def test_store_all_takes_no_more_logits_than_the_plain_step():
@@ -59,7 +59,7 @@ class Ends(nn.Module):
 def test_what_others_keep_is_still_counted(last, loss):
     """Predicted to the byte, whoever holds the last output, for store-all and random schedules."""
     model = Ends(last).layers
-    target = Target("ends", model, (torch.randn(64, 8),), loss)
+    target = LoadedTarget("ends", model, (torch.randn(64, 8),), loss)
     captured, steps = steps_of(target)
     rng = np.random.default_rng(0)
     schedules = [random_schedule(captured.workload, rng) for _ in range(3)]

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from schedsim.validation.block_level import capture_chain  # noqa: E402
+from schedsim.validation.block_level import capture_chain, chain_capture  # noqa: E402
 from schedsim.validation.block_level.bench import Counts  # noqa: E402
 from schedsim.validation.measure import Reading, StorageMeter, allocator_record  # noqa: E402
 from schedsim.validation.step_planning import bare  # noqa: E402
@@ -59,9 +59,8 @@ def a_step():
 
 def captured(monkeypatch, meter):
     """The chain of that step, with its bytes read by `meter` on two ranks."""
-    from schedsim.validation.block_level import capture
 
-    monkeypatch.setattr(capture, "get_meter", lambda name, device: meter)
+    monkeypatch.setattr(chain_capture, "get_meter", lambda name, device: meter)
     model, inputs = a_step()
     return capture_chain(model, inputs, nn.functional.mse_loss, rounds=0, ranks=TwoRanks()).chain
 

@@ -126,3 +126,38 @@ def test_inductor_compiles_functional_ops_and_empties_its_arguments():
     torch.testing.assert_close(first, x @ x)
     assert first.data_ptr() != second.data_ptr()  # equal ops are not merged
     assert not arguments
+
+
+def test_the_backward_node_that_runs_is_known():
+    """By the number that its forward op was given."""
+    seen = []
+
+    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append((func, private.current_node_number(), private.sequence_number() - 1))
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        torch.zeros(3, requires_grad=True).exp().sum().backward()
+    forward = [number for func, _, number in seen if func is torch.ops.aten.exp.default]
+    backward = [node for func, node, _ in seen if func is torch.ops.aten.mul.Tensor]
+    assert forward == backward
+
+
+def test_inductor_cuts_a_joint_graph_in_two(step):
+    """The halves keep the names of nodes, and the backward one takes what the forward one keeps."""
+    halves = private.inductor_halves(*step)
+    names = {node.name for node in halves.joint.graph.nodes}
+    output = next(iter(halves.forward.graph.find_nodes(op="output")))
+    kept = {node.name for node in output.args[0][halves.num_outputs :]}
+    taken = {node.name for node in halves.backward.graph.find_nodes(op="placeholder")}
+    assert kept <= names
+    assert kept <= taken
+    assert halves.num_outputs == 4  # the loss, and what the norm updates
+
+
+def test_what_compile_returns_is_opened():
+    """The model inside, and any other as it is."""
+    net = Net()
+    assert private.uncompiled(torch.compile(net)) is net
+    assert private.uncompiled(net) is net

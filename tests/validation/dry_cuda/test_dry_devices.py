@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation import environment  # noqa: E402
-from schedsim.validation.block_level import replay  # noqa: E402
+from schedsim.validation.block_level import repeated_forward  # noqa: E402
 from schedsim.validation.costs.roofline_clock import RooflineClock  # noqa: E402
 from schedsim.validation.dry_cuda import LABEL, has_times, has_values  # noqa: E402
 
@@ -82,11 +82,11 @@ def test_what_the_dry_device_has(monkeypatch):
 
 def test_values_that_are_not_there_are_not_compared(monkeypatch):
     """Shapes still are."""
-    monkeypatch.setattr(replay, "has_values", lambda device: False)
+    monkeypatch.setattr(repeated_forward, "has_values", lambda device: False)
     zeros, ones = torch.zeros(3), torch.ones(3)
-    assert replay.same_values(zeros, ones)
-    assert replay.nearly_equal(zeros, ones)
-    assert not replay.same_values(zeros, torch.ones(4))
+    assert repeated_forward.same_values(zeros, ones)
+    assert repeated_forward.nearly_equal(zeros, ones)
+    assert not repeated_forward.same_values(zeros, torch.ones(4))
 
 
 def test_the_environment_is_labelled(monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from schedsim.validation.dry_cuda import DEVICES, LABEL, get_dry_device
 from schedsim.validation.dry_cuda.__main__ import run
-from schedsim.validation.dry_cuda.build import Built, source_files
+from schedsim.validation.dry_cuda.built_library import Built, source_files
 from schedsim.validation.dry_cuda.launch import argv_of, environment_of
 from schedsim.validation.dry_cuda.stubs import is_ours, stub_source
 from schedsim.validation.dry_cuda.wheels import find_wheels

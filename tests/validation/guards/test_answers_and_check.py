@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: E402
 from schedsim.validation.capture import capture  # noqa: E402
 from schedsim.validation.guards.asking import OtherAnswer  # noqa: E402
 from schedsim.validation.guards.differential import Both  # noqa: E402
-from schedsim.validation.guards.variants import PlainStepWarning, ReplannedWarning  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning, ReplannedWarning  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402

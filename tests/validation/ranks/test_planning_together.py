@@ -72,12 +72,12 @@ def said(function):
 def _one_plan(rank, folder):
     import os
 
-    from schedsim.validation.block_level import timing
+    from schedsim.validation.block_level import block_timing
 
     # Each has its own cache of times, and on one of them nothing but replaying steps is run.
     os.environ["SCHEDSIM_CACHE_DIR"] = f"{folder}/cache{rank}"
     if rank == 1:
-        timing.device_memory_bytes = lambda device: 1
+        block_timing.device_memory_bytes = lambda device: 1
     model = sharded_model()
     module = planned(model, data())
     found = [plan_hash(module.plan)]

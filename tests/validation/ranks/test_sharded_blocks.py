@@ -190,15 +190,17 @@ def test_a_second_gathering_is_told():
     Blocks of 33,088 numbers: 64 x 256 + 256 and 256 x 64 + 64. Of the schedule F0 F1 loss B1 F0 B0
     the second F0 gathers, and B0 after it does not: as often as store-all, 4 times.
     """
-    from schedsim.validation.block_level.program import Program, Run
+    from schedsim.validation.block_level.block_program import BlockProgram, BlockRun
     from schedsim.validation.block_level.sharded import Sharding
 
     def program(*names):
         def run(name):
             kind = "loss" if name == "loss" else name[0]
-            return Run(name, kind, 2 if name == "loss" else int(name[1:]), True, True, True, ())
+            return BlockRun(
+                name, kind, 2 if name == "loss" else int(name[1:]), True, True, True, ()
+            )
 
-        return Program(tuple(map(run, names)), names.index("loss"))
+        return BlockProgram(tuple(map(run, names)), names.index("loss"))
 
     sharding = Sharding(((object(),), (object(),)), (), (4 * 33088, 4 * 33088))
     once = program("F0", "F1", "loss", "B1", "F0", "B0")

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
-from schedsim.validation.guards.variants import ReplannedWarning  # noqa: E402
+from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
 from schedsim.validation.ways.microbatch import Splitter  # noqa: E402
 from step_models import TinyGPT, make_step, token_loss  # noqa: E402

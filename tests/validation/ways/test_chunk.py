@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.nn.functional as F  # noqa: E402
 from schedsim.validation.measure import StorageTracker  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
-from schedsim.validation.op_level.module import ScheduledModule  # noqa: E402
+from schedsim.validation.op_level.scheduled_ops import ScheduledOps  # noqa: E402
 from schedsim.validation.ways.chunk import auto_chunks, chunked, read_chunks  # noqa: E402
 from schedsim.validation.ways.chunked_loss import chunked_cross_entropy  # noqa: E402
 from step_models import TinyGPT, TinyResNet, make_step, token_loss  # noqa: E402
@@ -275,7 +275,7 @@ def test_a_module_level_of_ops_is_what_runs():
     module = schedsim.rematerialize(
         work.model, work.inputs, "90%", work.loss, level="op", chunk={"head": 4}, time_limit_s=0.5
     )
-    assert isinstance(module._last.module, ScheduledModule)
+    assert isinstance(module._last.module, ScheduledOps)
     module(*work.inputs).backward()
     heads = {k: n for k, n in module.run_counts.items() if "chunked_cross_entropy" in k}
     assert list(heads.values()) == [1]

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.steps import Steps  # noqa: E402
+from schedsim.validation.steps import MeasuredSteps  # noqa: E402
 from schedsim.validation.targets import capture_target, load_target  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -73,7 +73,7 @@ def test_a_plan_with_a_link_trains_and_its_memory_is_as_predicted(line, which, s
     assert not any(name.endswith(":a0") for name in plan["schedule"])  # the caller holds it
     target = load_target(text, "cpu")
     model, inputs, loss = target.model, target.inputs, target.loss
-    plain = Steps(target, capture_target(target, rounds=0), {})
+    plain = MeasuredSteps(target, capture_target(target, rounds=0), {})
     expected = gradients(model, lambda: plain.modules["plain"](*inputs, **target.keywords))
     module = schedsim.apply(model, "plan.json", inputs or dict(target.keywords), loss)
     assert all(

@@ -1,0 +1,238 @@
+"""Cuts of a step at the first run of one op: what must be alive or recomputed across it.
+
+Take any schedule, and in it the first run of op t. A tensor that was written before it and is read
+by an op whose first run comes later is either alive during that run, or its producer runs again
+afterwards. What is alive fits in what the budget leaves beside t's own tensors. So the cheapest way
+to get rid of the rest bounds the time of recomputation from below.
+
+With a fixed order of first runs, "before" and "after" are places in that order; in any order they
+are the ancestors and the descendants of t, whose first runs lie on their sides of it always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.dataflow.footprint import least_own_bytes, own_bytes
+from schedsim.dataflow.graph import Graph
+from schedsim.kernels.cached import njit
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Order = Literal["fixed", "free"]
+ORDERS: tuple[Order, ...] = ("fixed", "free")
+
+# Prices per byte tried for all ops at once; the best few ops are then looked at exactly.
+_NUM_PRICES = 64
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The first run of one op, seen as a border.
+
+    Attributes
+    ----------
+    op
+        Index of the op.
+    before, after : (num_ops,) bool
+        Ops whose first run surely comes before that of `op`, or after it.
+    room_bytes
+        What the budget leaves for the tensors in `charged_bytes`; negative where nothing fits.
+    charged_bytes : (num_tensors,) int64
+        Bytes of a tensor that is alive during the run; 0 for the op's own and for the graph's
+        inputs, which `room_bytes` has paid for.
+    given : (num_tensors,) bool
+        Alive during the run in every schedule: the op's inputs and outputs, and graph inputs.
+    """
+
+    op: int
+    before: Bools
+    after: Bools
+    room_bytes: int
+    charged_bytes: Ints
+    given: Bools
+
+
+class CutTable:
+    """Makes cuts of one graph at one budget.
+
+    Building it is O(ops + tensors + reads), and so is every cut.
+    """
+
+    def __init__(self, graph: Graph, budget_bytes: int, order: Order) -> None:
+        self.graph, self.budget_bytes, self.order = graph, budget_bytes, order
+        arrays = graph.arrays
+        self.num_ops, self.num_tensors = graph.num_ops, arrays.tensor_bytes.size
+        self.readers = np.repeat(np.arange(self.num_ops), np.diff(arrays.read_start))
+        self.own_bytes = own_bytes(graph)
+
+    def cut(self, op: int) -> Cut:
+        """The cut at the first run of `op`."""
+        arrays = self.graph.arrays
+        turns = np.arange(self.num_ops)
+        if self.order == "fixed":
+            before, after = turns < op, turns > op
+        else:
+            before, after = _relatives(
+                op, arrays.read_start, arrays.read_tensor, arrays.tensor_producer
+            )
+        reads = arrays.read_tensor[arrays.read_start[op] : arrays.read_start[op + 1]]
+        writes = arrays.write_tensor[arrays.write_start[op] : arrays.write_start[op + 1]]
+        producer = arrays.tensor_producer
+        inputs = producer < 0
+        needed = self.needed(after)
+        given = inputs.copy()
+        given[reads] = True
+        given[writes[~arrays.tensor_optional[writes]]] = True
+        held = inputs & needed
+        held[reads] = False
+        room = self.budget_bytes - self.graph.static_bytes - int(self.own_bytes[op])
+        room -= int(arrays.tensor_bytes[held].sum())
+        charged = np.where(given, 0, arrays.tensor_bytes)
+        for tensor in writes[arrays.tensor_takes_over[writes] >= 0].tolist():
+            source = int(arrays.tensor_takes_over[tensor])
+            shared = int(min(arrays.tensor_bytes[tensor], arrays.tensor_bytes[source]))
+            if needed[source] and (producer[source] < 0 or arrays.op_once[producer[source]]):
+                continue  # the source is read later and cannot be recomputed
+            if arrays.tensor_optional[tensor]:
+                charged[tensor] -= shared
+            else:
+                room += shared
+        return Cut(op, before, after, room, charged, given)
+
+    @cached_property
+    def least_own_bytes(self) -> Ints:
+        """Own bytes of any run of each op, with all storage taken over that may be."""
+        return least_own_bytes(self.graph)
+
+    def needed(self, after: Bools) -> Bools:
+        """Tensors that an op in `after` reads, or that are results; shape ``(num_tensors,)``."""
+        arrays = self.graph.arrays
+        needed = arrays.tensor_result.copy()
+        needed[arrays.read_tensor[after[self.readers]]] = True
+        return needed
+
+
+@njit(cache=True)
+def _relatives(
+    op: int,
+    read_start: NDArray[np.int64],
+    read_tensor: NDArray[np.int64],
+    tensor_producer: NDArray[np.int64],
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Masks of the ancestors and of the descendants of `op`; O(reads)."""
+    num_ops = read_start.size - 1
+    ancestor = np.zeros(num_ops, np.bool_)
+    descendant = np.zeros(num_ops, np.bool_)
+    for i in range(op, -1, -1):
+        if i == op or ancestor[i]:
+            for r in range(read_start[i], read_start[i + 1]):
+                producer = tensor_producer[read_tensor[r]]
+                if producer >= 0:
+                    ancestor[producer] = True
+    for i in range(op + 1, num_ops):
+        for r in range(read_start[i], read_start[i + 1]):
+            producer = tensor_producer[read_tensor[r]]
+            if producer >= 0 and (producer == op or descendant[producer]):
+                descendant[i] = True
+                break
+    return ancestor, descendant
+
+
+def tensor_costs(graph: Graph, costs: Floats) -> Floats:
+    """What dropping each tensor costs at least, shape ``(num_tensors,)``; infinite for some.
+
+    The cost of an op is shared by its outputs in proportion to their bytes, so that any set of them
+    costs no more than the op.
+    """
+    arrays = graph.arrays
+    producer = arrays.tensor_producer
+    made = producer >= 0
+    total = np.zeros(graph.num_ops)
+    np.add.at(total, producer[made], arrays.tensor_bytes[made])
+    cost = np.full(producer.size, np.inf)
+    again = made & ~arrays.op_once[producer]
+    share = arrays.tensor_bytes[again] / np.maximum(total[producer[again]], 1)
+    cost[again] = costs[producer[again]] * share
+    return cost
+
+
+def prices(cost: Floats, size: Ints) -> Floats:
+    """Prices per byte worth trying: quantiles of the tensors' own, by bytes; ascending."""
+    real = np.flatnonzero((size > 0) & np.isfinite(cost))
+    if not real.size:
+        return np.ones(1)
+    rate = cost[real] / size[real]
+    order = np.argsort(rate)
+    weight = np.cumsum(size[real][order], dtype=np.float64)
+    at = np.searchsorted(weight, np.linspace(0.0, weight[-1], _NUM_PRICES))
+    found = np.unique(rate[order][np.minimum(at, real.size - 1)])
+    # Beyond the dearest tensor, only what cannot be recomputed counts.
+    return np.append(found[found > 0], max(1.0, 2 * float(rate.max())))
+
+
+def fixed_order_bounds(graph: Graph, budget_bytes: int, costs: Floats) -> Floats:
+    """A bound on recomputation from the cut at each op, in the graph's order, ``(num_ops,)``.
+
+    For a price per byte y, every tensor that crosses the cut costs at least the lesser of y times
+    its bytes and of its producer's run; y times the room is free. The best of some prices is taken:
+    a fractional knapsack up to their resolution. Ignores what recomputation itself reads.
+
+    O(prices (ops + tensors + reads)).
+    """
+    arrays = graph.arrays
+    num_ops, size = graph.num_ops, arrays.tensor_bytes
+    readers = np.repeat(np.arange(num_ops), np.diff(arrays.read_start))
+    last = np.full(size.size, -1, dtype=np.int64)
+    np.maximum.at(last, arrays.read_tensor, readers)
+    last[arrays.tensor_result] = num_ops
+    # A tensor crosses the cuts from `first` to `last` - 1, but for those of its readers.
+    first = arrays.tensor_producer + 1
+    first[arrays.tensor_optional] -= 1
+    crosses = last > first
+    last = np.where(crosses, last, first)
+    inside = readers < last[arrays.read_tensor]
+    inside_reader, inside_tensor = readers[inside], arrays.read_tensor[inside]
+
+    room = (budget_bytes - graph.static_bytes - own_bytes(graph)).astype(np.float64)
+    charged = size.astype(np.float64)
+    takes = np.flatnonzero(arrays.tensor_takes_over >= 0)
+    shared = np.minimum(size[takes], size[arrays.tensor_takes_over[takes]])
+    np.add.at(room, arrays.tensor_producer[takes], shared)
+
+    cost = tensor_costs(graph, costs)
+    best = np.zeros(num_ops)
+    for price in prices(cost, size):
+        value = np.minimum(cost, price * charged)
+        change = np.bincount(first, value, num_ops + 1) - np.bincount(last, value, num_ops + 1)
+        across = np.cumsum(change)[:num_ops]
+        across -= np.bincount(inside_reader, value[inside_tensor], num_ops)
+        np.maximum(best, across - price * room, out=best)
+    return best
+
+
+def cut_bound(table: CutTable, cut: Cut, costs: Floats) -> float:
+    """The fractional knapsack of one cut, exactly; infinite where nothing fits. O(tensors log)."""
+    arrays = table.graph.arrays
+    known = cut.before.copy()
+    known[cut.op] = True
+    crosses = table.needed(cut.after) & (cut.charged_bytes > 0)
+    crosses &= known[arrays.tensor_producer]
+    size = cut.charged_bytes[crosses].astype(np.float64)
+    excess = float(size.sum()) - cut.room_bytes
+    if excess <= 0:
+        return 0.0
+    cost = tensor_costs(table.graph, costs)[crosses]
+    order = np.argsort(cost / size)
+    size, cost = size[order], cost[order]
+    taken = np.minimum(size, np.maximum(0.0, excess - (np.cumsum(size) - size)))
+    if taken.sum() < excess * (1 - 1e-12):
+        return float("inf")
+    used = taken > 0
+    return float((taken[used] / size[used] * cost[used]).sum())

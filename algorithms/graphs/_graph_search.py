@@ -1,0 +1,291 @@
+"""The search behind `local_search`: walkers, and the bound beside them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.effort import Effort
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import Simulation, simulate
+
+from .._pool import Pool, RoundPart
+from ._cut_search import CutSearch
+from ._cut_table import Order
+from ._greedy_order import greedy_order
+from ._lean import lean_schedule
+from ._memory_profile import pack_graph
+from ._walker import GraphWalker
+from .bounds import least_memory_bytes
+
+# How far from the file's order the greedy orders may stray; see `greedy_order`.
+_PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+
+# No peak is above this; budgets beyond it would not fit in 64 bits.
+_MOST_BYTES = 2**53
+
+# Of the effort: for the greedy repair of the starts, for that of what the bound suggests, and for
+# the bound, where work is counted and where it is beside the walkers until the clock says so.
+_MAKING_SHARE, _MENDING_SHARE = 0.3, 0.1
+_BOUND_WORK, _BOUND_SHARE = 0.2, 0.4
+
+# Work of the lean schedule by op of each line that it begins with, about.
+_LEAN_PER_OP = 1e-4
+
+
+class GraphSearch:
+    """Walkers, rounds and the bound."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        budget_bytes: int,
+        order: Order,
+        effort: Effort,
+        *,
+        seed: int,
+        num_threads: int | None,
+        gap: float,
+    ) -> None:
+        self.graph, self.order, self.free, self.seed = graph, order, order == "free", seed
+        self.budget_bytes = max(-_MOST_BYTES, min(_MOST_BYTES, budget_bytes))
+        self.gap, self.effort = gap, effort
+        self.limit = self.budget_bytes - graph.static_bytes
+        self.least_bytes, self.least_op = least_memory_bytes(graph)
+        self.packed = pack_graph(graph.arrays)
+        self.num_threads = num_threads or os.cpu_count() or 1
+        self.walkers: list[GraphWalker] = []
+        self.bound_s, self.bound_how = graph.store_all_s, "store-all time"
+        self.cuts: CutSearch | None = None
+        self.moves = 0
+        self._winner: GraphWalker | None = None
+        self._solved = False  # by the bound, whose schedule then is the answer
+        self._failure: BaseException | None = None
+        self.lean: Simulation | None = None
+
+    def run(self, starts: Sequence[Schedule]) -> None:
+        """Search until the effort is spent, or nothing better is to be found."""
+        if self.budget_bytes < self.least_bytes:
+            self.bound_s, self.bound_how = np.inf, "one op alone needs more"
+        with Pool[GraphWalker](self.effort, self.num_threads, self._enough_s()) as pool:
+            try:
+                self._search(pool, starts)
+            except KeyboardInterrupt:
+                self.effort.cancel()
+            finally:
+                if self.cuts is not None and pool.halted.is_set():
+                    self.cuts.halt()
+                self.moves, self._winner = pool.moves, pool.winner
+        if self._failure is not None:
+            raise self._failure
+        if not self.effort.counted and not self._solved and self.moves:
+            self.effort.note_clock()
+
+    def _enough_s(self) -> float:
+        return self.bound_s * (1 + self.gap) * (1 + 1e-12)
+
+    def _search(self, pool: Pool[GraphWalker], starts: Sequence[Schedule]) -> None:
+        lines = self._starts(starts)
+        given, usual = lines[: len(starts)], lines[len(starts) :]
+        count = max(len(given) + 1, self._num_walkers())
+        each = pool.per_job(_MAKING_SHARE * self.effort.left, count)
+        makers = [partial(self._make, i, line, 0.0) for i, line in enumerate(given)]
+        makers += [
+            partial(self._make, i, usual[i % len(usual)], each) for i in range(count - len(given))
+        ]
+        # In no race with the walkers: it solves many small graphs before they stand.
+        bound = None
+        if np.isfinite(self.bound_s):
+            share = _BOUND_WORK if self.effort.counted else _BOUND_SHARE
+            bound = self.effort.part(share, watched=_BOUND_SHARE)
+            self.cuts = CutSearch(self.graph, self.budget_bytes, self.order, bound)
+            self.cuts.knapsacks()
+            self._learn(pool)
+        made = pool.all_of(makers)
+        self.walkers = [walker for walker, _ in made]
+        self.effort.spend(sum(work for _, work in made))
+        if bound is None or self._done(pool):
+            if all(walker.best_s == np.inf for walker in self.walkers) and not self._solved:
+                self.lean = self._find_lean(usual[:2])
+            return
+        # After an interrupt nobody waits for it, as its solver cannot be stopped; but it is no
+        # daemon: a process that ends while the solver runs is aborted.
+        lean = None
+        if all(walker.best_s == np.inf for walker in self.walkers):
+            lean = pool.submit(partial(self._find_lean, usual[:2]))
+        bounding = threading.Thread(target=self._find_bound, args=(pool,))
+        bounding.start()
+        try:
+            self._rounds(pool, bounding, lean)
+        finally:
+            if bounding.is_alive() and not self.effort.counted:
+                pool.halted.set()
+                if self.cuts is not None:
+                    self.cuts.halt()
+        self._join(pool, bounding)
+
+    def _find_lean(self, lines: Sequence[NDArray[Any]]) -> Simulation:
+        """The schedule of least peak that does not depend on the budget.
+
+        It fits wherever this search has named its peak as the least budget found.
+        """
+        return lean_schedule(self.graph, self.packed, lines, self.least_bytes, self.free)
+
+    def _begin_lean(self, pool: Pool[GraphWalker], job: Future[Simulation]) -> list[GraphWalker]:
+        """A walker that goes on from there, where still none fits."""
+        self.lean = pool.wait(job)
+        self.effort.spend(_LEAN_PER_OP * self.graph.num_ops)
+        if any(walker.best_s < np.inf for walker in self.walkers):
+            return []
+        runs = self.lean.schedule.bind(self.graph)
+        walker, _ = self._make(len(self.walkers), runs, 0.0)
+        walker.begin(0)  # in the midst of a round, perhaps
+        self.walkers.append(walker)
+        return [walker]
+
+    def _rounds(
+        self,
+        pool: Pool[GraphWalker],
+        bounding: threading.Thread,
+        lean: Future[Simulation] | None,
+    ) -> None:
+        active = list(self.walkers)
+        num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
+        segments = [RoundPart(number) for number in range(num_rounds)]
+        if num_rounds == 1:  # they meet once on the way, for what the bound brings
+            segments = [RoundPart(0, 0.0, 0.4), RoundPart(0, 0.4, 1.0)]
+        few = 2 if self.effort.counted else min(self.num_threads, 2)
+        left = sum(segment.high - segment.low for segment in segments)
+        for segment in segments:
+            active = sorted(active, key=lambda walker: walker.rank)
+            if segment.number:
+                active = active[: max(few, len(active) // 2)]
+                self._take_up_bound(active[-1], spare=len(active) > 1)
+            width = segment.high - segment.low
+            pool.walk(active, segment, width / left)
+            left -= width
+            if lean is not None:
+                active += self._begin_lean(pool, lean)
+                lean = None
+            if self.effort.counted:
+                self._join(pool, bounding)
+            self._learn(pool)
+            if pool.winner is not None or self._done(pool):
+                return
+
+    def _join(self, pool: Pool[GraphWalker], bounding: threading.Thread) -> None:
+        """Wait for the bound: what it brings comes in at the same place every time."""
+        while bounding.is_alive():
+            bounding.join(0.2)  # in slices, so that an interrupt is seen
+        assert self.cuts is not None
+        self.effort.spend(self.cuts.effort.spent)
+        self.cuts.effort.spent = 0.0
+        self._learn(pool)
+
+    def _done(self, pool: Pool[GraphWalker]) -> bool:
+        best_s = min((walker.best_s for walker in self.walkers), default=np.inf)
+        if self.cuts is not None:
+            best_s = min(best_s, self.cuts.best_s)
+        return self._solved or best_s <= pool.enough_s or self.effort.is_over(best_s)
+
+    def _find_bound(self, pool: Pool[GraphWalker]) -> None:
+        assert self.cuts is not None
+        try:
+            self.cuts.solve_milps()
+            # A bound that says that nothing fits ends no round: the least peak is looked for.
+            if not self.effort.counted:
+                self._learn(pool)
+            if self.cuts.is_done() and (self.cuts.best is not None or not self.effort.counted):
+                self._solved = self.cuts.best is not None
+                pool.halted.set()
+        except BaseException as failure:  # raised again by the thread that waits
+            self._failure = failure
+            pool.halted.set()
+
+    def _learn(self, pool: Pool[GraphWalker]) -> None:
+        """Take in what the bound has proven."""
+        cuts = self.cuts
+        if cuts is None or cuts.bound_s <= self.bound_s:
+            return
+        self.bound_s, self.bound_how = cuts.bound_s, cuts.how
+        pool.progress.report(bound_s=cuts.bound_s)
+        pool.enough_s = self._enough_s()
+
+    def _take_up_bound(self, walker: GraphWalker, spare: bool) -> None:
+        """Have `walker` go on from what the bound brought: its schedule, if that is better.
+
+        Where the walker can be spared, from the last that was over budget: they are close to the
+        bound, and often take little repair.
+        """
+        cuts = self.cuts
+        if cuts is None:
+            return
+        if cuts.best is not None and cuts.best_s < walker.best_s:
+            walker.take(cuts.best.bind(self.graph))
+        elif spare and cuts.suggested:
+            walker.take(cuts.suggested[-1].bind(self.graph))
+            with self.effort.part(_MENDING_SHARE) as part:
+                part.spend(walker.greedy(part.left, part.is_over))
+
+    def _num_walkers(self) -> int:
+        num_ops = self.graph.num_ops
+        few = 2 if self.effort.counted else self.num_threads
+        return max(few, 8 if num_ops < 300 else 4 if num_ops < 3000 else few)
+
+    def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[Any]]:
+        lines: list[NDArray[Any]] = [schedule.bind(self.graph) for schedule in starts]
+        usual = np.arange(self.graph.num_ops, dtype=np.int64)
+        lines.append(usual)
+        if self.free:
+            found = [greedy_order(self.packed, patience) for patience in _PATIENCE]
+            names = self.graph.op_names
+            peaks = [simulate(self.graph, Schedule(names, line)).peak_bytes for line in found]
+            lines += [found[k] for k in np.argsort(peaks, kind="stable")[:3]]
+        return lines
+
+    def _make(self, number: int, line: NDArray[Any], work: float) -> tuple[GraphWalker, float]:
+        """A walker on `line`, and the work of its greedy repair, which some get."""
+        walker = GraphWalker.of(
+            self.graph,
+            self.packed,
+            line,
+            number=number,
+            seed=self.seed,
+            rules=(self.limit, self.free),
+        )
+        done = 0.0
+        if work and number % 4 in (0, 3) and not self.effort.is_over():
+            part = self.effort.take(work)
+            done = walker.greedy(part.left if part.counted else np.inf, part.is_over)
+        walker.note_least()
+        return walker, done
+
+    def best(self) -> Schedule | None:
+        """The fastest schedule that fits, of the walkers and of the bound."""
+        cuts = self.cuts
+        if self._solved and cuts is not None:
+            return cuts.best
+        found = [walker for walker in self.walkers if walker.best_s < np.inf]
+        best = self._winner or min(found, key=lambda walker: walker.rank, default=None)
+        best_s = best.best_s if best is not None else np.inf
+        if cuts is not None and cuts.best is not None and cuts.best_s < best_s:
+            return cuts.best
+        if best is None and self.lean is not None and self.lean.peak_bytes <= self.budget_bytes:
+            return self.lean.schedule  # the walkers' account is careful with what may be in place
+        return Schedule(self.graph.op_names, best.best_runs) if best is not None else None
+
+    def least(self) -> Simulation:
+        """The simulation of the schedule of the least peak, of those that do not fit."""
+        walkers = [walker for walker in self.walkers if walker.least_runs.size]
+        if not walkers:
+            return simulate(self.graph, Schedule.store_all(self.graph))
+        least = min(walkers, key=lambda walker: walker.least_bytes)
+        return simulate(self.graph, Schedule(self.graph.op_names, least.least_runs))

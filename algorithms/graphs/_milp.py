@@ -1,0 +1,141 @@
+"""Linear and mixed-MILPs, put together in blocks and solved by HiGHS through scipy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.plans.effort import Effort
+
+# Non-zeros that HiGHS reads, presolves and solves as a linear programme in about a second.
+_NONZEROS_PER_UNIT = 200_000.0
+# What the first node takes with 10,000 non-zeros; each other, of the first; and at least.
+_FIRST_NODE, _NODE_SHARE, _LEAST_NODE = 0.5, 0.1, 0.005
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_OPTIMAL, _LIMIT, _INFEASIBLE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the solver says; to be checked.
+
+    Attributes
+    ----------
+    x : (num_variables,) float64 or None
+        The best point found.
+    bound : float or None
+        No feasible point costs less; ``None`` where the solver gives no bound.
+    infeasible : bool
+        The solver claims that there is no feasible point.
+    finished : bool
+        The solver stopped by itself, not by a limit.
+    """
+
+    x: Floats | None
+    bound: float | None
+    infeasible: bool
+    finished: bool
+
+
+def relaxation_work(num_nonzeros: int) -> float:
+    """The work that the relaxation of an MILP with so many non-zeros takes, about."""
+    return max(1e-3, num_nonzeros / _NONZEROS_PER_UNIT)
+
+
+def milp_work(num_nonzeros: int) -> float:
+    """The work that its first node takes in whole numbers, about: cuts and heuristics included."""
+    return relaxation_work(num_nonzeros) + _FIRST_NODE * (num_nonzeros / 1e4) ** 2
+
+
+class Milp:
+    """min cost x, with lb <= A x <= ub and lb <= x <= ub; variables and rows come in blocks."""
+
+    def __init__(self) -> None:
+        self.num_variables = self.num_rows = 0
+        self.columns: dict[str, list[Floats]] = {k: [] for k in ("lb", "ub", "cost", "integral")}
+        self.row: list[Ints] = []
+        self.column: list[Ints] = []
+        self.value: list[Floats] = []
+        self.rows_lb: list[Floats] = []
+        self.rows_ub: list[Floats] = []
+
+    @property
+    def num_nonzeros(self) -> int:
+        return sum(part.size for part in self.value)
+
+    def variables(
+        self, count: int, *, lb: Any = 0.0, ub: Any = 1.0, cost: Any = 0.0, integral: Any = False
+    ) -> Ints:
+        """Indices of `count` new variables; each property is one number or one per variable."""
+        for key, value in (("lb", lb), ("ub", ub), ("cost", cost), ("integral", integral)):
+            self.columns[key].append(np.broadcast_to(np.asarray(value, np.float64), (count,)))
+        self.num_variables += count
+        return np.arange(self.num_variables - count, self.num_variables)
+
+    def rows(self, count: int, *terms: tuple[Any, Any], lb: Any = -np.inf, ub: Any = 0.0) -> None:
+        """`count` rows, each the sum of coefficient times variable over the terms.
+
+        A term is (columns, coefficient), with one column per row; -1 stands for nothing.
+        """
+        self.placed(count, *((np.arange(count), *term) for term in terms), lb=lb, ub=ub)
+
+    def placed(self, count: int, *terms: tuple[Any, Any, Any], lb: Any, ub: Any) -> None:
+        """Like `rows`, with the row within the block given first in each term."""
+        for row, column, value in terms:
+            column = np.asarray(column, np.int64)
+            keep = column >= 0
+            self.row.append(np.broadcast_to(row, column.shape)[keep] + self.num_rows)
+            self.column.append(column[keep])
+            self.value.append(np.broadcast_to(np.asarray(value, np.float64), column.shape)[keep])
+        self.rows_lb.append(np.broadcast_to(np.asarray(lb, np.float64), (count,)))
+        self.rows_ub.append(np.broadcast_to(np.asarray(ub, np.float64), (count,)))
+        self.num_rows += count
+
+    def solve(self, effort: Effort, *, integral: bool = True) -> Answer:
+        """HiGHS with no gap allowed; `integral` off solves the linear relaxation.
+
+        Its nodes are limited by the work left, its time by the watchdog. A relaxation, and the
+        first node, are always finished where the clock does not end them.
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
+        work = (milp_work if integral else relaxation_work)(self.num_nonzeros)
+        node_work = max(_LEAST_NODE, _NODE_SHARE * work)
+        options: dict[str, float | int] = {"mip_rel_gap": 0.0}
+        if effort.watchdog_s is not None:
+            options["time_limit"] = max(0.01, effort.watchdog_s)
+        if effort.counted and integral:
+            options["node_limit"] = max(1, int((effort.left - work) / node_work))
+        columns = {key: np.concatenate(value) for key, value in self.columns.items()}
+        place = (np.concatenate(self.row), np.concatenate(self.column))
+        shape = (self.num_rows, self.num_variables)
+        matrix = csr_array((np.concatenate(self.value), place), shape=shape)
+        result = milp(
+            columns["cost"],
+            integrality=columns["integral"] if integral else None,
+            bounds=Bounds(columns["lb"], columns["ub"]),
+            constraints=LinearConstraint(
+                matrix, np.concatenate(self.rows_lb), np.concatenate(self.rows_ub)
+            ),
+            options=options,
+        )
+        num_nodes = int(result.get("mip_node_count") or 0) if integral else 0
+        effort.spend(work + node_work * max(0, num_nodes - 1))
+        if result.status == _LIMIT and "time" in str(result.message).lower():
+            effort.note_clock()
+        bound = result.get("mip_dual_bound")
+        if bound is None and result.status == _OPTIMAL:
+            bound = result.fun
+        return Answer(
+            x=result.x,
+            bound=None if bound is None else float(bound),
+            infeasible=result.status == _INFEASIBLE,
+            finished=result.status in (_OPTIMAL, _INFEASIBLE),
+        )

@@ -1,0 +1,56 @@
+"""From a workload and a link to what the kernels read, and back to names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from schedsim.dataflow.copies import Copy
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.offloading import Offloading
+
+from ._timeline import LinkedGraph
+
+# No sum of bytes is above this.
+_MOST_BYTES = 2**53
+
+
+def link_graph(graph: Graph, budget_bytes: int, offloading: Offloading) -> LinkedGraph:
+    """`graph`, without copies, as the kernels read it."""
+    arrays = graph.arrays
+    sizes = arrays.tensor_bytes.tolist()
+    host_bytes = offloading.host_bytes
+    return LinkedGraph(
+        op_s=arrays.op_time_s,
+        workspace=arrays.op_workspace_bytes,
+        saving_workspace=arrays.op_saving_workspace_bytes,
+        once=arrays.op_once,
+        read_start=arrays.read_start,
+        reads=arrays.read_tensor,
+        write_start=arrays.write_start,
+        writes=arrays.write_tensor,
+        size=arrays.tensor_bytes,
+        producer=arrays.tensor_producer,
+        optional=arrays.tensor_optional,
+        result=arrays.tensor_result,
+        takes_over=arrays.tensor_takes_over,
+        out_s=np.array([offloading.d2h.time_s(size) for size in sizes], dtype=np.float64),
+        back_s=np.array([offloading.h2d.time_s(size) for size in sizes], dtype=np.float64),
+        device_room=max(-_MOST_BYTES, min(_MOST_BYTES, budget_bytes) - graph.static_bytes),
+        host_room=_MOST_BYTES if host_bytes is None else min(host_bytes, _MOST_BYTES),
+    )
+
+
+def token_names(graph: Graph, tokens: Any) -> list[str]:
+    """The names of the ops and copies behind `tokens`."""
+    num_ops, tensors = graph.num_ops, graph.arrays.tensor_names
+    names = []
+    for token in tokens.tolist():
+        if token < num_ops:
+            names.append(graph.op_names[token])
+        elif token < num_ops + len(tensors):
+            names.append(Copy(tensors[token - num_ops]).name)
+        else:
+            names.append(Copy(tensors[token - num_ops - len(tensors)], back=True).name)
+    return names

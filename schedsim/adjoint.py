@@ -1,0 +1,281 @@
+"""Schedules for adjoint codes, in the protocol of the package checkpoint_schedules.
+
+pyadjoint (Firedrake, dolfin-adjoint) and whatever else runs that package's schedules run these:
+
+>>> from schedsim.adjoint import Schedule
+>>> schedule = Schedule(1000, 20)  # 1000 steps, room for the data of 20
+>>> schedule.forward_s, schedule.optimal
+(2823.0, True)
+>>> next(schedule)
+Forward(0, 186, True, False, StorageType.RAM)
+
+A simulation that does not know its length beforehand takes an `OnlineSchedule`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .algorithms.chains.adjoint_steps import (
+    AdjointPlan,
+    AdjointSteps,
+    StepAction,
+    plan_adjoint,
+    reversal,
+)
+from .errors import MissingDependencyError, SchedsimError
+from .units import parse_bytes
+
+try:
+    from checkpoint_schedules import (
+        CheckpointSchedule,
+        Copy,
+        EndForward,
+        EndReverse,
+        Forward,
+        Move,
+        Reverse,
+        StorageType,
+    )
+except ImportError as error:
+    raise MissingDependencyError(
+        "schedsim.adjoint needs checkpoint_schedules", hint="pip install 'schedsim[adjoint]'"
+    ) from error
+
+__all__ = ["AdjointSchedule", "OnlineSchedule", "Schedule", "StorageType"]
+
+_STORAGE = {
+    "ram": StorageType.RAM,
+    "disk": StorageType.DISK,
+    "work": StorageType.WORK,
+    "none": StorageType.NONE,
+}
+
+
+class AdjointSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package without types
+    """The schedule of least time for an adjoint whose number of steps is known.
+
+    Stored are restart data (the state before a step) and adjoint data (what its adjoint needs),
+    whatever is better where; the working storage of the step that runs is beside the memory given,
+    as everywhere in checkpoint_schedules. One adjoint can be calculated.
+
+    Parameters
+    ----------
+    max_n
+        Number of steps.
+    ram
+        Memory for what is stored: a number, or text like ``"8GiB"``. With the default sizes of 1
+        it is the number of snapshots, as `MixedCheckpointSchedule` takes.
+    restart_bytes, adjoint_bytes
+        Of every step, or a sequence with one for each.
+    forward_s
+        Seconds of every step, or a sequence with one for each.
+    disk
+        ``(write, read)``, seconds a byte, where data may go to disk, which holds any number; what
+        is copied is waited for.
+    max_slots
+        Sizes without a common divisor are counted in slots; more of them take longer and leave a
+        smaller gap between `forward_s` and `bound_s`.
+
+    Attributes
+    ----------
+    plan : AdjointPlan
+        What was planned, with its exactness.
+
+    Raises
+    ------
+    SchedsimError
+        The memory does not hold what would let the forward begin again.
+
+    Notes
+    -----
+    Of 1000 equal steps and snapshots it is as good as Maddison's mixed schedule, which is optimal
+    there (Maddison 2024, J. Comput. Sci. 82, 102405); of steps that differ it is optimal over
+    persistent schedules where `optimal` says so, and else within `forward_s` / `bound_s`.
+    """
+
+    def __init__(
+        self,
+        max_n: int,
+        ram: int | str,
+        *,
+        restart_bytes: int | Sequence[int] = 1,
+        adjoint_bytes: int | Sequence[int] = 1,
+        forward_s: float | Sequence[float] = 1.0,
+        disk: tuple[float, float] | None = None,
+        max_slots: int | None = None,
+    ) -> None:
+        super().__init__(max_n)
+        ram_bytes = parse_bytes(ram) if isinstance(ram, str) else int(ram)
+        write, read = (math.inf, math.inf) if disk is None else disk
+        steps = AdjointSteps(
+            np.asarray(_each(forward_s, max_n), dtype=np.float64),
+            np.asarray(_each(restart_bytes, max_n), dtype=np.int64),
+            np.asarray(_each(adjoint_bytes, max_n), dtype=np.int64),
+            write,
+            read,
+        )
+        self.plan: AdjointPlan = plan_adjoint(steps, ram_bytes, max_slots)
+        self._exhausted = False
+        self._used = {one.place for one in self.plan.actions() if one.data != "none"}
+
+    @property
+    def forward_s(self) -> float:
+        """Seconds of all forwards, repeats included, and of the disk."""
+        return self.plan.time_s
+
+    @property
+    def bound_s(self) -> float:
+        """No persistent schedule takes less."""
+        return self.plan.bound_s
+
+    @property
+    def optimal(self) -> bool:
+        """Whether `forward_s` is proven least."""
+        return self.plan.optimal
+
+    def _iterator(self) -> Iterator[Any]:
+        reversing = False
+        for one in self.plan.actions():
+            if one.what == "reverse" and not reversing:
+                reversing = True
+                yield EndForward()
+            yield self._act(one)
+        self._exhausted = True
+        yield EndReverse()
+
+    def _act(self, one: StepAction) -> Any:
+        """The action of the protocol, once this schedule stands where it leads."""
+        place = _STORAGE[one.place]
+        if one.what == "reverse":
+            self._r += 1
+            return Reverse(one.last, one.first, True)
+        if one.what == "load":
+            self._n = one.first if one.data == "restart" else one.first + 1
+            kind = Move if one.last_use else Copy
+            return kind(one.first, place, StorageType.WORK)
+        self._n = one.last
+        return Forward(one.first, one.last, one.data == "restart", one.data == "adjoint", place)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the adjoint has been calculated."""
+        return self._exhausted
+
+    def uses_storage_type(self, storage_type: StorageType) -> bool:
+        """Whether the schedule stores anything in this type of storage."""
+        return any(_STORAGE[place] == storage_type for place in self._used)
+
+
+Schedule = AdjointSchedule
+
+
+def _each(value: Any, num: int) -> Any:
+    if isinstance(value, Sequence | np.ndarray):
+        return value
+    return np.full(num, value)
+
+
+class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package without types
+    """A schedule for a simulation whose length shows when it ends: call `finalize` there.
+
+    While the simulation runs, restart data is stored by the rule of Wang, Moin & Iaccarino 2009
+    ("Minimal repetition dynamic checkpointing algorithm for unsteady adjoint calculation", SIAM J.
+    Sci. Comput. 31, 2549): with all snapshots in use, the new one takes the place of one that is
+    dispensable, or of the newest, a level higher. Whatever the length n turns out to be, no step
+    is repeated more often than the least t >= 1 with C(snapshots + t, t) >= n (their theorem), as
+    in the binomial schedule that knew n. The adjoint is then planned exactly between the snapshots
+    that are there, adjoint data included.
+
+    Parameters
+    ----------
+    snapshots
+        How many steps' data memory holds; restart and adjoint data count alike.
+
+    Notes
+    -----
+    The protocol's ``Move(n, RAM, NONE)`` deletes a snapshot while the forward runs. pyadjoint takes
+    no such action while it tapes; there `AdjointSchedule` serves, or the two-level schedule of
+    checkpoint_schedules.
+    """
+
+    def __init__(self, snapshots: int) -> None:
+        super().__init__(None)
+        if snapshots < 2:
+            raise SchedsimError(
+                f"{snapshots} snapshots are too few for an unknown length", hint="give two or more"
+            )
+        self.snapshots = snapshots
+        self.num_forwards = 0
+        self._exhausted = False
+
+    def _iterator(self) -> Iterator[Any]:
+        stored: dict[int, float] = {}  # step -> level, in order; the first state always stays
+        while self._max_n is None:
+            here = self._n
+            if len(stored) < self.snapshots:
+                stored[here] = 0.0 if here else math.inf
+            else:
+                gone = _dispensable(stored)
+                level = 0.0
+                if gone is None:
+                    gone = next(reversed(stored))
+                    level = stored[gone] + 1
+                del stored[gone]
+                yield Move(gone, StorageType.RAM, StorageType.NONE)
+                stored[here] = level
+            self._n += 1
+            self.num_forwards += 1
+            yield Forward(here, here + 1, True, False, StorageType.RAM)
+        yield EndForward()
+        yield from self._reverse(self._max_n, list(stored))
+        self._exhausted = True
+        yield EndReverse()
+
+    def _reverse(self, num_steps: int, stored: list[int]) -> Iterator[Any]:
+        for number in range(len(stored) - 1, -1, -1):
+            first, last = stored[number], num_steps - self._r
+            room = self.snapshots - number
+            length = last - first
+            ones = np.ones(length, dtype=np.int64)
+            steps = AdjointSteps(np.ones(length), ones, ones)
+            tables = plan_adjoint(steps, room).solution
+            for one in reversal(tables, 0, length, tables.slots, "ram"):
+                yield self._act(one, first)
+
+    def _act(self, one: StepAction, offset: int) -> Any:
+        first, last = one.first + offset, one.last + offset
+        if one.what == "reverse":
+            self._r += 1
+            return Reverse(last, first, True)
+        if one.what == "load":
+            self._n = first if one.data == "restart" else first + 1
+            kind = Move if one.last_use else Copy
+            return kind(first, StorageType.RAM, StorageType.WORK)
+        self._n = last
+        self.num_forwards += last - first
+        place = _STORAGE[one.place]
+        return Forward(first, last, one.data == "restart", one.data == "adjoint", place)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the adjoint has been calculated."""
+        return self._exhausted
+
+    def uses_storage_type(self, storage_type: StorageType) -> bool:
+        """Memory alone."""
+        return bool(storage_type == StorageType.RAM)
+
+
+def _dispensable(stored: dict[int, float]) -> int | None:
+    """The newest snapshot that has a later one of a higher level; ``None`` if there is none."""
+    highest = -1.0
+    for step in reversed(stored):
+        if stored[step] < highest:
+            return step
+        highest = max(highest, stored[step])
+    return None

@@ -1,0 +1,119 @@
+"""``schedsim cluster``: memory of every rank and time of a step on many devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..units import format_bytes, format_bytes_short, format_seconds
+from .app import NO, YES
+from .help import GroupedCommand
+from .options.cluster_options import ClusterRequest, cluster_options
+from .options.files import json_option, output_option
+from .options.typed_sizes import SizeType
+from .show import print_facts, print_json, print_table, working
+
+if TYPE_CHECKING:
+    from ..clusters import ClusterPrediction
+
+
+@click.command(
+    "cluster",
+    cls=GroupedCommand,
+    short_help="Memory of every rank and time of a step on many devices.",
+)
+@json_option
+@output_option("Write the timeline of one rank to FILE, a Perfetto trace.")
+@click.option("--mem", "budget", type=SizeType(), help="Bytes that a device may reserve.")
+@cluster_options
+def command(request: ClusterRequest, as_json: bool, output: str | None, budget: int | None) -> int:
+    """Predict a training step of a published model on a cluster.
+
+    Exit code 1 where a rank reserves more than --mem, by default the device's memory.
+
+    \b
+    schedsim cluster --preset llama3-8b --devices 8 --fsdp 8 --batch 2 --recompute selective
+    schedsim cluster --preset llama3-405b --devices 512 --tensor 8 --pipeline 8 --batch 32 \\
+        --recompute full --compile
+    """
+    from ..clusters import cluster
+
+    with working("simulating the ranks"):
+        found = cluster(request.preset, **request.words())
+    if output is not None:
+        from ..simulation.trace import write_trace
+
+        write_trace(found.time.timeline, output)
+    limit = budget if budget is not None else found.fabric.device.memory_bytes
+    if as_json:
+        print_json(found.document() | {"budget_bytes": limit})
+    else:
+        _show(found, limit)
+    return YES if found.reserved_bytes <= limit else NO
+
+
+def _show(found: ClusterPrediction, limit: int) -> None:
+    """The prediction, for people."""
+    model, degrees, training = found.model, found.degrees, found.training
+    click.echo(
+        f"{model.name}, {model.num_parameters:,} parameters ({model.source})"
+        if model.source
+        else f"{model.name}, {model.num_parameters:,} parameters"
+    )
+    split = [
+        f"{name} {getattr(degrees, name)}"
+        for name in ("fsdp", "replicate", "tensor", "pipeline", "context", "expert")
+        if getattr(degrees, name) > 1
+    ]
+    click.echo(
+        f"{degrees.num_devices} {found.fabric.device.name}: {', '.join(split) or 'no parallelism'}"
+    )
+    micro = training.micro_batches(degrees)
+    click.echo(
+        f"{training.batch} sequences of {training.seq} tokens a data-parallel rank, "
+        f"{micro} micro-batch{'es' if micro > 1 else ''}, recompute {training.recompute}"
+    )
+    click.echo(
+        f"times: roofline at {found.fabric.efficiency:.0%} of the peaks "
+        f"({found.fabric.device.source})"
+    )
+    click.echo()
+    fits = "fits" if found.reserved_bytes <= limit else "does not fit"
+    facts = [
+        ("reserved", f"{format_bytes(found.reserved_bytes)} by the allocator on the fullest rank"),
+        ("budget", f"{format_bytes(limit)} a device: {fits}"),
+        ("in use", f"{format_bytes(found.peak_bytes)} at the peak"),
+        ("step time", format_seconds(found.step_s)),
+        ("tokens", f"{found.tokens_per_device_s:,.0f} per second and device"),
+        ("MFU", f"{found.mfu:.1%}".replace("%", " %")),
+    ]
+    if degrees.pipeline > 1:
+        facts.append(("bubble", f"{found.time.bubble:.1%}".replace("%", " %")))
+    print_facts(facts)
+    click.echo()
+    fullest = found.fullest
+    click.echo(f"at the peak of pipeline rank {fullest.rank}, in {fullest.peak_op}")
+    rows = sorted(fullest.kinds.items(), key=lambda item: -item[1])
+    print_facts([(f"  {kind}", format_bytes_short(size)) for kind, size in rows])
+    if degrees.pipeline > 1:
+        click.echo()
+        print_table(
+            ("rank", "reserved", "in use", "state", "activations", "logits"),
+            [
+                (
+                    str(rank.rank),
+                    format_bytes_short(rank.reserved_bytes),
+                    format_bytes_short(rank.peak_bytes),
+                    format_bytes_short(
+                        sum(
+                            rank.kinds.get(kind, 0)
+                            for kind in ("parameters", "gradients", "optimizer state")
+                        )
+                    ),
+                    format_bytes_short(rank.kinds.get("activations", 0)),
+                    format_bytes_short(rank.kinds.get("logits and loss", 0)),
+                )
+                for rank in found.ranks
+            ],
+        )

@@ -1,0 +1,48 @@
+"""The workload that a command takes: file arguments and the options of a formula, as a `Source`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...errors import SchedsimError
+from ..options import complete
+from ..options.complete import OF_OPTIONS
+from ..options.formula import OPTIONS, SWITCHES, flags
+from ..options.typed_sizes import SizeType
+from .workload_source import Source
+
+
+def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the file arguments and the formula options; the command gets a `Source`."""
+
+    @functools.wraps(function)
+    def command(files: tuple[str, ...], **given: Any) -> Any:
+        output, inputs = given.get("output"), [*files, given["times_path"]]
+        if output and Path(output).resolve() in [Path(name).resolve() for name in inputs if name]:
+            raise SchedsimError(f"-o {output} would overwrite an input", hint="name another file")
+        options = {name: given.pop(name) for name in flags()}
+        return function(Source(files, options, given.pop("level")), **given)
+
+    for flag, field, help_text in reversed(SWITCHES):
+        command = click.option(flag, field, is_flag=True, help=help_text)(command)
+    command = click.option(
+        "--static",
+        type=SizeType("auto"),
+        help="Model state: auto, or a size; none is counted by default.",
+    )(command)
+    command = click.option(
+        "--level", shell_complete=OF_OPTIONS["level"], help="Of a model: block (default) or op."
+    )(command)
+    for flag, field, kind, help_text in reversed(OPTIONS):
+        completed = OF_OPTIONS.get(field)
+        command = click.option(flag, field, type=kind, help=help_text, shell_complete=completed)(
+            command
+        )
+    return click.argument("files", nargs=-1, metavar="[WORKLOAD]", shell_complete=complete.files)(
+        command
+    )

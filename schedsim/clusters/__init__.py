@@ -1,0 +1,34 @@
+"""Whole clusters: memory of every rank and time of a step, of published models."""
+
+from __future__ import annotations
+
+from .architecture import Architecture, AttentionSizes, ExpertSizes
+from .degrees import Degrees
+from .fabric import Fabric, get_fabric
+from .facade import cluster
+from .known_architectures import ARCHITECTURES, get_architecture
+from .prediction import ClusterPrediction, predict
+from .rank_memory import RankMemory, rank_memory
+from .rank_time import StepTime, step_time
+from .training import RECOMPUTE, STATES, Training
+
+__all__ = [
+    "ARCHITECTURES",
+    "RECOMPUTE",
+    "STATES",
+    "Architecture",
+    "AttentionSizes",
+    "ClusterPrediction",
+    "Degrees",
+    "ExpertSizes",
+    "Fabric",
+    "RankMemory",
+    "StepTime",
+    "Training",
+    "cluster",
+    "get_architecture",
+    "get_fabric",
+    "predict",
+    "rank_memory",
+    "step_time",
+]

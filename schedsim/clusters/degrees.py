@@ -1,0 +1,97 @@
+"""Over how many ranks each thing is split: the degrees of parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ..errors import SchedsimError
+from .architecture import Architecture
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """Ranks along each axis; their product, experts aside, is the number of devices.
+
+    Attributes
+    ----------
+    fsdp
+        Ranks that share parameters, gradients and optimizer state (ZeRO).
+    replicate
+        Copies of such a group, whose gradients are averaged (HSDP; plain data parallelism where
+        `fsdp` is 1).
+    tensor
+        Ranks that split every product, and the sequence between products.
+    pipeline
+        Ranks that each hold some of the layers.
+    context
+        Ranks that split the sequence; parameters are shared over them as over `fsdp`.
+    expert
+        Ranks that split the routed experts; they are among those of `fsdp` and `context`.
+    """
+
+    fsdp: int = 1
+    replicate: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+
+    @property
+    def num_devices(self) -> int:
+        """All ranks."""
+        return self.fsdp * self.replicate * self.tensor * self.pipeline * self.context
+
+    @property
+    def shards(self) -> int:
+        """Ranks over which parameters that are not experts are sharded."""
+        return self.fsdp * self.context
+
+    @property
+    def data(self) -> int:
+        """Ranks that read different sequences."""
+        return self.fsdp * self.replicate
+
+    def check(self, model: Architecture) -> None:
+        """Raise `SchedsimError`, naming the option, where they do not go with `model`."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise SchedsimError(
+                    f"--{one.name} {value!r} is not a whole number, 1 or more",
+                    hint=f"leave --{one.name} out for 1",
+                )
+        heads = model.attention
+        for what, count in (
+            ("attention heads", heads.num_heads),
+            ("heads of keys", heads.num_heads if heads.kv_rank else heads.num_kv_heads),
+        ):
+            if count % self.tensor:
+                raise SchedsimError(
+                    f"--tensor {self.tensor} does not divide the {count} {what} of {model.name}",
+                    hint="give a divisor of both",
+                )
+        if self.pipeline > model.num_layers:
+            raise SchedsimError(
+                f"--pipeline {self.pipeline} exceeds the {model.num_layers} layers of {model.name}",
+                hint="a stage holds a layer or more",
+            )
+        self._check_experts(model)
+
+    def _check_experts(self, model: Architecture) -> None:
+        if self.expert == 1:
+            return
+        if model.experts is None:
+            raise SchedsimError(
+                f"--expert {self.expert}, but {model.name} has no experts", hint="leave it out"
+            )
+        if model.experts.num_routed % self.expert:
+            raise SchedsimError(
+                f"--expert {self.expert} does not divide the {model.experts.num_routed} experts "
+                f"of {model.name}",
+                hint="give a divisor",
+            )
+        if self.shards % self.expert:
+            raise SchedsimError(
+                f"--expert {self.expert} does not divide --fsdp times --context, {self.shards}",
+                hint="the ranks that split experts are among those that shard parameters",
+            )

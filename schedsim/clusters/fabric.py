@@ -1,0 +1,153 @@
+"""Devices in nodes, and how long collectives take between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ..workloads.devices import Device, get_device
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """A cluster of equal devices.
+
+    Attributes
+    ----------
+    device
+        Whose peaks set the times.
+    efficiency
+        Share of the device's peaks that its ops reach, in (0, 1].
+    near_bytes_per_s, far_bytes_per_s
+        What one device sends inside a node, and to other nodes.
+    per_node
+        Devices in a node.
+    latency_s
+        Of one message.
+    float8_gain
+        Rate of products in 8 bits over those in 16; 0 for a device that has none.
+    link_efficiency
+        Share of the links' rates that collectives reach.
+    attention_share
+        Rate of fused attention over that of products. On Hopper FlashAttention-2, which PyTorch
+        ran, reaches half of what products do: 35 % of the peak (Shah et al. 2024, FlashAttention-3,
+        arXiv 2407.08608, abstract).
+    """
+
+    device: Device
+    efficiency: float
+    near_bytes_per_s: float
+    far_bytes_per_s: float
+    per_node: int = 8
+    latency_s: float = 10e-6
+    float8_gain: float = 2.0
+    link_efficiency: float = 0.75
+    attention_share: float = 1.0
+
+    def op_s(self, flops: float, float8_flops: float, moved_bytes: int) -> float:
+        """Seconds of an op: the slower of arithmetic and traffic.
+
+        References
+        ----------
+        Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
+        """
+        rate = self.device.flops_per_s["bf16"]
+        arithmetic = flops / rate
+        if float8_flops:
+            arithmetic += float8_flops / (rate * self.float8_gain)
+        return max(arithmetic, moved_bytes / self.device.bytes_per_s) / self.efficiency
+
+    def rate(self, span: int) -> float:
+        """Bytes that each of `span` neighbouring devices sends per second in a ring."""
+        rate = self.near_bytes_per_s if span <= self.per_node else self.far_bytes_per_s
+        return rate * self.link_efficiency
+
+    def gather_s(self, whole_bytes: float, ranks: int, span: int) -> float:
+        """Seconds of an all-gather to, or a reduce-scatter of, `whole_bytes` over `ranks`.
+
+        Each rank sends ``(ranks - 1) / ranks`` of the bytes in a ring; `span` counts the devices
+        from the first rank to the last. A group that leaves the node sends with all devices of the
+        node side by side, each over a link of its own.
+
+        References
+        ----------
+        Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH",
+        IJHPCA 19(1), 2005, section 4.
+        """
+        if ranks < 2:
+            return 0.0
+        moved = whole_bytes * (ranks - 1) / ranks
+        return moved / self._group_rate(ranks, span) + self._latency_s(ranks)
+
+    def all_reduce_s(self, size_bytes: float, ranks: int, span: int) -> float:
+        """Seconds of an all-reduce: a reduce-scatter and an all-gather."""
+        return 2 * self.gather_s(size_bytes, ranks, span)
+
+    def all_to_all_s(self, sent_bytes: float, ranks: int, span: int) -> float:
+        """Seconds in which every rank sends an equal part of `sent_bytes` to every rank."""
+        if ranks < 2:
+            return 0.0
+        inside = min(ranks, max(1, self.per_node * ranks // max(span, ranks)))
+        near = sent_bytes * (inside - 1) / ranks / (self.near_bytes_per_s * self.link_efficiency)
+        far = sent_bytes * (ranks - inside) / ranks / (self.far_bytes_per_s * self.link_efficiency)
+        return near + far + self._latency_s(ranks)
+
+    def send_s(self, size_bytes: float, span: int) -> float:
+        """Seconds of one message between devices `span` apart."""
+        return size_bytes / self.rate(span + 1) + self.latency_s
+
+    def _group_rate(self, ranks: int, span: int) -> float:
+        if span <= self.per_node:
+            return self.rate(span)
+        # A ring over whole nodes crosses each border once: all links of the node carry it.
+        inside = max(1, self.per_node * ranks // span)
+        far = self.far_bytes_per_s * inside * self.link_efficiency
+        return min(self.near_bytes_per_s * self.link_efficiency, far)
+
+    def _latency_s(self, ranks: int) -> float:
+        return self.latency_s * max(1.0, math.log2(ranks))
+
+
+# What one device sends in one direction, GB/s; calibrated efficiency, with its source.
+# NVLink 3, 4 and 5 carry 600, 900 and 1,800 GB/s both ways (NVIDIA data sheets); one network card
+# a device: 200 Gb/s with A100, 400 Gb/s with H100 and H200.
+_NODES: dict[str, tuple[str, float, float, float]] = {
+    "h100-80gb": ("h100", 450, 50, 0.65),
+    "h100": ("h100", 450, 50, 0.65),
+    "h200": ("h200", 450, 50, 0.65),
+    "h100-96gb": ("h100", 450, 50, 0.54),
+    "a100-80gb": ("a100-80gb", 300, 25, 0.68),
+    "a100-40gb": ("a100-40gb", 300, 25, 0.68),
+}
+
+
+def get_fabric(name: str, efficiency: float | None = None) -> Fabric:
+    """Nodes of eight of the device called `name`.
+
+    ``h100-96gb`` is that of Grand Teton nodes: 96 GB at 2.4 TB/s, with a limit of 500 W. Devices of
+    `schedsim.workloads.get_device` that are not in the table get the links of an H100 and an
+    efficiency of 0.6.
+
+    Examples
+    --------
+    >>> get_fabric("h100-80gb").gather_s(9e9, 8, 8) > 0.017
+    True
+    """
+    known, near, far, calibrated = _NODES.get(name, (name, 450, 50, 0.60))
+    device = get_device(known)
+    if name == "h100-96gb":
+        device = replace(
+            device,
+            name=name,
+            bytes_per_s=2.4e12,
+            memory_bytes=96 * 10**9,
+            source="torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
+        )
+    return Fabric(
+        device,
+        calibrated if efficiency is None else efficiency,
+        near * 1e9,
+        far * 1e9,
+        float8_gain=2.0 if name[:4] in ("h100", "h200") else 0.0,
+        attention_share=0.5 if name[:4] in ("h100", "h200") else 1.0,
+    )

@@ -1,0 +1,124 @@
+"""One call: ``schedsim.cluster``."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields
+from typing import Any
+
+from ..errors import SchedsimError
+from .degrees import Degrees
+from .fabric import get_fabric
+from .known_architectures import get_architecture
+from .prediction import ClusterPrediction, predict
+from .training import Training
+
+
+def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(degrees, settings) of `options`, every name known.
+
+    Raises
+    ------
+    SchedsimError
+        A name is that of neither; the hint names the nearest.
+    """
+    degrees = {one.name for one in fields(Degrees)}
+    settings = {one.name for one in fields(Training)}
+    for name in options:
+        if name not in degrees | settings:
+            near = difflib.get_close_matches(name, degrees | settings, n=1)
+            raise SchedsimError(
+                f"{name!r} is no option of a cluster",
+                hint=f"did you mean {near[0]!r}?"
+                if near
+                else ", ".join(sorted(degrees | settings)),
+            )
+    return (
+        {name: value for name, value in options.items() if name in degrees},
+        {name: value for name, value in options.items() if name in settings},
+    )
+
+
+def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
+    """The degrees `given`; where neither ``fsdp`` nor ``replicate`` is, the rest of `devices`.
+
+    Raises
+    ------
+    SchedsimError
+        Their product is not `devices`.
+
+    Examples
+    --------
+    >>> whole_degrees(64, {"tensor": 8})
+    Degrees(fsdp=8, replicate=1, tensor=8, pipeline=1, context=1, expert=1)
+    """
+    degrees = Degrees(**given)
+    if devices is None or degrees.num_devices == devices:
+        return degrees
+    others = degrees.num_devices // degrees.fsdp if degrees.num_devices else 0
+    if "fsdp" not in given and others and devices % others == 0:
+        return Degrees(**{**given, "fsdp": devices // others})
+    raise SchedsimError(
+        f"--devices {devices} is not the product of the degrees, {degrees.num_devices}",
+        hint="fsdp x replicate x tensor x pipeline x context; leave --fsdp out for the rest",
+    )
+
+
+def cluster(
+    preset: str,
+    *,
+    devices: int | None = None,
+    device: str = "h100-80gb",
+    efficiency: float | None = None,
+    **options: Any,
+) -> ClusterPrediction:
+    """Memory of every rank and time of a training step on a cluster.
+
+    Parameters
+    ----------
+    preset
+        A name in `schedsim.clusters.ARCHITECTURES`.
+    devices
+        How many; by default the product of the degrees. What the degrees leave goes to ``fsdp``.
+    device
+        As `schedsim.clusters.get_fabric` takes it.
+    efficiency
+        Share of the device's peaks that its ops reach, in (0, 1]; calibrated by default.
+    **options
+        Degrees (``fsdp``, ``replicate``, ``tensor``, ``pipeline``, ``context``, ``expert``) and
+        settings (``seq``, ``batch``, ``recompute``, ...), the fields of
+        `schedsim.clusters.Degrees` and `schedsim.clusters.Training`.
+
+    Returns
+    -------
+    ClusterPrediction
+        Bytes by rank and kind, reserved bytes, seconds.
+
+    Raises
+    ------
+    SchedsimError
+        A name is unknown, or options do not go together.
+
+    Notes
+    -----
+    Nothing runs: O(n log n) for n ops of a rank's step, for one rank of each pipeline stage.
+
+    Examples
+    --------
+    >>> import schedsim
+    >>> step = schedsim.cluster("llama3-70b", devices=64, tensor=8, seq=4096, recompute="full")
+    >>> step.degrees.fsdp, step.fullest.kinds["parameters"] * 64 == 4 * 70553706496
+    (8, True)
+    """
+    model = get_architecture(preset)
+    if efficiency is not None and not 0 < efficiency <= 1:
+        raise SchedsimError(
+            f"--efficiency {efficiency} is not in (0, 1]", hint="0.5 is half of the peaks"
+        )
+    degrees, settings = split_options(options)
+    return predict(
+        model,
+        whole_degrees(devices, degrees),
+        Training(**settings),
+        get_fabric(device, efficiency),
+    )

@@ -1,0 +1,173 @@
+"""Models whose sizes are published."""
+
+from __future__ import annotations
+
+import difflib
+
+from ..errors import SchedsimError
+from .architecture import Architecture, AttentionSizes, ExpertSizes
+
+
+def _llama(
+    name: str, layers: int, hidden: int, heads: tuple[int, int], ffn: int, **more: object
+) -> Architecture:
+    sizes: dict[str, object] = {"vocab": 128256, **more}
+    attention = AttentionSizes(heads[0], heads[1], hidden // heads[0])
+    return Architecture(
+        name=name,
+        num_layers=layers,
+        hidden=hidden,
+        ffn_width=ffn,
+        attention=attention,
+        **sizes,  # type: ignore[arg-type]
+    )
+
+
+_LLAMA3 = "Dubey et al. 2024, The Llama 3 herd of models, arXiv 2407.21783, table 3"
+_LLAMA2 = "Touvron et al. 2023, Llama 2, arXiv 2307.09288"
+
+
+def _gpt(name: str, layers: int, hidden: int, heads: int) -> Architecture:
+    """Biases everywhere, two products in an MLP, learned positions, the head tied."""
+    return Architecture(
+        name=name,
+        num_layers=layers,
+        hidden=hidden,
+        vocab=51200,
+        ffn_width=4 * hidden,
+        attention=AttentionSizes(heads, heads, hidden // heads, bias=True, output_bias=True),
+        gated=False,
+        tied=True,
+        positions=2048,
+        plain_norm=True,
+        source="Korthikanti et al. 2022, arXiv 2205.05198, table 3",
+    )
+
+
+def _qwen3(
+    name: str,
+    layers: int,
+    hidden: int,
+    heads: tuple[int, int],
+    ffn: int,
+    experts: ExpertSizes | None = None,
+    tied: bool = False,
+) -> Architecture:
+    return Architecture(
+        name=name,
+        num_layers=layers,
+        hidden=hidden,
+        vocab=151936,
+        ffn_width=ffn,
+        attention=AttentionSizes(heads[0], heads[1], 128, head_norm=True),
+        experts=experts,
+        tied=tied,
+        source="Qwen Team 2025, Qwen3 technical report, arXiv 2505.09388, tables 1 and 2",
+    )
+
+
+def _gpt_oss(name: str, layers: int, experts: int) -> Architecture:
+    return Architecture(
+        name=name,
+        num_layers=layers,
+        hidden=2880,
+        vocab=201088,
+        ffn_width=2880,
+        attention=AttentionSizes(64, 8, 64, bias=True, output_bias=True, sinks=True),
+        experts=ExpertSizes(experts, 4, 2880, bias=True),
+        source="OpenAI 2025, gpt-oss-120b & gpt-oss-20b model card, arXiv 2508.10925, table 1",
+    )
+
+
+def _deepseek(name: str, layers: int, hidden: int, ffn: int, **more: object) -> Architecture:
+    sizes: dict[str, object] = {"vocab": 129280, "num_dense_layers": 3, **more}
+    return Architecture(
+        name=name,
+        num_layers=layers,
+        hidden=hidden,
+        ffn_width=ffn,
+        **sizes,  # type: ignore[arg-type]
+    )
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    model.name: model
+    for model in (
+        _llama("llama2-7b", 32, 4096, (32, 32), 11008, vocab=32000, source=_LLAMA2),
+        _llama("llama2-13b", 40, 5120, (40, 40), 13824, vocab=32000, source=_LLAMA2),
+        _llama("llama2-70b", 80, 8192, (64, 8), 28672, vocab=32000, source=_LLAMA2),
+        _llama("llama3.2-1b", 16, 2048, (32, 8), 8192, tied=True, source="Llama 3.2 model card"),
+        _llama("llama3.2-3b", 28, 3072, (24, 8), 8192, tied=True, source="Llama 3.2 model card"),
+        _llama("llama3-8b", 32, 4096, (32, 8), 14336, source=_LLAMA3),
+        _llama("llama3-70b", 80, 8192, (64, 8), 28672, source=_LLAMA3),
+        _llama("llama3-405b", 126, 16384, (128, 8), 53248, source=_LLAMA3),
+        _llama(
+            "mixtral-8x7b",
+            32,
+            4096,
+            (32, 8),
+            14336,
+            vocab=32000,
+            experts=ExpertSizes(8, 2, 14336),
+            source="Jiang et al. 2024, Mixtral of experts, arXiv 2401.04088, table 1",
+        ),
+        _deepseek(
+            "deepseek-v3",
+            61,
+            7168,
+            18432,
+            attention=AttentionSizes(
+                128, 128, 192, 128, query_rank=1536, kv_rank=512, rope_width=64
+            ),
+            experts=ExpertSizes(256, 8, 2048, shared_width=2048),
+            source="DeepSeek-AI 2024, DeepSeek-V3, arXiv 2412.19437, section 4.2; "
+            "without the layer that predicts a second token",
+        ),
+        _deepseek(
+            "deepseek-v2-lite",
+            27,
+            2048,
+            10944,
+            vocab=102400,
+            num_dense_layers=1,
+            attention=AttentionSizes(16, 16, 192, 128, kv_rank=512, rope_width=64),
+            experts=ExpertSizes(64, 6, 1408, shared_width=2816),
+            source="DeepSeek-AI 2024, DeepSeek-V2, arXiv 2405.04434, appendix B",
+        ),
+        _qwen3("qwen3-0.6b", 28, 1024, (16, 8), 3072, tied=True),
+        _qwen3("qwen3-8b", 36, 4096, (32, 8), 12288),
+        _qwen3("qwen3-14b", 40, 5120, (40, 8), 17408),
+        _qwen3("qwen3-32b", 64, 5120, (64, 8), 25600),
+        _qwen3("qwen3-30b-a3b", 48, 2048, (32, 4), 6144, ExpertSizes(128, 8, 768)),
+        _qwen3("qwen3-235b-a22b", 94, 4096, (64, 4), 12288, ExpertSizes(128, 8, 1536)),
+        _gpt_oss("gpt-oss-20b", 24, 32),
+        _gpt_oss("gpt-oss-120b", 36, 128),
+        _gpt("gpt-22b", 48, 6144, 64),
+        _gpt("gpt3-175b", 96, 12288, 96),
+        _gpt("mt-nlg-530b", 105, 20480, 128),
+        _gpt("gpt-1t", 128, 25600, 160),
+    )
+}
+"""Name -> model."""
+
+
+def get_architecture(name: str) -> Architecture:
+    """The model called `name`.
+
+    Raises
+    ------
+    SchedsimError
+        There is none; the hint names the nearest, or all.
+
+    Examples
+    --------
+    >>> get_architecture("mixtral-8x7b").num_parameters
+    46702792704
+    """
+    if name in ARCHITECTURES:
+        return ARCHITECTURES[name]
+    near = difflib.get_close_matches(name, ARCHITECTURES, n=1)
+    raise SchedsimError(
+        f"--preset {name!r} is no model of clusters",
+        hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(ARCHITECTURES)}",
+    )

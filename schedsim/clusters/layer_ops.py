@@ -1,0 +1,475 @@
+"""The ops of one layer on one rank: attention, MLP, experts, and the messages between ranks.
+
+Sizes are those of PyTorch's own kernels in 2 bytes an element:
+
+- Between products the sequence is split over the tensor-parallel ranks; it is gathered before a
+  product and reduce-scattered after (Korthikanti et al. 2022, section 4.2.2).
+- Keys and values are copied for every head of their group before attention.
+- Attention is exact and fused (Dao et al. 2022): it keeps its inputs, its output and 4 bytes a row
+  and head; eager, it keeps its weights. Of its products half is computed, as no
+  token sees a later one.
+- Over context-parallel ranks keys and values are gathered for each attention, and their gradients
+  reduce-scattered (Dubey et al. 2024, section 3.3.2).
+- Experts get equal numbers of tokens. A token is sent to its experts and back by two all-to-alls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .architecture import Architecture
+from .degrees import Degrees
+from .fabric import Fabric
+from .tape import RankOp, Tape
+from .training import Training
+
+_ELEMENT = 2
+_GRADIENT = "d.out"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerOps:
+    """A layer on a rank.
+
+    Attributes
+    ----------
+    forward, backward
+        Ops in order. They read ``x``, the layer's input, ``W``, its gathered weights, and
+        ``d.out``.
+    output, input_gradient
+        Names of what goes to the next layer and to the one before.
+    weights
+        Bytes of each gathered weight, in 2 bytes an element: gradient ``g.NAME`` -> bytes.
+    kept
+        Policy of recomputation -> tensors of the forward that are kept for the backward.
+    """
+
+    forward: tuple[RankOp, ...]
+    backward: tuple[RankOp, ...]
+    output: str
+    input_gradient: str
+    weights: dict[str, int]
+    sizes: dict[str, int]
+
+
+class LayerWriter:
+    """Writes a layer to a tape, op by op."""
+
+    def __init__(
+        self,
+        model: Architecture,
+        degrees: Degrees,
+        training: Training,
+        tokens: int,
+        fabric: Fabric,
+    ) -> None:
+        self.model = model
+        self.degrees = degrees
+        self.training = training
+        self.tokens = tokens
+        self.fabric = fabric
+        self.whole = tokens * model.hidden * _ELEMENT
+        self.part = self.whole // degrees.tensor
+        self.tape = Tape({"x": self.part, _GRADIENT: self.part, "W": 0})
+        self.weights: dict[str, int] = {}
+
+    def layer(self, experts: bool) -> LayerOps:
+        """Attention, then a dense MLP or experts."""
+        middle = self._attention("x")
+        output = self._experts(middle) if experts else self._dense(middle)
+        self.tape.finish(output, _GRADIENT)
+        input_gradient = self.tape.gradient("x")
+        return LayerOps(
+            tuple(self.tape.forward),
+            tuple(self.tape.backward),
+            output,
+            input_gradient,
+            self.weights,
+            self.tape.sizes,
+        )
+
+    # What layers are made of.
+
+    def norm(self, given: str, made: str) -> str:
+        """A norm, whose input the backward reads."""
+        tape, size = self.tape, self.tape.sizes[given]
+        passes = 1 if self.training.compiled else 3
+        temporary = 0 if self.training.compiled else 2 * size
+        saved: tuple[str, ...] = (given,)
+        writes = {made: size}
+        if self.training.wide_norm and not self.training.compiled:
+            writes |= {f"{made}.wide": 2 * size, f"{made}.plain": size}
+            saved, temporary = (f"{made}.wide", f"{made}.plain"), 0
+
+        def undo() -> None:
+            d = tape.new_gradient(given)
+            reads = (tape.gradient(made), *saved, "W")
+            tape.emit(
+                RankOp(
+                    f"{made}'",
+                    reads,
+                    {d: size},
+                    moved_bytes=3 * size * passes,
+                    workspace_bytes=temporary,
+                )
+            )
+            tape.give(given, d)
+
+        tape.run(
+            RankOp(
+                made,
+                (given, "W"),
+                writes,
+                moved_bytes=2 * size * passes,
+                workspace_bytes=temporary,
+            ),
+            undo,
+        )
+        return made
+
+    def product(self, given: str, made: str, inner: int, outer: int, tokens: int = 0) -> str:
+        """``made = given @ weight``, of `inner` by `outer`, already split over ranks."""
+        tape, rows = self.tape, tokens or self.tokens
+        flops, weight = 2.0 * rows * inner * outer, inner * outer * _ELEMENT
+        size = rows * outer * _ELEMENT
+        gradient = f"g.{made}"
+        self.weights[gradient] = self.weights.get(gradient, 0) + weight
+        low = self.training.float8
+        casts = 2 if low else 1
+
+        def undo() -> None:
+            d, from_out = tape.new_gradient(given), tape.gradient(made)
+            moved = casts * (2 * size + 2 * tape.sizes[given]) + 2 * weight
+            tape.emit(
+                RankOp(
+                    f"{made}'",
+                    (from_out, given, "W"),
+                    {d: tape.sizes[given], gradient: weight},
+                    flops=0.0 if low else 2 * flops,
+                    float8_flops=2 * flops if low else 0.0,
+                    moved_bytes=moved,
+                    kind="product",
+                )
+            )
+            tape.give(given, d)
+
+        tape.run(
+            RankOp(
+                made,
+                (given, "W"),
+                {made: size},
+                flops=0.0 if low else flops,
+                float8_flops=flops if low else 0.0,
+                moved_bytes=casts * (size + tape.sizes[given]) + weight,
+                kind="product",
+            ),
+            undo,
+        )
+        return made
+
+    def pointwise(
+        self, given: tuple[str, ...], made: str, size: int, saved: tuple[str, ...] = ()
+    ) -> str:
+        """An op on elements; its backward reads `saved` and gives each input a gradient."""
+        tape = self.tape
+
+        def undo() -> None:
+            reads = (tape.gradient(made), *saved)
+            writes = {tape.new_gradient(one): tape.sizes[one] for one in given}
+            tape.emit(
+                RankOp(
+                    f"{made}'",
+                    tuple(dict.fromkeys(reads)),
+                    writes,
+                    moved_bytes=tape.moved(reads, writes),
+                )
+            )
+            for one, d in zip(given, writes, strict=True):
+                tape.give(one, d)
+
+        tape.run(
+            RankOp(made, given, {made: size}, moved_bytes=tape.moved(given, {made: size})), undo
+        )
+        return made
+
+    def add(self, one: str, other: str, made: str, *, dropout: bool = False) -> str:
+        """A sum: both inputs get its gradient, and no tensor is made but for a dropout's mask."""
+        tape, size = self.tape, self.tape.sizes[one]
+        mask = f"{made}.mask"
+
+        def undo() -> None:
+            gradient = tape.gradient(made)
+            tape.give(one, gradient)
+            if not dropout:
+                tape.give(other, gradient)
+                return
+            d = tape.new_gradient(other)
+            reads, writes = (gradient, mask), {d: size}
+            tape.emit(RankOp(f"{made}'", reads, writes, moved_bytes=tape.moved(reads, writes)))
+            tape.give(other, d)
+
+        writes = {made: size} | ({mask: size // _ELEMENT} if dropout else {})
+        tape.run(RankOp(made, (one, other), writes, moved_bytes=3 * size), undo)
+        return made
+
+    def gather(self, given: str, made: str) -> str:
+        """The whole sequence from its parts on the tensor-parallel ranks."""
+        ranks = self.degrees.tensor
+        return given if ranks == 1 else self._message(given, made, ranks, 1, "gather")
+
+    def scatter(self, given: str, made: str) -> str:
+        """The sum over tensor-parallel ranks, each with its part of the sequence."""
+        ranks = self.degrees.tensor
+        return given if ranks == 1 else self._message(given, made, 1, ranks, "scatter")
+
+    def _message(self, given: str, made: str, times: int, parts: int, kind: str) -> str:
+        tape, ranks = self.tape, self.degrees.tensor
+        before = tape.sizes[given]
+        after = before * times // parts
+        seconds = self.fabric.gather_s(max(before, after), ranks, ranks)
+
+        def undo() -> None:
+            d = tape.new_gradient(given)
+            reads = (tape.gradient(made),)
+            back = "scatter" if kind == "gather" else "gather"
+            tape.emit(
+                RankOp(f"{made}'", reads, {d: before}, stream="tensor", link_s=seconds, kind=back)
+            )
+            tape.give(given, d)
+
+        tape.run(
+            RankOp(made, (given,), {made: after}, stream="tensor", link_s=seconds, kind=kind), undo
+        )
+        return made
+
+    # Attention.
+
+    def _attention(self, given: str) -> str:
+        t, sizes, model = self.degrees.tensor, self.model.attention, self.model
+        whole = self.gather(self.norm(given, "n1"), "n1.whole")
+        if sizes.kv_rank:
+            query, key, value = self._latent(whole)
+        else:
+            widths = (sizes.query_width, sizes.num_kv_heads * sizes.head_width)
+            query = self.product(whole, "q", model.hidden, widths[0] // t)
+            key = self.product(whole, "k", model.hidden, widths[1] // t)
+            value = self.product(whole, "v", model.hidden, sizes.num_kv_heads * sizes.value // t)
+            query, key = self._turned(query, "q.turned"), self._turned(key, "k.turned")
+            repeats = sizes.num_heads // sizes.num_kv_heads
+            if repeats > 1 and not self.training.regather:
+                key, value = (
+                    self.pointwise((one,), f"{one}.wide", repeats * self.tape.sizes[one])
+                    for one in (key, value)
+                )
+        mixed = self._mix(query, key, value)
+        out = self.product(mixed, "o", sizes.output_width // t, model.hidden)
+        part = self.scatter(out, "o.part")
+        return self.add(given, part, "h", dropout=model.plain_norm)
+
+    def _turned(self, given: str, made: str) -> str:
+        """Positions; their backward turns back and reads nothing."""
+        return self.pointwise((given,), made, self.tape.sizes[given])
+
+    def _latent(self, whole: str) -> tuple[str, str, str]:
+        """Queries, keys and values through narrow latents, whole on every rank."""
+        t, sizes, hidden = self.degrees.tensor, self.model.attention, self.model.hidden
+        heads = sizes.num_heads // t
+        plain = sizes.head_width - sizes.rope_width
+        query = whole
+        inner = hidden
+        if sizes.query_rank:
+            query = self.norm(self.product(whole, "q.down", hidden, sizes.query_rank), "q.norm")
+            inner = sizes.query_rank
+        query = self.product(query, "q", inner, heads * sizes.head_width)
+        down = self.product(whole, "kv.down", hidden, sizes.kv_rank + sizes.rope_width)
+        narrow = self.norm(down, "kv.norm")
+        wide = self.product(narrow, "kv", sizes.kv_rank, heads * (plain + sizes.value))
+        key = self.pointwise((wide,), "k.turned", self.tokens * heads * sizes.head_width * _ELEMENT)
+        value = self.pointwise((wide,), "v.plain", self.tokens * heads * sizes.value * _ELEMENT)
+        return self._turned(query, "q.turned"), key, value
+
+    def _mix(self, query: str, key: str, value: str) -> str:
+        tape, sizes, training = self.tape, self.model.attention, self.training
+        t, c = self.degrees.tensor, self.degrees.context
+        heads = sizes.num_heads // t
+        rows = self.tokens * heads
+        made = rows * sizes.value * _ELEMENT
+        # Each row sees half of the sequence on average.
+        seen = training.seq / 2
+        product = 2.0 * rows * seen
+        flops = product * (sizes.head_width + sizes.value)
+        both = tape.sizes[key] + tape.sizes[value]
+        gathered = c * both if c > 1 else 0
+        seconds = self.fabric.gather_s(gathered, c, c * t)
+        reads: tuple[str, ...] = (query, key, value)
+        writes = {"mixed": made, "lse": 4 * rows}
+        keeps: tuple[str, ...] = (query, key, value, "mixed", "lse")
+        if training.eager_attention:
+            self._weigh(query, key, rows, product * sizes.head_width)
+            reads, writes = ("weights", "mask", value), {"mixed": made}
+            keeps = (query, key, value, "weights", "mask")
+
+        def undo() -> None:
+            grads = {tape.new_gradient(one): tape.sizes[one] for one in (query, key, value)}
+            # Sums of the gradients of queries are taken in fp32.
+            tape.emit(
+                RankOp(
+                    "mixed'",
+                    (tape.gradient("mixed"), *keeps),
+                    grads,
+                    flops=2.5 * flops,
+                    moved_bytes=tape.moved(keeps, grads),
+                    workspace_bytes=2 * tape.sizes[query] + 2 * gathered,
+                    link_s=2 * seconds,
+                    kind="attention",
+                )
+            )
+            for one, d in zip((query, key, value), grads, strict=True):
+                tape.give(one, d)
+
+        tape.run(
+            RankOp(
+                "mixed",
+                reads,
+                writes,
+                flops=product * sizes.value if training.eager_attention else flops,
+                moved_bytes=tape.moved(reads, writes),
+                workspace_bytes=gathered,
+                link_s=seconds,
+                kind="attention",
+            ),
+            undo,
+        )
+        return "mixed"
+
+    def _weigh(self, query: str, key: str, rows: int, flops: float) -> None:
+        """Scores, their softmax, dropout: 5 bytes for each pair of tokens of each head."""
+        scores = rows * self.training.seq * _ELEMENT
+        self.tape.run(
+            RankOp(
+                "weights",
+                (query, key),
+                {"weights": 2 * scores, "mask": scores // 2},
+                flops=flops,
+                moved_bytes=4 * scores,
+                kind="core",
+            ),
+            lambda: None,
+        )
+
+    # Multi-layer perceptrons.
+
+    def _dense(self, given: str) -> str:
+        whole = self.gather(self.norm(given, "n2"), "n2.whole")
+        out = self._perceptron(whole, "", self.model.ffn_width // self.degrees.tensor, self.tokens)
+        part = self.scatter(out, "m.part")
+        return self.add(given, part, "out", dropout=self.model.plain_norm)
+
+    def _perceptron(self, given: str, name: str, width: int, tokens: int) -> str:
+        hidden = self.model.hidden
+        gate = self.product(given, f"{name}gate", hidden, width, tokens)
+        size = self.tape.sizes[gate]
+        if not self.model.gated:
+            act = self.pointwise((gate,), f"{name}act", size, saved=(gate,))
+        elif self.training.compiled or self.training.regather:
+            up = self.product(given, f"{name}up", hidden, width, tokens)
+            act = self.pointwise((gate, up), f"{name}act", size, saved=(gate, up))
+        else:
+            silu = self.pointwise((gate,), f"{name}silu", size, saved=(gate,))
+            up = self.product(given, f"{name}up", hidden, width, tokens)
+            act = self.pointwise((silu, up), f"{name}act", size, saved=(silu, up))
+        return self.product(act, f"{name}down", width, hidden, tokens)
+
+    def _experts(self, given: str) -> str:
+        experts, degrees = self.model.experts, self.degrees
+        assert experts is not None
+        whole = self.gather(self.norm(given, "n2"), "n2.whole")
+        scores = self.product(whole, "scores", self.model.hidden, experts.num_routed)
+        # Tensor-parallel ranks split the width of every expert, expert-parallel ranks the experts.
+        sent_tokens = self.tokens * experts.num_active
+        sent = self.pointwise((whole,), "sent", sent_tokens * self.model.hidden * _ELEMENT)
+        ready = self._exchange(sent, "arrived")
+        local = experts.num_routed // degrees.expert
+        before = dict(self.weights)
+        routed = self._perceptron(ready, "e.", experts.width // degrees.tensor, sent_tokens)
+        for one, size in self.weights.items():
+            if one not in before:
+                self.weights[one] = size * local
+        back = self._exchange(routed, "returned")
+        mixed = self.pointwise((back, scores), "combined", self.whole, saved=(back, scores))
+        if experts.shared_width:
+            width = experts.shared_width // degrees.tensor
+            mixed = self.add(mixed, self._perceptron(whole, "s.", width, self.tokens), "m.sum")
+        return self.add(given, self.scatter(mixed, "m.part"), "out")
+
+    def _exchange(self, given: str, made: str) -> str:
+        """Each token to the rank that holds its expert, or back."""
+        tape, ranks = self.tape, self.degrees.expert
+        if ranks == 1:
+            return given
+        size = tape.sizes[given]
+        seconds = self.fabric.all_to_all_s(size, ranks, ranks * self.degrees.tensor)
+
+        def undo() -> None:
+            d = tape.new_gradient(given)
+            reads = (tape.gradient(made),)
+            tape.emit(
+                RankOp(f"{made}'", reads, {d: size}, stream="expert", link_s=seconds, kind="gather")
+            )
+            tape.give(given, d)
+
+        tape.run(
+            RankOp(made, (given,), {made: size}, stream="expert", link_s=seconds, kind="gather"),
+            undo,
+        )
+        return made
+
+
+def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
+    """What of a layer's forward is kept for its backward, whether read by it or not.
+
+    ``core`` runs attention alone again, what it reads is kept (Korthikanti et al. 2022, section 5).
+    Compiled without a policy, what a product or attention of the backward reads is kept, and what
+    they wrote; the rest is computed again in the kernel that reads it (PyTorch's partitioner bans
+    recomputation of what its backward would write to memory).
+
+    Examples
+    --------
+    >>> from schedsim.clusters import Degrees, get_architecture, get_fabric
+    >>> writer = LayerWriter(get_architecture("llama3-8b"), Degrees(), Training(), 8,
+    ...                      get_fabric("h100-80gb"))
+    >>> sorted(kept_tensors(writer.layer(False), "selective", Training()))
+    ['down', 'gate', 'lse', 'mixed', 'q', 'v']
+    """
+    if policy == "full":
+        return set()
+    kept: set[str] = set()
+    read = {t for op in layer.backward if op.kind in ("product", "attention") for t in op.reads}
+    products = 0
+    for op in layer.forward:
+        if op.kind == "product" and op.name != "scores":
+            products += 1
+        if op.kind == "gather" and training.regather:
+            keeps = False
+        elif policy == "core":
+            keeps = op.kind != "core"
+        elif policy == "none":
+            keeps = not training.compiled or op.kind != "pointwise" or bool(read & set(op.writes))
+        else:
+            even = op.kind == "product" and products % 2 == 1
+            keeps = even or op.kind in ("attention", "scatter")
+        if keeps:
+            kept |= set(op.writes)
+    return kept
+
+
+def repeated_ops(layer: LayerOps, kept: set[str]) -> list[RankOp]:
+    """Ops of the forward that run again before the backward, in order."""
+    made = {tensor: op for op in layer.forward for tensor in op.writes}
+    needed = {t for op in layer.backward for t in op.reads if t in made and t not in kept}
+    again: set[str] = set()
+    for op in reversed(layer.forward):
+        if needed & set(op.writes):
+            again.add(op.name)
+            needed |= {t for t in op.reads if t in made and t not in kept}
+    return [op for op in layer.forward if op.name in again]

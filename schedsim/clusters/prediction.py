@@ -1,0 +1,145 @@
+"""Memory of every rank and time of the step, together."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from ..errors import SchedsimError
+from ..units import format_bytes, format_seconds
+from .architecture import Architecture
+from .degrees import Degrees
+from .fabric import Fabric
+from .rank_memory import RankMemory, rank_memory
+from .rank_time import StepTime, step_time
+from .training import Training
+
+
+@dataclass(frozen=True)
+class ClusterPrediction:
+    """What a step takes on a cluster, as simulated.
+
+    Attributes
+    ----------
+    model, degrees, training, fabric
+        What was asked.
+    ranks
+        Memory of one rank of each pipeline stage, in order; all ranks of a stage are alike.
+    time
+        Of the step.
+
+    Examples
+    --------
+    >>> import schedsim
+    >>> step = schedsim.cluster("llama3-8b", devices=8, fsdp=8, batch=2, recompute="selective")
+    >>> f"{step.reserved_bytes / 2**30:.1f} GiB"  # torchtitan: 82.4
+    '81.7 GiB'
+    """
+
+    model: Architecture
+    degrees: Degrees
+    training: Training
+    fabric: Fabric
+    ranks: tuple[RankMemory, ...]
+    time: StepTime
+
+    @cached_property
+    def fullest(self) -> RankMemory:
+        """The rank for which most is reserved."""
+        return max(self.ranks, key=lambda rank: rank.reserved_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest bytes in use on any rank."""
+        return max(rank.peak_bytes for rank in self.ranks)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Largest bytes that the allocator of any rank takes."""
+        return self.fullest.reserved_bytes
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the step."""
+        return self.time.step_s
+
+    @property
+    def tokens(self) -> int:
+        """Of the step, on all devices together."""
+        return self.training.batch * self.training.seq * self.degrees.data
+
+    @property
+    def tokens_per_device_s(self) -> float:
+        """Tokens that each device is the share of, per second."""
+        return self.tokens / self.step_s / self.degrees.num_devices
+
+    @property
+    def mfu(self) -> float:
+        """Model flops over what the devices could do: `Architecture.model_flops`."""
+        flops = self.model.model_flops(self.training.seq) * self.tokens_per_device_s
+        return flops / self.fabric.device.flops_per_s["bf16"]
+
+    def document(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "schema": "schedsim.cluster/1",
+            "model": self.model.name,
+            "num_parameters": self.model.num_parameters,
+            "device": self.fabric.device.name,
+            "efficiency": self.fabric.efficiency,
+            "degrees": asdict(self.degrees),
+            "training": asdict(self.training),
+            "peak_bytes": self.peak_bytes,
+            "reserved_bytes": self.reserved_bytes,
+            "step_s": self.step_s,
+            "tokens_per_device_s": self.tokens_per_device_s,
+            "mfu": self.mfu,
+            "bubble": self.time.bubble,
+            "ranks": [
+                {
+                    "pipeline_rank": rank.rank,
+                    "peak_bytes": rank.peak_bytes,
+                    "peak_at": rank.peak_op,
+                    "reserved_bytes": rank.reserved_bytes,
+                    "kinds": rank.kinds,
+                }
+                for rank in self.ranks
+            ],
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model.name} on {self.degrees.num_devices} devices: "
+            f"{format_bytes(self.reserved_bytes)} reserved, {format_seconds(self.step_s)} a step, "
+            f"{self.tokens_per_device_s:,.0f} tokens/s a device"
+        )
+
+
+def predict(
+    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric
+) -> ClusterPrediction:
+    """Memory of every rank and time of a step.
+
+    Raises
+    ------
+    SchedsimError
+        Degrees or settings do not go together; the message names the option.
+
+    Notes
+    -----
+    One simulation for each pipeline stage, however many ranks there are: 512 ranks take seconds.
+    """
+    degrees.check(model)
+    training.check(model, degrees)
+    if training.float8 and not fabric.float8_gain:
+        raise SchedsimError(
+            f"--float8: no rate of {fabric.device.name} in 8 bits is known here",
+            hint="leave it out, or take an h100-80gb",
+        )
+    ranks = tuple(
+        rank_memory(model, degrees, training, fabric, rank) for rank in range(degrees.pipeline)
+    )
+    return ClusterPrediction(
+        model, degrees, training, fabric, ranks, step_time(model, degrees, training, fabric)
+    )

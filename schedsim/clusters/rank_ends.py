@@ -1,0 +1,273 @@
+"""Embedding, head and loss of a rank that holds them, and the end of its step."""
+
+from __future__ import annotations
+
+from ..dataflow.graph import Op
+from .rank_units import UnitWriter
+from .stages import StageParts
+
+
+class EndWriter(UnitWriter):
+    """Writes the ops before the first layer and after the last."""
+
+    def _ends(self, which: str) -> str:
+        names = {unit for stage in self.stages.values() for unit in self._end_units(stage)}
+        return "ends" if "ends" in names else which
+
+    def _end_reads(self, which: str) -> tuple[str, ...]:
+        return (f"W {self._ends(which)}",) if self._gathers else ()
+
+    def _embed(self, micro: int) -> None:
+        link = self.fabric.gather_s(
+            self.part * self.degrees.tensor, self.degrees.tensor, self.degrees.tensor
+        )
+        self._add(
+            Op(
+                f"embed {micro}",
+                "forward",
+                self.fabric.op_s(0, 0, 2 * self.part) + link,
+                0,
+                self._end_reads("embedding"),
+                {f"A x 0 {micro}": self.part},
+            )
+        )
+
+    def _end_gradient(self, which: str, micro: int) -> dict[str, int]:
+        """Where the gradient of an end's matrix is written; embedding and head may share it."""
+        if self.training.state == "megatron":
+            return {}
+        matrix = 2 * -(-self.model.vocab * self.model.hidden // self.degrees.tensor)
+        return {f"G {which} {micro}": matrix}
+
+    def _keep_end(self, which: str, micro: int) -> None:
+        """What becomes of the gradient of an end's matrix."""
+        state, made = self.training.state, self._end_gradient(which, micro)
+        if state == "megatron":
+            return
+        if state == "bf16":
+            if micro == 0 and not self.training.optimizer_in_backward:
+                self.results += made
+            return
+        name = next(iter(made))
+        if self.num_micro > 1:
+            before, total = self._accumulated.get(which), f"G sum {which} {micro}"
+            reads = (name, before) if before else (name,)
+            in_place = {total: before} if before else {}
+            size = 2 * made[name]
+            self._add(
+                Op(
+                    f"sum {which} {micro}",
+                    "backward",
+                    0.0,
+                    0,
+                    reads,
+                    {total: size},
+                    in_place=in_place,
+                )
+            )
+            name = total
+        self._accumulated[which] = name
+
+    def _embed_backward(self, micro: int) -> None:
+        writes = self._end_gradient("embedding", micro)
+        self._add(
+            Op(
+                f"embed' {micro}",
+                "backward",
+                self.fabric.op_s(0, 0, 2 * self.part + sum(writes.values())),
+                0,
+                (f"D x 0 {micro}",),
+                writes,
+            )
+        )
+        self._keep_end("embedding", micro)
+
+    def _head(self, stage: StageParts, micro: int) -> None:
+        model, t, training = self.model, self.degrees.tensor, self.training
+        last, whole = stage.layers.stop, self.part * t
+        columns = -(-model.vocab // t)
+        logits = self.tokens * columns * 2
+        flops = 2.0 * self.tokens * model.hidden * columns
+        weights = self._end_reads("head")
+        op_s, link = self.fabric.op_s, self.fabric.gather_s(whole, t, t)
+        x, n = f"A x {last} {micro}", f"A final {micro}"
+        self._add(
+            Op(
+                f"norm {micro}",
+                "forward",
+                op_s(0, 0, 6 * self.part) + link,
+                0,
+                (x, *weights),
+                {n: whole},
+            )
+        )
+        raw = f"L raw {micro}"
+        moved = logits + 2 * whole
+        self._add(
+            Op(f"logits {micro}", "forward", op_s(flops, 0, moved), 0, (n, *weights), {raw: logits})
+        )
+        if training.compiled_loss:
+            # One kernel: statistics of each row are kept, and the logits themselves.
+            extra = 2 * logits if training.wide_logits else 0
+            writes = {f"L rows {micro}": 8 * self.tokens}
+            if extra:
+                writes[f"L wide {micro}"] = extra
+            self._add(Op(f"loss {micro}", "forward", op_s(0, 0, logits + extra), 0, (raw,), writes))
+            return
+        parts = training.loss_chunks
+        for k in range(parts):
+            wide, chance = f"L wide {k} {micro}", f"L chance {k} {micro}"
+            size = 2 * logits // parts
+            self._add(
+                Op(
+                    f"wide {k} {micro}",
+                    "forward",
+                    op_s(0, 0, 3 * logits // parts),
+                    0,
+                    (raw,),
+                    {wide: size},
+                )
+            )
+            self._add(
+                Op(
+                    f"loss {k} {micro}",
+                    "forward",
+                    op_s(0, 0, 2 * size),
+                    # Over a split vocabulary, exponents are a tensor of their own.
+                    size if t > 1 else 0,
+                    (wide, raw),
+                    {chance: size},
+                )
+            )
+
+    def _head_backward(self, micro: int) -> None:
+        model, t, training = self.model, self.degrees.tensor, self.training
+        stage = next(one for one in self.stages.values() if one.head)
+        last, whole = stage.layers.stop, self.part * t
+        columns = -(-model.vocab // t)
+        logits = self.tokens * columns * 2
+        flops = 2.0 * self.tokens * model.hidden * columns
+        weights = self._end_reads("head")
+        op_s, link = self.fabric.op_s, self.fabric.gather_s(whole, t, t)
+        grad = f"L grad {micro}"
+        if training.compiled_loss:
+            rows = (f"L rows {micro}",)
+            wide = training.wide_logits
+            source, between = f"L {'wide' if wide else 'raw'} {micro}", f"L wide' {micro}"
+            reads, size = (*rows, source), 2 * logits if wide else logits
+            target = {between: size} if wide else {grad: logits}
+            self._add(Op(f"loss' {micro}", "backward", op_s(0, 0, 3 * size), 0, reads, target))
+            if wide:
+                moved = op_s(0, 0, size + logits)
+                self._add(Op(f"wide' {micro}", "backward", moved, 0, (between,), {grad: logits}))
+        else:
+            self._loss_backward(micro, grad, logits)
+        n, x = f"A final {micro}", f"A x {last} {micro}"
+        made = {f"D final {micro}": whole} | self._end_gradient("head", micro)
+        self._add(
+            Op(
+                f"logits' {micro}",
+                "backward",
+                op_s(2 * flops, 0, 2 * logits + 3 * whole),
+                0,
+                (grad, n, *weights),
+                made,
+            )
+        )
+        self._add(
+            Op(
+                f"norm' {micro}",
+                "backward",
+                op_s(0, 0, 8 * self.part) + link,
+                0,
+                (f"D final {micro}", x, *weights),
+                {f"D x {last} {micro}": self.part},
+            )
+        )
+        self._keep_end("head", micro)
+
+    def _loss_backward(self, micro: int, grad: str, logits: int) -> None:
+        """Gradients of the logits, a chunk at a time; several are then put together."""
+        parts, op_s = self.training.loss_chunks, self.fabric.op_s
+        size, found = 2 * logits // parts, []
+        for k in reversed(range(parts)):
+            chance, picked, wide = (
+                f"L {what} {k} {micro}" for what in ("chance", "picked", "wide'")
+            )
+            made = f"{grad} {k}" if parts > 1 else grad
+            self._add(
+                Op(
+                    f"picked {k} {micro}",
+                    "backward",
+                    op_s(0, 0, size),
+                    0,
+                    (chance,),
+                    {picked: size},
+                )
+            )
+            self._add(
+                Op(
+                    f"loss' {k} {micro}",
+                    "backward",
+                    op_s(0, 0, 3 * size),
+                    size if self.degrees.tensor > 1 else 0,
+                    (chance, picked),
+                    {wide: size},
+                )
+            )
+            self._add(
+                Op(
+                    f"wide' {k} {micro}",
+                    "backward",
+                    op_s(0, 0, size),
+                    0,
+                    (wide,),
+                    {made: size // 2},
+                )
+            )
+            found.append(made)
+        if parts > 1:
+            moved = op_s(0, 0, 2 * logits)
+            self._add(Op(f"join {micro}", "backward", moved, 0, tuple(found), {grad: logits}))
+
+    def _finish(self) -> None:
+        """Outputs that a pipeline holds to the end, then the optimizer."""
+        heads = [stage for stage in self.stages.values() if stage.head]
+        if heads and self.degrees.pipeline > 1 and self._gathers:
+            outputs = tuple(f"L raw {micro}" for micro in range(self.num_micro))
+            columns = -(-self.model.vocab // self.degrees.tensor)
+            size = self.tokens * columns * 2 * self.num_micro
+            self._add(Op("outputs", "backward", 0.0, 0, outputs, {"L outputs": size}))
+        shard = sum(
+            self._shard_parameters(unit)
+            for stage in self.stages.values()
+            for unit in [*map(str, stage.layers), *self._end_units(stage)]
+        )
+        self.results += self._sharded.values()
+        if self.training.state == "bf16":
+            shard *= self.degrees.shards
+        moved = 28 * shard if self.training.fused_optimizer else 44 * shard
+        workspace = 0 if self.training.fused_optimizer else 4 * shard
+        if self.training.state == "bf16":
+            moved, workspace = moved // 2, 0
+        link_s = 0.0
+        if self.training.state == "megatron":
+            workspace = 0
+            whole = sum(
+                self._unit_parameters(unit)
+                for stage in self.stages.values()
+                for unit in [*map(str, stage.layers), *self._end_units(stage)]
+            )
+            # Gathering parameters hides behind the next forward but for its first bucket.
+            link_s = self._shard_link_s(2 * whole) / max(
+                1, sum(len(stage.layers) for stage in self.stages.values())
+            )
+        self._add(
+            Op(
+                "optimizer",
+                "backward",
+                self.fabric.op_s(0, 0, moved) + link_s,
+                workspace,
+                tuple(self._sharded.values()),
+            )
+        )

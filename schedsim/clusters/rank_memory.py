@@ -1,0 +1,214 @@
+"""Memory of one rank: what is live, of which kind, and what the allocator reserves for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..allocators import Requests, play
+from ..allocators.requests import requests_of
+from ..pipelines.orders import Action, make_order
+from ..simulation.simulator import simulate
+from .architecture import Architecture
+from .degrees import Degrees
+from .fabric import Fabric
+from .rank_step import RankStep, kind_of
+from .stages import StageParts, rank_parameters, rank_stages, split_stages
+from .training import Training
+
+if TYPE_CHECKING:
+    from ..simulation.result import Simulation
+
+_LIBRARY_BYTES = 32 << 20
+"""cuBLAS's workspace on sm_90 (``CUBLAS_WORKSPACE_CONFIG``, NVIDIA cuBLAS documentation)."""
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """What one rank holds.
+
+    Attributes
+    ----------
+    rank
+        Its place in the pipeline.
+    peak_bytes
+        Largest bytes in use at once.
+    reserved_bytes
+        Taken from the device by PyTorch's allocator after several steps: the larger of what each of
+        its streams ever needed, gaps between tensors included.
+    kinds
+        Kind -> bytes at the peak; they add up to `peak_bytes`.
+    parameters, shard
+        Parameters of the rank before and after sharding.
+    """
+
+    rank: int
+    peak_bytes: int
+    reserved_bytes: int
+    kinds: dict[str, int]
+    parameters: int
+    shard: int
+    peak_op: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastingBytes:
+    """Bytes that are there all the time.
+
+    Attributes
+    ----------
+    parameters, gradients
+        Resident; gradients of sharded parameters come and go with the step and are not here.
+    moments
+        Of the optimizer, and the fp32 parameters where the step's own are bf16; they are first
+        allocated at the end of the first step.
+    messages
+        Buffers of a pipeline's messages.
+    """
+
+    parameters: int
+    gradients: int
+    moments: int
+    messages: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.parameters + self.gradients + self.moments + self.messages
+
+
+def lasting_bytes(
+    model: Architecture, degrees: Degrees, training: Training, stages: list[StageParts]
+) -> LastingBytes:
+    """What a rank that holds `stages` keeps between steps.
+
+    With ``fsdp2``, ZeRO stage 3 of Rajbhandari et al. 2020 (arXiv 1910.02054, figure 1) with
+    everything in fp32: 4 + 4 + 8 bytes a parameter over the shards, gradients not counted here.
+    With ``megatron``, stage 1: 2 + 4 bytes on every rank and 12 over the data-parallel ones.
+    """
+    whole, shard = rank_parameters(model, degrees, stages)
+    count = degrees.pipeline * training.num_chunks
+    tokens = training.micro_batch(degrees) * training.seq // degrees.context
+    part = tokens * model.hidden * 2 // degrees.tensor
+    ends = sum((one.number > 0) + (one.number < count - 1) for one in stages)
+    messages = ends * training.micro_batches(degrees) * part if degrees.pipeline > 1 else 0
+    if training.state == "fsdp2":
+        return LastingBytes(4 * shard, 0, 8 * shard, messages)
+    messages = 0  # made for each message
+    if training.state == "megatron":
+        ranks = degrees.data * degrees.context
+        return LastingBytes(2 * whole, 4 * whole, -(-12 * whole // ranks), messages)
+    return LastingBytes(2 * whole, 0, 4 * whole, messages)
+
+
+def rank_actions(degrees: Degrees, training: Training, rank: int, most: int = 0) -> list[Action]:
+    """What pipeline rank `rank` runs, with no more than `most` micro-batches (0: all)."""
+    count = training.micro_batches(degrees)
+    if most:
+        count = min(count, most)
+    if degrees.pipeline == 1:
+        return [Action(kind, 0, micro) for micro in range(count) for kind in "FB"]
+    order = make_order(training.schedule, degrees.pipeline, count, training.num_chunks)
+    return list(order[rank])
+
+
+def representative_micro_batches(degrees: Degrees, training: Training) -> int:
+    """Micro-batches after which a rank holds no more than with those it has seen.
+
+    Each order but ``gpipe`` repeats itself once its pipeline is full.
+    """
+    if training.schedule == "gpipe" and degrees.pipeline > 1:
+        return 0
+    return 2 * degrees.pipeline if degrees.pipeline > 1 else 3
+
+
+def issue_simulation(
+    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric, rank: int
+) -> Simulation:
+    """The step of a rank in the order in which its host issues it: what its allocator sees."""
+    stages = rank_stages(split_stages(model, degrees, training), degrees, rank)
+    actions = rank_actions(degrees, training, rank, representative_micro_batches(degrees, training))
+    # Sizes follow from the whole number of micro-batches, whatever part is played.
+    fixed = replace(training, num_micro_batches=training.micro_batches(degrees))
+    step = RankStep(model, degrees, fixed, fabric, stages, one_queue=True).write(actions)
+    return simulate(step.graph, step.schedule)
+
+
+def rank_memory(
+    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric, rank: int = 0
+) -> RankMemory:
+    """Memory of pipeline rank `rank`; all ranks of one stage are alike.
+
+    Notes
+    -----
+    O(n log n) for n ops of the rank's step: a second for 100,000.
+    """
+    stages = rank_stages(split_stages(model, degrees, training), degrees, rank)
+    state = lasting_bytes(model, degrees, training, stages)
+    simulation = issue_simulation(model, degrees, training, fabric, rank)
+    fixed = state.total + _LIBRARY_BYTES
+    allocation = play(
+        _requests(simulation, state), "cuda-caching", expandable_segments=training.expandable
+    )
+    kinds = {
+        "parameters": state.parameters,
+        "gradients": state.gradients,
+        "optimizer state": state.moments,
+        "communication buffers": state.messages,
+        "workspaces": _LIBRARY_BYTES,
+    }
+    run = simulation.peak_run
+    for tensor in simulation.live_tensors(run):
+        kind = kind_of(tensor.name)
+        kinds[kind] = kinds.get(kind, 0) + tensor.size_bytes
+    kinds["workspaces"] += int(simulation._workspace[run])
+    whole, shard = rank_parameters(model, degrees, stages)
+    return RankMemory(
+        rank,
+        fixed + simulation.peak_bytes,
+        allocation.peak_reserved_bytes,
+        {kind: size for kind, size in kinds.items() if size},
+        whole,
+        shard,
+        simulation.peak_op,
+    )
+
+
+_STREAMS = {"AG": 1, "SG": 2}
+"""First word of a tensor -> the stream that allocates it; others are of the one that computes."""
+
+
+def _requests(simulation: Simulation, state: LastingBytes) -> Requests:
+    """Two steps as the allocator sees them; moments come at the end of the first."""
+    one = requests_of(simulation)
+    streams = np.array([_STREAMS.get(name.partition(" ")[0], 0) for name in one.item_names])
+    first = one.item_bytes.size
+    before = [state.parameters, state.gradients, state.messages, _LIBRARY_BYTES]
+    after = [state.moments // 2, state.moments - state.moments // 2]
+    sizes = np.array([size for size in before if size] + [size for size in after if size])
+    num_before = sum(size > 0 for size in before)
+    resident = np.arange(first, first + sizes.size, dtype=np.int64)
+    events = one.num_events
+    last = np.searchsorted(one.events, events)
+    freed_at_end = one.items[last:]
+    kept = one.items[:last]
+    # Gradients are there until the next step begins: moments are allocated beside them.
+    items = [resident[:num_before], kept, resident[num_before:], freed_at_end, one.items]
+    times = [
+        np.full(num_before, -1),
+        one.events[:last],
+        np.full(sizes.size - num_before, events),
+        one.events[last:],
+        one.events + events + 1,
+    ]
+    return Requests(
+        np.concatenate(items).astype(np.int64),
+        np.concatenate(times).astype(np.int64),
+        np.concatenate([one.item_bytes, sizes]).astype(np.int64),
+        np.concatenate([streams, np.zeros(sizes.size)]).astype(np.int64),
+        (*one.item_names, *["resident state"] * sizes.size),
+        2 * events + 2,
+        3,
+    )

@@ -1,0 +1,290 @@
+"""The step of one rank as a graph of ops and the order in which it runs them.
+
+Tensors are named ``KIND NAME``; `kind_of` sorts them by it. Weights of a layer are a unit that is
+gathered into one buffer, unpacked, and freed; gradients are packed into one buffer, reduced, and
+the rank's part is kept (PyTorch's FSDP2). With a pipeline, weights stay gathered from the first
+micro-batch to the last and gradients are added up whole, in fp32, until the last one reduces them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..dataflow.graph import Op
+from ..pipelines.orders import Action
+from .architecture import Architecture
+from .degrees import Degrees
+from .fabric import Fabric
+from .layer_ops import LayerOps, LayerWriter, kept_tensors, repeated_ops
+from .rank_ends import EndWriter
+from .stages import StageParts
+from .tape import RankOp
+from .training import Training
+
+KINDS = {
+    "W": "gathered parameters",
+    "AG": "communication buffers",
+    "RS": "communication buffers",
+    "G": "gradients, not yet sharded",
+    "SG": "gradients",
+    "A": "activations",
+    "D": "gradients of activations",
+    "L": "logits and loss",
+    "T": "tokens",
+}
+"""First word of a tensor's name -> kind of memory."""
+
+
+def kind_of(tensor: str) -> str:
+    """Kind of memory that `tensor` is."""
+    if tensor.startswith("workspace of"):
+        return "workspaces"
+    return KINDS.get(tensor.partition(" ")[0], "other")
+
+
+class RankStep(EndWriter):
+    """Writes the ops of a rank; `graph` and `schedule` are what came of it.
+
+    Parameters
+    ----------
+    stages
+        Those that the rank holds.
+    actions
+        In the order in which the rank runs them.
+    one_queue
+        All ops on one queue, in the order in which the host issues them: what the allocator sees.
+        Otherwise messages run beside what computes.
+    """
+
+    def __init__(
+        self,
+        model: Architecture,
+        degrees: Degrees,
+        training: Training,
+        fabric: Fabric,
+        stages: Sequence[StageParts],
+        *,
+        one_queue: bool,
+    ) -> None:
+        super().__init__(model, degrees, training, fabric, stages, one_queue=one_queue)
+        self._split = False
+        self._layers: dict[bool, LayerOps] = {}
+        self._again: dict[tuple[bool, str], tuple[list[RankOp], set[str]]] = {}
+        self._policy = {
+            i: policy
+            for stage in stages
+            for i, policy in zip(stage.layers, training.policies(len(stage.layers)), strict=True)
+        }
+
+    def write(self, actions: Sequence[Action]) -> RankStep:
+        """Append the ops of `actions`, then those of the optimizer."""
+        self._split = any(action.kind == "W" for action in actions)
+        self.num_micro = 1 + max(action.micro for action in actions)
+        final = "W" if self._split else "B"
+        last = {a.stage: a.micro for a in actions if a.kind == final}
+        if self._gathers:
+            for stage in self.stages.values():
+                for unit in self._end_units(stage):
+                    self._gather(unit, 0)
+        for action in actions:
+            stage = self.stages[action.stage]
+            if action.kind == "F":
+                self._forward(stage, action.micro)
+            elif action.kind == "B":
+                self._backward(stage, action.micro, last[action.stage] == action.micro)
+            else:
+                self._weights(stage, action.micro, last[action.stage] == action.micro)
+        self._release()
+        for stage in self.stages.values():
+            for unit in self._end_units(stage):
+                parts = ("embedding", "head") if unit == "ends" else (unit,)
+                held = [self._accumulated.pop(one) for one in parts if one in self._accumulated]
+                self._accumulated[unit] = "|".join(held)
+                self._reduce(unit, "end")
+        self._finish()
+        return self
+
+    def _layer(self, number: int) -> LayerOps:
+        experts = self.model.has_experts(number)
+        if experts not in self._layers:
+            writer = LayerWriter(self.model, self.degrees, self.training, self.tokens, self.fabric)
+            self._layers[experts] = writer.layer(experts)
+        return self._layers[experts]
+
+    def _policy_of(self, number: int) -> tuple[list[RankOp], set[str]]:
+        """(what runs again, what is kept though the backward does not read it)."""
+        experts, policy = self.model.has_experts(number), self._policy[number]
+        key = experts, policy
+        if key not in self._again:
+            layer = self._layer(number)
+            kept = kept_tensors(layer, policy, self.training)
+            again = repeated_ops(layer, kept)
+            read = {t for op in (*again, *layer.backward) for t in op.reads}
+            # The list of an eager policy holds what it keeps, read or not.
+            idle = policy == "selective" and not self.training.compiled
+            self._again[key] = again, (kept - read if idle else set())
+        return self._again[key]
+
+    def _name(self, local: str, number: int, micro: int) -> str:
+        layer = self._layer(number)
+        if local == "x":
+            return f"A x {number} {micro}"
+        if local == layer.output:
+            return f"A x {number + 1} {micro}"
+        if local == "d.out":
+            return f"D x {number + 1} {micro}"
+        if local == layer.input_gradient:
+            return f"D x {number} {micro}"
+        if local == "W":
+            return self._weight(str(number), micro)
+        kind = {"d": "D", "g": "G"}.get(local.partition(".")[0], "A")
+        if local == "gate":
+            kind = "A"
+        return f"{kind} {local} {number} {micro}"
+
+    def _instance(self, op: RankOp, number: int, micro: int, phase: str) -> Op:
+        def name(local: str) -> str:
+            return self._name(local, number, micro)
+
+        reads = [one for one in op.reads if one != "W" or self._gathers]
+        share = self.fabric.attention_share if op.kind == "attention" else 1.0
+        seconds = self.fabric.op_s(op.flops / share, op.float8_flops, op.moved_bytes) + op.link_s
+        if op.stream != "compute":
+            seconds = op.link_s
+        writes = {name(one): size for one, size in op.writes.items()}
+        if self.training.state == "megatron":
+            writes = {one: size for one, size in writes.items() if not one.startswith("G ")}
+        return Op(
+            f"{op.name} {number} {micro}",
+            phase,
+            seconds,
+            op.workspace_bytes,
+            tuple(dict.fromkeys(name(one) for one in reads)),
+            writes,
+            in_place={name(one): name(other) for one, other in op.in_place.items()},
+            queue="compute" if op.stream == "compute" else f"link:{op.stream}",
+        )
+
+    def _forward(self, stage: StageParts, micro: int) -> None:
+        numbers = list(stage.layers)
+        if stage.embedding:
+            self._embed(micro)
+        else:
+            # The buffers of messages are there all the time: they count as static.
+            start = stage.layers.start
+            self._add(Op(f"receive {start} {micro}", writes={f"A x {start} {micro}": 0}))
+        self._gather_ahead(numbers, 0, micro)
+        for k, number in enumerate(numbers):
+            self._gather_ahead(numbers, k + 1, micro)
+            for op in self._layer(number).forward:
+                self._add(self._instance(op, number, micro, "forward"))
+        if stage.head:
+            self._head(stage, micro)
+
+    def _gather_ahead(self, numbers: Sequence[int], k: int, micro: int) -> None:
+        if not self._gathers or k >= len(numbers):
+            return
+        unit = str(numbers[k])
+        if not (self._stays and f"gather {self._weight(unit, micro)}" in self._index):
+            self._gather(unit, micro)
+
+    def _backward(self, stage: StageParts, micro: int, final: bool) -> None:
+        numbers = list(stage.layers)
+        if stage.head:
+            self._head_backward(micro)
+        else:
+            after = stage.layers.stop
+            self._add(
+                Op(
+                    f"receive' {after} {micro}",
+                    "backward",
+                    reads=(f"A x {after} {micro}",),
+                    writes={f"D x {after} {micro}": 0},
+                )
+            )
+        back = numbers[::-1]
+        for k, number in enumerate(back):
+            # The last layer's parameters were not freed, as its backward is next.
+            if not self._stays and k + 1 < len(back):
+                self._gather_ahead(back, k + 1, micro)
+            again, idle = self._policy_of(number)
+            for op in again:
+                self._repeat(f"{op.name} {number} {micro}")
+            for op in self._layer(number).backward:
+                self._add_backward(op, number, micro, idle)
+                idle = set()
+            if not self._split:
+                self._collect(number, micro, final)
+        if stage.embedding:
+            self._embed_backward(micro)
+
+    def _add_backward(self, op: RankOp, number: int, micro: int, idle: set[str]) -> None:
+        made = self._instance(op, number, micro, "backward")
+        extra = tuple(self._name(one, number, micro) for one in idle)
+        writes, time_s = made.writes, made.time_s
+        if self._split and op.kind == "product":
+            writes = {one: size for one, size in writes.items() if not one.startswith("G ")}
+            time_s /= 2
+        self._add(
+            Op(
+                made.name,
+                "backward",
+                time_s,
+                made.workspace_bytes,
+                (*made.reads, *extra),
+                writes,
+                in_place=made.in_place,
+                queue=made.queue,
+            )
+        )
+
+    def _weights(self, stage: StageParts, micro: int, final: bool) -> None:
+        """Gradients of the weights, where the backward is split."""
+        for number in reversed(stage.layers):
+            for op in self._layer(number).backward:
+                if op.kind != "product":
+                    continue
+                made = self._instance(op, number, micro, "backward")
+                gradients = {one: n for one, n in made.writes.items() if one.startswith("G ")}
+                self._add(
+                    Op(f"{made.name} w", "backward", made.time_s / 2, 0, made.reads, gradients)
+                )
+            self._collect(number, micro, final)
+
+    def _collect(self, number: int, micro: int, final: bool) -> None:
+        """What becomes of a layer's gradients."""
+        unit, state = str(number), self.training.state
+        names = tuple(self._name(one, number, micro) for one in self._layer(number).weights)
+        if state == "megatron":
+            self._accumulated[unit] = f"D x {number} {micro}"
+            if final:
+                self._reduce(unit, str(micro))
+            return
+        if state == "bf16":
+            if not self.training.optimizer_in_backward and micro == 0:
+                self.results += names
+            self._accumulated[unit] = "|".join(names)
+            if final:
+                self._reduce(unit, str(micro))
+            return
+        if not self._stays or self.num_micro == 1:
+            self._accumulated[unit] = "|".join(names)
+            self._reduce(unit, str(micro))
+            return
+        size = 4 * self._unit_parameters(unit)
+        before, made = self._accumulated.get(unit), f"G sum {unit} {micro}"
+        reads = (*names, before) if before else names
+        self._add(
+            Op(
+                f"sum {unit} {micro}",
+                "backward",
+                self.fabric.op_s(0, 0, size // 2 + size),
+                0,
+                reads,
+                {made: size},
+                in_place={made: before} if before else {},
+            )
+        )
+        self._accumulated[unit] = made
+        if final:
+            self._reduce(unit, str(micro))

@@ -1,0 +1,159 @@
+"""Time of a step: one rank's ops and messages on their streams, stages in their pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..dataflow.chain import Chain, Stage
+from ..pipelines import keep_all, make_order, make_pipeline, run_pipeline
+from ..pipelines.orders import Action
+from ..plans.links import Link
+from ..simulation.simulator import simulate
+from .architecture import Architecture
+from .degrees import Degrees
+from .fabric import Fabric
+from .rank_memory import rank_actions
+from .rank_step import RankStep
+from .stages import StageParts, rank_stages, split_stages
+from .training import Training
+
+if TYPE_CHECKING:
+    from ..simulation.result import Simulation
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """How long a step takes.
+
+    Attributes
+    ----------
+    step_s
+        From its begin to its end, the optimizer included.
+    compute_s
+        In which the busiest rank computes.
+    bubble
+        Share of the pipeline's time in which its ranks wait for one another; 0 without one.
+    timeline
+        Of one rank: the first one's, or with a pipeline one micro-batch of the longest stage.
+    """
+
+    step_s: float
+    compute_s: float
+    bubble: float
+    timeline: Simulation
+
+
+_PLAYED = 3
+"""Micro-batches simulated without a pipeline; each further one takes as long as the last."""
+
+
+def step_time(
+    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric
+) -> StepTime:
+    """The time of a step; ranks that are alike are simulated once.
+
+    Notes
+    -----
+    Ranks of one stage do the same at the same time, so that one of them stands for all. With a
+    pipeline, each distinct stage is simulated for one micro-batch, then all of them in the order of
+    the schedule, with a message between neighbours.
+    """
+    if degrees.pipeline == 1:
+        return _plain_time(model, degrees, training, fabric)
+    return _pipeline_time(model, degrees, training, fabric)
+
+
+def _plain_time(
+    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric
+) -> StepTime:
+    stages = split_stages(model, degrees, training)
+    count = training.micro_batches(degrees)
+    fixed = replace(training, num_micro_batches=count)
+
+    def play(num: int) -> Simulation:
+        step = RankStep(model, degrees, fixed, fabric, stages, one_queue=False)
+        actions = rank_actions(degrees, training, 0, num)
+        written = step.write(actions)
+        return simulate(written.graph, written.schedule)
+
+    run = play(min(count, _PLAYED))
+    step_s, compute_s = run.makespan_s, run.busy_s["compute"]
+    if count > _PLAYED:
+        fewer = play(_PLAYED - 1)
+        step_s += (count - _PLAYED) * (run.makespan_s - fewer.makespan_s)
+        compute_s += (count - _PLAYED) * (compute_s - fewer.busy_s["compute"])
+    return StepTime(step_s, compute_s, 0.0, run)
+
+
+def _pipeline_time(
+    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric
+) -> StepTime:
+    stages = split_stages(model, degrees, training)
+    count = training.micro_batches(degrees)
+    fixed = replace(training, num_micro_batches=count)
+    seen: dict[tuple[object, ...], tuple[float, float, float, Simulation]] = {}
+    times = []
+    for stage in stages:
+        kinds = tuple(model.has_experts(i) for i in stage.layers)
+        key = (kinds, stage.embedding, stage.head)
+        if key not in seen:
+            seen[key] = _stage_time(model, degrees, fixed, fabric, stage)
+        times.append(seen[key])
+    tokens = training.micro_batch(degrees) * training.seq // degrees.context
+    part = tokens * model.hidden * 2 // degrees.tensor
+    chain = Chain(
+        "stages",
+        part,
+        tuple(
+            Stage(f"stage{k}", forward_s, backward_s, part, part)
+            for k, (forward_s, backward_s, _, _) in enumerate(times)
+        ),
+    )
+    span = degrees.tensor * degrees.context * degrees.data
+    split = training.schedule == "zero-bubble"
+    link = Link(fabric.rate(span + 1), fabric.latency_s)
+    pipeline = make_pipeline(
+        chain,
+        degrees.pipeline,
+        count,
+        num_chunks=training.num_chunks,
+        link=link,
+        split_backward=split,
+    )
+    order = make_order(training.schedule, degrees.pipeline, count, training.num_chunks)
+    run = run_pipeline(pipeline, order, [keep_all(1)] * len(stages))
+    # Gathering before the first micro-batch, reducing after the last, and the optimizer.
+    ends = [
+        sum(times[stage.number][2] for stage in rank_stages(stages, degrees, rank))
+        for rank in range(degrees.pipeline)
+    ]
+    longest = max(range(len(times)), key=lambda k: times[k][0] + times[k][1])
+    step_s = run.makespan_s + max(ends)
+    busy = max(use.busy_s for use in run.devices)
+    return StepTime(step_s, busy, run.bubble, times[longest][3])
+
+
+def _stage_time(
+    model: Architecture,
+    degrees: Degrees,
+    training: Training,
+    fabric: Fabric,
+    stage: StageParts,
+) -> tuple[float, float, float, Simulation]:
+    """(forward, backward, what comes once a step, simulation of one micro-batch) of a stage."""
+    step = RankStep(model, degrees, training, fabric, [stage], one_queue=False)
+    written = step.write([Action("F", stage.number, 0), Action("B", stage.number, 0)])
+    run = simulate(written.graph, written.schedule)
+    once = ("gather", "unpack", "pack", "reduce", "free", "optimizer", "outputs")
+    total_once = forward_s = backward_s = 0.0
+    begun = False
+    for name, seconds in zip(run.run_names, run.run_s.tolist(), strict=True):
+        begun = begun or name.startswith(("receive'", "picked", "loss'"))
+        if name.partition(" ")[0] in once:
+            total_once += seconds
+        elif begun:
+            backward_s += seconds
+        else:
+            forward_s += seconds
+    return forward_s, backward_s, total_once, run

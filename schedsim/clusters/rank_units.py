@@ -1,0 +1,202 @@
+"""Units of parameters on a rank: gathered before they are used, gradients reduced after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..dataflow.graph import Graph, Op
+from ..simulation.schedule import Schedule
+from .architecture import Architecture
+from .degrees import Degrees
+from .fabric import Fabric
+from .stages import StageParts, end_parameters, layer_shard, layer_share
+from .training import Training
+
+SHARD_STREAM = "link:shard"
+"""What gathers parameters and reduces gradients: one after the other, as they share the links."""
+
+
+class UnitWriter:
+    """Writes gathers and reductions; `graph` and `schedule` are what came of it."""
+
+    def __init__(
+        self,
+        model: Architecture,
+        degrees: Degrees,
+        training: Training,
+        fabric: Fabric,
+        stages: Sequence[StageParts],
+        *,
+        one_queue: bool,
+    ) -> None:
+        self.model = model
+        self.degrees = degrees
+        self.training = training
+        self.fabric = fabric
+        self.stages = {stage.number: stage for stage in stages}
+        self.one_queue = one_queue
+        self.tokens = training.micro_batch(degrees) * training.seq // degrees.context
+        self.ops: list[Op] = []
+        self.runs: list[int] = []
+        self._index: dict[str, int] = {}
+        self._accumulated: dict[str, str] = {}
+        self._sharded: dict[str, str] = {}
+        self._packed: list[str] = []
+        self.results: list[str] = []
+        self.num_micro = 0
+        self.part = self.tokens * model.hidden * 2 // degrees.tensor
+
+    @property
+    def graph(self) -> Graph:
+        """Of the ops written."""
+        return Graph("rank", tuple(self.ops), results=tuple(self.results))
+
+    @property
+    def schedule(self) -> Schedule:
+        """The runs, in order."""
+        return Schedule([op.name for op in self.ops], self.runs)
+
+    @property
+    def _gathers(self) -> bool:
+        return self.training.state == "fsdp2"
+
+    @property
+    def _stays(self) -> bool:
+        """Whether gathered parameters stay until the last micro-batch."""
+        return self.degrees.pipeline > 1 or self.training.zero_stage == 2
+
+    def _add(self, op: Op) -> None:
+        if self.one_queue:
+            op = Op(
+                op.name,
+                op.phase,
+                op.time_s,
+                op.workspace_bytes,
+                op.reads,
+                op.writes,
+                in_place=op.in_place,
+            )
+        self._index[op.name] = len(self.ops)
+        self.runs.append(len(self.ops))
+        self.ops.append(op)
+
+    def _repeat(self, name: str) -> None:
+        self.runs.append(self._index[name])
+
+    def _end_units(self, stage: StageParts) -> list[str]:
+        """Units besides layers; the two ends are one unit unless they are separate."""
+        if not (stage.embedding or stage.head):
+            return []
+        both = stage.embedding and stage.head
+        if both and not self.training.separate_head:
+            return ["ends"]
+        return ["embedding"] * stage.embedding + ["head"] * stage.head
+
+    def _unit_parameters(self, unit: str) -> int:
+        if unit.isdecimal():
+            return layer_share(self.model, self.degrees, int(unit))
+        pairs = [end_parameters(self.model, one, self.degrees) for one in self.stages.values()]
+        embedding = sum(first for first, _ in pairs)
+        head = sum(second for _, second in pairs)
+        return {"ends": embedding + head, "embedding": embedding, "head": head}[unit]
+
+    def _shard_parameters(self, unit: str) -> int:
+        if unit.isdecimal():
+            return layer_shard(self.model, self.degrees, int(unit))
+        return -(-self._unit_parameters(unit) // self.degrees.shards)
+
+    def _shard_link_s(self, size_bytes: int) -> float:
+        degrees = self.degrees
+        return self.fabric.gather_s(size_bytes, degrees.shards, degrees.shards * degrees.tensor)
+
+    def _weight(self, unit: str, micro: int) -> str:
+        """The name of gathered parameters, as a micro-batch reads them."""
+        return f"W {unit}" if self._stays or not unit.isdecimal() else f"W {unit} {micro}"
+
+    def _gather(self, unit: str, micro: int) -> None:
+        """Gather a unit into a buffer and unpack it; again where it was freed."""
+        weight = self._weight(unit, micro)
+        name = f"gather {weight}"
+        if name in self._index:
+            self._repeat(name)
+            self._repeat(f"unpack {weight}")
+            return
+        size = 2 * self._unit_parameters(unit)
+        cast = 2 * self._shard_parameters(unit)
+        buffer = f"AG {weight}"
+        self._add(
+            Op(
+                name,
+                "forward",
+                self._shard_link_s(size),
+                0,
+                (),
+                {buffer: size, f"{buffer} cast": cast},
+                queue=SHARD_STREAM,
+            )
+        )
+        moved = self.fabric.op_s(0, 0, 2 * size)
+        self._add(
+            Op(
+                f"unpack {weight}",
+                "forward",
+                moved,
+                0,
+                (buffer, f"{buffer} cast"),
+                {weight: size},
+            )
+        )
+
+    def _reduce(self, unit: str, key: str) -> None:
+        """Pack the gradients of a unit and reduce them to the rank's part."""
+        gradients = self._accumulated.pop(unit, "")
+        if not gradients:
+            return
+        names = tuple(gradients.split("|"))
+        state = self.training.state
+        count = self._unit_parameters(unit)
+        if state == "megatron":
+            # Buckets of gradients are reduced, and parameters gathered, beside what computes.
+            seconds = self._shard_link_s(4 * count)
+            self._add(Op(f"reduce {unit} {key}", "backward", seconds, 0, names, queue=SHARD_STREAM))
+            return
+        if state == "bf16":
+            if self.degrees.replicate * self.degrees.shards > 1:
+                ranks = self.degrees.replicate * self.degrees.shards
+                seconds = self.fabric.all_reduce_s(2 * count, ranks, ranks * self.degrees.tensor)
+                self._add(
+                    Op(f"reduce {unit} {key}", "backward", seconds, 0, names, queue=SHARD_STREAM)
+                )
+            return
+        self._release()
+        buffer = f"RS {unit} {key}"
+        moved = self.fabric.op_s(0, 0, 6 * count)
+        self._add(Op(f"pack {unit} {key}", "backward", moved, 0, names, {buffer: 4 * count}))
+        shard = 4 * self._shard_parameters(unit)
+        seconds = self._shard_link_s(4 * count)
+        if self.degrees.replicate > 1:
+            span = self.degrees.replicate * self.degrees.shards * self.degrees.tensor
+            seconds += self.fabric.all_reduce_s(shard, self.degrees.replicate, span)
+        made, before = f"SG {unit} {key}", self._sharded.get(unit)
+        reads = (buffer, before) if before else (buffer,)
+        in_place = {made: before} if before else {}
+        self._add(
+            Op(
+                f"reduce {unit} {key}",
+                "backward",
+                seconds,
+                0,
+                reads,
+                {made: shard},
+                in_place=in_place,
+                queue=SHARD_STREAM,
+            )
+        )
+        self._sharded[unit] = made
+        self._packed.append(buffer)
+
+    def _release(self) -> None:
+        """The last packed buffer is held until the next one is needed."""
+        while self._packed:
+            buffer = self._packed.pop()
+            self._add(Op(f"free {buffer}", "backward", reads=(buffer,)))

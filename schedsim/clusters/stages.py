@@ -1,0 +1,86 @@
+"""Which layers, embedding and head each pipeline stage holds, and how many bytes they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .architecture import Architecture
+from .degrees import Degrees
+from .training import Training
+
+
+@dataclass(frozen=True, slots=True)
+class StageParts:
+    """One pipeline stage."""
+
+    number: int
+    layers: range
+    embedding: bool
+    head: bool
+
+
+def split_stages(model: Architecture, degrees: Degrees, training: Training) -> list[StageParts]:
+    """Stages of about equally many layers; where they do not divide, ends hold fewer, even none.
+
+    Examples
+    --------
+    >>> from schedsim.clusters import get_architecture
+    >>> model = get_architecture("llama3-405b")
+    >>> stages = split_stages(model, Degrees(pipeline=8), Training())
+    >>> [len(stage.layers) for stage in stages]
+    [15, 16, 16, 16, 16, 16, 16, 15]
+    """
+    count = degrees.pipeline * training.num_chunks
+    each, more = divmod(model.num_layers, count)
+    # The embedding and the head take the time of about a layer: spare layers go to the middle.
+    first = (count - more + 1) // 2
+    sizes = [each + (first <= k < first + more) for k in range(count)]
+    found, start = [], 0
+    for k, size in enumerate(sizes):
+        found.append(StageParts(k, range(start, start + size), k == 0, k == count - 1))
+        start += size
+    return found
+
+
+def rank_stages(stages: list[StageParts], degrees: Degrees, rank: int) -> list[StageParts]:
+    """Those that pipeline rank `rank` holds."""
+    return stages[rank :: degrees.pipeline]
+
+
+def layer_share(model: Architecture, degrees: Degrees, layer: int) -> int:
+    """Parameters of a layer on one rank before sharding: its part of products and of experts."""
+    common = -(-model.shared_parameters(layer) // degrees.tensor)
+    return common + -(-model.routed_parameters(layer) // (degrees.tensor * degrees.expert))
+
+
+def layer_shard(model: Architecture, degrees: Degrees, layer: int) -> int:
+    """Parameters of a layer on one rank after sharding.
+
+    Routed experts are split over expert-parallel ranks first, and the rest of the sharding ranks
+    then; either way each parameter has one owner among them.
+    """
+    common = -(-model.shared_parameters(layer) // (degrees.tensor * degrees.shards))
+    routed = -(-model.routed_parameters(layer) // (degrees.tensor * degrees.shards))
+    return common + routed
+
+
+def end_parameters(model: Architecture, stage: StageParts, degrees: Degrees) -> tuple[int, int]:
+    """(of the embedding, of the head) on one rank before sharding."""
+    embedding = -(-model.embedding_parameters // degrees.tensor) if stage.embedding else 0
+    head = -(-model.head_parameters // degrees.tensor) if stage.head else 0
+    if stage.head and model.tied and not stage.embedding:
+        head += -(-model.vocab * model.hidden // degrees.tensor)  # a copy of the embedding
+    return embedding, head
+
+
+def rank_parameters(
+    model: Architecture, degrees: Degrees, stages: list[StageParts]
+) -> tuple[int, int]:
+    """(before, after) sharding: parameters of one rank that holds `stages`."""
+    whole = shard = 0
+    for stage in stages:
+        ends = sum(end_parameters(model, stage, degrees))
+        whole += ends + sum(layer_share(model, degrees, i) for i in stage.layers)
+        shard += -(-ends // degrees.shards)
+        shard += sum(layer_shard(model, degrees, i) for i in stage.layers)
+    return whole, shard

@@ -1,0 +1,117 @@
+"""A tape: ops of a forward in order, and the backward that follows from them.
+
+As in a framework's autograd, each op written to the tape says what its backward reads and makes.
+A tensor with several readers gets a gradient from each, which are added; where an op passes its
+gradient on unchanged, as a sum does, no new tensor is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RankOp:
+    """One op on one rank.
+
+    Attributes
+    ----------
+    name
+    reads, writes
+        Tensors by their name in the layer; sizes in bytes.
+    flops, float8_flops
+        Those in 16 bits, and those that may run in 8.
+    moved_bytes
+        Memory traffic.
+    stream
+        ``compute``, or what carries messages: ``tensor``, ``context``, ``expert``.
+    link_s
+        Seconds of a message; its op has no flops.
+    workspace_bytes
+        That live only while it runs.
+    pointwise
+        Whether a compiler fuses it with its neighbours.
+    kind
+        ``product``, ``attention``, ``core`` (what it computes pair by pair), ``pointwise``,
+        ``scatter`` or ``gather``: what policies of recomputation go by.
+    in_place
+        Output -> input whose storage it takes.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    writes: Mapping[str, int]
+    flops: float = 0.0
+    float8_flops: float = 0.0
+    moved_bytes: int = 0
+    stream: str = "compute"
+    link_s: float = 0.0
+    workspace_bytes: int = 0
+    kind: str = "pointwise"
+    in_place: Mapping[str, str] = field(default_factory=dict)
+
+
+class Tape:
+    """Ops of a forward as they are written, and on `finish` those of the backward."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = dict(sizes)
+        self.forward: list[RankOp] = []
+        self.backward: list[RankOp] = []
+        self._undo: list[Callable[[], None]] = []
+        self._gradients: dict[str, list[str]] = {}
+
+    def run(self, op: RankOp, undo: Callable[[], None]) -> None:
+        """Append `op`; its backward is written when the tape is finished."""
+        self.forward.append(op)
+        self.sizes.update(op.writes)
+        self._undo.append(undo)
+
+    def emit(self, op: RankOp) -> None:
+        """Append an op of the backward."""
+        self.backward.append(op)
+        self.sizes.update(op.writes)
+
+    def gradient(self, tensor: str) -> str:
+        """The gradient of `tensor`, its parts added up."""
+        parts = self._gradients.get(tensor, [])
+        if len(parts) == 1:
+            return parts[0]
+        size, total = self.sizes[tensor], parts[0]
+        for k, part in enumerate(parts[1:]):
+            name = f"d.{tensor}+{k}" if k < len(parts) - 2 else f"d.{tensor}"
+            self.emit(
+                RankOp(
+                    f"add {name}",
+                    (total, part),
+                    {name: size},
+                    moved_bytes=3 * size,
+                    in_place={name: total},
+                )
+            )
+            total = name
+        self._gradients[tensor] = [total]
+        return total
+
+    def has_gradient(self, tensor: str) -> bool:
+        """Whether anything has given `tensor` a gradient."""
+        return bool(self._gradients.get(tensor))
+
+    def give(self, tensor: str, gradient: str) -> None:
+        """`gradient` is one, or the one, part of the gradient of `tensor`."""
+        self._gradients.setdefault(tensor, []).append(gradient)
+
+    def new_gradient(self, tensor: str) -> str:
+        """The name under which the next part of the gradient of `tensor` is written."""
+        return f"d.{tensor}#{len(self._gradients.get(tensor, []))}"
+
+    def finish(self, output: str, gradient: str) -> None:
+        """Write the backward; `gradient` is that of `output`."""
+        self.give(output, gradient)
+        for undo in reversed(self._undo):
+            undo()
+
+    def moved(self, reads: Sequence[str], writes: Mapping[str, int]) -> int:
+        """Bytes read and written."""
+        return sum(self.sizes.get(t, 0) for t in reads) + sum(writes.values())

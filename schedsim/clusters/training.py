@@ -1,0 +1,205 @@
+"""How a step is trained: batch, order of micro-batches, what is kept, formats and state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ..errors import SchedsimError
+from ..pipelines.orders import ORDERS
+from .architecture import Architecture
+from .degrees import Degrees
+
+RECOMPUTE = ("none", "core", "selective", "full")
+"""What a layer recomputes. ``none``: nothing. ``core``: attention alone. ``selective``: keep
+attention and every second matrix product, run the rest again (torchtitan's per-op policy).
+``full``: keep the layer's input alone."""
+
+STATES = ("fsdp2", "megatron", "bf16")
+"""What a parameter is held in. ``fsdp2``: fp32 shards of parameter, gradient and two moments, a
+bf16 copy gathered for use, gradients reduced in fp32. ``megatron``: bf16 parameters and fp32
+gradients on every rank, fp32 parameter and moments sharded over the data-parallel ranks (ZeRO-1).
+``bf16``: parameter, gradient and moments in bf16 on every rank that holds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Settings of a step.
+
+    Attributes
+    ----------
+    seq
+        Tokens of a sequence, over all context-parallel ranks together.
+    batch
+        Sequences of each data-parallel rank in a step.
+    num_micro_batches
+        Into how many parts `batch` is cut; 0: one for each pipeline stage.
+    schedule, num_chunks
+        Order of the micro-batches over the stages, and stages on each device
+        (`schedsim.pipelines.ORDERS`).
+    recompute
+        One of `RECOMPUTE` for all layers, or ``"full:4,none:12"``: the first four layers of each
+        stage, then the next twelve.
+    compiled
+        Layers are compiled: pointwise ops are fused, and what they write is not kept.
+    float8
+        Products of the layers run in 8 bits.
+    zero_stage
+        3: parameters are gathered for the forward and again for the backward; 2: gathered once.
+        With a pipeline `fsdp2` gathers once whatever this says, as torchtitan does.
+    loss_chunks
+        Parts in which head and loss are computed.
+    state
+        One of `STATES`.
+    compiled_loss
+        The loss is compiled: its gradient takes the place of what it read.
+    separate_head
+        Embedding and head are units of their own when parameters are gathered.
+    fused_optimizer
+        The optimizer step needs no temporary copies.
+    eager_attention
+        Attention writes its weights, of the square of the sequence, and keeps them.
+    regather
+        A gathered input of a product is gathered again for the backward, not kept (Megatron).
+    optimizer_in_backward
+        Each gradient is used as soon as it is there.
+    wide_norm
+        Norms of the eager step keep their input in fp32 and the normed input (torchtune).
+    wide_logits
+        Logits are turned to fp32 before the compiled loss reads them.
+    expandable
+        The allocator's segments grow (``expandable_segments:True``).
+    """
+
+    seq: int = 8192
+    batch: int = 1
+    num_micro_batches: int = 0
+    schedule: str = "1f1b"
+    num_chunks: int = 1
+    recompute: str = "none"
+    compiled: bool = False
+    float8: bool = False
+    zero_stage: int = 3
+    loss_chunks: int = 1
+    state: str = "fsdp2"
+    compiled_loss: bool = False
+    separate_head: bool = False
+    fused_optimizer: bool = False
+    eager_attention: bool = False
+    regather: bool = False
+    optimizer_in_backward: bool = False
+    wide_norm: bool = False
+    wide_logits: bool = False
+    expandable: bool = False
+
+    def micro_batches(self, degrees: Degrees) -> int:
+        """How many micro-batches the step has."""
+        return self.num_micro_batches or (degrees.pipeline if degrees.pipeline > 1 else 1)
+
+    def micro_batch(self, degrees: Degrees) -> int:
+        """Sequences of one micro-batch."""
+        return self.batch // self.micro_batches(degrees)
+
+    def policies(self, num_layers: int) -> list[str]:
+        """What each of `num_layers` layers of a stage recomputes.
+
+        Examples
+        --------
+        >>> Training(recompute="full:1,none:2").policies(3)
+        ['full', 'none', 'none']
+        """
+        if self.recompute in RECOMPUTE:
+            return [self.recompute] * num_layers
+        found: list[str] = []
+        for part in self.recompute.split(","):
+            name, _, count = part.strip().partition(":")
+            if name not in RECOMPUTE or (count and not count.isdecimal()):
+                raise SchedsimError(
+                    f"--recompute {part!r} is not understood",
+                    hint=f"one of {', '.join(RECOMPUTE)}, or counts of layers: full:4,none:12",
+                )
+            found += [name] * (int(count) if count else num_layers)
+        found += found[-1:] * (num_layers - len(found))
+        return found[:num_layers]
+
+    def check(self, model: Architecture, degrees: Degrees) -> None:
+        """Raise `SchedsimError`, naming the option, where settings do not go together."""
+        for name in ("seq", "batch", "num_chunks", "loss_chunks"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("num_micro_batches", self.num_micro_batches, 0)
+        _one_of("state", self.state, STATES)
+        _one_of("schedule", self.schedule, tuple(ORDERS))
+        if self.zero_stage not in (2, 3):
+            raise SchedsimError(
+                f"--zero {self.zero_stage} is not 2 or 3",
+                hint="3 gathers parameters twice, 2 once; --state megatron is stage 1",
+            )
+        self.policies(model.num_layers)
+        count = self.micro_batches(degrees)
+        if self.batch % count:
+            raise SchedsimError(
+                f"--batch {self.batch} is not a multiple of {count} micro-batches",
+                hint="give a --micro-batches that divides it",
+            )
+        split = 2 * degrees.context * degrees.tensor if degrees.context > 1 else degrees.tensor
+        if self.seq % split:
+            raise SchedsimError(
+                f"--seq {self.seq} is not a multiple of {split}",
+                hint="--context cuts it into two parts a rank, --tensor into one",
+            )
+        if self.num_chunks > 1 and self.schedule != "interleaved":
+            raise SchedsimError(
+                f"--chunks {self.num_chunks} needs --schedule interleaved", hint="or leave it out"
+            )
+        if self.schedule == "interleaved" and count % degrees.pipeline:
+            raise SchedsimError(
+                f"{count} micro-batches are not a multiple of {degrees.pipeline} stages",
+                hint="the interleaved order goes in groups of as many micro-batches as stages",
+            )
+        if degrees.pipeline * self.num_chunks > model.num_layers + 2:
+            raise SchedsimError(
+                f"{degrees.pipeline * self.num_chunks} stages for {model.num_layers} layers",
+                hint="fewer --pipeline or --chunks; embedding and head may be stages by themselves",
+            )
+        self._check_idle(degrees)
+
+    def _check_idle(self, degrees: Degrees) -> None:
+        """Refuse what would change nothing."""
+        sharded, alone = self.state == "fsdp2", degrees.pipeline == 1
+        policies = self.recompute.replace(",", " ").replace(":", " ").split()
+        for given, needed, what, hint in (
+            (self.schedule != "1f1b", not alone, f"--schedule {self.schedule}", "add --pipeline"),
+            (self.zero_stage == 2, sharded and alone, "--zero 2", "it is of fsdp2 without stages"),
+            (self.separate_head, sharded and alone, "--separate-head", "as is --zero"),
+            (self.loss_chunks > 1, not self.compiled_loss, "--loss-chunks", "or --compile-loss"),
+            (self.wide_logits, self.compiled_loss, "wide_logits", "set compiled_loss"),
+            (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),
+            (
+                self.optimizer_in_backward,
+                self.state == "bf16",
+                "--optimizer-in-backward",
+                "add --state bf16",
+            ),
+            (
+                "core" in policies,
+                self.eager_attention,
+                "--recompute core",
+                "add --eager-attention: fused attention runs its core again anyway",
+            ),
+        ):
+            if given and not needed:
+                raise SchedsimError(f"{what} changes nothing here", hint=hint)
+
+
+def _at_least(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SchedsimError(f"{name} {value!r} is not a whole number, {least} or more")
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise SchedsimError(f"--{name} {value!r} is unknown", hint=f"one of {', '.join(known)}")
+
+
+def field_names() -> tuple[str, ...]:
+    """Names of the settings."""
+    return tuple(one.name for one in fields(Training))

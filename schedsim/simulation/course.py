@@ -1,0 +1,144 @@
+"""What the engine of several streams reads, finds and works in: records of arrays.
+
+Runs, instances of tensors, streams and memory pools are indices: ``num_runs`` op runs in the order
+of the schedule; ``num_instances`` instances, graph inputs first, then in the order in which runs
+write them. Streams are called queues in files, so that array shapes say ``num_queues``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..kernels.record import Codes, Flags, Ints, Reals, Record, ShortInts
+
+CAUSES = ("nothing", "queue", "input", "turn", "memory")
+"""What a run waited for last, as files and commands call it: nothing (the run starts the step), the
+run before it on its stream (``queue``), the run that writes an input, the compute run issued
+before a copy (``turn``), or memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class IssueOrder(Record):
+    """What the issue order of a schedule decides, whatever the times.
+
+    Attributes
+    ----------
+    made : (num_runs + 1,) int64
+        The first instance that each run writes; graph inputs stand before all of them.
+    writer, uses : (num_instances,) int64
+        The run that writes each instance (-1: an input); how many runs write or read it.
+    input_start, input_instance : (num_runs + 1,), (num_reads,) int64
+        Instances that each run reads.
+    issued_start, issued_run : (num_runs + 1,), (num_follows,) int64
+        Compute runs that are issued before each copy, and must have started before the copy
+        starts; -1 for none.
+    line_start, line : (num_queues + 1,), (num_runs,) int64
+        Runs of each stream, in issue order.
+    """
+
+    made: Ints
+    writer: Ints
+    uses: Ints
+    input_start: Ints
+    input_instance: Ints
+    issued_start: Ints
+    issued_run: Ints
+    line_start: Ints
+    line: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Course(Record):
+    """What happened, in time.
+
+    Attributes
+    ----------
+    start_s, end_s : (num_runs,) float64
+    cause : (num_runs,) int8
+        Index into `CAUSES`.
+    blocker : (num_runs,) int32
+        The run that was waited for; of memory, the run whose end freed it. -1 for none.
+    events : (2 * num_runs,) int64
+        ``2 * run`` for a start, ``2 * run + 1`` for an end, in order.
+    freed : (num_instances,) int64
+        The event that frees the instance; ``2 * num_runs`` for one that lives to the end.
+    shared : (num_instances,) int64
+        Bytes that it takes over from the input whose storage it uses.
+    workspace, memory : (num_runs,) int64
+        Temporary bytes; bytes of the pool of the run's device right after its start.
+    peak, peak_run : (num_pools,) int64
+    """
+
+    start_s: Reals
+    end_s: Reals
+    cause: Codes
+    blocker: ShortInts
+    events: Ints
+    freed: Ints
+    shared: Ints
+    workspace: Ints
+    memory: Ints
+    peak: Ints
+    peak_run: Ints
+    order: IssueOrder
+
+
+@dataclass(frozen=True, eq=False)
+class Started(Record):
+    """What is there before the first run, and changes as time goes.
+
+    Attributes
+    ----------
+    runs : (num_runs,) int32
+    tensor, last, source : (num_instances,) int32
+        As `_replay.replay_runs` finds them.
+    lasting : (num_instances,) bool
+        Those that live to the end.
+    uses : (num_instances,) int64
+        Runs that have yet to use each.
+    used, given, limits : (num_pools,) int64
+        Bytes in each pool, now and before the first run; bytes that it may hold, -1 for no limit.
+    """
+
+    runs: ShortInts
+    tensor: ShortInts
+    last: ShortInts
+    source: ShortInts
+    lasting: Flags
+    uses: Ints
+    used: Ints
+    given: Ints
+    limits: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class StreamRoom(Record):
+    """Room for what the simulation remembers of runs and streams.
+
+    Attributes
+    ----------
+    begun, ended, short : (num_runs,) bool
+        Whether a run has started, has ended, has once lacked memory.
+    await_start, await_end, next_waiting : (num_runs,), (num_runs,), (num_queues,) int64
+        Streams whose next run waits for the start, or the end, of a run: linked lists, by run.
+    head, parked : (num_queues,) int64
+        The place of the next run in `IssueOrder.line`; streams whose next run lacks memory.
+    ready_key, ready_run, going_key, going_run : (num_queues + 1,)
+        Heaps of runs to try, by place, and of runs that go on, by end.
+    handed : (num_instances,) int64
+        Bytes that the instance has given to another.
+    """
+
+    begun: Flags
+    ended: Flags
+    short: Flags
+    await_start: Ints
+    await_end: Ints
+    next_waiting: Ints
+    head: Ints
+    parked: Ints
+    ready_key: Reals
+    ready_run: Ints
+    going_key: Reals
+    going_run: Ints
+    handed: Ints

@@ -1,0 +1,134 @@
+"""What a snapshot says: who holds the peak, what is stuck, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .history import AllocatedBlock, Moment, peak_of, rounded
+from .reading import Snapshot
+from .request_replay import SETTINGS, Replayed, replays
+from .roles import ACTIVATION, ROLES, place_of, role_of
+
+SCHEMA = "schedsim.snapshot-findings/1"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Blocks of one role that were asked for at one place.
+
+    Attributes
+    ----------
+    num_blocks, requested_bytes
+        Of all of them together.
+    """
+
+    role: str
+    place: str
+    num_blocks: int
+    requested_bytes: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What holds memory at the peak.
+
+    Attributes
+    ----------
+    peak
+        Of requested bytes.
+    reserved
+        The moment of most reserved bytes.
+    by_role
+        Role -> requested bytes at the peak; of `ROLES`.
+    groups
+        Largest first.
+    cached_bytes, stuck_bytes
+        Reserved, in no block, at the moment of most reserved bytes: in segments that are wholly
+        free, and in gaps of segments that somebody holds a part of.
+    savable_bytes
+        Activations at the peak but for the largest one: the most that a plan can hope for.
+    settings
+        The run again under other settings of the allocator.
+    """
+
+    peak: Moment
+    reserved: Moment
+    by_role: dict[str, int]
+    groups: tuple[Group, ...]
+    cached_bytes: int
+    stuck_bytes: int
+    savable_bytes: int
+    settings: tuple[Replayed, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        moments = {}
+        for name, moment in (("peak", self.peak), ("reserved_peak", self.reserved)):
+            moments[name] = {
+                "event": moment.event,
+                "num_events": moment.num_events,
+                "requested_bytes": moment.requested_bytes,
+                "rounded_bytes": moment.rounded_bytes,
+                "reserved_bytes": moment.reserved_bytes,
+            }
+        return {
+            "schema": SCHEMA,
+            **moments,
+            "by_role": self.by_role,
+            "groups": [asdict(group) for group in self.groups],
+            "cached_bytes": self.cached_bytes,
+            "stuck_bytes": self.stuck_bytes,
+            "savable_bytes": self.savable_bytes,
+            "settings": [asdict(one) for one in self.settings],
+        }
+
+
+def examine(snapshot: Snapshot, confs: Iterable[str] = SETTINGS) -> Findings:
+    """What `snapshot` says of its run's peak.
+
+    Parameters
+    ----------
+    confs
+        Settings to replay the run under, as in ``PYTORCH_ALLOC_CONF``.
+
+    Raises
+    ------
+    SchedsimError
+        It holds no memory of the device.
+    """
+    peak, reserved = peak_of(snapshot), peak_of(snapshot, of="reserved")
+    by_role = dict.fromkeys(ROLES, 0)
+    together: dict[tuple[str, str], list[int]] = {}
+    largest = 0
+    for block in peak.blocks:
+        role = role_of(block.frames, known=block.known)
+        by_role[role] += block.requested_bytes
+        row = together.setdefault((role, place_of(block.frames)), [0, 0])
+        row[0] += 1
+        row[1] += block.requested_bytes
+        if role == ACTIVATION:
+            largest = max(largest, block.requested_bytes)
+    groups = [Group(role, place, n, size) for (role, place), (n, size) in together.items()]
+    groups.sort(key=lambda group: (-group.requested_bytes, group.role, group.place))
+    cached, stuck = _unused(reserved)
+    settings = tuple(replays(snapshot, confs))
+    savable = by_role[ACTIVATION] - largest
+    return Findings(peak, reserved, by_role, tuple(groups), cached, stuck, savable, settings)
+
+
+def _unused(moment: Moment) -> tuple[int, int]:
+    """Bytes of wholly free segments, and of gaps in the others."""
+    starts = sorted(moment.segments)
+    used = dict.fromkeys(starts, 0)
+    at = 0
+    blocks: list[AllocatedBlock] = sorted(moment.blocks, key=lambda block: block.address)
+    for block in blocks:
+        while at + 1 < len(starts) and starts[at + 1] <= block.address:
+            at += 1
+        if starts:
+            used[starts[at]] += rounded(block.requested_bytes)
+    cached = sum(moment.segments[start] for start in starts if not used[start])
+    stuck = sum(max(0, moment.segments[s] - used[s]) for s in starts if used[s])
+    return cached, stuck

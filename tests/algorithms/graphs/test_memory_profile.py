@@ -1,0 +1,116 @@
+"""The live-memory profile under edits, against the simulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from chains import random_graph
+from schedsim.algorithms.graphs import _memory_profile as profiles
+from schedsim.algorithms.graphs._memory_profile import (
+    EXTRA,
+    FIRST,
+    FIXED,
+    LARGEST,
+    NUM_EDITS,
+    NUM_EXTRA,
+    OP,
+    SLOT,
+)
+
+from schedsim import Graph, Schedule, simulate
+
+
+def exact(graph: Graph) -> bool:
+    """Whether the profile charges the graph to the byte, and not a little more.
+
+    It does not count on bytes that an optional output, or one in the place of a result, saves.
+    """
+    for op in graph.ops:
+        for output, source in op.in_place.items():
+            if output in op.optional or source in graph.results:
+                return False
+    return True
+
+
+def check(graph: Graph, packed: profiles.PackedGraph, profile: profiles.Profile) -> list[int]:
+    """Compare every run's live bytes with the simulator's; the schedule."""
+    buffer = np.zeros(profile.run.shape[0], np.int64)
+    runs = buffer[: profiles.store_runs(packed, profile, buffer)].copy()
+    simulation = simulate(graph, Schedule(graph.op_names, runs))
+    ours = [
+        profiles.max_range(profile, slot, slot) + graph.static_bytes
+        for slot, run in enumerate(profile.slot_run)
+        if run >= 0 and profile.run[run, OP] < graph.num_ops
+    ]
+    if exact(graph):
+        assert ours == simulation.memory_bytes.tolist()
+    else:
+        assert (np.array(ours) >= simulation.memory_bytes).all()
+    assert profile.tree[1, LARGEST] + graph.static_bytes == max(ours)
+    assert profile.slot_run[profiles.peak_slot(profile)] >= 0
+    assert profile.total_s[0] == pytest.approx(simulation.makespan_s)
+    return runs.tolist()
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_edits_agree_with_the_simulator(block):
+    """Random runs come and go, many of them in one place, and are taken back."""
+    num_exact = 0
+    for seed in range(40 * block, 40 * block + 40):
+        rng = np.random.default_rng(seed)
+        graph = random_graph(rng, int(rng.integers(1, 14)))
+        num_exact += exact(graph)
+        packed = profiles.pack_graph(graph.arrays)
+        profile = profiles.make_profile(packed, np.arange(graph.num_ops), room=1.0)
+        for _ in range(6):
+            profile.counts[NUM_EDITS] = 0
+            before = check(graph, packed, profile)
+            for _ in range(int(rng.integers(1, 8))):
+                edit(rng, graph, packed, profile)
+                check(graph, packed, profile)
+            if rng.random() < 0.5:
+                profiles.undo_edits(packed, profile, 0)
+                assert check(graph, packed, profile) == before
+    assert num_exact > 10
+
+
+def edit(rng, graph: Graph, packed: profiles.PackedGraph, profile: profiles.Profile) -> None:
+    """Insert or remove a random run."""
+    if rng.random() < 0.7 and profiles.can_edit(profile):
+        op = int(rng.integers(graph.num_ops))
+        first_slot = profile.run[profile.ends[op, FIRST], SLOT]
+        followers = [run for run in profile.slot_run[first_slot + 1 :] if run >= 0]
+        if not packed.op[op, FIXED]:
+            profiles.insert_run(
+                packed, profile, op, int(followers[0 if rng.random() < 0.5 else -1])
+            )
+    elif profile.counts[NUM_EXTRA]:
+        number = int(rng.integers(profile.counts[NUM_EXTRA]))
+        profiles.remove_run(packed, profile, profile.run[number, EXTRA])
+
+
+def test_crowded_slots_are_made_room_in():
+    """A run after another in the same place: neighbours move, then all are spread anew."""
+    graph = random_graph(np.random.default_rng(3), 12)
+    packed = profiles.pack_graph(graph.arrays)
+    profile = profiles.make_profile(packed, np.arange(12), room=1.0)
+    again = next(op for op in range(12) if not packed.op[op, FIXED])
+    follower = int(profile.ends[again + 1, FIRST])
+    while profiles.can_edit(profile):
+        profiles.insert_run(packed, profile, again, follower)
+    assert profile.counts[profiles.NUM_REBUILDS] > 1
+    assert len(check(graph, packed, profile)) > 25
+
+
+def test_loading_equals_inserting():
+    """The lifetimes of a schedule do not depend on how it came about."""
+    rng = np.random.default_rng(5)
+    graph = random_graph(rng, 10)
+    packed = profiles.pack_graph(graph.arrays)
+    profile = profiles.make_profile(packed, np.arange(10))
+    for _ in range(30):
+        edit(rng, graph, packed, profile)
+    runs = check(graph, packed, profile)
+    other = profiles.make_profile(packed, np.array(runs))
+    assert check(graph, packed, other) == runs
+    assert other.tree[1, LARGEST] == profile.tree[1, LARGEST]

@@ -1,0 +1,77 @@
+"""``schedsim cluster``."""
+
+import json
+
+import pytest
+from option_samples import CLUSTER, together, words
+
+from schedsim.cli.app import run
+from schedsim.cli.options.cluster_options import ClusterRequest
+
+SMALL = ["cluster", "--preset", "llama3.2-1b", "--devices", "8", "--seq", "512"]
+
+
+def test_what_is_shown(capsys):
+    """Reserved bytes, time, kinds; 0 where it fits."""
+    assert run(SMALL) == 0
+    out = capsys.readouterr().out
+    assert "1,235,814,400 parameters" in out
+    assert "by the allocator on the fullest rank" in out
+    assert "optimizer state" in out
+
+
+def test_json_and_a_budget(capsys):
+    """One document; 1 where it does not fit."""
+    assert run([*SMALL, "--pipeline", "2", "--batch", "2", "--mem", "1GB", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["budget_bytes"] == 10**9
+    assert [rank["pipeline_rank"] for rank in document["ranks"]] == [0, 1]
+
+
+def test_a_trace(tmp_path):
+    """Of one rank with its streams."""
+    path = tmp_path / "rank.trace.json"
+    assert run([*SMALL, "-o", str(path)]) == 0
+    names = {
+        event["args"].get("name")
+        for event in json.loads(path.read_text())["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert names == {"compute", "link:shard"}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--tensor", "3"], "not the product"),
+        (["--pipeline", "8", "--batch", "3"], "not a multiple of 8 micro-batches"),
+        (["--recompute", "half"], "--recompute 'half'"),
+        (["--device", "h1000"], "unknown"),
+    ],
+)
+def test_errors_are_one_line(more, says, capsys):
+    """Exit code 2, the option and a hint."""
+    assert run([*SMALL, *more]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert "hint:" in error
+
+
+@pytest.mark.parametrize("option", sorted(CLUSTER))
+def test_every_option_is_seen(option, capsys):
+    """Bytes or seconds differ where it is left out."""
+    found = []
+    without = together("cluster", option, without=option)
+    if option == "--fsdp":
+        without.pop("--replicate")  # what is left follows from it
+    for given in (together("cluster", option), without):
+        assert run(["cluster", *words(given), "--json"]) in (0, 1)
+        found.append(json.loads(capsys.readouterr().out))
+    seen = [(one["reserved_bytes"], one["peak_bytes"], one["step_s"]) for one in found]
+    assert seen[0] != seen[1]
+
+
+def test_a_request_is_the_words_of_the_call():
+    """Options that were not given are not in it."""
+    request = ClusterRequest("m", 8, "h100-80gb", None, {"seq": 4})
+    assert request.words() == {"devices": 8, "device": "h100-80gb", "efficiency": None, "seq": 4}

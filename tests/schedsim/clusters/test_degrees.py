@@ -1,0 +1,30 @@
+"""Degrees of parallelism, and what they do not go with."""
+
+import pytest
+
+from schedsim.clusters import Degrees, get_architecture
+from schedsim.errors import SchedsimError
+
+
+def test_numbers_of_ranks():
+    """Experts are split among ranks that are counted already."""
+    degrees = Degrees(fsdp=4, replicate=2, tensor=8, pipeline=3, context=2, expert=8)
+    assert (degrees.num_devices, degrees.shards, degrees.data) == (384, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "model", "says"),
+    [
+        (Degrees(tensor=3), "llama3-8b", "--tensor 3 does not divide"),
+        (Degrees(tensor=16), "llama3-8b", "8 heads of keys"),
+        (Degrees(pipeline=33), "llama3-8b", "exceeds the 32 layers"),
+        (Degrees(fsdp=8, expert=8), "llama3-8b", "has no experts"),
+        (Degrees(fsdp=8, expert=3), "mixtral-8x7b", "does not divide the 8 experts"),
+        (Degrees(fsdp=4, expert=8), "mixtral-8x7b", "does not divide --fsdp times --context"),
+        (Degrees(fsdp=0), "llama3-8b", "--fsdp 0 is not a whole number"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(degrees, model, says):
+    """The message names the option."""
+    with pytest.raises(SchedsimError, match=says):
+        degrees.check(get_architecture(model))

@@ -1,0 +1,34 @@
+"""Times of ops and of collectives, against their closed forms."""
+
+import pytest
+
+from schedsim.clusters import get_fabric
+
+
+def test_the_slower_of_arithmetic_and_traffic():
+    """A roofline; 8 bits are twice as fast."""
+    fabric = get_fabric("h100-80gb", 0.5)
+    assert fabric.op_s(989e12, 0, 0) == pytest.approx(2.0)
+    assert fabric.op_s(0, 989e12, 0) == pytest.approx(1.0)
+    assert fabric.op_s(0, 0, 3_350 * 10**9) == pytest.approx(2.0)
+
+
+def test_a_ring_inside_a_node():
+    """(n - 1) / n of the bytes at the link's rate, and a latency for each doubling."""
+    fabric = get_fabric("h100-80gb")
+    assert fabric.gather_s(8e9, 8, 8) == pytest.approx(7e9 / (450e9 * 0.75) + 3 * fabric.latency_s)
+    assert fabric.all_reduce_s(8e9, 8, 8) == 2 * fabric.gather_s(8e9, 8, 8)
+    assert fabric.gather_s(8e9, 1, 1) == 0
+
+
+def test_a_ring_over_nodes_uses_every_card():
+    """Eight ranks of a node each bring a card, one rank of a node its own alone."""
+    fabric = get_fabric("h100-80gb")
+    side_by_side, apart = fabric.gather_s(1e10, 16, 16), fabric.gather_s(1e10, 16, 128)
+    assert apart > 4 * side_by_side
+
+
+def test_an_exchange_inside_a_node_is_faster():
+    """Tokens that stay in the node go over its own links."""
+    fabric = get_fabric("h100-80gb")
+    assert fabric.all_to_all_s(1e9, 8, 8) < fabric.all_to_all_s(1e9, 8, 64)

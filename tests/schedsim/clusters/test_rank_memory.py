@@ -1,0 +1,96 @@
+"""Memory of a rank, against ZeRO's formulas and published peaks."""
+
+import pytest
+
+from schedsim.clusters import Degrees, Training, get_architecture, get_fabric, rank_memory
+from schedsim.clusters.rank_memory import (
+    lasting_bytes,
+    rank_actions,
+    representative_micro_batches,
+)
+from schedsim.clusters.stages import split_stages
+
+FABRIC = get_fabric("h100-96gb")
+
+
+def state(name, degrees, **settings):
+    """Bytes between steps."""
+    model, training = get_architecture(name), Training(**settings)
+    return lasting_bytes(model, degrees, training, split_stages(model, degrees, training))
+
+
+@pytest.mark.parametrize("ranks", [1, 8, 64])
+def test_zero_formulas(ranks):
+    """Stage 3: 12 bytes a parameter over the ranks; stage 1: 6, and 12 over them (ZeRO, fig. 1)."""
+    count = get_architecture("llama3-8b").num_parameters
+    sharded = state("llama3-8b", Degrees(fsdp=ranks)).total
+    assert sharded == pytest.approx(12 * count / ranks, rel=1e-6)
+    first = state("llama3-8b", Degrees(fsdp=ranks), state="megatron").total
+    assert first == pytest.approx(6 * count + 12 * count / ranks, rel=1e-6)
+    assert state("llama3-8b", Degrees(), state="bf16").total == 6 * count
+
+
+def test_shards_over_the_context_too():
+    """Parameters are sharded over both kinds of ranks that read tokens."""
+    one = state("llama3-8b", Degrees(fsdp=8)).total
+    assert state("llama3-8b", Degrees(fsdp=2, context=4)).total == one
+
+
+# torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 to 3: GiB reserved; in use, as
+# PyTorch's own allocator says.
+@pytest.mark.parametrize(
+    ("degrees", "settings", "published", "in_use"),
+    [
+        (Degrees(fsdp=8), {}, 82.4, 68.38),
+        (Degrees(fsdp=8), {"compiled": True}, 77.0, None),
+        (Degrees(fsdp=128), {}, 67.0, None),
+        (Degrees(fsdp=128), {"compiled": True}, 62.0, None),
+    ],
+)
+def test_published_peaks_of_llama3_8b(degrees, settings, published, in_use):
+    """Within one percent."""
+    training = Training(batch=2, recompute="selective", **settings)
+    found = rank_memory(get_architecture("llama3-8b"), degrees, training, FABRIC)
+    assert found.reserved_bytes / 2**30 == pytest.approx(published, rel=0.01)
+    assert sum(found.kinds.values()) == found.peak_bytes <= found.reserved_bytes
+    if in_use is not None:
+        assert found.peak_bytes / 2**30 == pytest.approx(in_use, rel=0.001)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved"])
+def test_a_part_of_the_micro_batches_shows_the_peak(schedule):
+    """What is played for many micro-batches holds as much as all of them."""
+    degrees = Degrees(pipeline=2, fsdp=2)
+    sizes = {"seq": 512, "schedule": schedule, "num_chunks": 2 if schedule == "interleaved" else 1}
+    model = get_architecture("llama3.2-1b")
+    # Messages have buffers for each micro-batch: the same in both, taken off.
+    peaks = []
+    for count in (4, 12):
+        training = Training(batch=count, num_micro_batches=count, **sizes)
+        found = rank_memory(model, degrees, training, FABRIC, 1)
+        stages = split_stages(model, degrees, training)[1::2]
+        peaks.append(found.peak_bytes - lasting_bytes(model, degrees, training, stages).messages)
+        assert representative_micro_batches(degrees, training) == 4
+    assert peaks[0] == peaks[1]
+
+
+def test_actions_without_a_pipeline():
+    """One micro-batch after the other."""
+    training = Training(batch=4, num_micro_batches=4)
+    assert [str(one) for one in rank_actions(Degrees(), training, 0, 2)] == [
+        "F0.0",
+        "B0.0",
+        "F0.1",
+        "B0.1",
+    ]
+
+
+def test_more_recomputation_needs_less():
+    """None, selective, full; and a mixture lies between."""
+    model, degrees = get_architecture("llama3-8b"), Degrees(fsdp=8)
+    peaks = [
+        rank_memory(model, degrees, Training(seq=4096, recompute=one), FABRIC).peak_bytes
+        for one in ("none", "full:8,none:24", "selective", "full")
+    ]
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == 4

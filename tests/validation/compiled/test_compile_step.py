@@ -1,0 +1,86 @@
+"""Steps compiled by inductor: the budget bounds what is measured."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fused_steps import assert_close, captured_step, dropped, gated, left_by  # noqa: E402
+from schedsim.validation.compiled.compile_step import (  # noqa: E402
+    CompileWarning,
+    compiled_where_it_works,
+)
+from schedsim.validation.compiled.group import Groups  # noqa: E402
+
+import schedsim  # noqa: E402
+from schedsim.errors import UnsupportedError  # noqa: E402
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
+)
+
+
+@pytest.fixture(scope="module")
+def stepped():
+    model, inputs, loss = dropped()
+    module = schedsim.rematerialize(
+        model, inputs, "100%", loss, compile=True, effort=1.0, time_limit_s=120.0
+    )
+    return model, inputs, loss, module
+
+
+@needs_compiler
+def test_the_measured_peak_is_within_every_budget(stepped):
+    """What was planned, to the byte where nothing has scratch."""
+    _, inputs, _, module = stepped
+    most = module.plan.peak_bytes
+    for share in (1.0, 0.9, 0.8):
+        module.replan(int(share * most))
+        planned = module.prepare(*inputs)
+        assert planned.measured_bytes <= module.budget_bytes
+        assert planned.measured_bytes == planned.plan.peak_bytes
+        assert "measured peak" in module.report()
+
+
+@needs_compiler
+def test_numbers_are_those_of_torch_compile(stepped):
+    """Dropout included, from the same seed; with groups run again too."""
+    model, inputs, loss, module = stepped
+    compiled = torch.compile(lambda x, t: loss(model(x), t))
+    expected = left_by(compiled, model, inputs, seed=5)
+    for share in ("100%", "80%"):
+        module.replan(share)
+        assert_close(left_by(module, model, inputs, seed=5), expected)
+    other = left_by(module, model, inputs, seed=6)
+    assert not torch.equal(other[0], expected[0])
+
+
+@needs_compiler
+def test_a_plan_file_remembers_that_it_is_compiled(stepped, tmp_path):
+    model, inputs, loss, module = stepped
+    schedsim.save(module.plan, tmp_path / "plan.json")
+    again = schedsim.apply(model, tmp_path / "plan.json", inputs, loss)
+    assert again.plan.setting.step.compiled
+    assert_close(left_by(again, model, inputs), left_by(module, model, inputs))
+
+
+def test_a_compiler_that_fails_is_said(monkeypatch):
+    """The step runs uncompiled, with a line."""
+
+    def fails(self):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(Groups, "compile", fails)
+    captured = captured_step(*gated(1))
+    with pytest.warns(CompileWarning, match="runs uncompiled: RuntimeError: no compiler here"):
+        found = compiled_where_it_works(captured)
+    assert found.graph is captured.graph
+
+
+def test_blocks_are_not_compiled():
+    model, inputs, loss = gated(1)
+    with pytest.raises(UnsupportedError, match="compile=True is of the op level"):
+        schedsim.rematerialize(model, inputs, "100%", loss, level="block", compile=True)

@@ -1,0 +1,52 @@
+"""Ops in the parts that inductor fuses."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fused_steps import captured_step, convolutional, gated  # noqa: E402
+from schedsim.validation.compiled.decompose import decompose  # noqa: E402
+
+aten = torch.ops.aten
+
+
+def targets(program):
+    return [call.target for call in program.calls]
+
+
+def test_normalisation_is_taken_apart_and_products_are_not():
+    parts = targets(decompose(captured_step(*gated()).program))
+    assert aten.native_layer_norm.default not in parts
+    assert aten.rsqrt.default in parts
+    assert aten.addmm.default in parts
+
+
+def test_dropout_draws_one_seed_each_at_the_start():
+    """No part draws from the generator but the seeds, which no schedule may repeat."""
+    program = decompose(captured_step(*gated(3, dropout=0.5)).program)
+    first = program.calls[0]
+    assert first.random
+    assert first.once
+    assert first.args[0] == 3
+    assert [call for call in program.calls[1:] if call.random] == []
+    assert program.storages[program.values[first.outputs[0]].storage].size_bytes == 24
+
+
+def test_what_is_not_taken_apart_is_kept():
+    """Pooling with indices and updates of statistics stay as they are."""
+    before = captured_step(*convolutional()).program
+    after = decompose(before)
+    for target in (aten.max_pool2d_with_indices.default, aten.copy_.default):
+        count = targets(before).count(target)
+        assert count
+        assert targets(after).count(target) == count
+
+
+def test_the_halves_keep_their_sides():
+    before = captured_step(*gated()).program
+    after = decompose(before)
+    assert after.calls[after.seed].target is before.calls[before.seed].target
+    for i, call in enumerate(after.calls):
+        assert call.is_view or (call.phase == "backward") == (i >= after.seed)

@@ -1,0 +1,89 @@
+"""A program of groups computes what the program computes, in every schedule."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from schedsim import Schedule, simulate
+from schedsim.api import try_plan
+
+pytest.importorskip("torch")
+
+from fused_steps import assert_close, captured_step, convolutional, gated, left_by
+from schedsim.validation.capture.to_graph import to_graph
+from schedsim.validation.compiled.fuse import fused
+from schedsim.validation.compiled.group import FusedGroup, Groups
+
+
+def grouped(captured):
+    groups = Groups()
+    program = fused(captured.program, groups)
+    graph = to_graph(program, "fused", captured.graph.static_bytes)
+    return replace(captured, program=program, graph=graph), groups
+
+
+def peak(graph, schedule):
+    return simulate(graph, schedule).peak_bytes
+
+
+@pytest.mark.parametrize("make", [gated, convolutional])
+def test_groups_compute_the_plain_step(uncompiled, make):
+    """Loss, gradients and buffers, recomputing nothing."""
+    model, inputs, loss = make()
+    captured, _ = grouped(captured_step(model, inputs, loss))
+    module = captured.module(Schedule.store_all(captured.graph))
+    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
+    assert_close(left_by(module, model, inputs), expected)
+
+
+@pytest.mark.parametrize("make", [gated, convolutional])
+def test_repeated_groups_compute_the_same(uncompiled, make):
+    """Plans of small budgets; statistics are updated once all the same."""
+    model, inputs, loss = make()
+    captured, _ = grouped(captured_step(model, inputs, loss))
+    most = peak(captured.graph, Schedule.store_all(captured.graph))
+    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
+    tried = 0
+    for share in (0.98, 0.95, 0.9, 0.8):
+        found = try_plan(captured.graph, int(share * most), "auto", effort=0.5)
+        if found.schedule is not None:
+            module = captured.module(found.schedule)
+            assert_close(left_by(module, model, inputs), expected)
+            tried += len(found.schedule.names) > captured.graph.num_ops
+    assert tried
+
+
+def test_a_group_has_no_inner_bytes(uncompiled):
+    """The step of groups needs less than the step of ops: chains hold nothing in between."""
+    captured = captured_step(*gated())
+    found, _ = grouped(captured)
+    before = peak(captured.graph, Schedule.store_all(captured.graph))
+    assert peak(found.graph, Schedule.store_all(found.graph)) < before
+
+
+def test_equal_layers_are_one_group_each():
+    """Four layers take no more distinct code than three."""
+    _, three = grouped(captured_step(*gated(3)))
+    captured, four = grouped(captured_step(*gated(4)))
+    assert set(three.known) == set(four.known)
+    places = [c for c in captured.program.calls if isinstance(c.target, FusedGroup)]
+    assert len(places) > len(four.known)
+
+
+def test_every_tensor_is_made_before_it_is_read():
+    """Calls stand in an order that data allows, views too."""
+    random.seed(0)
+    for make in (gated, convolutional):
+        program = fused(captured_step(*make()).program, Groups())
+        made = set()
+        from schedsim.validation.capture.program import refs
+
+        for i, call in enumerate(program.calls):
+            for v in refs((call.args, call.kwargs)):
+                assert program.values[v].call in (-1, *made)
+            made.add(i)
+            for v in call.outputs:
+                assert v < 0 or program.values[v].call == i

@@ -1,0 +1,232 @@
+"""A schedule made ready to run: what each run is, whether it keeps its bundle, what dies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.copies import parse_copy
+from schedsim.dataflow.graph import DEVICE, Graph
+from schedsim.errors import InvalidScheduleError
+from schedsim.simulation.result import Simulation
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
+
+_TENSOR = re.compile(r"([ard])(\d+)(?:\.(\d+|loss))?(@host)?")
+
+Tensor = tuple[str, int, int]
+"""``("a", j, -1)`` value j, ``("r", j, -1)`` the bundle of part j - 1, ``("d", j, i)`` the gradient
+of value j from part i (L: from the loss). In host memory: ``("a@", j, -1)``, ``("r@", j, -1)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRun:
+    """One run of an op.
+
+    Attributes
+    ----------
+    name, kind, index
+        ``F3`` is (``"F3"``, ``"F"``, 3); the loss has kind ``"loss"``; a copy back of ``a4`` has
+        kind ``"h2d"`` and index 4, and copies ``moves``.
+    saves
+        A forward whose bundle is read.
+    first, last
+        The first, the last run of its op.
+    frees
+        What dies at its end.
+    makers
+        Of a schedule with copies, the number of the run that made each of these: another instance
+        may have taken its place.
+    moves
+        What a copy copies; of ``a4`` it is ``("a", 4, -1)``.
+    """
+
+    name: str
+    kind: str
+    index: int
+    saves: bool
+    first: bool
+    last: bool
+    frees: tuple[Tensor, ...]
+    makers: tuple[int, ...] = ()
+    moves: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProgram:
+    """The runs of a schedule in the order in which they start, and where the loss stands in it."""
+
+    runs: tuple[BlockRun, ...]
+    loss_run: int
+    has_copies: bool = False
+
+
+def make_program(
+    workload: Chain | Graph,
+    schedule: Schedule,
+    num_parts: int,
+    capacities: Mapping[str, int] | None = None,
+) -> BlockProgram:
+    """The runs of `schedule`, with lifetimes by the rule that the simulator charges. O(runs).
+
+    Parameters
+    ----------
+    workload
+        With the copies that the schedule runs, where it runs any.
+    capacities
+        Within which these copies were planned, by pool: which runs wait for memory.
+
+    Raises
+    ------
+    InvalidScheduleError
+        The schedule is not legal on `workload`, or runs the loss or a backward twice, which would
+        add its parameters' gradients twice.
+    """
+    graph = workload.graph
+    copying = not graph.one_queue
+    simulation = simulate(workload, schedule, capacities if copying else None)
+    names = schedule.names
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for k, name in enumerate(names):
+        if name[0] != "F" and ":" not in name and name in first:
+            raise InvalidScheduleError(
+                f"schedule[{k}]: {name} runs a second time, which adds its gradients twice",
+                rule="once",
+                run_index=k,
+                op_name=name,
+                hint="recompute forward ops alone",
+            )
+        first.setdefault(name, k)
+        last[name] = k
+    if copying:
+        return _with_copies(graph, simulation, num_parts)
+    # The run that made the latest instance of each tensor, and the last run that reads it.
+    maker: dict[str, int] = {}
+    reader: dict[tuple[str, int], int] = {}
+    for k, name in enumerate(names):
+        op = graph.ops[graph.op_index(name)]
+        for tensor in op.reads:
+            reader[tensor, maker.get(tensor, -1)] = k
+        for tensor in op.writes:
+            maker[tensor] = k
+            reader[tensor, k] = k
+    frees: list[list[Tensor]] = [[] for _ in names]
+    for (tensor, _), k in reader.items():
+        frees[k].append(_parsed(tensor, num_parts))
+    saving = _saving_runs(names)
+    runs = []
+    for k, name in enumerate(names):
+        kind, index = ("loss", num_parts) if name == "loss" else (name[0], int(name[1:]))
+        ends = (first[name] == k, last[name] == k)
+        runs.append(BlockRun(name, kind, index, k in saving, *ends, tuple(frees[k])))
+    return BlockProgram(tuple(runs), names.index("loss"))
+
+
+def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> BlockProgram:
+    """The runs in the order in which they start, and what is free before each next one starts."""
+    names, arrays = simulation.run_names, graph.arrays
+    tensors = zip(*(column.tolist() for column in simulation._instances[:3]), strict=True)
+    made, freed, _ = simulation.instance_events
+    here = arrays.tensor_pool[simulation._instances[0]] == arrays.pool_names.index(DEVICE)
+    at, place = _issue_order(simulation.events.tolist(), names, set(freed[here].tolist()))
+    number_of = {run: number for number, run in enumerate(at)}
+    saved = {name for name in arrays.tensor_names if name[0] == "r" and "@" not in name}
+    frees: list[list[tuple[Tensor, int]]] = [[] for _ in at]
+    saving: set[int] = set()
+    for i, (tensor, first, last) in enumerate(tensors):
+        name = arrays.tensor_names[tensor]
+        if made[i] < 0 or (last < 0 and name in saved):
+            continue
+        if last < 0:  # made, and read by nobody
+            frees[number_of[first]].append((_parsed(name, num_parts), number_of[first]))
+            continue
+        if name in saved and names[first][0] == "F":
+            saving.add(first)
+        if freed[i] < len(place):
+            frees[place[freed[i]]].append((_parsed(name, num_parts), number_of[first]))
+    # Parts that keep nothing but what they read and give still have a graph for their backward.
+    bare = {run for run in _saving_runs(names) if f"r{int(names[run][1:]) + 1}" not in saved}
+    saving |= bare
+    order = [names[run] for run in at]
+    firsts = {name: k for k, name in reversed(list(enumerate(order)))}
+    lasts = {name: k for k, name in enumerate(order)}
+    runs = []
+    for number, run in enumerate(at):
+        name = names[run]
+        moves = None
+        copy = parse_copy(name)
+        if copy is not None:
+            kind, moves = copy.queue, _parsed(copy.tensor, num_parts)
+            index = moves[1]
+        else:
+            kind, index = ("loss", num_parts) if name == "loss" else (name[0], int(name[1:]))
+        ends = (firsts[name] == number, lasts[name] == number)
+        dying = tuple(tensor for tensor, _ in frees[number])
+        makers = tuple(maker for _, maker in frees[number])
+        runs.append(BlockRun(name, kind, index, run in saving, *ends, dying, makers, moves))
+    return BlockProgram(tuple(runs), order.index("loss"), has_copies=True)
+
+
+def _issue_order(
+    events: list[int], names: list[str], freeing: set[int]
+) -> tuple[list[int], list[int]]:
+    """Runs in the order in which to queue them; of each event, the last run queued up to it.
+
+    That of their starts, but that a copy which starts while an op computes is queued before that
+    op: behind it, it would wait for it. Unless memory comes free in between, which it may need.
+    """
+    moved: list[list[int]] = []  # groups of positions; the positions of copies go before the op's
+    computing = -1  # the group of the op that runs, -1 for none
+    for position, event in enumerate(events):
+        run, starts = event // 2, event % 2 == 0
+        if not starts:
+            moved.append([position])
+            if computing >= 0 and events[moved[computing][-1]] // 2 == run:
+                computing = -1
+        elif ":" in names[run] and computing >= 0:
+            since = moved[computing][-1]
+            if any(since < other < position for other in freeing):
+                moved.append([position])
+            else:
+                moved[computing].insert(-1, position)
+        else:
+            moved.append([position])
+            if ":" not in names[run]:
+                computing = len(moved) - 1
+    at: list[int] = []
+    place = [0] * len(events)
+    for position in (position for group in moved for position in group):
+        if events[position] % 2 == 0:
+            at.append(events[position] // 2)
+        place[position] = len(at) - 1
+    return at, place
+
+
+def _saving_runs(names: list[str]) -> set[int]:
+    """The runs of forwards whose bundle a backward reads: the last before it."""
+    owed: set[str] = set()
+    saving = set()
+    for k in range(len(names) - 1, -1, -1):
+        name = names[k]
+        if name[0] == "B":
+            owed.add(f"F{name[1:]}")
+        elif name in owed:  # no copy is
+            owed.remove(name)
+            saving.add(k)
+    return saving
+
+
+def _parsed(tensor: str, num_parts: int) -> Tensor:
+    match = _TENSOR.fullmatch(tensor)
+    assert match is not None, tensor
+    kind, value, consumer, host = match.groups()
+    if host:
+        return f"{kind}@", int(value), -1
+    if kind != "d":
+        return kind, int(value), -1
+    if consumer is None:  # a line: the part after the value, or the loss
+        return kind, int(value), int(value)
+    return kind, int(value), num_parts if consumer == "loss" else int(consumer)

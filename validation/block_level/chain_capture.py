@@ -1,0 +1,411 @@
+"""From a model to a chain, or a graph of blocks: sizes by storage, workspaces, times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
+from schedsim.errors import UnsupportedError
+from schedsim.simulation.schedule import Schedule
+from schedsim.units import format_seconds
+
+from ..block_times import MOST_SPREAD
+from ..capture.skeleton import count_extra_inputs
+from ..guards.differential import without_step_hooks
+from ..guards.recording import Recorded, kept_python
+from ..guards.state import Places
+from ..measure import get_meter, library_workspace_bytes
+from ..measure.meters import no_collection
+from ..ranks import ALONE, Ranks, ranks_of
+from .bench import Bench
+from .block_program import make_program
+from .block_timing import IMPLAUSIBLE, measure_times, spread_of, step_seconds
+from .lowering import lowered
+from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
+from .repeated_forward import (
+    PYTHON,
+    Buffers,
+    changed_buffers,
+    copies,
+    generators,
+    nearly_equal,
+    other_buffers,
+    untouched,
+)
+from .runtime import StepLayout
+from .scheduled_blocks import ScheduledBlocks, loss_of, split_inputs
+from .sharded import Sharding
+from .sizes import Sizes, static_tensors, storage_keys, tensors_in
+from .split import find_blocks
+
+
+@dataclass(frozen=True)
+class CapturedChain:
+    """A model as a chain of blocks, and how to train it by a schedule of that chain.
+
+    Attributes
+    ----------
+    workload
+        The chain; a graph where the blocks are no line (a U-Net).
+    notes
+        What was joined, assumed or left out, a line each.
+    meter
+        Name of the meter that the workspaces are from.
+    times_spread
+        How far the rounds of the times lie apart, as a share of their medians; ``None`` where none
+        were measured.
+    """
+
+    workload: Chain | Graph
+    model: nn.Module
+    inputs: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    layout: StepLayout
+    meter: str
+    notes: tuple[str, ...]
+    times_spread: float | None = None
+
+    @property
+    def chain(self) -> Chain:
+        """The chain; `UnsupportedError` where the blocks are no line."""
+        if isinstance(self.workload, Chain):
+            return self.workload
+        raise UnsupportedError(
+            f"the blocks of {self.workload.name} are no line: some value is read twice",
+            hint="use the graph in .workload",
+        )
+
+    def module(
+        self,
+        schedule: Schedule,
+        graph: Graph | None = None,
+        capacities: Mapping[str, int] | None = None,
+    ) -> ScheduledBlocks:
+        """The model, trained by `schedule`: ``module(*inputs)`` gives the loss.
+
+        Parameters
+        ----------
+        graph
+            `workload` with the copies to host memory that the schedule runs
+            (`schedsim.plans.links.with_copies`).
+        capacities
+            By pool, within which these were planned.
+
+        Raises
+        ------
+        InvalidScheduleError
+            The schedule is not legal on `workload`, or runs the loss or a backward twice.
+        """
+        workload = self.workload if graph is None else graph
+        program = make_program(workload, schedule, len(self.layout.parts), capacities)
+        return ScheduledBlocks(self.model, self.layout, program)
+
+    @property
+    def with_input_held(self) -> CapturedChain:
+        """The same with the input counted as static: the caller holds it, so that a copy of it
+        to the host would free nothing."""
+        workload = self.workload
+        static_bytes = workload.static_bytes
+        if isinstance(workload, Chain):
+            static_bytes += workload.input_bytes
+            held: Chain | Graph = replace(workload, input_bytes=0, static_bytes=static_bytes)
+        else:
+            static_bytes += sum(workload.inputs.values())
+            nothing = dict.fromkeys(workload.inputs, 0)
+            held = replace(workload, inputs=nothing, static_bytes=static_bytes)
+        return replace(self, workload=held)
+
+    @property
+    def static_tensors(self) -> list[Tensor]:
+        """Parameters, buffers and the loss's own tensors."""
+        return static_tensors(self.model, self.layout.loss)
+
+
+def capture_chain(
+    model: nn.Module,
+    inputs: Any,
+    loss: Callable[..., Tensor] | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    blocks: Sequence[nn.Module] | None = None,
+    name: str | None = None,
+    meter: str | None = None,
+    rounds: int = 7,
+    known_times: Callable[[Chain | Graph], tuple[Chain | Graph, str] | None] | None = None,
+    movable: bool = False,
+    recorded: Recorded | None = None,
+    ranks: Ranks | None = None,
+) -> CapturedChain:
+    """`model` as a chain of its blocks, with the sizes and times measured on its device.
+
+    The blocks are the items of an `nn.Sequential`; or what ``model.blocks()`` lists as (name,
+    module, names read); or `blocks`, or the longest line of repeated blocks found in the model,
+    with what is before and after them as first and last stages. A block that changes its input in
+    place, or hands on a view of it, is joined to the one before.
+
+    Parameters
+    ----------
+    inputs
+        Of one step: a tuple, one tensor, or a mapping of keywords.
+    loss
+        Makes a scalar of the model's output; ``None`` where the output is one, or has ``.loss``.
+        What it takes besides comes last among `inputs`: ``(x, target)`` for ``cross_entropy``.
+    kwargs
+        Keyword inputs.
+    meter
+        What counts the workspaces: ``"storage"`` (the default on the CPU), ``"allocator"``, or
+        ``"cuda"`` (the default there); see `schedsim.validation.measure`.
+    rounds
+        Timed runs per block; the medians are taken. 0 leaves the times at zero.
+    known_times
+        Given the workload without times, the same with times, or ``None`` to measure them.
+    movable
+        Refuse blocks that keep bytes which no copy to the host finds.
+    recorded
+        What a forward of the step was seen to do besides computing: so that repeats draw the same
+        numbers of Python, and change what it holds once.
+    ranks
+        Those that measure together, as `model` communicates; by default all that it is sharded
+        over. They run the same steps in the same order.
+
+    Returns
+    -------
+    CapturedChain
+
+    Raises
+    ------
+    UnsupportedError
+        No line of blocks is found, or a block cannot be run twice.
+
+    Notes
+    -----
+    Bytes are measured block by block; times in whole steps, that replay every block and that store
+    all where that fits. Parameters, their gradients, buffers and random numbers are left as they
+    were. Static bytes are parameters, gradients, buffers and the tensors of the loss
+    and of side inputs. A forward's time is what replaying the block makes a step longer, and the
+    times of store-all add up to what was measured.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+    >>> captured = capture_chain(model, torch.randn(4, 8), lambda y: y.square().mean())
+    >>> captured.chain.num_stages, captured.chain.stages[0].output_bytes
+    (3, 128)
+    """
+    if ranks is None:
+        found = ranks_of(model)
+        ranks = found if found.bound else ALONE
+    arguments, keywords = _arguments(inputs, kwargs)
+    num_extra = count_extra_inputs(model, loss, len(arguments))
+    step = split_inputs(arguments, keywords, num_extra)
+    parts = _parts(model, step, blocks, recorded)
+    if loss is None:
+        parts[-1] = _giving_loss(parts[-1])
+    device = _device(model)
+    notes: list[str] = []
+    library = library_workspace_bytes(device) if device.type == "cuda" else 0
+    devices, python = generators(model), Places(())
+    if recorded is not None:
+        devices = (*devices, PYTHON) if recorded.draws else devices
+        python = recorded.places
+    with untouched(model, loss), _own_gradients(model, loss), no_collection():
+        with torch.no_grad(), untouched(model), kept_python(recorded):
+            whole = model(*step.arguments, **step.keywords)
+            whole = loss_of(whole) if loss is None else whole
+        sharding = Sharding.of(model, parts)
+        parts, values, state = _settled(model, parts, step, notes)
+        if sharding is not None:
+            sharding = Sharding.of(model, parts)
+        _check_whole(whole, values[-1])
+        del whole
+        sizes = Sizes.of(parts, values, step, model, loss)
+        needs = sizes.needs_gradient
+        layout = StepLayout(parts, loss, num_extra, needs, state, devices, python, sharding)
+        if sharding is not None and meter is None and device.type == "cpu":
+            meter = "allocator"  # storages that are emptied and filled again
+        chosen = get_meter(meter, device)
+        bench = Bench(layout, step, sizes, chosen, device, ranks)
+        rows = bench.measure_bytes(values)
+        layout = replace(layout, releases_output=bench.releases_output)
+        if movable:
+            for i, row in enumerate(rows[:-1]):
+                bench.check_movable(i, values, row.saved_bytes - sizes.value_bytes[i + 1])
+        workload = lowered(name or type(model).__name__, parts, sizes, rows, library)
+        timed = known_times(workload) if known_times is not None else None
+        spread: float | None = None
+        # Where one rank measures, all do: each of its steps is a collective of all.
+        known = ranks.all(timed is not None, "look up times")
+        if known and timed is not None and rounds:
+            # One step now: kept times may be of a machine that was busy at that time.
+            kept_s = timed[0].store_all_s
+            now_s = step_seconds(layout, step, workload, device)
+            known = ranks.all(kept_s <= IMPLAUSIBLE * now_s, "check times")
+            if not known:
+                notes.append(
+                    f"times: those kept say {format_seconds(kept_s)} for a step that now took "
+                    f"{format_seconds(now_s)}: measured again"
+                )
+        if known and timed is not None:
+            workload, note = timed
+            notes.append(note)
+        elif rounds:
+            del values
+            how = measure_times(layout, step, workload, rows, device, rounds, ranks)
+            spread = spread_of(rows)
+            notes.append(
+                f"times: medians over {rounds} rounds of {how}, spread {spread:.0%}"
+                + ("; not kept: is the machine busy?" if spread > MOST_SPREAD else "")
+            )
+            workload = lowered(workload.name, parts, sizes, rows, library)
+    if library:
+        notes.append(f"matrix libraries keep {library} bytes on the device, counted as static")
+    return CapturedChain(
+        workload, model, arguments, keywords, layout, chosen.name, tuple(notes), times_spread=spread
+    )
+
+
+def _arguments(
+    inputs: Any, kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), {**inputs, **(kwargs or {})}
+    arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    return arguments, dict(kwargs or {})
+
+
+def _parts(
+    model: nn.Module,
+    step: StepInputs,
+    blocks: Sequence[nn.Module] | None,
+    recorded: Recorded | None,
+) -> list[Part]:
+    plain = isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
+    if blocks is None and plain and isinstance(model, nn.Sequential) and len(model):
+        return sequential_parts(model)
+    listed = getattr(model, "blocks", None)
+    if blocks is None and callable(listed) and not isinstance(listed, nn.Module):
+        return named_parts(listed())
+    split = find_blocks(model, step.arguments, step.keywords, blocks)
+    if recorded is not None:
+        split.watch(recorded)
+    names = {id(module): name for name, module in model.named_modules()}
+    return split.parts([names[id(block)] for block in split.blocks])
+
+
+def _giving_loss(part: Part) -> Part:
+    def call(step: StepInputs, *values: Any) -> Any:
+        return loss_of(part.call(step, *values))
+
+    return replace(part, call=call)
+
+
+def _device(model: nn.Module) -> torch.device:
+    found = next(model.parameters(), None)
+    if found is None:
+        raise UnsupportedError("the model has no parameters", hint="there is nothing to train")
+    if found.device.type == "meta":
+        raise UnsupportedError(
+            "the model is on the meta device, where nothing can be measured",
+            hint="build it on cpu or cuda, or use the op level",
+        )
+    return found.device
+
+
+@contextmanager
+def _own_gradients(model: nn.Module, loss: Any) -> Any:
+    """Gradients of zeros during the block, and the ones that were there after it.
+
+    Hooks that wait for a gradient, an optimizer's step among them, do not see those of the block.
+    """
+    parameters = [*model.parameters()]
+    parameters += [*loss.parameters()] if isinstance(loss, nn.Module) else []
+    own = [(p, p.grad) for p in parameters]
+    try:
+        for parameter, _ in own:
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        with without_step_hooks(parameters):
+            yield
+    finally:
+        for parameter, gradient in own:
+            parameter.grad = gradient
+
+
+def _check_whole(whole: Any, composed: Any) -> None:
+    """Refuse blocks whose composition is another function than the model."""
+    pairs = list(zip(tensors_in(whole), tensors_in(composed), strict=False))
+    # Nearly equal will do: some kernels add in another order each time.
+    if not pairs or not all(a.shape == b.shape and nearly_equal(a, b) for a, b in pairs):
+        raise UnsupportedError(
+            "the blocks one after another do not give what the model gives",
+            hint="something else is used between them: list other blocks, or use --level op",
+        )
+
+
+def _check_side(parts: Sequence[Part], step: StepInputs) -> None:
+    """Refuse side inputs of blocks that need a gradient."""
+    given = StepInputs(step.arguments, step.keywords, step.extra)
+    with torch.enable_grad():
+        parts[0].call(given)
+    side = [t for args, kwargs in given.side for t in tensors_in((args, kwargs))]
+    if any(tensor.requires_grad for tensor in side):
+        raise UnsupportedError(
+            "a block takes a second tensor that needs a gradient",
+            hint="only one activation may pass between blocks; use --level op",
+        )
+
+
+def _settled(
+    model: nn.Module, parts: Sequence[Part], step: StepInputs, notes: list[str]
+) -> tuple[list[Part], list[Any], list[Buffers]]:
+    """Parts that leave their inputs alone, the value of each, and the buffers that each changes.
+
+    A part that changes what it reads in place, or whose output is a view of it, could not be run
+    again by itself, or would have its memory counted twice: it is joined to the part before.
+    """
+    settled: list[Part] = []
+    values: list[Any] = [(step.arguments, dict(step.keywords), step.extra)]
+    state: list[Buffers] = []
+    given = storage_keys(values[0])
+    moved: dict[int, int] = {0: 0}  # value before joining -> after
+    line = is_line(parts)
+    for i, part in enumerate(parts):
+        part = replace(part, reads=tuple(moved[value] for value in part.reads))
+        read = [values[value] if value else None for value in part.reads]
+        watched = tensors_in(read) + (tensors_in(values[0]) if 0 in part.reads else [])
+        versions = [tensor._version for tensor in watched]
+        before = copies(other_buffers(part.modules))
+        with torch.no_grad():
+            out = tree_map_only(Tensor, Tensor.detach, part.call(step, *read))
+        changed = [tensor._version for tensor in watched] != versions
+        aliased = bool(storage_keys(read) & (storage_keys(out) - given))
+        touched = changed_buffers(before)
+        kept = [(m, n, b) for m, n, b in other_buffers(part.modules) if (m, n) in touched]
+        if changed or aliased:
+            why = "changes its input in place" if changed else "hands on a view of its input"
+            if 0 in part.reads or not line:
+                raise UnsupportedError(
+                    f"block {part.name!r} {why}, so that it cannot be run again by itself",
+                    hint="let it make its own output (inplace=False, or a copy)",
+                )
+            notes.append(f"{part.name} {why}: joined to {settled[-1].name}")
+            settled[-1] = joined(settled[-1], part)
+            values[-1] = out
+            state[-1] = state[-1] + kept
+        else:
+            settled.append(part)
+            values.append(out)
+            state.append(kept)
+        moved[i + 1] = len(settled)
+    if step.side:
+        _check_side(parts, step)
+    return settled, values, state

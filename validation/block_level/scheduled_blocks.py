@@ -1,0 +1,137 @@
+"""A model that trains by a schedule: an ordinary module whose output is the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_leaves
+
+from schedsim.errors import UnsupportedError
+
+from .block_program import BlockProgram
+from .parts import OtherPath, StepInputs
+from .repeated_forward import RandomState
+from .runtime import ANCHOR, BlockStep, Observer, StepLayout
+from .transfers import Mover
+
+
+class _Scheduled(torch.autograd.Function):
+    """The whole step as one node of autograd; parameters' gradients are added within."""
+
+    @staticmethod
+    def forward(ctx: Any, step: BlockStep, anchor: Tensor) -> Tensor:
+        ctx.step = step
+        return step.forward()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        ctx.step.backward(gradient)
+        return None, None
+
+
+class ScheduledBlocks(nn.Module):
+    """``module(*inputs)`` gives the loss; ``backward`` on it runs the rest of the schedule.
+
+    Parameters are shared with the model. Without gradients (under no_grad), the model is simply
+    called.
+
+    Attributes
+    ----------
+    model : Module
+    loss : callable or None
+        May be replaced between steps, for other targets.
+    run_counts : dict
+        Op name -> how often it ran in the last step.
+    observer : Observer or None
+        Told of every run.
+    mover : Mover or None
+        Of a schedule with copies: its host memory, ``mover.pool``.
+    """
+
+    def __init__(self, model: nn.Module, layout: StepLayout, program: BlockProgram) -> None:
+        super().__init__()
+        self.model = model
+        self.loss: Callable[..., Tensor] | None = layout.loss
+        self.run_counts: dict[str, int] = {}
+        self.observer: Observer | None = None
+        self._layout, self._program = layout, program
+        self.mover: Mover | None = None
+        if program.has_copies:
+            self.mover = Mover(next(model.parameters()).device)
+
+    @property
+    def run_names(self) -> list[str]:
+        """The ops of the schedule, in run order."""
+        return [run.name for run in self._program.runs]
+
+    @property
+    def gathering(self) -> str:
+        """What the schedule gathers of sharded parameters, in words; empty where none are."""
+        sharding = self._layout.sharding
+        return "" if sharding is None else sharding.note(self._program)
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Tensor:
+        """The loss of one step on `inputs`, as the model takes them."""
+        if not torch.is_grad_enabled():
+            return self._plain(inputs, keywords)
+        if any(isinstance(x, Tensor) and x.requires_grad for x in tree_leaves((inputs, keywords))):
+            raise UnsupportedError(
+                "an input requires a gradient, which a schedule does not give",
+                hint="detach it, or make what produces it part of the model",
+            )
+        if self._layout.sharding is not None:
+            self._layout.sharding.check()
+        given = split_inputs(inputs, keywords, self._layout.num_extra)
+        layout = replace(self._layout, loss=self.loss)
+        step = BlockStep(layout, self._program, given, self.observer, self.mover)
+        self.run_counts = step.counts
+        generators = RandomState.now(layout.devices)
+        try:
+            loss: Tensor = _Scheduled.apply(step, ANCHOR)  # type: ignore[no-untyped-call]
+        except OtherPath:
+            generators.restore()  # the caller runs the step otherwise
+            raise
+        return loss
+
+    def _plain(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Tensor:
+        return plain_loss(self.model, self.loss, inputs, keywords, self._layout.num_extra)
+
+
+def plain_loss(
+    model: nn.Module,
+    loss: Callable[..., Tensor] | None,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    num_extra: int = 0,
+) -> Tensor:
+    """The loss of the model itself, with nothing scheduled."""
+    given = split_inputs(inputs, keywords, num_extra)
+    out = model(*given.arguments, **given.keywords)
+    if loss is None:
+        return loss_of(out)
+    return loss(out, *given.extra)
+
+
+def split_inputs(
+    inputs: tuple[Any, ...], keywords: Mapping[str, Any], num_extra: int
+) -> StepInputs:
+    """The inputs of a step, the last `num_extra` of which are the loss's own."""
+    own = len(inputs) - num_extra
+    return StepInputs(inputs[:own], keywords, inputs[own:])
+
+
+def loss_of(out: Any) -> Tensor:
+    """The scalar that a model gives which computes its own loss."""
+    found = out if isinstance(out, Tensor) else getattr(out, "loss", None)
+    if not isinstance(found, Tensor):
+        raise UnsupportedError(
+            f"the model returns a {type(out).__name__} without a loss, and no loss is given",
+            hint="give a loss that makes a scalar of the output",
+        )
+    return found

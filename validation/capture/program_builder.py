@@ -1,0 +1,437 @@
+"""From a traced joint graph to a program: roles of inputs and outputs, storages, views, effects."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+
+from schedsim.errors import UnsupportedError
+
+from ..guards.asking import Expect
+from . import private_torch as private
+from . import recurrent
+from .accumulation import add_in_place
+from .dropout import Factors, as_in_eager
+from .effects import add_gradients, add_updates, insert_all, order_draws
+from .fronts import WAY_OUT, Traced
+from .naming import Namer
+from .program import Call, Program, Ref, Storage, Value, refs
+from .skeleton import Skeleton
+
+aten = torch.ops.aten
+
+# The same tensor under another name: nothing to run.
+_ALIASES = (aten.detach.default, aten.alias.default)
+
+
+def build_program(traced: Traced, skeleton: Skeleton) -> Program:
+    """The program of a traced step.
+
+    Raises
+    ------
+    UnsupportedError
+        The step returns no scalar that needs a gradient, or holds a construct that cannot be
+        scheduled; the message names it.
+    """
+    return _StepProgramBuilder(traced, skeleton).build()
+
+
+class ProgramBuilder:
+    """Calls, values and storages from the nodes of a joint graph.
+
+    Parameters
+    ----------
+    device
+        The kind whose bytes count.
+    """
+
+    def __init__(self, traced: Traced, device: str) -> None:
+        self.graph_module = traced.graph_module
+        self.device = device
+        self.renamed = traced.renamed
+        self.program = Program()
+        self.namer = Namer(traced)
+        self.by_key: dict[int, int] = {}  # storage of the trace -> storage of the program
+        # What a node of the trace became: a reference, a constant, or a tuple of them.
+        self.became: dict[torch.fx.Node, Any] = {}
+        self.factors: Factors = {}
+
+    def _value(self, fake: torch.Tensor, kind: str, call: int = -1, position: int = 0) -> int:
+        program = self.program
+        key = private.storage_key(fake)
+        if key not in self.by_key:
+            self.by_key[key] = len(program.storages)
+            here = fake.device.type == self.device
+            size = fake.untyped_storage().nbytes() if here else 0
+            program.storages.append(Storage(size, kind, call))
+        program.values.append(
+            Value(
+                storage=self.by_key[key],
+                shape=tuple(fake.shape),
+                stride=tuple(fake.stride()),
+                dtype=fake.dtype,
+                device=fake.device,
+                call=call,
+                position=position,
+            )
+        )
+        return len(program.values) - 1
+
+    def _constant(self, node: torch.fx.Node) -> None:
+        held = self.graph_module
+        for part in str(node.target).split("."):
+            held = getattr(held, part)
+        if not isinstance(held, torch.Tensor):
+            raise UnsupportedError(
+                f"{self.namer.place(node)} holds a graph of its own ({type(held).__name__})",
+                hint=WAY_OUT,
+            )
+        value = self._value(held, "static")
+        self.program.constants[value] = held
+        self.became[node] = Ref(value)
+
+    def _ref(self, node: torch.fx.Node) -> int:
+        found = self.became[node]
+        assert isinstance(found, Ref), node
+        return found.value
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def _arguments(self, tree: Any) -> Any:
+        if isinstance(tree, torch.fx.Node):
+            return self.became[tree]
+        if isinstance(tree, tuple):
+            return tuple(self._arguments(item) for item in tree)
+        if isinstance(tree, list):
+            return [self._arguments(item) for item in tree]
+        if isinstance(tree, dict):
+            return {key: self._arguments(item) for key, item in tree.items()}
+        return tree
+
+    def _function(self, node: torch.fx.Node, *, is_loss: bool) -> None:
+        if node.target is operator.getitem:
+            source, index = node.args
+            self.became[node] = self.became[source][index]  # type: ignore[index]
+            return
+        args, kwargs = self._arguments(node.args), self._arguments(dict(node.kwargs))
+        if node.target in _ALIASES:
+            self.became[node] = args[0]
+            return
+        target = node.target
+        if not isinstance(target, private.OpOverload):
+            raise UnsupportedError(
+                f"{self.namer.place(node)} uses {target}, which is no plain tensor op",
+                hint=WAY_OUT,
+            )
+        if target._schema.is_mutable:
+            raise UnsupportedError(
+                f"{self.namer.place(node)} writes in place by {target}, which tracing left in",
+                hint="use the form of the op that returns a new tensor",
+            )
+        program = self.program
+        index = len(program.calls)
+        call = Call(
+            name=target._schema.name.partition("::")[2],
+            target=target,
+            args=args,
+            kwargs=kwargs,
+            phase=_phase(node, is_loss),
+            random=_draws(target, args, kwargs),
+            module=self.namer.module(node),
+            is_gradient_sum=private.is_gradient_sum(node),
+        )
+        made = node.meta["val"]
+        call.is_tuple = not isinstance(made, torch.Tensor)
+        arguments = {program.values[v].storage for v in refs((args, kwargs))}
+        became: list[Any] = []
+        masked = _masked_out(target, args, kwargs)
+        for position, fake in enumerate(made if call.is_tuple else (made,)):
+            if position in masked:
+                call.outputs.append(-1)
+                became.append(None)
+            elif isinstance(fake, torch.Tensor):
+                value = self._value(fake, "computed", index, position)
+                call.outputs.append(value)
+                became.append(Ref(value))
+            else:  # None, or a number that is the same in every run
+                self._refuse_dynamic(fake, node)
+                call.outputs.append(-1)
+                became.append(fake)
+        # From a generator of its own a repeat would draw other numbers.
+        call.once = isinstance(kwargs.get("generator"), torch.Generator)
+        _correct_sizes(program, call)
+        shared = [program.values[v].storage in arguments for v in call.outputs if v >= 0]
+        call.is_view = bool(shared) and all(shared)
+        if any(shared) and not call.is_view:
+            raise UnsupportedError(
+                f"{self.namer.place(node)}: {target} returns an input and a new tensor at once",
+                hint=WAY_OUT,
+            )
+        _make_lean(call)
+        as_in_eager(program, call, self.factors)
+        program.calls.append(call)
+        self.became[node] = tuple(became) if call.is_tuple else became[0]
+
+    def _refuse_dynamic(self, value: object, node: torch.fx.Node) -> None:
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise UnsupportedError(
+                f"{self.namer.place(node)} computes a number from data, which no plan can foresee",
+                hint=WAY_OUT,
+            )
+
+    def _put_seed(self, name: str) -> None:
+        """The call between forward and backward: the hand-over to autograd.
+
+        All that depends on it stands in the backward half of every legal schedule.
+        """
+        program = self.program
+        at = next(
+            (i for i, call in enumerate(program.calls) if call.phase == "backward"),
+            len(program.calls),
+        )
+        seed = Call(
+            name=name,
+            target=seed_gradient,
+            args=tuple(map(Ref, program.outputs)),
+            kwargs={},
+            outputs=list(program.tangents),
+            is_tuple=True,
+            phase="backward",
+            once=True,
+        )
+        insert_all(program, [(at, seed)])
+        program.seed = at
+
+
+class _StepProgramBuilder(ProgramBuilder):
+    def __init__(self, traced: Traced, skeleton: Skeleton) -> None:
+        super().__init__(traced, skeleton.device)
+        self.skeleton = skeleton
+
+    def build(self) -> Program:
+        graph = self.graph_module.graph
+        outputs = private.output_roles(graph)
+        loss = self._loss_node(outputs)
+        needed = needed_for([node for node, _ in outputs if node is not None])
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node in needed and node.op == "get_attr":
+                self._constant(node)
+            elif node in needed and node.op == "call_function":
+                self._function(node, is_loss=_base(node) is _base(loss))
+        program = self.program
+        program.outputs = [self._ref(loss)]
+        program.held = [*program.outputs, *program.tangents]  # by the caller, and by autograd
+        # The caller holds what the first run returns; another would only add to it.
+        made_loss = program.storages[program.values[program.loss].storage].call
+        if made_loss < 0:
+            raise UnsupportedError(
+                "the loss is an input or a parameter itself", hint="return something computed"
+            )
+        program.calls[made_loss].once = True
+        self._put_seed("loss.grad")
+        mutations: list[tuple[int, int]] = []
+        gradients: dict[str, list[int]] = {}
+        for node, role in outputs:
+            if node is None or role.kind == "output":
+                continue
+            value = self._ref(node)
+            if role.kind == "mutation" and role.of != "other":
+                mutations.append((self._target_of(role), value))
+            elif role.kind == "gradient" and role.of == "parameter":
+                name = self._name(role)
+                gradients.setdefault(name, []).append(value)
+            elif role.kind == "gradient" and role.of == "input":
+                program.input_gradients[int(role.key)] = value
+            else:
+                raise UnsupportedError(
+                    f"the step has an output that cannot be scheduled: {role.key}", hint=WAY_OUT
+                )
+        expects = self._put_expects(outputs)
+        add_updates(program, mutations, expects)
+        add_gradients(program, gradients)
+        add_in_place(program)
+        order_draws(program)
+        self.namer.name(program)
+        return program
+
+    def _loss_node(self, outputs: list[tuple[Any, private.Role]]) -> torch.fx.Node:
+        # After the loss come the tensors of which Python asked something.
+        plain = [n for n, role in outputs if role.kind == "output" and role.key == 0]
+        shapes = [tuple(node.meta["val"].shape) for node in plain if node is not None]
+        if len(plain) != 1 or len(shapes) != 1 or shapes[0] not in ((), (1,)):
+            raise UnsupportedError(
+                f"the step must return one scalar, but returns tensors of shapes {shapes}",
+                hint="pass loss=, a function of the model's output (and of the last inputs)",
+            )
+        roles = [private.placeholder_role(n) for n in self.graph_module.graph.nodes]
+        if not any(role.kind == "tangent" for role in roles):
+            raise UnsupportedError(
+                "the loss needs no gradient, so that there is no backward pass to schedule",
+                hint="is some parameter left with requires_grad, and the loss made from it?",
+            )
+        node: torch.fx.Node = plain[0]
+        return node
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def _placeholder(self, node: torch.fx.Node) -> None:
+        program = self.program
+        role = private.placeholder_role(node)
+        fake = node.meta["val"]
+        if role.kind in ("parameter", "buffer"):
+            name = self._name(role)
+            table = program.parameters if role.kind == "parameter" else program.buffers
+            if name not in table:
+                table[name] = self._value(fake, "static")
+            self.became[node] = Ref(table[name])
+        elif role.kind == "input":
+            program.inputs[int(role.key)] = self._value(fake, "input")
+            self.became[node] = Ref(program.inputs[int(role.key)])
+        elif role.kind == "tangent":
+            program.tangents.append(self._value(fake, "computed"))
+            self.became[node] = Ref(program.tangents[-1])
+        else:
+            raise UnsupportedError(
+                f"the step has an input that cannot be scheduled: {role.key}", hint=WAY_OUT
+            )
+
+    def _name(self, role: private.Role) -> str:
+        """Name in the model of the parameter or buffer that `role` is of."""
+        key = str(role.key)
+        return self.skeleton.canonical[self.renamed.get(key, key)]
+
+    def _target_of(self, role: private.Role) -> int:
+        if role.of == "input":
+            return self.program.inputs[int(role.key)]
+        table = self.program.parameters if role.of == "parameter" else self.program.buffers
+        return table[self._name(role)]
+
+    def _put_expects(self, outputs: list[tuple[Any, private.Role]]) -> list[Call]:
+        """Calls that ask again what Python asked, each as soon as its tensors are there."""
+        questions = self.skeleton.step.questions
+        asked = {role.key: node for node, role in outputs if role.kind == "output"}
+        program, position, inserted = self.program, 1, []
+        for question in questions:
+            num = sum(question.is_tensor)
+            values = [self._ref(asked[position + k]) for k in range(num)]
+            position += num
+            call = Call(
+                name="expect",
+                target=Expect(question),
+                args=tuple(map(Ref, values)),
+                kwargs={},
+                phase="forward",
+                once=True,
+            )
+            at = max((program.values[v].call for v in values), default=-1) + 1
+            inserted.append((at, call))
+        insert_all(program, inserted)
+        made = [call for _, call in inserted]
+        if made:
+            # Another answer must end the step before the loss is handed over.
+            seed = program.calls[program.seed]
+            seed.tokens += tuple(i for i, c in enumerate(program.calls) if c.name == "expect")
+        return made
+
+
+def seed_gradient(*outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Stands for the hand-over to autograd, which brings the gradients of `outputs`."""
+    raise AssertionError("the runtime replaces this call")
+
+
+def needed_for(outputs: list[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The nodes that the outputs depend on; asked for membership only."""
+    stack, seen = list(outputs), set(outputs)
+    while stack:
+        for node in stack.pop().all_input_nodes:
+            if node not in seen:
+                seen.add(node)
+                stack.append(node)
+    return seen
+
+
+def _base(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that computes: behind getitems and other names."""
+    while node.target is operator.getitem or node.target in _ALIASES:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _phase(node: torch.fx.Node, is_loss: bool) -> str:
+    if is_loss:
+        return "loss"
+    return "backward" if private.is_backward(node) else "forward"
+
+
+def _draws(target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a run changes the random state.
+
+    Attention ops carry the tag of random ones even without dropout, so arguments are looked at.
+    """
+    if target is torch.ops.schedsim.recurrent.default:
+        return recurrent.draws(args)
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    names = [argument.name for argument in target._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    defaults = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
+    given = defaults | given
+    if given.get("dropout_p", 1) == 0 or given.get("train", True) is False:
+        return False
+    return not (target is aten.native_dropout.default and given["p"] == 0)
+
+
+def _masked_out(
+    target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[int, ...]:
+    """Positions of the gradients that the op is asked not to compute.
+
+    Some fakes of such ops return them all the same.
+    """
+    names = [argument.name for argument in target._schema.arguments]
+    mask = (dict(zip(names, args, strict=False)) | kwargs).get("output_mask", ())
+    return tuple(position for position, wanted in enumerate(mask) if not wanted)
+
+
+# These reduce their full-sized result in its own storage, and return a scalar that holds all of it
+# (aten/src/ATen/native/Loss.cpp); shapes do not show that.
+_FULL_SIZED = (
+    aten.mse_loss.default,
+    aten.smooth_l1_loss.default,
+    aten.soft_margin_loss.default,
+    aten.binary_cross_entropy.default,
+)
+
+
+def _correct_sizes(program: Program, call: Call) -> None:
+    """Count the storage that the kernel really returns, where tracing shows another."""
+    if call.target in _FULL_SIZED:
+        shapes = [program.values[v].shape for v in refs(call.args[:2])]
+        storage = program.storages[program.values[call.outputs[0]].storage]
+        itemsize = program.values[call.outputs[0]].dtype.itemsize
+        storage.size_bytes = math.prod(torch.broadcast_shapes(*shapes)) * itemsize  # type: ignore[no-untyped-call]
+
+
+def _make_lean(call: Call) -> None:
+    """BatchNorm in training: statistics are updated by the first run alone.
+
+    The functional op returns new running statistics besides what is normalised by the batch's own;
+    a run whose statistics nobody reads is the form without them, so that recomputing neither reads
+    nor changes the running ones. Its backward takes them and does not use them in training.
+    """
+    if call.target is aten._native_batch_norm_legit_functional.default and call.args[5] is True:
+        x, weight, bias, _mean, _var, training, momentum, eps = call.args
+        call.optional = (3, 4)
+        call.lean = (
+            aten._native_batch_norm_legit.no_stats,
+            (x, weight, bias, training, momentum, eps),
+        )
+    if call.target is aten.native_batch_norm_backward.default and call.args[7] is True:
+        args = list(call.args)
+        args[3] = args[4] = None
+        call.args = tuple(args)

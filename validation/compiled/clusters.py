@@ -1,0 +1,164 @@
+"""Which ops become one: clusters of fusible ops, merged where a tensor between them vanishes."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from ..capture.program import Program, refs
+from ..capture.to_graph import result_storages
+from .fusible import fusible_target
+
+MOST_OPS = 64
+"""In a cluster: beyond, code is compiled slowly and gains nothing."""
+
+
+@dataclass
+class StorageReaders:
+    """Who makes and who reads each storage, ops alone; views are looked through.
+
+    Attributes
+    ----------
+    ops
+        Indices of the calls that are ops.
+    reads, writes
+        Of each op, storages (static ones too).
+    maker
+        Storage -> the op that makes it.
+    readers
+        Storage -> ops that read it.
+    """
+
+    program: Program
+    ops: list[int] = field(default_factory=list)
+    reads: dict[int, list[int]] = field(default_factory=dict)
+    writes: dict[int, list[int]] = field(default_factory=dict)
+    maker: dict[int, int] = field(default_factory=dict)
+    readers: dict[int, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        program = self.program
+        for i, call in enumerate(program.calls):
+            if call.is_view:
+                continue
+            self.ops.append(i)
+            values = program.values
+            self.reads[i] = list(
+                dict.fromkeys(values[v].storage for v in refs((call.args, call.kwargs)))
+            )
+            self.writes[i] = list(dict.fromkeys(values[v].storage for v in call.outputs if v >= 0))
+            for storage in self.writes[i]:
+                self.maker[storage] = i
+            for storage in self.reads[i]:
+                self.readers.setdefault(storage, []).append(i)
+
+
+class FusionClusters:
+    """Fusible ops of one half of a step, merged while no two clusters need each other.
+
+    Parameters
+    ----------
+    program
+        Decomposed.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.reading = StorageReaders(program)
+        self.of: dict[int, int] = {i: i for i in self.reading.ops}  # op -> its cluster's first
+        self.members: dict[int, list[int]] = {i: [i] for i in self.reading.ops}
+        self.results = set(result_storages(program))
+        self.after: dict[int, set[int]] = {i: set() for i in self.reading.ops}  # op -> ops
+        reading = self.reading
+        for i in reading.ops:
+            for storage in reading.reads[i]:
+                if storage in reading.maker:
+                    self.after[reading.maker[storage]].add(i)
+            for token in program.calls[i].tokens:
+                self.after[token].add(i)
+        for i in reading.ops:  # the seed stands between the halves
+            if i < program.seed:
+                self.after[i].add(program.seed)
+            elif i > program.seed:
+                self.after[program.seed].add(i)
+
+    def can_fuse(self, op: int) -> bool:
+        """Whether op is one that may join others."""
+        call = self.program.calls[op]
+        fixed = call.random or call.tokens  # one that runs once makes its whole group run once
+        return not fixed and fusible_target(call.target) and min(call.outputs, default=-1) >= 0
+
+    def same_half(self, a: int, b: int) -> bool:
+        """Whether both stand on one side of the hand-over to autograd."""
+        return (a < self.program.seed) == (b < self.program.seed)
+
+    def merge_vanishing(self) -> None:
+        """Merge each maker with all readers of what it makes, where all can be: it vanishes."""
+        reading = self.reading
+        by_size = sorted(
+            reading.maker, key=lambda s: (-self.program.storages[s].size_bytes, reading.maker[s])
+        )
+        for _ in range(2):
+            for storage in by_size:
+                maker, readers = reading.maker[storage], reading.readers.get(storage, [])
+                if storage in self.results or not readers or not self.can_fuse(maker):
+                    continue
+                if all(self.can_fuse(r) and self.same_half(maker, r) for r in readers):
+                    self.merge([maker, *readers])
+
+    def merge(self, ops: list[int]) -> bool:
+        """Make one cluster of those of `ops`, unless it would need itself through another."""
+        heads = list(dict.fromkeys(self.of[op] for op in ops))
+        if len(heads) == 1:
+            return True
+        union = [op for head in heads for op in self.members[head]]
+        if len(union) > MOST_OPS or self._returns(heads, union):
+            return False
+        head = min(heads)
+        self.members[head] = sorted(union)
+        for op in union:
+            self.of[op] = head
+        for other in heads:
+            if other != head:
+                del self.members[other]
+        return True
+
+    def _returns(self, heads: list[int], union: list[int]) -> bool:
+        """Whether a way out of `union` leads back into it."""
+        inside = set(heads)
+        stack = [self.of[n] for op in union for n in self.after[op] if self.of[n] not in inside]
+        seen = set(stack)
+        while stack:
+            for op in self.members[stack.pop()]:
+                for n in self.after[op]:
+                    head = self.of[n]
+                    if head in inside:
+                        return True
+                    if head not in seen:
+                        seen.add(head)
+                        stack.append(head)
+        return False
+
+    def ordered(self) -> list[list[int]]:
+        """Clusters in an order that data allows, each about where its last op stood."""
+        waits = dict.fromkeys(self.members, 0)
+        follow: dict[int, set[int]] = {head: set() for head in self.members}
+        for head, ops in self.members.items():
+            for op in ops:
+                follow[head].update(self.of[n] for n in self.after[op])
+            follow[head].discard(head)
+        for heads in follow.values():
+            for head in heads:
+                waits[head] += 1
+        ready = [(self.members[h][-1], h) for h, num in waits.items() if not num]
+        heapq.heapify(ready)
+        found = []
+        while ready:
+            _, head = heapq.heappop(ready)
+            found.append(self.members[head])
+            for n in follow[head]:
+                waits[n] -= 1
+                if not waits[n]:
+                    heapq.heappush(ready, (self.members[n][-1], n))
+        assert len(found) == len(self.members)
+        return found

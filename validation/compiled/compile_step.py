@@ -1,0 +1,69 @@
+"""A captured step whose ops are compiled groups: planned and run like any other."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+from ..capture.captured import CapturedGraph
+from ..capture.program import Program
+from ..capture.to_graph import to_graph
+from . import private_inductor as inductor
+from .fuse import fused
+from .group import FusedGroup, Groups
+
+
+class CompileWarning(UserWarning):
+    """A step that was to be compiled runs uncompiled."""
+
+
+def compiled_graph(captured: CapturedGraph) -> CapturedGraph:
+    """`captured` with its fusible ops in groups, each distinct one compiled; times are zero.
+
+    Whatever plans and runs captured steps takes it: a schedule of groups and kernels runs in its
+    own order, with no tensors but those that the graph counts, so that its peak is the plan's.
+
+    Raises
+    ------
+    RuntimeError
+        Inductor cannot compile, as where there is no C++ compiler.
+    """
+    groups = Groups()
+    program = fused(captured.program, groups)
+    groups.compile()
+    storages = {captured.program.values[v].storage for v in captured.program.constants}
+    constants = sum(captured.program.storages[s].size_bytes for s in storages)
+    name, static = captured.graph.name, captured.graph.static_bytes - constants
+    graph = to_graph(program, name, static)
+    places = [c for c in program.calls if isinstance(c.target, FusedGroup)]
+    num_ops = sum(c.target.num_ops for c in places if isinstance(c.target, FusedGroup))
+    note = (
+        f"compiled: {num_ops} ops fused into {len(places)} groups, {len(groups.known)} of them "
+        "distinct and compiled; the other ops are kernels as they are"
+    )
+    if any(call.random for call in program.calls):
+        note += "; dropout draws the numbers of compiled dropout"
+    return replace(captured, program=program, graph=graph, notes=(*captured.notes, note))
+
+
+def compiled_where_it_works(captured: CapturedGraph) -> CapturedGraph:
+    """As `compiled_graph`; `captured` as it is, with a warning, where inductor cannot compile."""
+    try:
+        return compiled_graph(captured)
+    except (RuntimeError, AssertionError, NotImplementedError, OSError) as error:
+        why = " ".join(str(error).split())[:300]
+        line = f"{captured.graph.name} runs uncompiled: {type(error).__name__}: {why}"
+        warnings.warn(line, CompileWarning, stacklevel=6)
+        return replace(captured, notes=(*captured.notes, line))
+
+
+def fused_where_it_works(program: Program, name: str) -> Program:
+    """The groups of a part of a step, compiled when they first run; `program` where that fails."""
+    try:
+        with inductor.outside_of_traces():
+            return fused(program, Groups())
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = " ".join(str(error).split())[:300]
+        line = f"{name} runs uncompiled: {type(error).__name__}: {why}"
+        warnings.warn(line, CompileWarning, stacklevel=4)
+        return program

@@ -1,0 +1,316 @@
+"""A program with its ops taken apart as inductor takes them apart, before they are fused anew."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..capture import private_torch as private
+from ..capture.program import Call, Program, Ref, Storage, Value, map_refs, refs
+from ..costs.signature import signature
+from . import private_inductor as inductor
+from .fusible import HEAVY, fusible_target
+
+aten = torch.ops.aten
+_DRAWS = {aten.rand.default: "rand", aten.randn.default: "randn"}
+
+
+def decompose(program: Program) -> Program:
+    """`program` in inductor's terms: its ops taken apart where the parts can be fused.
+
+    Random numbers of dropout come of seeds, one each, that are drawn once at the start of the step:
+    a repeated run finds the same numbers without a generator's state. What inductor would not fuse
+    stays as it is. O(size of the program), and one trace for each distinct op.
+    """
+    return _Decomposer(program).decompose()
+
+
+class _Decomposer:
+    def __init__(self, program: Program) -> None:
+        self.old = program
+        self.mode = private.fake_mode()
+        self.new = replace(
+            program,
+            values=[replace(value) for value in program.values],
+            storages=[replace(storage) for storage in program.storages],
+            calls=[],
+            gradients=dict(program.gradients),
+            input_gradients=dict(program.input_gradients),
+        )
+        self.known: dict[str, torch.fx.Graph | None] = {}
+        self.is_storage: dict[int, int] = {}  # of the old program -> what it is a part of now
+        self.moved: dict[int, int] = {}  # old call -> the last of its parts
+        self.num_draws = 0
+        self.seeds = -1  # value
+        self.device = program.values[program.outputs[0]].device
+
+    def decompose(self) -> Program:
+        old, new = self.old, self.new
+        if any(call.random for call in old.calls):
+            self.seeds = self._value((0,), (1,), torch.int64, self.device)
+            new.calls.append(Call("seeds", inductor.draw_seeds, (0, self.device.type), {}))
+            self._writes(0, [self.seeds])
+            new.calls[0].random = new.calls[0].once = True
+        for index, call in enumerate(old.calls):
+            graph = None if index == old.seed else self._parts(call)
+            if graph is None or not self._inline(call, graph):
+                self._keep(call)
+            self.moved[index] = len(new.calls) - 1
+            if index == old.seed:
+                new.seed = len(new.calls) - 1
+        self._fill_seeds()
+        for value in new.values:
+            value.storage = self._storage(value.storage)
+        return new
+
+    # -- parts of a call --------------------------------------------------------------------------
+
+    def _parts(self, call: Call) -> torch.fx.Graph | None:
+        if call.is_view or call.tokens or not call.outputs:
+            return None
+        if not isinstance(call.target, private.OpOverload):
+            return None
+        key = signature(self.old, call)
+        if key not in self.known:
+            self.known[key] = self._trace(call)
+        return self.known[key]
+
+    def _trace(self, call: Call) -> torch.fx.Graph | None:
+        arguments = list(dict.fromkeys(refs((call.args, call.kwargs))))
+        at = {value: position for position, value in enumerate(arguments)}
+
+        def run(*given: torch.Tensor) -> Any:
+            args = map_refs(call.args, lambda v: given[at[v]])
+            kwargs = map_refs(call.kwargs, lambda v: given[at[v]])
+            return call.target(*args, **kwargs)
+
+        with self.mode:
+            examples = [self._fake(value) for value in arguments]
+        try:
+            graph = inductor.traced(run, examples, self.mode)
+        except (RuntimeError, TypeError, NotImplementedError, AssertionError):
+            return None
+        return graph if self._fits(call, graph) else None
+
+    def _fake(self, value: int) -> torch.Tensor:
+        v = self.old.values[value]
+        return torch.empty_strided(v.shape, v.stride, dtype=v.dtype, device=v.device)
+
+    def _fits(self, call: Call, graph: torch.fx.Graph) -> bool:
+        """Whether the parts can be run or fused, and give tensors of the layout that was."""
+        nodes = [node for node in graph.nodes if node.op == "call_function"]
+        if any(node.op == "get_attr" for node in graph.nodes):
+            return False
+        kinds = []
+        for node in nodes:
+            target = node.target
+            if target is operator.getitem or target in _DRAWS:
+                continue
+            if not isinstance(target, private.OpOverload) or target._schema.is_mutable:
+                return False
+            if any(isinstance(leaf, torch.SymInt) for leaf in _leaves(node.meta.get("val"))):
+                return False
+            if torch.Tag.nondeterministic_seeded in target.tags:
+                return False
+            kinds.append(fusible_target(target) or _is_view(node) or target in HEAVY)
+        if not all(kinds) or not nodes:
+            return False
+        draws = any(node.target in _DRAWS for node in nodes)
+        if call.random and not draws:
+            return False
+        output = next(node for node in graph.nodes if node.op == "output").args[0]
+        made = list(output) if isinstance(output, tuple | list) else [output]
+        if len(made) < len(call.outputs):
+            return False
+        given = {id(n) for n in graph.nodes if n.op == "placeholder"}
+        storages = [
+            private.storage_key(n.meta["val"]) for n in graph.nodes if n.op == "placeholder"
+        ]
+        for value, node in zip(call.outputs, made, strict=False):
+            if value < 0:
+                continue
+            if not isinstance(node, torch.fx.Node) or id(node) in given:
+                return False
+            fake, meant = node.meta["val"], self.old.values[value]
+            if private.storage_key(fake) in storages:
+                return False
+            if tuple(fake.shape) != meant.shape or fake.dtype != meant.dtype:
+                return False
+            pairs = zip(fake.shape, fake.stride(), meant.stride, strict=True)
+            if any(size != 1 and mine != its for size, mine, its in pairs):
+                return False
+        return True
+
+    def _inline(self, call: Call, graph: torch.fx.Graph) -> bool:
+        new = self.new
+        arguments = list(dict.fromkeys(refs((call.args, call.kwargs))))
+        became: dict[torch.fx.Node, Any] = {}
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        storage_of: dict[int, int] = {}  # of the trace -> of the new program
+        for node, value in zip(placeholders, arguments, strict=True):
+            became[node] = Ref(value)
+            storage_of[private.storage_key(node.meta["val"])] = new.values[value].storage
+        output = next(node for node in graph.nodes if node.op == "output").args[0]
+        made = list(output) if isinstance(output, tuple | list) else [output]
+        value_of: dict[torch.fx.Node, int] = {}
+        for value, node in zip(call.outputs, made, strict=False):
+            if value >= 0:
+                if node in value_of:
+                    return False  # one tensor as two outputs
+                value_of[node] = value
+        for node in graph.nodes:
+            if node.op != "call_function":
+                continue
+            if node.target is operator.getitem:
+                source, position = node.args
+                held = became[source][position]
+                became[node] = held
+                continue
+            self._part(call, node, became, storage_of, value_of)
+        return True
+
+    def _part(
+        self,
+        call: Call,
+        node: torch.fx.Node,
+        became: dict[torch.fx.Node, Any],
+        storage_of: dict[int, int],
+        value_of: dict[torch.fx.Node, int],
+    ) -> None:
+        new, index = self.new, len(self.new.calls)
+        target: Any = node.target
+        args = torch.fx.map_arg(node.args, lambda n: became[n])
+        kwargs = torch.fx.map_arg(dict(node.kwargs), lambda n: became[n])
+        part = Call(
+            f"{call.name}.{node.name}", target, _plain(args), _plain(kwargs), phase=call.phase
+        )
+        part.module, part.once = call.module, call.once
+        if target in _DRAWS:
+            self._draw(part, node)
+            index = len(new.calls)
+        fakes = node.meta["val"]
+        part.is_tuple = not isinstance(fakes, torch.Tensor)
+        users = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+        found: list[Any] = []
+        for position, fake in enumerate(fakes if part.is_tuple else (fakes,)):
+            if not isinstance(fake, torch.Tensor):
+                part.outputs.append(-1)
+                found.append(fake)
+                continue
+            holder = users.get(position) if part.is_tuple else node
+            known = value_of.get(holder, -1) if holder is not None else -1
+            key = private.storage_key(fake)
+            if known < 0:
+                storage = storage_of.get(key, -1)
+                value = self._value(
+                    tuple(fake.shape), tuple(fake.stride()), fake.dtype, fake.device, storage
+                )
+            else:
+                value = known
+                if key in storage_of:  # a view of a part: the old storage is that part's
+                    self.is_storage[new.values[value].storage] = storage_of[key]
+            if key not in storage_of:
+                storage_of[key] = new.values[value].storage
+                new.storages[new.values[value].storage].size_bytes = fake.untyped_storage().nbytes()
+                new.storages[new.values[value].storage].call = index
+            else:
+                part.is_view = True
+            new.values[value].call, new.values[value].position = index, position
+            part.outputs.append(value)
+            found.append(Ref(value))
+        new.calls.append(part)
+        became[node] = tuple(found) if part.is_tuple else found[0]
+
+    def _draw(self, part: Call, node: torch.fx.Node) -> None:
+        """Make `part` numbers of a seed, the next of the step's."""
+        index = len(self.new.calls)
+        seed = self._value((), (), torch.int64, self.device, self.new.values[self.seeds].storage)
+        view = Call(f"{part.name}.seed", aten.select.int, (Ref(self.seeds), 0, self.num_draws), {})
+        view.is_view, view.outputs, view.phase = True, [seed], part.phase
+        self.new.values[seed].call = index
+        self.new.calls.append(view)
+        part.target = inductor.random_op()
+        part.args = (list(part.args[0]), Ref(seed), _DRAWS[node.target])  # type: ignore[index]
+        part.kwargs, part.once = {}, False  # a seed gives the same numbers every time
+        self.num_draws += 1
+
+    def _fill_seeds(self) -> None:
+        if self.seeds < 0:
+            return
+        value = self.new.values[self.seeds]
+        value.shape = (self.num_draws,)
+        self.new.storages[value.storage].size_bytes = 8 * self.num_draws
+        self.new.calls[0].args = (self.num_draws, self.device.type)
+
+    # -- the rest ---------------------------------------------------------------------------------
+
+    def _keep(self, call: Call) -> None:
+        index = len(self.new.calls)
+        kept = replace(call, tokens=tuple(self.moved[token] for token in call.tokens))
+        if call.takes_over >= 0:  # groups find anew what may overwrite what
+            kept.takes_over, kept.overwriting = -1, None
+        self.new.calls.append(kept)
+        for position, value in enumerate(kept.outputs):
+            if value >= 0:
+                self.new.values[value].call, self.new.values[value].position = index, position
+                if not call.is_view:
+                    self.new.storages[self.new.values[value].storage].call = index
+
+    def _value(
+        self,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        storage: int = -1,
+    ) -> int:
+        new = self.new
+        if storage < 0:
+            storage = len(new.storages)
+            new.storages.append(Storage(0, "computed"))
+        new.values.append(Value(storage, shape, stride, dtype, device))
+        return len(new.values) - 1
+
+    def _writes(self, index: int, values: Sequence[int]) -> None:
+        for position, value in enumerate(values):
+            self.new.values[value].call, self.new.values[value].position = index, position
+            self.new.storages[self.new.values[value].storage].call = index
+        self.new.calls[index].outputs = list(values)
+
+    def _storage(self, storage: int) -> int:
+        while storage in self.is_storage:
+            storage = self.is_storage[storage]
+        return storage
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    fake = node.meta.get("val")
+    if not isinstance(fake, torch.Tensor):
+        return False
+    keys = {
+        private.storage_key(n.meta["val"])
+        for n in node.all_input_nodes
+        if isinstance(n.meta.get("val"), torch.Tensor)
+    }
+    return private.storage_key(fake) in keys
+
+
+def _plain(tree: Any) -> Any:
+    """Arguments of a graph's node as plain tuples, lists and dicts."""
+    if isinstance(tree, Ref):
+        return tree
+    if isinstance(tree, dict):
+        return {key: _plain(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [_plain(item) for item in tree]
+    if isinstance(tree, tuple):
+        return tuple(_plain(item) for item in tree)
+    return tree
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return list(tree) if isinstance(tree, tuple | list) else [tree]

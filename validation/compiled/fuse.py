@@ -1,0 +1,121 @@
+"""From a program to the program that runs compiled: its calls are groups and kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..capture.program import Call, Program, Ref, refs
+from .clusters import FusionClusters
+from .decompose import decompose
+from .group import Groups
+from .inline import inline_cheap
+from .takeover import takeover
+
+
+def fused(program: Program, groups: Groups) -> Program:
+    """`program` with its fusible ops in groups; what is computed is the same within rounding.
+
+    A group is one call: its true outputs, and nothing of what is between its ops. O(n^2) at worst
+    in the number of ops, some milliseconds for hundreds.
+    """
+    parts = decompose(program)
+    inline_cheap(parts)
+    clusters = FusionClusters(parts)
+    clusters.merge_vanishing()
+    return _assembled(parts, clusters, groups)
+
+
+def _assembled(parts: Program, clusters: FusionClusters, groups: Groups) -> Program:
+    """The program whose calls are the clusters of `parts`, views after what they look at."""
+    views = [i for i, call in enumerate(parts.calls) if call.is_view]
+    order = clusters.ordered()
+    calls: list[Call] = []
+    moved: dict[int, int] = {}  # old op -> new call
+    values = [replace(value, call=-1) for value in parts.values]
+    storages = [replace(storage, call=-1) for storage in parts.storages]
+    new = replace(parts, values=values, storages=storages, calls=calls)
+    of_storage: dict[int, list[int]] = {}  # storage -> views of it, old calls
+    for i in views:
+        of_storage.setdefault(parts.values[parts.calls[i].outputs[0]].storage, []).append(i)
+
+    def put_views(storage: int) -> None:
+        for i in of_storage.get(storage, ()):
+            _put(new, parts.calls[i])
+
+    for index, made in enumerate(parts.storages):
+        if made.call < 0:
+            put_views(index)
+    for ops in order:
+        inside = _escaping(parts, clusters, ops)
+        if len(ops) == 1 and not clusters.can_fuse(ops[0]):
+            call = parts.calls[ops[0]]
+            _put(new, call)
+        else:
+            group, inputs = groups.make(parts, inside.calls, inside.outputs)
+            last = parts.calls[ops[-1]]
+            position, over = takeover(parts, inside.calls, inputs, inside.outputs, clusters.results)
+            taken = position >= 0
+            _put(
+                new,
+                Call(
+                    f"{last.name.rpartition('.')[0] or last.name}+{ops[-1]}",
+                    group,
+                    tuple(Ref(v) for v in inputs),
+                    {},
+                    outputs=list(inside.outputs),
+                    is_tuple=len(inside.outputs) > 1,
+                    phase=last.phase,
+                    once=any(parts.calls[op].once for op in ops),
+                    module=last.module,
+                    takes_over=inputs[position] if taken else -1,
+                    over=over,
+                    overwriting=group.overwriting(position, over) if taken else None,
+                ),
+            )
+        for op in ops:
+            moved[op] = len(calls) - 1
+        for storage in dict.fromkeys(parts.values[v].storage for v in inside.outputs):
+            put_views(storage)
+    for call in calls:
+        call.tokens = tuple(moved[token] for token in call.tokens)
+    new.seed = moved[parts.seed]
+    return new
+
+
+def _put(new: Program, call: Call) -> None:
+    index = len(new.calls)
+    new.calls.append(replace(call))
+    for position, v in enumerate(call.outputs):
+        if v >= 0:
+            new.values[v].call, new.values[v].position = index, position
+            if not call.is_view:
+                new.storages[new.values[v].storage].call = index
+
+
+class _Escaping:
+    def __init__(self, calls: list[int], outputs: list[int]) -> None:
+        self.calls, self.outputs = calls, outputs
+
+
+def _escaping(parts: Program, clusters: FusionClusters, ops: list[int]) -> _Escaping:
+    """The calls of a cluster with the views that they look through, and what leaves it."""
+    reading, values = clusters.reading, parts.values
+    inside = set(ops)
+    outputs = []
+    for op in ops:
+        for v in parts.calls[op].outputs:
+            storage = values[v].storage if v >= 0 else -1
+            outside = any(r not in inside for r in reading.readers.get(storage, ()))
+            if v >= 0 and (outside or storage in clusters.results or not clusters.can_fuse(op)):
+                outputs.append(v)
+    own = {values[v].storage for op in ops for v in parts.calls[op].outputs if v >= 0}
+    found = dict.fromkeys(ops)
+    stack = [v for op in ops for v in refs((parts.calls[op].args, parts.calls[op].kwargs))]
+    while stack:
+        v = stack.pop()
+        maker = values[v].call
+        looks = maker >= 0 and parts.calls[maker].is_view and values[v].storage in own
+        if looks and maker not in found:
+            found[maker] = None
+            stack += refs((parts.calls[maker].args, parts.calls[maker].kwargs))
+    return _Escaping(sorted(found), outputs)

@@ -1,0 +1,96 @@
+"""Which ops inductor fuses into loops, and which are kernels of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..capture import private_torch as private
+
+aten = torch.ops.aten
+
+HEAVY = frozenset(
+    {
+        aten.mm.default,
+        aten.addmm.default,
+        aten.bmm.default,
+        aten.baddbmm.default,
+        aten.convolution.default,
+        aten.convolution_backward.default,
+    }
+)
+"""Kernels of a library, quicker as they are."""
+
+_REDUCTIONS = (
+    aten.sum.default,
+    aten.sum.dim_IntList,
+    aten.mean.default,
+    aten.mean.dim,
+    aten.amax.default,
+    aten.amin.default,
+    aten.var_mean.correction,
+    aten.var.correction,
+    aten.any.default,
+    aten.any.dim,
+    aten.prod.default,
+    aten.prod.dim_int,
+    aten.argmax.default,
+)
+_MOVES = (
+    aten.clone.default,
+    aten.where.self,
+    aten.full.default,
+    aten.full_like.default,
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.ones.default,
+    aten.scalar_tensor.default,
+    aten._to_copy.default,
+    aten.gather.default,
+    aten.embedding.default,
+    aten.index.Tensor,
+    aten.cat.default,
+    aten.constant_pad_nd.default,
+    aten.scatter.value,
+    aten.copy.default,
+    aten.avg_pool2d.default,
+    aten._unsafe_index.Tensor,
+)
+_NOT = (aten.native_dropout.default,)
+
+
+def fusible_target(target: Any) -> bool:
+    """Whether inductor makes a loop of `target` that others can join."""
+    if not isinstance(target, private.OpOverload) or target in _NOT:
+        return False
+    if target in _REDUCTIONS or target in _MOVES or is_draw(target) or is_iota(target):
+        return True
+    return torch.Tag.pointwise in target.tags or is_convert(target)
+
+
+def elementwise_target(target: Any) -> bool:
+    """Whether an element of the result takes an element of each argument, and little time."""
+    if target in (aten.where.self, aten.full.default, aten.scalar_tensor.default):
+        return True
+    return fusible_target(target) and (torch.Tag.pointwise in target.tags or is_convert(target))
+
+
+def is_draw(target: Any) -> bool:
+    """Whether `target` makes random numbers of a seed."""
+    return _named(target, "prims::inductor_random")
+
+
+def is_convert(target: Any) -> bool:
+    """Whether `target` changes a number format."""
+    return _named(target, "prims::convert_element_type")
+
+
+def is_iota(target: Any) -> bool:
+    """Whether `target` counts."""
+    return _named(target, "prims::iota")
+
+
+def _named(target: Any, name: str) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is not None and schema.name == name

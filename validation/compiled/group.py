@@ -1,0 +1,164 @@
+"""A group of fused ops: one function of tensors, compiled once for all places where it stands."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..capture import private_torch as private
+from ..capture.program import Call, Program, Ref, Value, map_refs, refs
+from . import private_inductor as inductor
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
+
+
+class FusedGroup:
+    """Called with tensors, returns the group's outputs; inductor compiles it when first called.
+
+    Attributes
+    ----------
+    key
+        Text that is equal for groups of equal code.
+    """
+
+    def __init__(
+        self, key: str, calls: Sequence[Call], inputs: Sequence[Layout], outputs: Sequence[int]
+    ) -> None:
+        self.key = key
+        self.__name__ = f"group_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        self._calls, self._inputs, self._outputs = calls, inputs, outputs
+        self._compiled: Callable[[list[Any]], Sequence[Any]] | None = None
+        self._overwriting: dict[tuple[int, int], OverwritingGroup] = {}
+
+    def overwriting(self, position: int, over: int) -> OverwritingGroup:
+        """The group with output `over` written in the place of argument `position`."""
+        if (position, over) not in self._overwriting:
+            self._overwriting[position, over] = OverwritingGroup(self, position, over)
+        return self._overwriting[position, over]
+
+    @property
+    def num_ops(self) -> int:
+        """Those that are computed, views among them."""
+        return len(self._calls)
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        compiled = self._compiled or self.compile()
+        made = compiled(list(tensors))
+        return made if len(self._outputs) > 1 else made[0]
+
+    def compile(self) -> Callable[[list[Any]], Sequence[Any]]:
+        """Compile it, once."""
+        if self._compiled is None:
+            self._compiled = self.compiled_as(self.uncompiled)
+        return self._compiled
+
+    def compiled_as(self, function: Callable[..., Any]) -> Callable[[list[Any]], Sequence[Any]]:
+        """`function` of the group's arguments, compiled for their layouts."""
+        mode = private.fake_mode()
+        with mode:
+            examples = [
+                torch.empty_strided(shape, stride, dtype=dtype, device=device)
+                for shape, stride, dtype, device in self._inputs
+            ]
+        return inductor.compile_function(function, examples, mode)
+
+    def uncompiled(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
+        """The group op by op."""
+        held: dict[int, Any] = dict(enumerate(tensors))
+        for call in self._calls:
+            made = call.target(
+                *map_refs(call.args, lambda v: held[v]),
+                **map_refs(call.kwargs, lambda v: held[v]),
+            )
+            parts = made if call.is_tuple else (made,)
+            held.update((v, part) for v, part in zip(call.outputs, parts, strict=False) if v >= 0)
+        return tuple(held[v] for v in self._outputs)
+
+
+class OverwritingGroup:
+    """A group one of whose outputs takes over the storage of an argument, which comes first."""
+
+    def __init__(self, group: FusedGroup, position: int, over: int) -> None:
+        self._group, self._position, self._over = group, position, over
+        self.__name__ = f"{group.__name__}_over{position}_{over}"
+        self._compiled: Callable[[list[Any]], Sequence[Any]] | None = None
+
+    def __call__(self, part: torch.Tensor, *rest: torch.Tensor) -> Any:
+        compiled = self._compiled or self.compile()
+        position, over = self._position, self._over
+        made = compiled([*rest[:position], part, *rest[position:]])
+        return (*made[:over], part, *made[over:]) if made else part
+
+    def compile(self) -> Callable[[list[Any]], Sequence[Any]]:
+        """Compile it, once."""
+        if self._compiled is None:
+            self._compiled = self._group.compiled_as(self._overwrite)
+        return self._compiled
+
+    def _overwrite(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
+        made = self._group.uncompiled(*tensors)
+        tensors[self._position].copy_(made[self._over])
+        return (*made[: self._over], *made[self._over + 1 :])
+
+
+class Groups:
+    """Makes groups, one for each distinct piece of code."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, FusedGroup] = {}
+
+    def compile(self) -> None:
+        """Compile all of them."""
+        for group in self.known.values():
+            group.compile()
+
+    def make(
+        self, program: Program, calls: Sequence[int], outputs: Sequence[int]
+    ) -> tuple[FusedGroup, list[int]]:
+        """The group of `calls` (in order, views among them), and the values that it is called with.
+
+        Parameters
+        ----------
+        outputs
+            Values that it returns.
+        """
+        made = {v for i in calls for v in program.calls[i].outputs}
+        inputs: dict[int, None] = {}
+        for i in calls:
+            call = program.calls[i]
+            inputs.update((v, None) for v in refs((call.args, call.kwargs)) if v not in made)
+        local = {v: position for position, v in enumerate(inputs)}
+        for i in calls:
+            for v in program.calls[i].outputs:
+                if v >= 0:
+                    local[v] = len(local)
+        parts = []
+        for i in calls:
+            call = program.calls[i]
+            parts.append(
+                Call(
+                    "",
+                    call.target,
+                    map_refs(call.args, lambda v: Ref(local[v])),
+                    map_refs(call.kwargs, lambda v: Ref(local[v])),
+                    outputs=[local.get(v, -1) for v in call.outputs],
+                    is_tuple=call.is_tuple,
+                )
+            )
+        layouts = [_layout(program.values[v]) for v in inputs]
+        key = "\n".join(
+            [str(layouts), str([local[v] for v in outputs])]
+            + [f"{p.outputs} = {p.target}{p.args}{p.kwargs}" for p in parts]
+        )
+        group = self.known.get(key)
+        if group is None:
+            group = FusedGroup(key, parts, layouts, [local[v] for v in outputs])
+            self.known[key] = group
+        return group, list(inputs)
+
+
+def _layout(value: Value) -> Layout:
+    return value.shape, value.stride, value.dtype, value.device

@@ -1,0 +1,110 @@
+"""Cheap values of forward that backward computes again beside what reads them."""
+
+from __future__ import annotations
+
+from ..capture.effects import insert_all
+from ..capture.program import Call, Program, Ref, Storage, Value, map_refs, refs
+from ..capture.to_graph import result_storages
+from .clusters import StorageReaders
+from .fusible import elementwise_target, fusible_target
+
+MOST_OPS = 8
+"""Of an expression that is computed again."""
+
+SMALL_SHARE = 8
+"""A tensor this many times smaller is kept without asking."""
+
+
+def inline_cheap(program: Program) -> None:
+    """Let backward ops compute what they read of forward, where that keeps nothing more.
+
+    A value goes where every backward op that reads it can be fused with its expression, of few
+    elementwise ops on tensors that backward reads anyway, or that are small. It need not be saved
+    then, at the price of some arithmetic inside of a loop that runs anyway: what torch.compile's
+    partitioner does too. O(size of the program).
+    """
+    _Inliner(program).run()
+
+
+class _Inliner:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.reading = StorageReaders(program)
+        self.results = set(result_storages(program))
+        self.inserted: list[tuple[int, Call]] = []
+
+    def run(self) -> None:
+        program, reading = self.program, self.reading
+        backward: dict[int, list[int]] = {}
+        for storage, readers in reading.readers.items():
+            backward[storage] = [r for r in readers if r > program.seed]
+        for storage, maker in list(reading.maker.items()):
+            readers = backward.get(storage, [])
+            if maker > program.seed or not readers or storage in self.results:
+                continue
+            if not all(fusible_target(program.calls[r].target) for r in readers):
+                continue
+            size = program.storages[storage].size_bytes
+            expression = self._expression(storage, size, backward)
+            if expression:
+                for reader in readers:
+                    self._compute_again(storage, set(expression), reader)
+        insert_all(program, self.inserted)
+        for i, call in enumerate(program.calls):  # a view is no maker
+            if not call.is_view:
+                for v in call.outputs:
+                    if v >= 0:
+                        program.storages[program.values[v].storage].call = i
+
+    def _expression(self, storage: int, size: int, backward: dict[int, list[int]]) -> list[int]:
+        """The storages to be computed again for `storage`; empty where that is not cheap."""
+        program, reading = self.program, self.reading
+        found = {storage: None}
+        stack = [storage]
+        while stack:
+            call = program.calls[reading.maker[stack.pop()]]
+            fixed = call.random or call.once or call.is_tuple or bool(call.tokens)
+            if fixed or not elementwise_target(call.target) or len(found) > MOST_OPS:
+                return []
+            for v in refs((call.args, call.kwargs)):
+                needed = program.values[v].storage
+                held = program.storages[needed]
+                kept = needed not in reading.maker or held.size_bytes * SMALL_SHARE <= size
+                kept = kept or any(r not in reading.readers[storage] for r in backward[needed])
+                if not kept and needed not in found:
+                    found[needed] = None
+                    stack.append(needed)
+        return list(found)
+
+    def _compute_again(self, storage: int, expression: set[int], reader: int) -> None:
+        """Have `reader` read a copy of `storage` that is made just before it."""
+        program = self.program
+        made: dict[int, int] = {}
+
+        def copy_of(v: int) -> int:
+            value = program.values[v]
+            if value.storage not in expression:
+                return v
+            if v in made:
+                return made[v]
+            call = program.calls[value.call]
+            args = map_refs(call.args, lambda w: Ref(copy_of(w)))
+            kwargs = map_refs(call.kwargs, lambda w: Ref(copy_of(w)))
+            if call.is_view:
+                source = next(iter(refs((args, kwargs))))
+                home = program.values[source].storage
+            else:
+                home = len(program.storages)
+                size = program.storages[value.storage].size_bytes
+                program.storages.append(Storage(size, "computed"))
+            program.values.append(Value(home, value.shape, value.stride, value.dtype, value.device))
+            made[v] = len(program.values) - 1
+            copy = Call(f"{call.name}.again{reader}", call.target, args, kwargs)
+            copy.outputs, copy.phase, copy.is_view = [made[v]], "backward", call.is_view
+            copy.module = call.module
+            self.inserted.append((reader, copy))
+            return made[v]
+
+        call = program.calls[reader]
+        call.args = map_refs(call.args, lambda v: Ref(copy_of(v)))
+        call.kwargs = map_refs(call.kwargs, lambda v: Ref(copy_of(v)))

@@ -1,0 +1,64 @@
+"""Which output of a group may be written in the place of which of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ..capture.program import Program, refs
+from .fusible import elementwise_target
+
+
+def takeover(
+    program: Program,
+    calls: Sequence[int],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    results: Collection[int],
+) -> tuple[int, int]:
+    """Positions of an input and of an output that may take over its storage; (-1, -1) for none.
+
+    The largest such. The input is read element by element for as many elements, by nothing that
+    is added up in the group, so that code which has written an element never reads it again.
+
+    Parameters
+    ----------
+    calls
+        Of the group, in order, views among them.
+    results
+        Storages that outlive the step.
+    """
+    values, storages = program.values, program.storages
+    found, most = (-1, -1), 0
+    for position, i in enumerate(inputs):
+        held = values[i]
+        storage = storages[held.storage]
+        alone = sum(values[v].storage == held.storage for v in inputs) == 1
+        if storage.kind != "computed" or held.storage in results or not alone:
+            continue
+        if storage.size_bytes <= most or not _is_read_by_element(program, calls, i):
+            continue
+        for over, o in enumerate(outputs):
+            made = values[o]
+            same = (held.shape, held.stride, held.dtype, held.device)
+            fits = same == (made.shape, made.stride, made.dtype, made.device)
+            fits = fits and storages[made.storage].size_bytes == storage.size_bytes
+            if fits and elementwise_target(program.calls[made.call].target):
+                found, most = (position, over), storage.size_bytes
+                break
+    return found
+
+
+def _is_read_by_element(program: Program, calls: Sequence[int], value: int) -> bool:
+    """Whether all that follows from `value` in `calls` has its shape and is made by element."""
+    values, shape = program.values, program.values[value].shape
+    following = {value}
+    for i in calls:
+        call = program.calls[i]
+        if not following & set(refs((call.args, call.kwargs))):
+            continue
+        if call.is_view or call.is_tuple or not elementwise_target(call.target):
+            return False
+        if values[call.outputs[0]].shape != shape:
+            return False
+        following.add(call.outputs[0])
+    return True

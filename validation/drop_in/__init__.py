@@ -1,0 +1,1 @@
+"""A user's own loop within a budget: torch.compile(model, backend="schedsim")."""

@@ -1,0 +1,79 @@
+"""torch.compile(model, backend="schedsim", options={"budget": "24GiB"})."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from schedsim.errors import UnsupportedError
+
+from ..capture import private_torch as private
+from ..guards.plan_variants import PlainStepWarning
+from .drop_in_options import DropInOptions
+from .joint_part import joint_part
+from .session import Session
+from .traced_part import TracedPart
+
+_MOST_SESSIONS = 64
+_sessions: OrderedDict[int, tuple[Any, Session]] = OrderedDict()
+
+
+def schedsim(
+    graph_module: torch.fx.GraphModule,
+    inputs: list[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Dynamo's graph as a function whose training steps stay within a budget.
+
+    Parameters
+    ----------
+    options
+        The fields of `DropInOptions`; ``budget`` is needed. Graphs that come with the same mapping
+        are parts of the same steps, and share its budget.
+
+    Raises
+    ------
+    SchedsimError
+        An option is not understood.
+    """
+    return compiled_part(session_of(options), graph_module, inputs)
+
+
+def session_of(options: Mapping[str, Any] | None) -> Session:
+    """The session of one `torch.compile`: each has a mapping of options of its own."""
+    key = id(options)
+    if key not in _sessions:
+        _sessions[key] = (options, Session(DropInOptions.read(options)))
+        while len(_sessions) > _MOST_SESSIONS:
+            _sessions.popitem(last=False)
+    return _sessions[key][1]
+
+
+def compiled_part(
+    session: Session, graph_module: torch.fx.GraphModule, inputs: list[Any]
+) -> Callable[..., Any]:
+    """`graph_module` as a part of the steps of `session`; as it is, with a line, where not."""
+    names = private.input_names(graph_module)
+
+    def prepare(joint: torch.fx.GraphModule, num_outputs: int, fixed: frozenset[int]) -> TracedPart:
+        found = joint_part(joint, num_outputs, fixed, names)
+        name = f"part{len(session.parts)}" if session.parts else "step"
+        part = TracedPart(session, found, name)
+        session.add(part)
+        return part
+
+    try:
+        return private.compiled_in_halves(graph_module, inputs, prepare)
+    except UnsupportedError as error:
+        warnings.warn(
+            f"a part of the step runs as it is, not within the budget: {error.message}",
+            PlainStepWarning,
+            stacklevel=2,
+        )
+        plain: Callable[..., Any] = graph_module.forward
+        return plain

@@ -1,0 +1,71 @@
+"""What torch.compile(model, backend="schedsim", options={...}) is given."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from schedsim.errors import SchedsimError
+
+
+@dataclass(frozen=True)
+class DropInOptions:
+    """How the steps of a user's own loop are planned.
+
+    Attributes
+    ----------
+    budget
+        Of everything resident and the step: bytes, ``"24GiB"``, ``"80%"`` of the store-all peak,
+        or ``"cuda:0"`` for what is free there.
+    optimizer
+        Whose state is counted, as of `schedsim.rematerialize`; without it, the state of a torch
+        optimizer is counted from its first step on.
+    extra_bytes
+        Whatever else is resident, as an averaged copy.
+    planner, effort
+        As of `schedsim.plan`, for each part of a step.
+    costs
+        ``"measured"``, or ``"operations"``: floating-point operations.
+    compile
+        Compile each half of the schedule.
+    """
+
+    budget: int | str
+    optimizer: Any = None
+    extra_bytes: int = 0
+    planner: str = "auto"
+    effort: float = 5.0
+    costs: str = "measured"
+    compile: bool = False
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any] | None) -> DropInOptions:
+        """Of a user's ``options=``.
+
+        Raises
+        ------
+        SchedsimError
+            There is no budget, or an option is unknown; the message names the nearest.
+
+        Examples
+        --------
+        >>> DropInOptions.read({"budget": "24GiB"}).planner
+        'auto'
+        """
+        given = dict(options or {})
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, n=1)
+                raise SchedsimError(
+                    f"options has {name!r}, which schedsim's backend does not know",
+                    hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}",
+                )
+        if "budget" not in given:
+            raise SchedsimError(
+                "schedsim's backend needs a budget",
+                hint='torch.compile(model, backend="schedsim", options={"budget": "24GiB"})',
+            )
+        return cls(**given)

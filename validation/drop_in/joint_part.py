@@ -1,0 +1,184 @@
+"""From the joint graph of a part of a step to a program: many outputs, gradients given for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from schedsim.errors import UnsupportedError
+
+from ..capture import private_torch as private
+from ..capture.accumulation import add_in_place
+from ..capture.effects import add_gradients, order_draws
+from ..capture.fronts import Traced
+from ..capture.naming import clean
+from ..capture.program import Program, Ref, refs
+from ..capture.program_builder import ProgramBuilder, needed_for
+
+
+class JointPart(NamedTuple):
+    """A part of a step as a program, and where its arguments and results go.
+
+    Attributes
+    ----------
+    program
+        Its `held` are outputs that the caller gets.
+    inputs
+        For each argument of the forward half, its value.
+    gradients
+        For each argument, the value of its gradient, or -1.
+    returned
+        For each output of the forward half, its value, or -1 for ``None``.
+    device
+        The kind whose kernels it holds.
+    """
+
+    program: Program
+    inputs: tuple[int, ...]
+    gradients: tuple[int, ...]
+    returned: tuple[int, ...]
+    device: str
+
+
+def joint_part(
+    graph_module: torch.fx.GraphModule,
+    num_outputs: int,
+    fixed: frozenset[int],
+    names: Sequence[str],
+) -> JointPart:
+    """The program of a joint graph whose first `num_outputs` outputs are those of the forward half.
+
+    Parameters
+    ----------
+    fixed
+        Positions of the inputs that are parameters and buffers.
+    names
+        Where Dynamo says that the inputs come from.
+
+    Raises
+    ------
+    UnsupportedError
+        It holds a construct that cannot be scheduled; the message names it.
+    """
+    return _JointBuilder(graph_module, num_outputs, fixed, names).part()
+
+
+class _JointBuilder(ProgramBuilder):
+    def __init__(
+        self,
+        graph_module: torch.fx.GraphModule,
+        num_outputs: int,
+        fixed: frozenset[int],
+        names: Sequence[str],
+    ) -> None:
+        traced = Traced(graph_module, (), "dynamo", False, {})
+        device = _device(graph_module)
+        super().__init__(traced, device)
+        self.num_outputs, self.fixed = num_outputs, fixed
+        self.names = [clean(name) for name in names]
+        self.inputs: list[int] = []
+
+    def part(self) -> JointPart:
+        graph = self.graph_module.graph
+        roles = private.output_roles(graph)
+        needed = needed_for([node for node, _ in roles if isinstance(node, torch.fx.Node)])
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._argument(node)
+            elif node in needed and node.op == "get_attr":
+                self._constant(node)
+            elif node in needed and node.op == "call_function":
+                self._function(node, is_loss=False)
+        program = self.program
+        outputs, gradients = roles[: self.num_outputs], roles[self.num_outputs :]
+        returned = [self._ref(node) if node is not None else -1 for node, _ in outputs]
+        program.outputs = list(dict.fromkeys(v for v in returned if v >= 0))
+        self._hold(outputs)
+        self._put_seed("outside")
+        self._protect_changed(outputs)
+        found = [self._ref(node) if node is not None else -1 for node, _ in gradients]
+        made = self._add_gradients(found)
+        add_in_place(program)
+        order_draws(program)
+        self.namer.name(program)
+        return JointPart(program, tuple(self.inputs), tuple(made), tuple(returned), self.device)
+
+    def _argument(self, node: torch.fx.Node) -> None:
+        fake = node.meta["val"]
+        if not isinstance(fake, torch.Tensor):
+            raise UnsupportedError(f"{node.name} is a {type(fake).__name__}, not a tensor")
+        program = self.program
+        if private.placeholder_role(node).kind == "tangent" or node.name.startswith("tangents"):
+            program.tangents.append(self._value(fake, "computed"))
+            self.became[node] = Ref(program.tangents[-1])
+            return
+        position = len(self.inputs)
+        kind = "static" if position in self.fixed else "input"
+        value = self._value(fake, kind)
+        if kind == "static":
+            program.parameters[self._name_at(position)] = value
+        else:
+            program.inputs[position] = value
+        self.inputs.append(value)
+        self.became[node] = Ref(value)
+
+    def _name_at(self, position: int) -> str:
+        name = self.names[position] if position < len(self.names) else ""
+        name = name or f"argument{position}"
+        return name if name not in self.program.parameters else f"{name}#{position}"
+
+    def _hold(self, outputs: list[tuple[torch.fx.Node | None, private.Role]]) -> None:
+        """What the caller gets lives on; its maker runs once, as a repeat would only add to it."""
+        program = self.program
+        for node, role in outputs:
+            if node is None or role.kind == "mutation":
+                continue  # the new content of an input is copied there at once
+            value = self._ref(node)
+            storage = program.storages[program.values[value].storage]
+            if storage.kind == "computed":
+                program.held.append(value)
+                program.calls[storage.call].once = True
+
+    def _protect_changed(self, outputs: list[tuple[torch.fx.Node | None, private.Role]]) -> None:
+        """Ops that read what changes after the forward half run once, within it."""
+        program = self.program
+        changed = {
+            program.values[self.inputs[int(role.key)]].storage
+            for _, role in outputs
+            if role.kind == "mutation" and role.of == "input"
+        }
+        if not changed:
+            return
+        for i, call in enumerate(program.calls):
+            args = call.lean[1] if call.lean else call.args
+            read = {program.values[v].storage for v in refs((args, call.kwargs))}
+            if call.is_view or not read & changed:
+                continue
+            if i > program.seed:
+                raise UnsupportedError(
+                    f"{call.name} in backward reads an input that forward changes"
+                )
+            call.once = True
+
+    def _add_gradients(self, found: list[int]) -> list[int]:
+        """The gradients in the form in which autograd keeps them, by position of the argument."""
+        program = self.program
+        names = {value: name for name, value in program.parameters.items()}
+        own = {i: names[self.inputs[i]] for i, v in enumerate(found) if v >= 0 and i in self.fixed}
+        add_gradients(program, {name: [found[i]] for i, name in own.items()})
+        # Gradients of other inputs are on their way to another node, which takes them as they are.
+        rest = {i: v for i, v in enumerate(found) if v >= 0 and i not in own}
+        program.input_gradients.update(rest)
+        made = rest | {i: program.gradients[name] for i, name in own.items()}
+        return [made.get(i, -1) for i in range(len(found))]
+
+
+def _device(graph_module: torch.fx.GraphModule) -> str:
+    kinds = [
+        node.meta["val"].device.type
+        for node in graph_module.graph.nodes
+        if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)
+    ]
+    return "cuda" if "cuda" in kinds else (kinds or ["cpu"])[0]

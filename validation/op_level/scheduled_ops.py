@@ -1,0 +1,256 @@
+"""A model that runs a schedule: an ordinary module whose loss has the schedule for its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from schedsim import Schedule, simulate
+from schedsim.errors import SchedsimError
+
+from ..capture.skeleton import run_step
+from ..guards.asking import Expect, OtherAnswer
+from .emit import Halves, emit
+from .random_replay import RandomReplay
+
+if TYPE_CHECKING:
+    from ..capture.captured import CapturedGraph
+
+Hook = Callable[[int], None]
+
+
+class ScheduledOps(nn.Module):
+    """A module that returns the loss of a captured model and runs a schedule to get it.
+
+    The original model is its submodule ``model``, with its parameters and buffers. In a mode other
+    than the captured one (``eval()`` after a capture in training mode, or without gradients) the
+    plain model runs, and the schedule does not.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    run_counts : dict of str to int
+        Op -> number of runs in the last step.
+    watched : bool
+        Whether each step checks that the Python which the graph holds is as it was.
+    """
+
+    def __init__(self, captured: CapturedGraph, schedule: Schedule) -> None:
+        super().__init__()
+        simulate(captured.graph, schedule)  # legal, or it says why not
+        self.model = captured.model
+        self.schedule = schedule
+        self._captured = captured
+        self._runs = [int(run) for run in schedule.bind(captured.graph)]
+        self._halves = emit(captured.program, self._runs)
+        self._observed: Halves | None = None
+        self._on_cuda = captured.backend == "cuda"
+        self._hook: Hook | None = None
+        self._counts = [0] * captured.graph.num_ops
+        self._slots = _Slots(captured, self._halves.resident)
+        calls = captured.program.calls
+        self._may_end = any(isinstance(c.target, Expect) for c in calls)
+        self._may_end = self._may_end and any(c.random for c in calls)
+        self.watched = True
+        self._modes = list(captured.model.modules())
+        if isinstance(captured.loss, nn.Module):
+            self.loss_function = captured.loss
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
+        """The loss of the model on `inputs`, the same that were captured in form."""
+        captured = self._captured
+        modes = tuple(module.training for module in self._modes)
+        if modes != captured.training or not torch.is_grad_enabled():
+            extra = captured.call_plan.num_extra
+            return run_step(self.model, captured.loss, extra, inputs, kwargs)
+        if self.watched and captured.guards is not None:
+            change = captured.guards.change()
+            if change is not None:
+                raise SchedsimError(
+                    f"the model is not as captured: {change}",
+                    hint="what Python holds is part of the graph: capture again",
+                )
+        tensors = captured.call_plan.tensors(inputs, kwargs)
+        self._slots.check(tensors)
+        self._check_autocast()
+        resident, differentiable = self._slots.gather(tensors)
+        for i in range(len(self._counts)):
+            self._counts[i] = 0
+        loss: torch.Tensor = _StepFunction.apply(self, resident, *differentiable)  # type: ignore[no-untyped-call]
+        return loss
+
+    @property
+    def run_counts(self) -> dict[str, int]:
+        """Op -> number of runs in the last step; complete after its backward."""
+        return dict(zip(self._captured.graph.op_names, self._counts, strict=True))
+
+    @property
+    def replay_bytes(self) -> int:
+        """The most bytes of generator states kept for repeated random ops, in host memory.
+
+        The graph does not count them: on CPU they come on top of its peak, at worst.
+        """
+        state = torch.cuda.get_rng_state() if self._on_cuda else torch.get_rng_state()
+        return self._halves.most_states * state.numel()
+
+    @property
+    def source(self) -> str:
+        """The Python source that runs, both halves."""
+        return f"{self._halves.forward.source}\n{self._halves.backward.source}"
+
+    def observe(self, hook: Hook | None) -> None:
+        """Have ``hook(run)`` called before each run of the schedule; ``None`` ends that."""
+        self._hook = hook
+        if hook is not None and self._observed is None:
+            self._observed = emit(self._captured.program, self._runs, observed=True)
+
+    def _code(self) -> Halves:
+        if self._hook is not None and self._observed is not None:
+            return self._observed
+        return self._halves
+
+    def _check_autocast(self) -> None:
+        device = self._captured.backend
+        enabled, dtype = self._captured.autocast
+        now = torch.is_autocast_enabled(device)
+        if now != enabled or (now and torch.get_autocast_dtype(device) != dtype):
+            raise SchedsimError(
+                f"autocast is {'on' if now else 'off'} here, and was "
+                f"{f'on with {dtype}' if enabled else 'off'} when the model was captured",
+                hint="its casts are part of the graph: capture and run in the same autocast",
+            )
+
+
+class _Slots:
+    """Where the resident values of a program are found at run time."""
+
+    def __init__(self, captured: CapturedGraph, resident: tuple[int, ...]) -> None:
+        program = captured.program
+        self.program = program
+        self.resident = resident
+        owners = {}
+        for path, module in captured.model.named_modules(remove_duplicate=False):
+            owners[path] = module
+        loss = captured.loss if isinstance(captured.loss, nn.Module) else None
+        for path, module in loss.named_modules(remove_duplicate=False) if loss else ():
+            owners[f"loss_function.{path}" if path else "loss_function"] = module
+        self.fetch: dict[int, Callable[[], torch.Tensor]] = {}
+        for name, value in [*program.parameters.items(), *program.buffers.items()]:
+            owner, _, attribute = name.rpartition(".")
+            self.fetch[value] = _getter(owners[owner], attribute)
+        self.names = {value: name for name, value in program.parameters.items()}
+        self.positions = {value: position for position, value in program.inputs.items()}
+        self.guarded = [i for i, v in enumerate(resident) if v in self.names or v in self.positions]
+        self.trained = [program.parameters[name] for name in program.gradients]
+        self.input_grads = [program.inputs[position] for position in program.input_gradients]
+
+    def check(self, tensors: list[torch.Tensor]) -> None:
+        """Raise where an input differs from the captured one in shape, type, device or strides."""
+        for position, value in self.program.inputs.items():
+            meant, given = self.program.values[value], tensors[position]
+            strides = zip(given.shape, given.stride(), meant.stride, strict=False)
+            if tuple(given.shape) != meant.shape:
+                wrong = f"shape {tuple(given.shape)} instead of {meant.shape}"
+            elif given.dtype != meant.dtype:
+                wrong = f"type {given.dtype} instead of {meant.dtype}"
+            elif given.device.type != meant.device.type:
+                wrong = f"on {given.device} instead of {meant.device}"
+            elif any(size != 1 and mine != its for size, mine, its in strides):
+                wrong = f"strides {given.stride()} instead of {meant.stride}"
+            else:
+                continue
+            raise SchedsimError(
+                f"input {position} is not as captured: {wrong}",
+                hint="a plan holds for one shape: capture and plan again for another",
+            )
+
+    def versions(self, resident: list[torch.Tensor]) -> list[int]:
+        """Of parameters and inputs, which no one may change before the backward pass.
+
+        Not of buffers: the ops that read those which the step updates do not repeat.
+        """
+        return [resident[i]._version for i in self.guarded]
+
+    def check_versions(self, resident: list[torch.Tensor], versions: list[int]) -> None:
+        """Raise where one has been changed in place since `versions` were taken."""
+        for i, version in zip(self.guarded, versions, strict=True):
+            if resident[i]._version != version:
+                value = self.resident[i]
+                what = self.names.get(value, f"input {self.positions.get(value)}")
+                raise SchedsimError(
+                    f"{what} was changed in place between forward and backward, which reads it",
+                    hint="call backward before the optimizer's step",
+                )
+
+    def gather(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The resident tensors in order, and those of them that get a gradient."""
+        found: dict[int, torch.Tensor] = {}
+        for value in self.resident:
+            if value in self.positions:
+                found[value] = tensors[self.positions[value]]
+            elif value in self.fetch:
+                found[value] = self.fetch[value]()
+            else:
+                found[value] = self.program.constants[value]
+        for value in self.trained:
+            if not found[value].requires_grad:
+                raise SchedsimError(
+                    f"parameter {self.names[value]!r} needs no gradient now, but did when captured",
+                    hint="capture again after freezing",
+                )
+        differentiable = [found[value] for value in [*self.trained, *self.input_grads]]
+        return list(found.values()), differentiable
+
+
+def _getter(owner: nn.Module, attribute: str) -> Callable[[], torch.Tensor]:
+    return lambda: getattr(owner, attribute)
+
+
+class _StepFunction(torch.autograd.Function):
+    """Both halves of a step as one node of the autograd graph."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, module: ScheduledOps, resident: list[torch.Tensor], *_leaves: torch.Tensor
+    ) -> Any:
+        captured = module._captured
+        code = module._code()
+        random = RandomReplay(len(code.repeated_random), captured.backend)
+        state = random.state() if module._may_end else None
+        with torch.autocast(captured.backend, enabled=False):
+            try:
+                (loss,), carried = code.forward.function(
+                    resident, module._counts, random, module._hook
+                )
+            except OtherAnswer:
+                # Nothing but numbers has been taken: buffers are written after the last answer.
+                if state is not None:
+                    random.put(state)
+                raise
+        ctx.module, ctx.code, ctx.random = module, code, random
+        ctx.resident, ctx.carried = resident, carried
+        ctx.hook = module._hook
+        ctx.versions = module._slots.versions(resident)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        module = ctx.module
+        if ctx.carried is None:
+            raise SchedsimError(
+                "the backward of a schedule runs once: what it needs is freed as it goes",
+                hint="call the module again, and do not pass retain_graph",
+            )
+        module._slots.check_versions(ctx.resident, ctx.versions)
+        carried, ctx.carried = ctx.carried, None
+        resident, ctx.resident = ctx.resident, None
+        with torch.autocast(module._captured.backend, enabled=False):
+            gradients = ctx.code.backward.function(
+                resident, carried, [gradient], module._counts, ctx.random, ctx.hook
+            )
+        return (None, None, *gradients)

@@ -1,0 +1,80 @@
+"""Whether a compiled step stays within its budget: measured once, and planned tighter if not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from schedsim.dataflow.graph import Graph
+from schedsim.errors import InfeasibleBudgetError
+from schedsim.units import format_bytes
+
+from .guards.differential import Both
+from .measure import get_meter
+from .step_planning import PlannedStep, Settings, plan_step
+
+MOST_TRIES = 4
+"""Plans of one step, each within what the one before measured too much."""
+
+
+def kept_within(
+    model: nn.Module,
+    settings: Settings,
+    planned: PlannedStep,
+    budget_bytes: int,
+    given: tuple[tuple[Any, ...], Mapping[str, Any]],
+) -> PlannedStep:
+    """`planned` with its measured peak, where it is compiled; planned tighter where that is over.
+
+    Of ranks, the highest peak is that of all.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        No plan was found whose compiled step measures within the budget.
+    """
+    if not settings.compile or planned.captured.level != "op":
+        return planned
+    within = budget_bytes
+    for _ in range(MOST_TRIES):
+        peak = _peak(model, settings, planned, given)
+        if not settings.ranks.alone:
+            peak = max(settings.ranks.gather(peak, "measure the compiled step"))
+        if peak <= budget_bytes:
+            return replace(planned, measured_bytes=peak)
+        assert planned.plan.peak_bytes is not None
+        within = min(within, planned.plan.peak_bytes) - (peak - budget_bytes)
+        if within <= planned.captured.workload.static_bytes:
+            break
+        planned = plan_step(planned.captured, within, planned.store_all_bytes, settings)
+    raise InfeasibleBudgetError(
+        f"the compiled step of {type(model).__name__} measures {format_bytes(peak)}, over its "
+        f"budget of {format_bytes(budget_bytes)}",
+        plan=planned.plan,
+        hint=f"budget={peak}, or compile=False, whose bytes are exact",
+    )
+
+
+def _peak(
+    model: nn.Module,
+    settings: Settings,
+    planned: PlannedStep,
+    given: tuple[tuple[Any, ...], Mapping[str, Any]],
+) -> int:
+    """Measured bytes of a step, with all that is resident and counted."""
+    captured, (inputs, keywords) = planned.captured, given
+    device = next(model.parameters()).device
+    meter = get_meter("allocator" if device.type == "cpu" else None, device)
+    recorded = captured.recorded
+    both = Both(model, settings.loss, recorded)
+    with recorded.settled() if recorded is not None else nullcontext():
+        # Twice: what a library allocates once for all is not the step's.
+        peaks = [both.peak_bytes(planned.module, inputs, keywords, meter) for _ in range(2)]
+    workload = captured.workload
+    assert isinstance(workload, Graph)
+    resident = workload.static_bytes + sum(workload.inputs.values())
+    return resident + peaks[-1]
