@@ -66,11 +66,8 @@ __all__ = [
     "__version__",
     "allocate",
     "apply",
-<<<<<<< HEAD
     "certify",
-=======
     "cluster",
->>>>>>> main
     "compare",
     "explain",
     "load",

@@ -8,8 +8,8 @@ import os
 # and threads beyond the cores wait for each other by spinning.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest  # noqa: E402
-from hypothesis import settings  # noqa: E402
+import pytest
+from hypothesis import settings
 
 # The same examples every time, and no deadline: the first call of a kernel compiles it.
 settings.register_profile("schedsim", derandomize=True, deadline=None)
