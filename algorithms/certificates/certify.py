@@ -22,7 +22,7 @@ from schedsim.simulation.simulator import simulate
 from ..chains.frontier import MAX_POINTS, MAX_WORK
 from ..chains.persistent import Problem
 from ..graphs._cut_search import CutSearch
-from ..graphs._cuts import Cut, CutTable, Order
+from ..graphs._cut_table import Cut, CutTable, Order
 from ..graphs.bounds import least_memory_bytes
 from .branch_tree import BranchTree
 from .cut_rows import cut_rows, whole_prices

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 
-from ..graphs._cuts import Bools, Cut, CutTable
+from ..graphs._cut_table import Bools, Cut, CutTable
 
 Row = dict[int, int]
 

@@ -1,6 +1,6 @@
 """Makes the instances of RematLib, and the index without what `solve.py` finds.
 
-    python benchmarks/rematlib/make.py [GROUP ...]
+    python benchmarks/rematlib/make.py [GROUP or NAME ...]
 
 Synthetic families and formula models are made again bit by bit. Captured models take the extra
 `torch`; a later version of it may trace other ops, so that their files are what counts, and
@@ -51,8 +51,8 @@ GROUPS = {
 
 
 CAPTURED = (
-    "mlp,layers=4,hidden=256,batch=64",
-    "mlp,layers=8,hidden=512,batch=32",
+    "mlp,layers=8,hidden=64,batch=2048",
+    "mlp,layers=16,hidden=128,batch=4096",
     "mlp,layers=12,hidden=256,batch=128,dropout=0.1",
     "gpt2,layers=1,hidden=64,heads=2,vocab=256,seq=64,batch=4,dropout=0.0",
     "gpt2,layers=2,hidden=128,heads=4,vocab=512,seq=128,batch=4,dropout=0.0",
@@ -65,6 +65,7 @@ CAPTURED = (
     "vit-b16,layers=2,hidden=128,heads=4,patch=8,image=64,classes=10,batch=8",
     "vit-b16,layers=4,hidden=128,heads=4,patch=8,image=64,classes=10,batch=4",
     "resnet50,width=8,image=32,classes=10,batch=16",
+    "resnet101,width=8,image=64,classes=10,batch=4",
     "resnet50,width=16,image=64,classes=10,batch=4",
     "unet,levels=2,width=8,image=64,batch=2",
     "unet,levels=3,width=16,image=64,batch=2",
@@ -228,7 +229,7 @@ def described(recipe: Recipe, workload: Chain | Graph, unit_s: float) -> dict[st
 
 
 def main(groups: list[str]) -> None:
-    """Write instances of `groups`, by default all but the captured; keep the rows of the others."""
+    """Write those in `groups` or called so, by default all but the captured; keep other rows."""
     path = HERE / "index.json"
     rows = {}
     if path.is_file():
@@ -236,7 +237,7 @@ def main(groups: list[str]) -> None:
     chosen = set(groups) or set(GROUPS) - {"graph-captured"}
     ordered = []
     for recipe in recipes():
-        if recipe.group in chosen:
+        if chosen & {recipe.group, recipe.name}:
             workload, unit_s = make(recipe)
             row = described(recipe, workload, unit_s)
             old = rows.get(recipe.name, {})

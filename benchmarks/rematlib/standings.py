@@ -25,13 +25,14 @@ from make import HERE
 
 from schedsim.cli.app import run as run_command
 
+# Not `store_all`: every budget is below its peak.
 CHAIN_PLANNERS = (
     "auto", "frontier", "rotor", "periodic", "chen_sqrt", "chen_greedy", "bisection", "revolve",
-    "recompute_all", "store_all",
+    "recompute_all",
 )  # fmt: skip
 GRAPH_PLANNERS = (
     "auto", "local_search", "hierarchical", "cuts", "checkmate", "moccasin", "dtr",
-    "chen_articulation", "kusumoto", "saved_bytes", "store_all",
+    "chen_articulation", "kusumoto", "saved_bytes",
 )  # fmt: skip
 # Programmes over all pairs of ops: beyond this they do not begin within a small effort.
 MOST_OPS = {"checkmate": 70, "moccasin": 120, "kusumoto": 300}

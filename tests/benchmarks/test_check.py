@@ -24,7 +24,7 @@ SAMPLES = (
     "residual-2-0",
     "layered-6-1",
     "layered-inference-10-0",
-    "captured-mlp-1",
+    "captured-gpt2-1",
 )
 
 
@@ -59,7 +59,8 @@ def test_the_samples_are_right_without_anything_installed(tmp_path):
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"instances {len(SAMPLES)}, schedule {5 * len(SAMPLES)}" in done.stdout
+    problems = sum(len(rows()[name]["best"]) for name in SAMPLES)
+    assert f"instances {len(SAMPLES)}, schedule {problems}, bound" in done.stdout
     assert "rejected 0" in done.stdout
 
 
@@ -130,7 +131,7 @@ def spoilt(certificate, draw):
 
 
 def spoilt_trees(tree):
-    """A tree with multipliers that prove less, or nothing."""
+    """A tree with multipliers that prove nothing; others may well prove as much: any are valid."""
 
     def leaves(node):
         if "branch" in node:
@@ -142,17 +143,13 @@ def spoilt_trees(tree):
     for what, change in (
         ("multipliers of nothing", lambda y: []),
         ("negative multipliers", lambda y: [[row, "-" + value] for row, value in y]),
-        ("multipliers a thousandfold", lambda y: [[row, value + "e3"] for row, value in y]),
         ("rows that are none", lambda y: [[row + 10**9, value] for row, value in y]),
         ("multipliers as floats", lambda y: [[row, float(value)] for row, value in y]),
     ):
         found = copy.deepcopy(tree)
         for leaf in leaves(found):
-            if "e" in "".join(value for _, value in leaf["y"]) and "thousand" in what:
-                break
             leaf["y"] = change(leaf["y"])
-        else:
-            yield what, found
+        yield what, found
     if "branch" in tree:
         yield "half of the tree alone", tree["down"]
         yield "a variable that is none", {**tree, "branch": -1}
@@ -162,12 +159,10 @@ def spoilt_instances(document):
     """The instance with another number, its hash made right: what was proven is no longer so."""
     for what, factor in (("larger", 3), ("smaller", 0)):
         changed = copy.deepcopy(document)
-        if "stages" in changed:
-            stage = changed["stages"][len(changed["stages"]) // 2]
+        for stage in changed.get("stages", ()):
             for name in ("output_bytes", "saved_bytes"):
                 stage[name] *= factor
-        else:
-            op = next(op for op in changed["ops"] if op["writes"] and max(op["writes"].values()))
+        for op in changed.get("ops", ()):
             op["writes"] = {name: factor * size for name, size in op["writes"].items()}
         yield f"{what} tensors", changed
     changed = copy.deepcopy(document)

@@ -62,7 +62,7 @@ def test_other_budgets_and_instances_are_named(library, capsys):
     other["budget_bytes"] += 1
     (library / "other.json").write_text(json.dumps(other))
     assert submit.main([str(library / "other.json")], library) == 1
-    assert "no such budget" in capsys.readouterr().out
+    assert "has the budgets [" in capsys.readouterr().out
     other["instance"]["content_hash"] = "sha256:1"
     (library / "other.json").write_text(json.dumps(other))
     assert submit.main([str(library / "other.json")], library) == 1

@@ -7,7 +7,7 @@ import pytest
 from schedsim.algorithms.certificates.branch_tree import BranchTree, leaf_bound, tree_bound
 from schedsim.algorithms.certificates.cut_rows import CutRows, cut_rows
 from schedsim.algorithms.exhaustive import exhaustive
-from schedsim.algorithms.graphs._cuts import CutTable
+from schedsim.algorithms.graphs._cut_table import CutTable
 from training_graphs import random_training_graph
 
 from schedsim import PlannerLimitError, Schedule, simulate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rematlib import script
 from schedsim.algorithms.certificates.cut_rows import cut_rows, whole_prices
-from schedsim.algorithms.graphs._cuts import CutTable
+from schedsim.algorithms.graphs._cut_table import CutTable
 from training_graphs import random_training_graph
 
 from schedsim import Graph, Op
