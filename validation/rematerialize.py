@@ -16,6 +16,8 @@ from schedsim.plans.plan import Plan
 from schedsim.plans.setting import refuse_levels
 
 from .belonging import captured_for
+from .drop_in.drop_in_options import DropInOptions
+from .drop_in.in_place import in_place, session_in
 from .environment import check_device
 from .ranks import ALONE, Ranks, ranks_of
 from .rematerialized import Rematerialized
@@ -37,6 +39,7 @@ class FurtherOptions:
     extra_bytes: int = 0
     costs: str = "measured"
     host_bytes: int | str | None = None
+    in_place: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> tuple[FurtherOptions, dict[str, Any]]:
@@ -60,8 +63,12 @@ def rematerialize(
     check: str | int = "plan",
     compile: bool = False,
     **options: Any,
-) -> Rematerialized:
+) -> Any:
     """`model` as a module that gives the loss of a step and trains within `budget`.
+
+    With ``in_place=True`` it is the model itself that is returned: its class, outputs, state_dict
+    and hooks stay, and the loop computes the loss of its outputs, whose memory is measured in the
+    first step and counted.
 
     Parameters
     ----------
@@ -119,11 +126,15 @@ def rematerialize(
             these.
         ``host_bytes=None``
             The host memory that `offload` may take, pinned; by default without a limit.
+        ``in_place=False``
+            The model itself is changed and returned. Goes with `optimizer`, ``device``,
+            ``planner``, ``time_limit_s``, ``extra_bytes``, ``effort`` and `check` (``"plan"`` or
+            ``"never"``) alone; `drop_in_report` says what was planned.
 
     Returns
     -------
     Rematerialized
-        With `plan`, `report()` and `level`.
+        With `plan`, `report()` and `level`; the model itself with ``in_place=True``.
 
     Raises
     ------
@@ -146,6 +157,14 @@ def rematerialize(
     True
     """
     more, options = FurtherOptions.of(options)
+    if more.in_place:
+        refused = {"loss": loss, "chunk": chunk, "accumulate": accumulate, "offload": offload}
+        _refuse_in_place(more, refused, level)
+        arguments, keywords = _unpacked(model, inputs, more.device)
+        own = {"optimizer": optimizer, "extra_bytes": more.extra_bytes, "planner": more.planner}
+        own |= {"time_limit_s": more.time_limit_s, "compile": compile}
+        found = DropInOptions.read({"budget": budget, **own, **options})
+        return in_place(model, arguments, keywords, found, check)
     ranks = _ranks_of(model)
     ranks.awaited("rematerialize")
 
@@ -180,6 +199,34 @@ def rematerialize(
         ranks.same("compare arguments", alike)
     module.plan_for(*arguments, **keywords)
     return module
+
+
+def _refuse_in_place(more: FurtherOptions, given: Mapping[str, Any], level: str) -> None:
+    """Raise where a keyword is given that a model in place does not honour."""
+    defaults = FurtherOptions()
+    names = [name for name, value in given.items() if value is not None]
+    names += ["level"] if level == "block" else []
+    for name in ("shapes", "max_shapes", "keep_gradients", "costs", "host_bytes"):
+        if getattr(more, name) != getattr(defaults, name):
+            names.append(name)
+    if names:
+        raise SchedsimError(
+            f"{names[0]}= is not for a model in place",
+            hint="the loop computes the loss itself"
+            if names[0] == "loss"
+            else "leave it out, or in_place=True",
+        )
+
+
+def drop_in_report(model: nn.Module) -> str:
+    """What was planned for a model that has a budget in place; for people.
+
+    Raises
+    ------
+    SchedsimError
+        The model has none.
+    """
+    return session_in(model).report()
 
 
 def apply(

@@ -64,7 +64,7 @@ class Table(Record):
 
 @dataclass(frozen=True, eq=False)
 class Room(Record):
-    """Two envelopes, the one that there is and the one that is made of it, and how far rows are.
+    """Room for two envelopes, the current one and the one made of it, and the state of the rows.
 
     Attributes
     ----------

@@ -42,7 +42,10 @@ def find_classes(
 def _number_classes(
     stage_kind: Ints, input_key: Ints, common: ShortTable, row_of: ShortTable, rows: ShortTable
 ) -> int:
-    """Fill `row_of` and `rows`, stages and lengths; the number of rows. `common` is zero."""
+    """Fill `row_of` and `rows`, stages and lengths; returns the number of rows.
+
+    `common` is room to work in, zero at first.
+    """
     num = stage_kind.size
     for i in range(num - 1, -1, -1):
         for j in range(num - 1, i, -1):

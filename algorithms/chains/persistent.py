@@ -158,7 +158,7 @@ class Problem:
 
     @property
     def least_budget(self) -> LeastBudget:
-        """The same, proven over the persistent schedules."""
+        """`min_feasible_bytes` and its op, proven over the persistent schedules."""
         return LeastBudget(self.min_feasible_bytes, None, self.min_feasible_bytes, self.scope)
 
     def least_memory_schedule(self) -> tuple[Schedule, tuple[ChosenVariant, ...]]:
@@ -289,7 +289,7 @@ def exact_plan(problem: Problem, table: Table, budget_bytes: int, *, planner: st
 
 
 def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str) -> Plan:
-    """The plan that says which budget would do, and which op sets it."""
+    """The infeasible plan, which says what budget would do and which op sets it."""
     schedule, chosen = problem.least_memory_schedule()
     least = simulate(resolve(problem.chain, chosen), schedule)
     assert least.peak_bytes == problem.min_feasible_bytes

@@ -31,8 +31,9 @@ def command(
 ) -> int:
     """Write a plan as code or configuration of the framework in which the model trains.
 
-    Where the framework cannot express the plan, the nearest that it can is taken, simulated, and
-    reported with its true peak and what it costs. Exit code 1 where that is over the budget.
+    Where the framework cannot express the plan, the nearest schedule that it can express is taken,
+    simulated, and reported with its true peak and its cost. Exit code 1 where that peak is over the
+    budget.
 
     \b
     schedsim plan --preset gpt2-xl --batch 8 --mem 12GB -o plan.json
@@ -71,7 +72,7 @@ def command(
 
 
 def _refuse_beside_list(source: Source, target: str | None, output: str | None) -> None:
-    """Refuse what has no meaning for the list of targets."""
+    """Refuse options that have no meaning beside the list of targets."""
     given = {"--to": target, "-o": output, **source.given_flags()}
     others = [flag for flag, value in given.items() if value is not None] + list(source.files)
     if others:

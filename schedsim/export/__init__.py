@@ -43,9 +43,9 @@ class Target:
     Attributes
     ----------
     name, kinds
-        As on the command line; the workload kinds that it takes.
+        The name as on the command line; the kinds of workload that it takes.
     expresses
-        Which schedules it can run, in words.
+        Which schedules the framework can run, in words.
     adapter
         What has ``SUFFIX``, ``choose(workload, plan) -> (Choice, Simulation)`` and
         ``render(workload, plan, choice, peak_bytes) -> str``: a module, or an object. ``None`` for

@@ -1,4 +1,4 @@
-"""Figures of schedules in time: queues as rows with their runs as bars, memory pools below.
+"""Figures of schedules in time: streams as rows with their runs as bars, memory pools below.
 
 Like `schedsim.figures.plot`, every function returns a matplotlib ``Figure`` made without pyplot.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..simulation.result import RUN_KINDS, Simulation
-from .plot import COLOURS, KINDS, byte_unit, canvas, plain, second_unit
+from .plot import KINDS, byte_unit, canvas, draw_stack, plain, second_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,13 +59,13 @@ def draw_gantt(
     title: str | None = None,
     axes: Axes | None = None,
 ) -> Figure:
-    """Queues as rows, runs as bars over time coloured by what they are, memory pools below.
+    """Streams as rows, runs as bars over time coloured by kind, memory pools below.
 
     Parameters
     ----------
     queues
-        Rows from the top; of a mapping, queue -> what its row is called. By default all queues
-        that run something.
+        The streams to draw, from the top; a mapping says what the row of each is called. By
+        default all streams that run something.
     label_of
         Op name -> text in the bar, the number of a micro-batch for one; by default the op name.
         Labels that do not fit their bar are left out.
@@ -81,8 +81,8 @@ def draw_gantt(
 
     Notes
     -----
-    Beyond what a page can show, neighbouring bars of a kind are drawn as one, and of memory the
-    highest of neighbouring columns is kept, so that no peak is lost.
+    Beyond what a page can show, neighbouring bars of one kind are drawn as one bar; of neighbouring
+    columns of memory the highest is kept, so that no peak is lost.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def draw_gantt(
 def draw_pools(simulation: Simulation, *, capacities: Mapping[str, int] | None = None) -> Figure:
     """Memory of each pool over time by category, stacked, with its peak and capacity marked.
 
-    A strip above shows when each queue is busy. Up to three pools have a panel each; more share
+    A strip above shows when each stream is busy. Up to three pools have a panel each; more share
     one, with a line each.
     """
     pools = _shown_pools(simulation) or list(simulation.pool_names[:1])
@@ -133,7 +133,7 @@ def draw_pools(simulation: Simulation, *, capacities: Mapping[str, int] | None =
 
 
 def _stack(heights: list[float]) -> tuple[Figure, list[Axes]]:
-    """Axes above each other that share time, so many inches high."""
+    """A figure with axes above each other that share the time axis; `heights` in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, sum(heights) + _MARGIN + 0.25 * (len(heights) - 1)))
@@ -321,21 +321,8 @@ def _draw_pool(
     total = np.sum(list(rows.values()), axis=0)
     shown = _columns(total, edges)
     steps = np.append(edges[shown], edges[-1])
-    below = np.zeros(shown.size)
-    for name, row in rows.items():
-        if row.any():
-            above = below + row[shown] / factor
-            axes.stairs(
-                above,
-                steps,
-                baseline=below,
-                fill=True,
-                color=COLOURS[name],
-                linewidth=0,
-                label=name,
-            )
-            below = above
-    axes.stairs(below, steps, baseline=None, color="black", linewidth=0.6)
+    stacked = {name: row[shown] / factor for name, row in rows.items() if row.any()}
+    draw_stack(axes, stacked, steps)
     at = int(np.argmax(total)) if total.size else 0
     middle = edges[at] if total.size else 0.0
     place = middle / edges[-1] if edges[-1] else 0.5

@@ -21,9 +21,9 @@ _LARGEST_MARK, _WIDEST_LINE, _LEAST_OF_LARGEST = 9.0, 3.6, 0.35
 def draw_results(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Overhead against budget, a panel for each workload, a line for each planner.
 
-    Of several seeds the line is the best, with a bar up to the worst. Filled marks are proven
-    optimal. Each planner's marks are smaller than those of the one before it, so that planners with
-    the same plan are all seen.
+    With several seeds the line goes through the best, and a bar reaches up to the worst. A filled
+    mark is proven optimal. Each planner's marks are smaller than those of the one before it, so
+    that planners with the same plan are all seen.
     """
     labels, lines = lines_of(rows)
     figure, panels = _panels(lines)

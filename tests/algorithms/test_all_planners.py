@@ -135,14 +135,6 @@ def test_plans_survive_json(seed, num_stages):
         assert to_dict(from_dict(json.loads(json.dumps(document)))) == document
 
 
-@pytest.mark.parametrize("name", list(PLANNERS))
-def test_registry_rows_load(name):
-    """Each row names a function with a docstring that has an example."""
-    planner = get_planner(name).load()
-    assert planner.__name__ == name
-    assert ">>>" in planner.__doc__
-
-
 def test_unknown_planners_get_a_neighbour():
     """A slip in a planner's name gets the right one in the hint."""
     with pytest.raises(SchedsimError) as caught:

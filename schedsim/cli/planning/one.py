@@ -77,7 +77,7 @@ def _certified(loaded: Loaded, plan: Plan, path: str | None) -> str:
 
 
 def _keep(plan: Plan, path: str) -> None:
-    """Write `plan` to the file at `path`, but one without a schedule over no other file."""
+    """Write `plan` to the file at `path`; a plan without a schedule replaces no file."""
     if not plan.feasible and Path(path).is_file() and not _holds_infeasible(path):
         click.echo(f"note: {path} is kept as it was, as this plan has no schedule", err=True)
         return

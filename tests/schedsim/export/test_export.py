@@ -8,16 +8,12 @@ import tomllib
 import numpy as np
 import pytest
 import yaml
-from chains import random_chain
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import schedsim
 from schedsim import SchedsimError, UnsupportedError, simulate
 from schedsim.cli.app import run
 from schedsim.export import TARGETS, export
-from schedsim.export.save_sets import find_layers, layer_schedule, on_demand_schedule
-from schedsim.export.segments import layer_range, segment_schedule
+from schedsim.export.segments import layer_range
 from schedsim.workloads import WorkloadOptions, build_workload
 
 GPT2 = build_workload(WorkloadOptions(preset="gpt2", batch=8)).workload
@@ -57,29 +53,6 @@ def test_what_is_reported_is_what_the_schedule_costs(target):
             if share == 1.0:
                 assert exported.exact
                 assert exported.regret == 0
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6))
-def test_segments_are_the_best_of_all_where_there_are_few(seed):
-    """Never worse than what one flip away would be, and never over what store-all or all would."""
-    rng = np.random.default_rng(seed)
-    chain = random_chain(rng, int(rng.integers(2, 5)))
-    plan = planned(chain, 1.0) if rng.random() < 0.2 else None
-    if plan is None:
-        budgets = [point.budget_bytes for point in schedsim.pareto(chain).points]
-        plan = schedsim.plan(chain, int(rng.integers(min(budgets), max(budgets) + 1)))
-    exported = export(chain, plan, "torch")
-    times = {}
-    for count in range(2**chain.num_stages):  # all sets of single stages
-        chosen = tuple((i, i + 1) for i in range(chain.num_stages) if count >> i & 1)
-        found = simulate(chain, segment_schedule(chain, chosen))
-        times[chosen] = (found.peak_bytes > plan.budget_bytes, found.makespan_s)
-    periodic = simulate(chain, segment_schedule(chain, ((0, chain.num_stages),)))
-    if exported.fits:
-        assert exported.regret >= -1e-9 or plan.status != "optimal"
-    else:
-        assert all(over for over, _ in times.values()) or periodic.peak_bytes > plan.budget_bytes
 
 
 def test_an_expressible_plan_is_exported_exactly():
@@ -134,23 +107,6 @@ def test_every_nth_layer_counts_from_the_nth():
         found[choice.data.get("every")] = choice.data["segments"]
     every = max(n for n in found if n is not None)
     assert [start for start, _ in found[every]] == list(range(every, 13, every))
-
-
-def test_save_sets_run_the_rest_again():
-    """With everything saved nothing repeats; with nothing saved every needed op does, once."""
-    layers = find_layers(OPS, "test")
-    assert layers.names == ("layer0", "layer1", "layer2", "layer3")
-    assert layers.kinds[:2] == ("attention.norm", "attention.qkv")
-    none = simulate(OPS, layer_schedule(OPS, layers, layers.kinds, 4))
-    assert none.num_recomputed == 0
-    every = simulate(OPS, layer_schedule(OPS, layers, (), 4))
-    two = simulate(OPS, layer_schedule(OPS, layers, (), 2))
-    assert every.num_recomputed == 2 * two.num_recomputed > 0
-    assert every.peak_bytes < two.peak_bytes < none.peak_bytes
-    forward = [i for i, op in enumerate(OPS.ops) if op.phase == "forward"]
-    assert simulate(OPS, on_demand_schedule(OPS, forward)).num_recomputed == 0
-    demanded = simulate(OPS, on_demand_schedule(OPS, ()))
-    assert 0 < demanded.num_recomputed <= len(forward)
 
 
 def test_on_the_command_line(tmp_path, capsys, monkeypatch):
