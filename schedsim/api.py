@@ -104,8 +104,12 @@ def plan(
     )
     if not result.feasible:
         name, by = workload.name, get_planner(planner).name
+        budget = format_bytes(result.budget_bytes)
+        says = f"{name} does not fit {budget} with {by}"
+        if result.search.interrupted:
+            says = f"{by} was interrupted before it had a plan of {name} within {budget}"
         raise InfeasibleBudgetError(
-            f"{name} does not fit {format_bytes(result.budget_bytes)} with {by}",
+            says,
             plan=result,
             hint=_least_hint(result),
         )

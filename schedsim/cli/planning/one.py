@@ -28,6 +28,12 @@ def plan_one(request: PlanRequest) -> int:
     """Plan, write and print; the exit code."""
     loaded = read(request.source, movable=bool(request.link))
     options = request.options(loaded.workload)
+    if useless := request.useless_kinds(loaded.workload):
+        click.echo(
+            f"note: --allow {','.join(useless)} changes nothing: "
+            f"{loaded.workload.name} has no such variant",
+            err=True,
+        )
     budget_bytes = loaded.budget_bytes(request.budget)
     with working(f"planning with {request.planner}"):
         # Before planning, so that loading the simulator does not count as planning time.
@@ -45,6 +51,9 @@ def plan_one(request: PlanRequest) -> int:
         print_json(to_dict(plan))
     else:
         click.echo()
+    if not plan.feasible and plan.search.interrupted:
+        click.echo("error: interrupted before there was a plan", err=True)
+        return INTERRUPTED
     if not plan.feasible:
         explain_infeasible(request, loaded, plan)
         click.echo(proven, err=request.as_json, nl=bool(proven))
