@@ -110,7 +110,8 @@ class BranchTree:
             if not self._slack
             else (result.fun * self._unit * (1 - self._slack))
         )
-        bound, leaf = 0.0, {"y": []}
+        bound = 0.0
+        leaf: dict[str, Any] = {"y": []}
         for digits in _DIGITS:
             found = _rounded(duals, digits)
             proven = leaf_bound(self.rows, found, low, high)
