@@ -345,6 +345,8 @@ def report(rows: list[dict[str, Any]]) -> str:
             text = (
                 f"| {row['setting']} | {row['peak_bytes'] / 1e6:.2f} | {row['over_compile']:.2f} |"
             )
+            wrong = row.get("gradients", 0.0) > 1e-3
+            text += " **wrong** |" if wrong else " right |"
             our = row["ours"]
             if "over_peer" in our:
                 text += f" {our['peak_bytes'] / 1e6:.2f} | {our['over_compile']:.2f} |"
