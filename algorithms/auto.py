@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,8 @@ from schedsim.errors import SchedsimError
 from schedsim.plans.effort import ENDED_BY, Effort
 from schedsim.plans.least_budget import least_of
 from schedsim.plans.offloading import LinkLike
-from schedsim.plans.plan import Plan, timed, with_candidates
+from schedsim.plans.plan import Plan, make_plan, timed, with_candidates
+from schedsim.plans.scope import ANY_SCHEDULE
 
 from .chains.bisection import bisection
 from .chains.chen import chen_greedy
@@ -22,6 +24,7 @@ from .chains.periodic import periodic
 from .chains.persistent import MAX_STAGES, WorkLimitReached
 from .chains.revolve import revolve
 from .chains.rotor import rotor
+from .graphs._chain_form import chain_form, chain_starts
 from .graphs._cut_table import Order
 from .graphs.hierarchical import LARGE, blocks_repeat, hierarchical
 from .graphs.local_search import local_search
@@ -31,6 +34,10 @@ from .store_all import store_all
 
 # The gap to the proven bound at which to stop on a chain, and the work, where none is asked for.
 _CHAIN_GAP, _CHAIN_WORK = 0.01, 10.0
+
+# Of a given effort, what goes into schedules of a chain beyond the persistent ones at most, unless
+# an order asks for any schedule.
+_BEYOND = 2.0
 
 
 @timed()
@@ -53,9 +60,14 @@ def auto(
 
     Store-all where it fits. A chain then is for the exact frontier; where that has too many break
     points, for rotor with as many slots as the gap asks for; beyond `MAX_STAGES`, for the best of
-    the heuristics. A graph is for `local_search` beside the bound of `cuts`; a large one that is a
-    line of blocks for `hierarchical`, which brings the search a schedule to start from. Where a
-    link is given, `offload` is, which begins with these. The plan's candidates list what was tried.
+    the heuristics. That is over in an instant, and keeps to persistent schedules. Where an effort
+    or a time limit is given, a search over all schedules goes on from there for at most two units
+    of it, and where an `order` is given for all of it; the candidates then have its bound over any
+    schedule beside the persistent one. A graph is for `local_search` beside
+    the bound of `cuts`; one that is a chain begins with its persistent schedule, and a large one
+    that is a line of blocks goes to `hierarchical`, which brings the search a schedule to start
+    from. Where a link is given, `offload` is, which begins with these. The plan's candidates list
+    what was tried.
 
     Parameters
     ----------
@@ -64,7 +76,8 @@ def auto(
     time_limit_s, effort
         Seconds, or work, as of `rotor`, `local_search` and `offload`.
     order, seed
-        Of graphs only, as of `local_search`; the order is fixed by default.
+        As of `local_search`; the order of a graph is fixed by default. A chain has one order: to
+        ask for it asks for any schedule, persistent or not.
     max_moves
         As of `local_search` and `offload`; a chain without a link has no use for it.
     allow
@@ -76,8 +89,8 @@ def auto(
     Raises
     ------
     SchedsimError
-        An order was asked for, and the workload is a chain or there is a link; or host memory was
-        given without a link.
+        An order was asked for, and there is a link, or there are variants of a chain; or host
+        memory was given without a link.
 
     Examples
     --------
@@ -116,12 +129,15 @@ def auto(
             {"order": order or "fixed", "seed": seed, "gap": 0.0 if gap is None else gap},
             check_allowed(allow),
         )
-    if order is not None:
+    if order is not None and allow:
         raise SchedsimError(
-            f"order {order!r} is asked for a chain",
-            hint="the stages of a chain have one order; leave it out",
+            f"order {order!r} is asked for a chain, with variants",
+            hint="the search over any schedule chooses no variants: leave one of the two out",
         )
     chain, allow = workload, check_allowed(allow)
+    most = 0.0 if (effort is None and time_limit_s is None) or allow else _BEYOND
+    most = most if order is None else math.inf
+    search = {"seed": seed, "gap": 0.0 if gap is None else gap}
     gap = _CHAIN_GAP if gap is None else gap
     effort = Effort.of(effort, time_limit_s, default=_CHAIN_WORK)
     tried = [store_all(chain, budget_bytes)]
@@ -138,7 +154,37 @@ def auto(
             except WorkLimitReached:
                 effort.spend(0.1 * effort.left)
                 tried.append(rotor(chain, budget_bytes, gap=gap, effort=effort, allow=allow))
+            if most:
+                tried.append(_beyond_persistent(chain, tried[-1], effort.take(most), search))
     return _best("auto", tried)
+
+
+def _beyond_persistent(
+    chain: Chain, persistent: Plan, effort: Effort, options: dict[str, Any]
+) -> Plan:
+    """What the search over all schedules makes of a persistent one, as a plan of the chain.
+
+    In a chain every op needs the one before it: the fixed order is the only one, and what is proven
+    over it holds for any schedule.
+    """
+    starts = () if persistent.schedule is None else (persistent.schedule,)
+    found = local_search(
+        chain.graph, persistent.budget_bytes, effort=effort, starts=starts, **options
+    )
+    least = found.least
+    if least.scope is not None:
+        least = replace(least, scope=ANY_SCHEDULE)
+    return make_plan(
+        chain,
+        persistent.budget_bytes,
+        found.schedule,
+        planner="local_search",
+        lower_bound_s=found.lower_bound_s,
+        bound_scope=ANY_SCHEDULE,
+        least=least,
+        seed=found.seed,
+        search=found.search,
+    )
 
 
 def _of_graph(
@@ -152,10 +198,11 @@ def _of_graph(
     if not tried[0].feasible:
         if graph_options(graph, allow):
             tried += variant_search(graph, budget_bytes, allow, effort=effort, **options)
-        elif graph.num_ops >= LARGE and blocks_repeat(graph):
+        elif graph.num_ops >= LARGE and chain_form(graph) is None and blocks_repeat(graph):
             tried.append(hierarchical(graph, budget_bytes, effort=effort, **options))
         else:
-            tried.append(local_search(graph, budget_bytes, effort=effort, **options))
+            starts = chain_starts(graph, budget_bytes, effort)
+            tried.append(local_search(graph, budget_bytes, effort=effort, starts=starts, **options))
     return _best("auto", tried)
 
 

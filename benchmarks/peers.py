@@ -167,15 +167,20 @@ def one_peer(bench: Any, make: Callable[[Any], Any]) -> dict[str, Any]:
         bench.clear()
         gc.collect()
     ours, our_step = bench.ours(row["peak_bytes"])
-    fewest, _ = bench.ours(row["peak_bytes"], "operations")
+    fewest, fewest_step = bench.ours(row["peak_bytes"], "operations")
     steps = {"plain": bench.plain, "peer": step}
     if our_step is not None:
         steps["ours"] = our_step
+    if fewest_step is not None:
+        steps["fewest"] = fewest_step
     times = bench.times(steps)
     row |= {"status": "ok", "load": machine_load(), "over_plain": compared(times, "peer", "plain")}
     if our_step is not None:
         ours["over_plain"] = compared(times, "ours", "plain")
         ours["over_peer"] = compared(times, "ours", "peer")
+    if fewest_step is not None:
+        fewest["over_plain"] = compared(times, "fewest", "plain")
+        fewest["over_peer"] = compared(times, "fewest", "peer")
     return {**row, "ours": ours, "by_operations": fewest}
 
 
@@ -186,8 +191,13 @@ def one_budget(bench: Any, budget_bytes: int) -> dict[str, Any]:
     row, step = bench.ours(budget_bytes)
     if step is None:
         return row
-    fewest, _ = bench.ours(budget_bytes, "operations")
-    times = bench.times({"plain": bench.plain, "ours": step})
+    fewest, fewest_step = bench.ours(budget_bytes, "operations")
+    steps = {"plain": bench.plain, "ours": step}
+    if fewest_step is not None:
+        steps["fewest"] = fewest_step
+    times = bench.times(steps)
+    if fewest_step is not None:
+        fewest["over_plain"] = compared(times, "fewest", "plain")
     row |= {"by_operations": fewest}
     return {**row, "load": machine_load(), "over_plain": compared(times, "ours", "plain")}
 
@@ -209,6 +219,8 @@ def show(row: dict[str, Any]) -> None:
     fewest = row.get("by_operations", {})
     if "extra_flops" in fewest:
         line += f" | by operations {fewest['extra_flops']:+.1%}"
+    if "over_peer" in fewest:
+        line += f" {fewest['over_peer']['median']:.3f} of its"
     print(line, flush=True)
 
 

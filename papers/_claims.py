@@ -29,7 +29,8 @@ SEEN: dict[Seen, str] = {
 }
 
 AGREE, DIFFER, NOT_HERE = "agree", "differ", "not reproducible here"
-VERDICTS = (AGREE, DIFFER, NOT_HERE)
+CHECK = "check of ours"
+VERDICTS = (AGREE, DIFFER, CHECK, NOT_HERE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +56,9 @@ class Claim:
         How the claimed number was come by, a key of `SEEN`.
     why
         Why ours differs or is missing.
+    check
+        Why ours says nothing of the source, where it cannot come out otherwise but by a fault of
+        this program, or is counted already: it is a check of ours then, and no agreement.
 
     Examples
     --------
@@ -62,6 +66,8 @@ class Claim:
     'agree'
     >>> Claim(what="overhead", claimed=20, ours=21, relation="at most", seen="text").verdict
     'differ'
+    >>> Claim(what="least", claimed=1, ours=1, seen="formula", check="built in").verdict
+    'check of ours'
     >>> Claim(what="time", claimed=3, ours=None, seen="text", why="their machine").verdict
     'not reproducible here'
     """
@@ -74,6 +80,7 @@ class Claim:
     relation: Relation = "equal"
     seen: Seen
     why: str = ""
+    check: str = ""
 
     def __post_init__(self) -> None:
         if self.seen not in SEEN or self.relation not in get_args(Relation):
@@ -87,13 +94,15 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """``agree``, ``differ`` or ``not reproducible here``."""
+        """``agree``, ``differ``, ``check of ours`` or ``not reproducible here``."""
         if self.ours is None:
             return NOT_HERE
         slack = self.within * (1 + 1e-9) + 1e-9 * abs(self.claimed)
         too_high = self.relation != "at least" and self.ours > self.claimed + slack
         too_low = self.relation != "at most" and self.ours < self.claimed - slack
-        return DIFFER if too_high or too_low else AGREE
+        if too_high or too_low:
+            return DIFFER
+        return CHECK if self.check else AGREE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,8 +209,8 @@ def as_markdown(claims: list[Claim]) -> str:
     notes: dict[str, int] = {}
     for claim, row in zip(claims, claim_rows(claims), strict=True):
         cells = list(row)
-        if claim.why:
-            number = notes.setdefault(claim.why, len(notes) + 1)
+        for reason in filter(None, (claim.check, claim.why)):
+            number = notes.setdefault(reason, len(notes) + 1)
             cells[3] += f" [{number}]"
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     lines += [""] * bool(notes)

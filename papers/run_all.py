@@ -17,10 +17,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _claims import (
-    AGREE,
-    DIFFER,
-    NOT_HERE,
     SEEN,
+    VERDICTS,
     Claim,
     as_dict,
     as_markdown,
@@ -78,14 +76,15 @@ def as_lines(results: dict[str, list[Claim]]) -> str:
 def summary(results: dict[str, list[Claim]]) -> str:
     """The table of all sources, and the totals."""
     lines = [
-        "| source | reproduced | numbers | agree | differ | not reproducible here |",
-        "|---|---|---:|---:|---:|---:|",
+        "| source | reproduced | numbers | agree | differ | checks of ours "
+        "| not reproducible here |",
+        "|---|---|---:|---:|---:|---:|---:|",
     ]
     claims = [claim for name in sorted(results) for claim in results[name]]
 
     def count(some: list[Claim]) -> str:
         verdicts = [claim.verdict for claim in some]
-        cells = [len(some), *(verdicts.count(verdict) for verdict in (AGREE, DIFFER, NOT_HERE))]
+        cells = [len(some), *map(verdicts.count, VERDICTS)]
         return " | ".join(str(cell) for cell in cells)
 
     for name in sorted(results):
@@ -96,8 +95,9 @@ def summary(results: dict[str, list[Claim]]) -> str:
     lines.append(f"| **{len(results)} sources** | | {count(claims)} |")
     lines += [
         "",
-        "| how the claimed number was seen | numbers | agree | differ | not reproducible here |",
-        "|---|---:|---:|---:|---:|",
+        "| how the claimed number was seen | numbers | agree | differ | checks of ours "
+        "| not reproducible here |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for seen, words in SEEN.items():
         some = [claim for claim in claims if claim.seen == seen]

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     __version__: str
     # mypy checks each package from its own place; these come from one that needs torch.
     apply: Any
+    drop_in_report: Any
+    restore: Any
     cluster: Any
     rematerialize: Any
     watch: Any
@@ -68,12 +70,14 @@ __all__ = [
     "apply",
     "cluster",
     "compare",
+    "drop_in_report",
     "explain",
     "load",
     "maximize",
     "pareto",
     "plan",
     "rematerialize",
+    "restore",
     "save",
     "simulate",
     "watch",
@@ -84,7 +88,9 @@ find_beside()
 
 _NEED_TORCH = {
     "apply": "rematerialize",
+    "drop_in_report": "rematerialize",
     "rematerialize": "rematerialize",
+    "restore": "drop_in.in_place",
     "watch": "watch",
     "ways": "rematerialize",
 }
@@ -119,7 +125,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _version() -> str:
-    """Of the checkout that is imported, where it is one; else of the installed package."""
+    """The version of the checkout that is imported, or else of the installed package."""
     from importlib.metadata import PackageNotFoundError, version
     from pathlib import Path
 

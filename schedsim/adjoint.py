@@ -199,7 +199,8 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
     Notes
     -----
     The protocol's ``Move(n, RAM, NONE)`` deletes a snapshot while the forward runs. pyadjoint takes
-    no such action while it tapes; there `AdjointSchedule` or the package's own two-level schedule serve.
+    no such action while it tapes; there `AdjointSchedule` serves, or the two-level schedule of
+    checkpoint_schedules.
     """
 
     def __init__(self, snapshots: int) -> None:

@@ -103,8 +103,12 @@ def plan(
     )
     if not result.feasible:
         name, by = workload.name, get_planner(planner).name
+        budget = format_bytes(result.budget_bytes)
+        says = f"{name} does not fit {budget} with {by}"
+        if result.search.interrupted:
+            says = f"{by} was interrupted before it had a plan of {name} within {budget}"
         raise InfeasibleBudgetError(
-            f"{name} does not fit {format_bytes(result.budget_bytes)} with {by}",
+            says,
             plan=result,
             hint=_least_hint(result),
         )
@@ -112,7 +116,7 @@ def plan(
 
 
 def _least_hint(plan: Plan) -> str:
-    """The least budget, to the byte, so that it can be given as it stands."""
+    """The least budget, to the byte, so that it can be typed in as it stands."""
     if plan.min_feasible_bytes is None:
         return ""
     return f"{plan.least.sentence(plan.least.op or '')}: budget_bytes={plan.min_feasible_bytes}"
@@ -133,13 +137,15 @@ def simulate(
     Parameters
     ----------
     workload
-        As of `plan`; a chain is lowered to its graph. Of a plan, the one that it was planned for.
+        A workload as `plan` takes it; a chain is lowered to its graph. For a plan, the workload
+        that it was made for.
     schedule
-        Op runs in order, each stream runs its own in that order; or a plan, whose schedule runs on
-        the workload with the plan's variants and copies.
+        Op runs in order, of which each stream runs its own in that order; or a plan, whose schedule
+        runs on the workload with the variants and copies of the plan.
     capacities
-        Memory pool -> bytes: runs wait until their memory fits. Pools without one, all by default,
-        hold whatever the schedule puts there; a plan brings its own.
+        Memory pool -> bytes: a run waits until its memory fits. A pool without a capacity, as all
+        pools are by default, holds whatever the schedule puts there; a plan brings its own
+        capacities.
 
     Returns
     -------
@@ -212,7 +218,7 @@ def try_plan(
         )
     if isinstance(workload, Graph) and not workload.one_queue:
         raise UnsupportedError(
-            f"{workload.name} has several queues or memory pools: it can be simulated, not planned",
+            f"{workload.name} has several streams or pools: it can be simulated, not planned",
             hint="planners that offload take the graph without copies, and add them",
         )
     check_options(info, options)
@@ -277,8 +283,8 @@ def compare(
 ) -> list[Plan]:
     """One plan per planner, infeasible ones included, in the order given.
 
-    By default every planner that takes the workload, but for the one that chooses among them, for
-    the oracle of tiny workloads, and for those that offload where no `link` is given (with
+    By default these are all planners that take the workload, without the one that chooses among
+    them, the oracle for tiny workloads and, where no `link` is given, those that offload (with
     `host_bytes` and `host_latency_s`, as of `plan`). A planner for which the workload is too large,
     or whose extra is not installed, is left out, with a `PlannerSkippedWarning`.
 

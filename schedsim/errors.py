@@ -84,7 +84,7 @@ class DeadlockError(InvalidScheduleError):
     Parameters
     ----------
     waits
-        A sentence for each queue that has runs left: which run waits, and for what.
+        A sentence for each stream that has runs left: which run waits, and for what.
     run_index, op_name
         The first run in the schedule that waits for memory.
     """
@@ -108,7 +108,7 @@ class InfeasibleBudgetError(SchedsimError):
     Attributes
     ----------
     budget_bytes, min_feasible_bytes : int
-        What was asked, and the least that works (``None`` where unknown).
+        The budget that was asked for, and the least budget that works (``None`` where unknown).
     plan : Plan
         The plan with status ``infeasible``, candidates included.
     """

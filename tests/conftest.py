@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
+# Before numpy or torch is loaded, and for the processes that tests start: these run side by side,
+# and threads beyond the cores wait for each other by spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
 from hypothesis import settings
 
 # The same examples every time, and no deadline: the first call of a kernel compiles it.
 settings.register_profile("schedsim", derandomize=True, deadline=None)
 settings.load_profile("schedsim")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let a worker that is done take tests from another: some take as long as hundreds do."""
+    if config.getvalue("dist") == "load":
+        from xdist.scheduler import WorkStealingScheduling
+
+        return WorkStealingScheduling(config, log)
+    return None

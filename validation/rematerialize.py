@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,12 +16,37 @@ from schedsim.plans.plan import Plan
 from schedsim.plans.setting import refuse_levels
 
 from .belonging import captured_for
+from .drop_in.drop_in_options import DropInOptions
+from .drop_in.in_place import in_place, session_in
 from .environment import check_device
 from .ranks import ALONE, Ranks, ranks_of
 from .rematerialized import Rematerialized
 from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
 from .ways.choices import price
 from .ways.way import Way
+
+
+@dataclass(frozen=True)
+class FurtherOptions:
+    """Keywords of `rematerialize` that few calls need; its docstring says what each means."""
+
+    device: str | None = None
+    planner: str = "auto"
+    time_limit_s: float = 10.0
+    shapes: str = "plan"
+    max_shapes: int = 8
+    keep_gradients: bool = False
+    extra_bytes: int = 0
+    costs: str = "measured"
+    host_bytes: int | str | None = None
+    in_place: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> tuple[FurtherOptions, dict[str, Any]]:
+        """Those among `given`, and what is left: options of the planner."""
+        own = {field.name for field in fields(cls)}
+        rest = {name: value for name, value in given.items() if name not in own}
+        return cls(**{name: value for name, value in given.items() if name in own}), rest
 
 
 def rematerialize(
@@ -31,24 +56,19 @@ def rematerialize(
     loss: Callable[..., Tensor] | None = None,
     *,
     optimizer: Any = None,
-    device: str | None = None,
     level: str = "auto",
-    planner: str = "auto",
-    time_limit_s: float = 10.0,
-    shapes: str = "plan",
-    max_shapes: int = 8,
-    keep_gradients: bool = False,
-    extra_bytes: int = 0,
-    costs: str = "measured",
     chunk: Any = None,
     accumulate: int | str | None = None,
     offload: Any = None,
-    host_bytes: int | str | None = None,
     check: str | int = "plan",
     compile: bool = False,
     **options: Any,
-) -> Rematerialized:
+) -> Any:
     """`model` as a module that gives the loss of a step and trains within `budget`.
+
+    With ``in_place=True`` it is the model itself that is returned: its class, outputs, state_dict
+    and hooks stay, and the loop computes the loss of its outputs, whose memory is measured in the
+    first step and counted.
 
     Parameters
     ----------
@@ -65,25 +85,9 @@ def rematerialize(
     optimizer
         Whose state is counted: a torch optimizer (measured, or foreseen before its first step),
         ``"sgd"``, ``"sgd-momentum"``, ``"adam"``, ``"adamw"``, or bytes. ``None`` counts nothing.
-    device
-        Where to move model and inputs first; ``None`` leaves them.
     level
         ``"op"``, ``"block"``, or ``"auto"``: op by op where the model can be captured, else by
         block, with a `BlockLevelWarning`.
-    planner, time_limit_s, **options
-        As of `schedsim.plan`; seconds bound the search of ``auto``.
-    shapes
-        For inputs of another shape, type or mode: ``"plan"`` anew, within the same bytes, the last
-        `max_shapes` plans being kept; or ``"raise"``.
-    keep_gradients
-        Count gradients as resident from before the step: for accumulation over several steps, or
-        ``zero_grad(set_to_none=False)``. The block level always does.
-    extra_bytes
-        Whatever else is resident, as an averaged copy. Buckets of DistributedDataParallel are
-        counted without: the first step inside of it plans with them.
-    costs
-        ``"measured"``: the plan of least time here. ``"operations"``: of the fewest floating-point
-        operations run again, at the op level; its overhead then is a share of these.
     chunk
         Compute the language-model head with its cross entropy, and feed-forward layers, over parts
         of the tokens: ``{"head": 8, "mlp": 4}``, ``"auto"`` for where it is quickest, or ``None``.
@@ -92,19 +96,45 @@ def rematerialize(
         Number of micro-batches of a step; ``"auto"`` for the quickest within the budget.
         ``module(x, target)`` then runs forward and backward of all of them, and gives the loss of
         the whole batch, whose ``backward()`` hands the gradients over: the loop stays as it is.
-    offload, host_bytes
+    offload
         Copy what blocks keep to host memory and back beside the computation, where the plan says:
         a link, ``"pcie4"`` or ``"25GB/s"`` or a pair of these, or ``True`` for what is measured
-        here. The host memory allowed is pinned; no limit by default. Takes the block level.
+        here. Takes the block level.
     check
         ``"plan"``: the planned step is compared with the plain one when it is made, at the price
         of two steps; what differs is planned at the next level, or refused. A number N: every N-th
         step too. ``"never"``.
+    **options
+        Options of the planner, and any of these keywords, with their defaults:
+
+        ``device=None``
+            Where to move model and inputs first; ``None`` leaves them.
+        ``planner="auto"``, ``time_limit_s=10.0``
+            As of `schedsim.plan`; seconds bound the search of ``auto``.
+        ``shapes="plan"``, ``max_shapes=8``
+            For inputs of another shape, type or mode: ``"plan"`` anew, within the same bytes, the
+            last `max_shapes` plans being kept; or ``"raise"``.
+        ``keep_gradients=False``
+            Count gradients as resident from before the step: for accumulation over several steps,
+            or ``zero_grad(set_to_none=False)``. The block level always does.
+        ``extra_bytes=0``
+            Whatever else is resident, as an averaged copy. Buckets of DistributedDataParallel are
+            counted without: the first step inside of it plans with them.
+        ``costs="measured"``
+            ``"measured"``: the plan of least time here. ``"operations"``: of the fewest
+            floating-point operations run again, at the op level; its overhead then is a share of
+            these.
+        ``host_bytes=None``
+            The host memory that `offload` may take, pinned; by default without a limit.
+        ``in_place=False``
+            The model itself is changed and returned. Goes with `optimizer`, ``device``,
+            ``planner``, ``time_limit_s``, ``extra_bytes``, ``effort`` and `check` (``"plan"`` or
+            ``"never"``) alone; `drop_in_report` says what was planned.
 
     Returns
     -------
     Rematerialized
-        With `plan`, `report()` and `level`.
+        With `plan`, `report()` and `level`; the model itself with ``in_place=True``.
 
     Raises
     ------
@@ -126,6 +156,15 @@ def rematerialize(
     >>> module.plan.peak_bytes <= module.budget_bytes
     True
     """
+    more, options = FurtherOptions.of(options)
+    if more.in_place:
+        refused = {"loss": loss, "chunk": chunk, "accumulate": accumulate, "offload": offload}
+        _refuse_in_place(more, refused, level)
+        arguments, keywords = _unpacked(model, inputs, more.device)
+        own = {"optimizer": optimizer, "extra_bytes": more.extra_bytes, "planner": more.planner}
+        own |= {"time_limit_s": more.time_limit_s, "compile": compile}
+        found = DropInOptions.read({"budget": budget, **own, **options})
+        return in_place(model, arguments, keywords, found, check)
     ranks = _ranks_of(model)
     ranks.awaited("rematerialize")
 
@@ -135,30 +174,59 @@ def rematerialize(
             loss=loss,
             optimizer=optimizer,
             level=level,
-            planner=planner,
-            time_limit_s=time_limit_s,
-            keep_gradients=keep_gradients,
-            extra_bytes=extra_bytes,
-            costs=costs,
+            planner=more.planner,
+            time_limit_s=more.time_limit_s,
+            keep_gradients=more.keep_gradients,
+            extra_bytes=more.extra_bytes,
+            costs=more.costs,
             options=options,
             chunk=chunk,
             accumulate=accumulate,
             offload=offload,
-            host_bytes=host_bytes,
+            host_bytes=more.host_bytes,
             ranks=ranks,
             check=check,
             compile=compile,
         )
-        arguments, keywords = _unpacked(model, inputs, device)
-        module = Rematerialized(model, settings, shapes=shapes, max_shapes=max_shapes)
+        arguments, keywords = _unpacked(model, inputs, more.device)
+        module = Rematerialized(model, settings, shapes=more.shapes, max_shapes=more.max_shapes)
         return module, arguments, keywords
 
     module, arguments, keywords = ranks.together("read the arguments", made)
     if ranks.bound:
-        alike = {"shapes": shapes, "max_shapes": max_shapes, **dict(module._settings.alike())}
+        kept = {"shapes": more.shapes, "max_shapes": more.max_shapes}
+        alike = {**kept, **dict(module._settings.alike())}
         ranks.same("compare arguments", alike)
     module.plan_for(*arguments, **keywords)
     return module
+
+
+def _refuse_in_place(more: FurtherOptions, given: Mapping[str, Any], level: str) -> None:
+    """Raise where a keyword is given that a model in place does not honour."""
+    defaults = FurtherOptions()
+    names = [name for name, value in given.items() if value is not None]
+    names += ["level"] if level == "block" else []
+    for name in ("shapes", "max_shapes", "keep_gradients", "costs", "host_bytes"):
+        if getattr(more, name) != getattr(defaults, name):
+            names.append(name)
+    if names:
+        raise SchedsimError(
+            f"{names[0]}= is not for a model in place",
+            hint="the loop computes the loss itself"
+            if names[0] == "loss"
+            else "leave it out, or in_place=True",
+        )
+
+
+def drop_in_report(model: nn.Module) -> str:
+    """What was planned for a model that has a budget in place; for people.
+
+    Raises
+    ------
+    SchedsimError
+        The model has none.
+    """
+    return session_in(model).report()
 
 
 def apply(

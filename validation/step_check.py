@@ -60,13 +60,21 @@ def _no_room(model: nn.Module, planned: PlannedStep) -> str | None:
     if group and torch.distributed.get_world_size() > 1 and planned.captured.level == "block":
         return "the ranks would have to run it together"
     device = next(model.parameters()).device
-    most = planned.store_all_bytes
+    return no_room_for(planned.store_all_bytes, device, planned.plan.static_bytes)
+
+
+def no_room_for(step_bytes: int, device: torch.device, resident_bytes: int) -> str | None:
+    """Why a plain step of `step_bytes` is not run; ``None`` where it fits.
+
+    Parameters
+    ----------
+    resident_bytes
+        Of the step's, what is on the device already.
+    """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        room = free + planned.plan.static_bytes
+        room = free + resident_bytes
     else:
         room = int(SHARE_OF_MEMORY["cpu"] * device_memory_bytes(device))
-    if most > room:
-        return f"that takes {format_bytes(most)}"
-    return None
+    return f"that takes {format_bytes(step_bytes)}" if step_bytes > room else None

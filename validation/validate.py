@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from schedsim.dataflow.queues import HOST
 from schedsim.plans.offloading import Offloading
+from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
@@ -153,7 +154,7 @@ def validate(
     else:
         within = planned_bytes if planned_bytes is not None else budget_bytes
         within = UNLIMITED_BYTES if within is None else within
-        simulation = offloading.simulate(workload, schedule, within)
+        simulation = Setting(copies=offloading).simulate(workload, schedule, within)
         graph = offloading.graph(workload, schedule)
         steps.modules[SCHEDULE] = captured.module(schedule, graph, offloading.capacities(within))
     report = Report(

@@ -198,7 +198,7 @@ def hrevolve(
     The time of the recurrence counts copies and computation one after the other (synchronous
     levels), for stages all alike, with the means of their times. Among hierarchical schedules it is
     least there: a level's states lie within the reach of one state of the next slower one. The plan
-    is replayed with the chain's own times and bytes, and with copies on queues of their own beside
+    is replayed with the chain's own times and bytes, and with copies on streams of their own beside
     the computation: it takes no longer than the sum, ``synchronous_s`` in the plan's `search`.
     O(L^2 c) per number of slots tried, for c slots in all; about log2(L) are tried.
 
@@ -224,6 +224,7 @@ def hrevolve(
     below = as_levels(levels)
     if num_slots is not None and num_slots < 1:
         raise SchedsimError(f"num_slots {num_slots} is not at least 1", hint="the input takes one")
+    setting = Setting(copies=below)
     num = chain.num_stages
     most = max(1, min(num, _QUICK // num**2))
 
@@ -234,7 +235,7 @@ def hrevolve(
     @cache
     def fits(slots: int) -> bool:
         try:
-            replay = below.simulate(chain, solved(slots)[1], budget_bytes)
+            replay = setting.simulate(chain, solved(slots)[1], budget_bytes)
         except DeadlockError:
             return False
         return replay.peak_bytes <= budget_bytes
@@ -252,7 +253,7 @@ def hrevolve(
             planner="hrevolve",
             options={"num_slots": chosen},
             search=SearchRecord(figures={"synchronous_s": solved(chosen)[0]}),
-            setting=Setting(copies=below),
+            setting=setting,
         )
     few = [num_slots] if num_slots else _few_slots(most, None)[:3]
     return make_plan(
@@ -260,8 +261,8 @@ def hrevolve(
         budget_bytes,
         None,
         planner="hrevolve",
-        least=LeastBudget(min(_least_budget(chain, below, solved(s)[1]) for s in few)),
-        setting=Setting(copies=below),
+        least=LeastBudget(min(_least_budget(chain, setting, solved(s)[1]) for s in few)),
+        setting=setting,
     )
 
 
@@ -289,16 +290,16 @@ def level_schedule(chain: Chain, num_slots: int, below: MemoryLevels) -> tuple[f
     return solved.time_s + chain.loss_s, Schedule.from_names(names)
 
 
-def _least_budget(chain: Chain, below: MemoryLevels, schedule: Schedule) -> int:
+def _least_budget(chain: Chain, setting: Setting, schedule: Schedule) -> int:
     """A budget that is enough for `schedule`, close to the least, by halving."""
-    high = below.simulate(chain, schedule, None).peak_bytes
-    if below.graph(chain, schedule).one_queue:
+    high = setting.simulate(chain, schedule, None).peak_bytes
+    if setting.workload(chain, schedule).graph.one_queue:
         return high  # nothing can wait
     low = chain.static_bytes
     while high - low > max(1, high // 1000):
         middle = (low + high) // 2
         try:
-            peak = below.simulate(chain, schedule, middle).peak_bytes
+            peak = setting.simulate(chain, schedule, middle).peak_bytes
         except DeadlockError:
             peak = high
         if peak <= middle:

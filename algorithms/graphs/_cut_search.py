@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,11 @@ from ._scaling import SolverTimes, solver_times
 _MOST_SINGLE = 12
 _MOST_WHOLE = 3
 _MOST_CUTS = 40
+_FEW_CUTS = 5
+# Numbers of cuts in relaxations, each followed by the next where it proves so much more; and what
+# all of them may take of the effort.
+_SPREAD_CUTS = (3, 6, 12, 18, 24, 32, 40)
+_WORTH, _RELAXED_SHARE = 0.003, 0.5
 # Steps of the knapsacks that a core takes in about a second.
 _STEPS_PER_UNIT = 2e8
 
@@ -66,7 +72,7 @@ class CutSearch:
         return self.graph.store_all_s + self.extra_s
 
     def halt(self) -> None:
-        """Begin no further step."""
+        """Have the search begin no further step."""
         self._halted.set()
 
     def _may(self, work: float) -> bool:
@@ -83,12 +89,13 @@ class CutSearch:
         self.solve_milps()
 
     def solve_milps(self) -> None:
-        """What follows the knapsacks."""
+        """Solve what follows the knapsacks: relaxations, MILPs of single cuts, then of several."""
+        self.relaxations()
         self.single_milps()
         self.several_cuts()
 
     def keep(self, extra_s: float, how: str) -> None:
-        """Takes a bound if it is better."""
+        """Take up a bound if it is better than what is known."""
         if extra_s > self.extra_s:
             self.extra_s = extra_s
             self.how = f"no schedule fits: {how}" if math.isinf(extra_s) else how
@@ -101,9 +108,11 @@ class CutSearch:
 
     def knapsacks(self) -> None:
         """The fractional knapsack at each op, the most promising first."""
-        rough = fixed_order_bounds(self.graph, self.budget_bytes, self.times.costs)
-        self.rough = rough
-        self.effort.spend(64 * self.nonzeros / _STEPS_PER_UNIT)
+        costs = self.times.costs
+        rough = fixed_order_bounds(self.graph, self.budget_bytes, costs)
+        free = costs + 0.1 * costs.mean() if costs.any() else np.ones(costs.size)
+        self.promise = fixed_order_bounds(self.graph, self.budget_bytes, free)
+        self.effort.spend(128 * self.nonzeros / _STEPS_PER_UNIT)
         best = 0.0
         for place, op in enumerate(np.argsort(-rough, kind="stable").tolist()):
             if rough[op] <= 0:
@@ -117,6 +126,38 @@ class CutSearch:
             best = max(best, found)
             extra_s = math.inf if math.isinf(found) else self.times.bound_s(found)
             self.keep(extra_s, f"knapsack at {self.graph.op_names[op]}")
+        # Where all that must go seems to cost nothing, the knapsack is blind: what takes no time
+        # itself may need what does.
+        worst = np.argsort(-self.promise, kind="stable")[:_MOST_WHOLE]
+        for op in worst[self.promise[worst] > 0].tolist():
+            self.bound_at.setdefault(op, 0.0)
+
+    def relaxations(self) -> None:
+        """More and more cuts, spread over the step, without whole numbers.
+
+        On wide graphs many cuts prove more than whole numbers at few.
+        """
+        until = self.effort.left * (1.0 - _RELAXED_SHARE)
+        chosen: list[int] = []
+        took, nonzeros = 0.0, self.nonzeros
+        for count in _SPREAD_CUTS:
+            before = chosen
+            chosen = []
+            self.choose(chosen, self.spread(count))
+            if len(chosen) <= len(before):
+                return
+            # Iterations grow with the rows, and what each takes does too; the longer rows as well.
+            growth = (len(chosen) / max(1, len(before))) ** 2.5
+            most = max(took * growth, relaxation_work(2 * nonzeros * len(chosen)))
+            if not self._may(most + until):
+                return
+            known_s, left = self.extra_s, self.effort.left
+            cuts = [self.cut(op) for op in sorted(chosen)]
+            share = (left - until) / left if self.effort.counted else _RELAXED_SHARE
+            self.solve(cuts, share, integral=False)
+            took = left - self.effort.left
+            if before and self.extra_s < known_s * (1 + _WORTH):
+                return
 
     def single_milps(self) -> None:
         """One cut with what recomputation reads: relaxed for several ops, then in whole numbers."""
@@ -142,7 +183,7 @@ class CutSearch:
             return
         chosen = [max(self.bound_at, key=lambda op: self.bound_at[op])]
         beside: set[tuple[int, int]] = set()  # (op of the cut behind, op that is repeated)
-        spread = self.spread()
+        spread = self.spread(_FEW_CUTS)
         self.worst = None
         while len(chosen) < _MOST_CUTS and not self.is_done():
             before = (len(chosen), len(beside))
@@ -178,11 +219,18 @@ class CutSearch:
         cut = self.cut(op)
         return all(cut.before[other] or cut.after[other] for other in chosen)
 
-    def spread(self) -> list[int]:
-        """Ops from the first to the last at which something must go: ends, middle, quarters."""
-        some = np.flatnonzero(self.rough > 0.3 * self.rough.max())
-        places = np.array([0.0, 1.0, 0.5, 0.25, 0.75]) * (some.size - 1)
-        return some[places.round().astype(int)].tolist() if some.size else []
+    def spread(self, count: int) -> list[int]:
+        """Ops at which something must go, the worst in each of `count` stretches; worst first."""
+        some = np.flatnonzero(self.promise > 0.15 * self.promise.max())
+        if not some.size:
+            return []
+        edges = np.linspace(some[0], some[-1] + 1, count + 1).astype(int)
+        found = {
+            int(low + np.argmax(self.promise[low:high]))
+            for low, high in pairwise(edges.tolist())
+            if high > low
+        }
+        return sorted(found, key=lambda op: (-self.promise[op], op))
 
     def solve(
         self,
@@ -196,7 +244,9 @@ class CutSearch:
 
         It may take that share of the effort left.
         """
-        known = self.extra_s / self.times.unit_s * (1 - 1e-9) if len(cuts) > 1 else 0.0
+        known = 0.0
+        if integral and len(cuts) > 1:
+            known = self.extra_s / self.times.unit_s * (1 - 1e-9)
         milp, alive = cut_milp(self.table, cuts, self.times.costs, beside=beside, at_least=known)
         if self.effort.counted:
             # What cannot be afforded in whole numbers is relaxed: a bound as well.

@@ -23,7 +23,7 @@ from ._cut_table import Order
 from ._greedy_order import greedy_order
 from ._lean import lean_schedule
 from ._memory_profile import pack_graph
-from ._walker import GraphWalker
+from ._walker import GraphWalker, num_walkers
 from .bounds import least_memory_bytes
 
 # How far from the file's order the greedy orders may stray; see `greedy_order`.
@@ -32,10 +32,14 @@ _PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 # No peak is above this; budgets beyond it would not fit in 64 bits.
 _MOST_BYTES = 2**53
 
-# Of the effort: for the greedy repair of the starts, for that of what the bound suggests, and for
-# the bound, where work is counted and where it is beside the walkers until the clock says so.
-_MAKING_SHARE, _MENDING_SHARE = 0.3, 0.1
-_BOUND_WORK, _BOUND_SHARE = 0.2, 0.4
+# Of the effort, for the bound: where work is counted, and where the clock says so.
+_BOUND_WORK, _BOUND_SHARE = 0.3, 0.4
+
+# Of the first round, until the walkers meet for the first time.
+_FIRST_MEETING = 0.1
+
+# What the bound suggests is worth a repair up to so many times the budget.
+_CLOSE = 1.1
 
 # Work of the lean schedule by op of each line that it begins with, about.
 _LEAN_PER_OP = 1e-4
@@ -95,11 +99,12 @@ class GraphSearch:
     def _search(self, pool: Pool[GraphWalker], starts: Sequence[Schedule]) -> None:
         lines = self._starts(starts)
         given, usual = lines[: len(starts)], lines[len(starts) :]
-        count = max(len(given) + 1, self._num_walkers())
-        each = pool.per_job(_MAKING_SHARE * self.effort.left, count)
-        makers = [partial(self._make, i, line, 0.0) for i, line in enumerate(given)]
+        few = 2 if self.effort.counted else self.num_threads
+        count = max(len(given) + 1, num_walkers(self.graph.num_ops, few))
+        makers = [partial(self._make, i, line) for i, line in enumerate(given)]
         makers += [
-            partial(self._make, i, usual[i % len(usual)], each) for i in range(count - len(given))
+            partial(self._make, i, usual[i % len(usual)], greedy=True)
+            for i in range(count - len(given))
         ]
         # In no race with the walkers: it solves many small graphs before they stand.
         bound = None
@@ -109,28 +114,26 @@ class GraphSearch:
             self.cuts = CutSearch(self.graph, self.budget_bytes, self.order, bound)
             self.cuts.knapsacks()
             self._learn(pool)
-        made = pool.all_of(makers)
-        self.walkers = [walker for walker, _ in made]
-        self.effort.spend(sum(work for _, work in made))
+        self.walkers = pool.all_of(makers)
         if bound is None or self._done(pool):
-            if all(walker.best_s == np.inf for walker in self.walkers) and not self._solved:
+            if self._none_fits() and not self._solved:
                 self.lean = self._find_lean(usual[:2])
             return
         # After an interrupt nobody waits for it, as its solver cannot be stopped; but it is no
         # daemon: a process that ends while the solver runs is aborted.
-        lean = None
-        if all(walker.best_s == np.inf for walker in self.walkers):
-            lean = pool.submit(partial(self._find_lean, usual[:2]))
         bounding = threading.Thread(target=self._find_bound, args=(pool,))
         bounding.start()
         try:
-            self._rounds(pool, bounding, lean)
+            self._rounds(pool, bounding, usual[:2])
         finally:
             if bounding.is_alive() and not self.effort.counted:
                 pool.halted.set()
                 if self.cuts is not None:
                     self.cuts.halt()
         self._join(pool, bounding)
+
+    def _none_fits(self) -> bool:
+        return all(walker.best_s == np.inf for walker in self.walkers)
 
     def _find_lean(self, lines: Sequence[NDArray[Any]]) -> Simulation:
         """The schedule of least peak that does not depend on the budget.
@@ -143,10 +146,10 @@ class GraphSearch:
         """A walker that goes on from there, where still none fits."""
         self.lean = pool.wait(job)
         self.effort.spend(_LEAN_PER_OP * self.graph.num_ops)
-        if any(walker.best_s < np.inf for walker in self.walkers):
+        if not self._none_fits():
             return []
         runs = self.lean.schedule.bind(self.graph)
-        walker, _ = self._make(len(self.walkers), runs, 0.0)
+        walker = self._make(len(self.walkers), runs)
         walker.begin(0)  # in the midst of a round, perhaps
         self.walkers.append(walker)
         return [walker]
@@ -155,30 +158,39 @@ class GraphSearch:
         self,
         pool: Pool[GraphWalker],
         bounding: threading.Thread,
-        lean: Future[Simulation] | None,
+        lines: Sequence[NDArray[Any]],
     ) -> None:
+        """Rounds of walkers; what is lean joins them, from `lines`, where none fits at first."""
         active = list(self.walkers)
         num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
-        segments = [RoundPart(number) for number in range(num_rounds)]
-        if num_rounds == 1:  # they meet once on the way, for what the bound brings
-            segments = [RoundPart(0, 0.0, 0.4), RoundPart(0, 0.4, 1.0)]
+        # In the first they meet on the way, for what the bound brings, and to know what fits.
+        segments = [RoundPart(0, 0.0, _FIRST_MEETING), RoundPart(0, _FIRST_MEETING, 0.4)]
+        segments += [RoundPart(0, 0.4, 1.0)]
+        segments += [RoundPart(number) for number in range(1, num_rounds)]
         few = 2 if self.effort.counted else min(self.num_threads, 2)
         left = sum(segment.high - segment.low for segment in segments)
-        for segment in segments:
-            active = sorted(active, key=lambda walker: walker.rank)
-            if segment.number:
+        lean = None
+        for at, segment in enumerate(segments):
+            if segment.number and segment.low == 0.0:
+                active = sorted(active, key=lambda walker: walker.rank)
                 active = active[: max(few, len(active) // 2)]
-                self._take_up_bound(active[-1], spare=len(active) > 1)
+            if at > 1:
+                worst = max(active, key=lambda walker: walker.rank)
+                self._take_up_bound(worst, spare=len(active) > 1)
             width = segment.high - segment.low
             pool.walk(active, segment, width / left)
             left -= width
             if lean is not None:
                 active += self._begin_lean(pool, lean)
                 lean = None
-            if self.effort.counted:
+            if at == 0 and self._none_fits():
+                lean = pool.submit(partial(self._find_lean, lines))
+            if at and self.effort.counted:
                 self._join(pool, bounding)
             self._learn(pool)
             if pool.winner is not None or self._done(pool):
+                if lean is not None:
+                    self.lean = pool.wait(lean)
                 return
 
     def _join(self, pool: Pool[GraphWalker], bounding: threading.Thread) -> None:
@@ -231,14 +243,9 @@ class GraphSearch:
         if cuts.best is not None and cuts.best_s < walker.best_s:
             walker.take(cuts.best.bind(self.graph))
         elif spare and cuts.suggested:
-            walker.take(cuts.suggested[-1].bind(self.graph))
-            with self.effort.part(_MENDING_SHARE) as part:
-                part.spend(walker.greedy(part.left, part.is_over))
-
-    def _num_walkers(self) -> int:
-        num_ops = self.graph.num_ops
-        few = 2 if self.effort.counted else self.num_threads
-        return max(few, 8 if num_ops < 300 else 4 if num_ops < 3000 else few)
+            close = simulate(self.graph, cuts.suggested.pop())
+            if close.peak_bytes <= _CLOSE * self.budget_bytes:
+                walker.take(close.schedule.bind(self.graph), greedy=True)
 
     def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[Any]]:
         lines: list[NDArray[Any]] = [schedule.bind(self.graph) for schedule in starts]
@@ -251,8 +258,8 @@ class GraphSearch:
             lines += [found[k] for k in np.argsort(peaks, kind="stable")[:3]]
         return lines
 
-    def _make(self, number: int, line: NDArray[Any], work: float) -> tuple[GraphWalker, float]:
-        """A walker on `line`, and the work of its greedy repair, which some get."""
+    def _make(self, number: int, line: NDArray[Any], greedy: bool = False) -> GraphWalker:
+        """A walker on `line`, which begins with the greedy repair if it is of that kind."""
         walker = GraphWalker.of(
             self.graph,
             self.packed,
@@ -261,12 +268,10 @@ class GraphSearch:
             seed=self.seed,
             rules=(self.limit, self.free),
         )
-        done = 0.0
-        if work and number % 4 in (0, 3) and not self.effort.is_over():
-            part = self.effort.take(work)
-            done = walker.greedy(part.left if part.counted else np.inf, part.is_over)
+        if not greedy:
+            walker.end_greedy()
         walker.note_least()
-        return walker, done
+        return walker
 
     def best(self) -> Schedule | None:
         """The fastest schedule that fits, of the walkers and of the bound."""

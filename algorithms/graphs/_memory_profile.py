@@ -11,6 +11,7 @@ after everything reads its results.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +28,9 @@ _EMPTY = 1 << 60
 # Entries of `Profile.counts`.
 NUM_SPARE, NUM_EDITS, NUM_SLOTS, NUM_EXTRA, NUM_REBUILDS, PER_RUN, WORK = range(7)
 
-WORK_PER_UNIT = 26_000_000.0
-"""Steps counted in ``counts[WORK]`` that one core takes in about a second: a unit of effort."""
+WORK_PER_UNIT = 56_000_000.0
+"""Steps counted in ``counts[WORK]`` that one core takes in about a second: a unit of effort. Of a
+tree that fits the nearest caches; see `work_per_unit`."""
 
 # Kinds of edits in the journal.
 INSERTED, REMOVED = 0, 1
@@ -122,6 +124,11 @@ class Profile(Record):
 INT, REAL, BOOL = int, float, bool
 INTS, REALS, TABLE = Ints, Reals, Table
 PACKED_GRAPH, PROFILE = PackedGraph, Profile
+
+
+def work_per_unit(num_slots: int) -> float:
+    """Steps in ``counts[WORK]`` that a core takes in about a second, on a tree of that size."""
+    return WORK_PER_UNIT / (1.0 + max(0.0, math.log2(num_slots / 8192)) / 4)
 
 
 def pack_graph(arrays: GraphArrays) -> PackedGraph:

@@ -1,7 +1,8 @@
-"""Linear and mixed-MILPs, put together in blocks and solved by HiGHS through scipy."""
+"""Linear and mixed-integer linear programmes (MILPs), built in blocks, solved by HiGHS (scipy)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 
 from schedsim.plans.effort import Effort
 
-# Non-zeros that HiGHS reads, presolves and solves as a linear programme in about a second.
-_NONZEROS_PER_UNIT = 200_000.0
+# Non-zeros that HiGHS reads, presolves and solves as a linear programme in about a second, where
+# that takes few iterations of the simplex method; and iterations times non-zeros in a second.
+_NONZEROS_PER_UNIT, _PIVOTS_PER_UNIT = 500_000.0, 8e8
 # What the first node takes with 10,000 non-zeros; each other, of the first; and at least.
 _FIRST_NODE, _NODE_SHARE, _LEAST_NODE = 0.5, 0.1, 0.005
 
@@ -23,7 +25,7 @@ _OPTIMAL, _LIMIT, _INFEASIBLE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the solver says; to be checked.
+    """What the solver says; callers check it.
 
     Attributes
     ----------
@@ -44,12 +46,12 @@ class Answer:
 
 
 def relaxation_work(num_nonzeros: int) -> float:
-    """The work that the relaxation of an MILP with so many non-zeros takes, about."""
+    """About the work that the relaxation of an MILP with so many non-zeros takes."""
     return max(1e-3, num_nonzeros / _NONZEROS_PER_UNIT)
 
 
 def milp_work(num_nonzeros: int) -> float:
-    """The work that its first node takes in whole numbers, about: cuts and heuristics included."""
+    """About the work of the first node of the MILP, with the solver's cuts and heuristics."""
     return relaxation_work(num_nonzeros) + _FIRST_NODE * (num_nonzeros / 1e4) ** 2
 
 
@@ -100,33 +102,76 @@ class Milp:
     def solve(self, effort: Effort, *, integral: bool = True) -> Answer:
         """HiGHS with no gap allowed; `integral` off solves the linear relaxation.
 
-        Its nodes are limited by the work left, its time by the watchdog. A relaxation, and the
-        first node, are always finished where the clock does not end them.
+        Its nodes, or the iterations of a relaxation, are limited by the work left, its time by the
+        watchdog. The first node is always finished where the clock does not end it.
         """
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_array
+        return self._solve_whole(effort) if integral else self._solve_relaxed(effort)
 
-        work = (milp_work if integral else relaxation_work)(self.num_nonzeros)
-        node_work = max(_LEAST_NODE, _NODE_SHARE * work)
-        options: dict[str, float | int] = {"mip_rel_gap": 0.0}
+    def _solve_relaxed(self, effort: Effort) -> Answer:
+        """By the dual simplex method: on these programmes several times as fast as others."""
+        from scipy.optimize import linprog
+        from scipy.sparse import vstack
+
+        matrix, columns, rows_lb, rows_ub = self._arrays()
+        work = relaxation_work(self.num_nonzeros)
+        pivots_per_unit = _PIVOTS_PER_UNIT / max(1, self.num_nonzeros)
+        options: dict[str, float | int] = {}
         if effort.watchdog_s is not None:
             options["time_limit"] = max(0.01, effort.watchdog_s)
-        if effort.counted and integral:
-            options["node_limit"] = max(1, int((effort.left - work) / node_work))
+        if effort.counted:
+            most = 1000 + max(0.0, effort.left - work) * pivots_per_unit
+            options["maxiter"] = int(min(most, 2**31 - 1))
+        upper, lower = np.flatnonzero(rows_ub < np.inf), np.flatnonzero(rows_lb > -np.inf)
+        result = linprog(
+            columns["cost"],
+            A_ub=vstack([matrix[upper], -matrix[lower]]),
+            b_ub=np.concatenate([rows_ub[upper], -rows_lb[lower]]),
+            bounds=np.stack([columns["lb"], columns["ub"]], axis=1),
+            method="highs-ds",
+            options=options,
+        )
+        num_pivots = int(result.nit or 0)
+        effort.spend(work + num_pivots / pivots_per_unit)
+        limited = result.status == _LIMIT
+        if limited and num_pivots < options.get("maxiter", math.inf):
+            effort.note_clock()
+        done = result.status == _OPTIMAL
+        return Answer(
+            x=result.x if done else None,
+            bound=float(result.fun) if done else None,
+            infeasible=result.status == _INFEASIBLE,
+            finished=result.status in (_OPTIMAL, _INFEASIBLE),
+        )
+
+    def _arrays(self) -> tuple[Any, dict[str, Floats], Floats, Floats]:
+        """The matrix, the properties of columns, and the limits of rows."""
+        from scipy.sparse import csr_array
+
         columns = {key: np.concatenate(value) for key, value in self.columns.items()}
         place = (np.concatenate(self.row), np.concatenate(self.column))
         shape = (self.num_rows, self.num_variables)
         matrix = csr_array((np.concatenate(self.value), place), shape=shape)
+        return matrix, columns, np.concatenate(self.rows_lb), np.concatenate(self.rows_ub)
+
+    def _solve_whole(self, effort: Effort) -> Answer:
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        work = milp_work(self.num_nonzeros)
+        node_work = max(_LEAST_NODE, _NODE_SHARE * work)
+        options: dict[str, float | int] = {"mip_rel_gap": 0.0}
+        if effort.watchdog_s is not None:
+            options["time_limit"] = max(0.01, effort.watchdog_s)
+        if effort.counted:
+            options["node_limit"] = max(1, int((effort.left - work) / node_work))
+        matrix, columns, rows_lb, rows_ub = self._arrays()
         result = milp(
             columns["cost"],
-            integrality=columns["integral"] if integral else None,
+            integrality=columns["integral"],
             bounds=Bounds(columns["lb"], columns["ub"]),
-            constraints=LinearConstraint(
-                matrix, np.concatenate(self.rows_lb), np.concatenate(self.rows_ub)
-            ),
+            constraints=LinearConstraint(matrix, rows_lb, rows_ub),
             options=options,
         )
-        num_nodes = int(result.get("mip_node_count") or 0) if integral else 0
+        num_nodes = int(result.get("mip_node_count") or 0)
         effort.spend(work + node_work * max(0, num_nodes - 1))
         if result.status == _LIMIT and "time" in str(result.message).lower():
             effort.note_clock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -17,27 +16,56 @@ from ._greedy_order import greedy_order
 from ._memory_profile import (
     LARGEST,
     NUM_EDITS,
+    NUM_SLOTS,
     NUM_SPARE,
     WORK,
-    WORK_PER_UNIT,
     PackedGraph,
     Profile,
     load_runs,
     make_profile,
     pack_graph,
     store_runs,
+    work_per_unit,
 )
 from ._moves import repair
 
-# Shares of moves repaired before they count, and temperatures in mean op times at the start of a
-# round. Which is better depends on the graph: the walkers take them in turn.
-_THOROUGH = (0.3, 0.005)
-_HOT = (0.5, 1.0)
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a walker goes about it.
+
+    Attributes
+    ----------
+    thorough
+        Share of moves repaired before they count.
+    hot
+        Temperature at the start of its first round, in mean op times.
+    greedy
+        Whether it begins with the greedy repair.
+    """
+
+    thorough: float
+    hot: float
+    greedy: bool = False
+
+
+# Which is better depends on the graph: the walkers take them in turn. On large graphs a greedy
+# eviction costs as much as hundreds of small moves, which bring a schedule within the limit sooner.
+_SMALL = (Kind(0.3, 0.5, True), Kind(0.005, 0.5), Kind(0.3, 1.0), Kind(0.005, 1.0, True))
+_LARGE = (Kind(0.005, 1.0), Kind(0.005, 0.5), Kind(0.02, 1.0, True), Kind(0.005, 2.0))
+_SMALL_OPS = 300
+
 _COLD = 0.02  # at the end of a round, of the start
 _COOLER = 0.6  # each round begins cooler than the one before
 
-# Evictions of the greedy repair between looks at whether to stop, times the ops of the graph.
-_GREEDY_OPS = 100_000
+# The greedy repair goes no further after so many evictions without effect, and in all after so
+# many times the ops of the graph; it ends after that share of the walker's first round.
+_MOST_IDLE, _EVICTIONS_PER_OP, _GREEDY_SHARE = 250, 8, 0.3
+
+
+def num_walkers(num_ops: int, few: int) -> int:
+    """How many walkers are worth their work on so many ops; at least `few`."""
+    return max(few, 8 if num_ops < _SMALL_OPS else 4 if num_ops < 3000 else few)
 
 
 @dataclass
@@ -60,6 +88,8 @@ class GraphWalker:
     least_runs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     least_bytes: int = 2**62
     heat_s: float = 0.0
+    evictions_left: int = 0
+    idle: int = 0
 
     @classmethod
     def of(
@@ -74,6 +104,8 @@ class GraphWalker:
     ) -> GraphWalker:
         """The walker of that `number` on the schedule `line`; `rules` are (limit, free)."""
         limit, free = rules
+        kinds = _SMALL if graph.num_ops < _SMALL_OPS else _LARGE
+        kind = kinds[number % len(kinds)]
         profile = make_profile(packed, line, seed=seed * 1000 + number, free=free)
         unit_s = graph.store_all_s / max(1, int(profile.tree[1, LARGEST]))
         unit_s = unit_s or 1.0
@@ -82,9 +114,10 @@ class GraphWalker:
         walker = cls(
             packed,
             profile,
-            Rules(limit, _THOROUGH[number % len(_THOROUGH)], price),
+            Rules(limit, kind.thorough, price),
             Found(np.zeros(profile.run.shape[0], np.int64), np.array([np.inf, 0.0])),
-            hot_s=_HOT[number // 2 % 2] * mean_s or 1e-12,
+            hot_s=kind.hot * mean_s or 1e-12,
+            evictions_left=_EVICTIONS_PER_OP * graph.num_ops if kind.greedy else 0,
         )
         walker.note_best()
         return walker
@@ -108,9 +141,13 @@ class GraphWalker:
         self.hot_s *= _COOLER
 
     def anneal(self, share: float, work: float, most_moves: int) -> tuple[float, int]:
+        if self.evictions_left > 0:
+            if share < _GREEDY_SHARE:
+                return self.greedy(work), 0
+            self.end_greedy()
         counts = self.profile.counts
         before = int(counts[WORK])
-        until = before + max(1, int(work * WORK_PER_UNIT))
+        until = before + max(1, int(work * self.work_per_unit))
         heat_s = self.heat_s * _COLD**share
         made = anneal(
             self.packed,
@@ -122,7 +159,12 @@ class GraphWalker:
             until,
         )
         self.note_least()
-        return (int(counts[WORK]) - before) / WORK_PER_UNIT, int(made)
+        return (int(counts[WORK]) - before) / self.work_per_unit, int(made)
+
+    @property
+    def work_per_unit(self) -> float:
+        """Steps that a core takes in about a second: long trees lie in slower memory."""
+        return work_per_unit(int(self.profile.counts[NUM_SLOTS]))
 
     def note_least(self) -> None:
         """Keep the schedule of the least peak, for as long as none fits."""
@@ -132,11 +174,13 @@ class GraphWalker:
             buffer = np.empty(self.profile.run.shape[0], np.int64)
             self.least_runs = buffer[: store_runs(self.packed, self.profile, buffer)].copy()
 
-    def take(self, runs: NDArray[Any]) -> None:
-        """Go on from the schedule `runs`, if there is room for it."""
+    def take(self, runs: NDArray[Any], greedy: bool = False) -> None:
+        """Go on from the schedule `runs`, if there is room for it; with its greedy repair first."""
         if runs.size > self.profile.run.shape[0] // 2:
             return  # no room to search around it
         load_runs(self.packed, self.profile, runs.astype(np.int64))
+        if greedy and self.profile.ends.shape[0] < _SMALL_OPS:
+            self.evictions_left, self.idle = self.profile.ends.shape[0], 0
         self.note_best()
 
     def note_best(self) -> None:
@@ -146,29 +190,37 @@ class GraphWalker:
             best[0] = total_s
             best[1] = store_runs(self.packed, self.profile, self.found.runs)
 
-    def greedy(self, most_work: float, is_over: Callable[[], bool]) -> float:
-        """Evict at the peak until the schedule fits, as far as that goes; the work done."""
+    def greedy(self, most_work: float = np.inf) -> float:
+        """Evict at the peak until the schedule fits, as far as that goes; the work done.
+
+        Called again it goes on, until `evictions_left` is 0.
+        """
         profile, rules = self.profile, self.rules
-        num_ops = profile.ends.shape[0] - 2
-        at_once = max(5, min(250, _GREEDY_OPS // num_ops))
-        steps_left = 8 * num_ops
-        done, idle, begun = False, 0, int(profile.counts[WORK])
-        until = begun + most_work * WORK_PER_UNIT
-        while steps_left > 0 and not (done or is_over()) and profile.counts[WORK] < until:
-            steps = min(at_once, steps_left)
-            steps_left -= steps
+        begun = int(profile.counts[WORK])
+        until = begun + most_work * self.work_per_unit
+        at_once = 5
+        while self.evictions_left > 0:
+            steps = min(at_once, self.evictions_left)
+            self.evictions_left -= steps
             before = self._signature()
-            done = repair(self.packed, profile, rules.limit, np.inf, steps, 0.3, 200, True)
+            if repair(self.packed, profile, rules.limit, np.inf, steps, 0.3, 200, True):
+                self.evictions_left = 0
             # Where no step has an effect it goes no further; many are needed to know.
-            if self._signature() == before:
-                idle += steps
-                if idle >= 250:
-                    break
-            else:
-                idle = 0
-        profile.counts[NUM_EDITS] = 0
+            self.idle = self.idle + steps if self._signature() == before else 0
+            if self.idle >= _MOST_IDLE:
+                self.evictions_left = 0
+            if profile.counts[WORK] >= until:
+                break
+        if self.evictions_left == 0:
+            self.end_greedy()
+        return (int(profile.counts[WORK]) - begun) / self.work_per_unit
+
+    def end_greedy(self) -> None:
+        """Take what the evictions came to as it is."""
+        self.evictions_left = 0
+        self.profile.counts[NUM_EDITS] = 0
         self.note_best()
-        return (int(profile.counts[WORK]) - begun) / WORK_PER_UNIT
+        self.note_least()
 
     def _signature(self) -> tuple[int, int, float]:
         """Peak, runs and time: an eviction changes one of them, as many runs may share the peak."""
@@ -186,6 +238,7 @@ def load_kernels() -> None:
     line = np.arange(2, dtype=np.int64)
     walker = GraphWalker.of(graph, packed, line, number=0, seed=0, rules=(0, True))
     walker.take(line)
-    walker.greedy(1.0, lambda: False)
+    walker.evictions_left = 1
+    walker.greedy()
     walker.begin(0)
     walker.anneal(0.0, 0.0, 50)

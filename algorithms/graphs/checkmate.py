@@ -89,7 +89,7 @@ def checkmate(
     SchedsimError
         `start` is in another order, or `passes` less than 1.
     UnsupportedError
-        Another order is asked for, or the graph uses several queues or pools.
+        Another order is asked for, or the graph uses several streams or pools.
     PlannerLimitError
         The MILP would have more than a million variables.
 

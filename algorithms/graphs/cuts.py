@@ -31,7 +31,7 @@ def cuts(
     """The schedule that pays just what the bound of `time_bound_s` asks for, where that fits.
 
     The MILP behind the bound says what to evict at the first runs of some ops. The schedule
-    lets it go there, and makes it again when something reads it. If it fits, it is proven optimal,
+    evicts it there, and recomputes it when something reads it. If it fits, it is proven optimal,
     over all schedules in its order, or over all at all. If not, a cut is added where it is most
     over budget, and the MILP is solved again.
 

@@ -46,7 +46,7 @@ def local_search(
     """The fastest schedule within `budget_bytes` found by annealing.
 
     Several walkers start from the graph's order, from its greedy repair (evict at the peak what is
-    cheapest to have again) and, where the order is free, from orders of less memory. Each round,
+    cheapest to recompute) and, where the order is free, from orders of less memory. Each round,
     the worse half drops out. A move inserts, removes or shifts runs, singly or with a greedy repair
     of the peak behind it; live memory is kept up under these edits, so that a move costs
     microseconds. Two kinds of walkers share the time, one of many small moves, one of few

@@ -96,7 +96,7 @@ def offload(
     Raises
     ------
     SchedsimError
-        `link` or `host_bytes` cannot be read, or the graph has several queues already.
+        `link` or `host_bytes` cannot be read, or the graph has several streams already.
 
     Notes
     -----
@@ -118,7 +118,7 @@ def offload(
     graph = workload.graph
     if not graph.one_queue:
         raise SchedsimError(
-            f"{graph.name} uses several queues or pools already",
+            f"{graph.name} uses several streams or pools already",
             hint="give the workload without copies; the planner adds them",
         )
     everything = store_all(workload, budget_bytes)
@@ -179,6 +179,7 @@ def _finish(
         key=lambda plan: plan.makespan_s or 0.0,
         default=None,
     )
+    setting = Setting(copies=offloading)
     best: Schedule | None = None if without is None else without.schedule
     best_s = float("inf") if without is None else without.makespan_s or 0.0
     chosen = "recompute" if without is not None else "offload"
@@ -187,7 +188,7 @@ def _finish(
             break
         schedule = Schedule.from_names(token_names(workload.graph, tokens))
         try:
-            told = offloading.simulate(workload, schedule, budget_bytes)
+            told = setting.simulate(workload, schedule, budget_bytes)
         except DeadlockError:  # the engine has the last word
             continue
         if told.peak_bytes <= budget_bytes and told.makespan_s < best_s:
@@ -210,6 +211,6 @@ def _finish(
         bound_scope=copies_scope(workload) if bound.op else ANY_SCHEDULE,
         least=least,
         seed=seed,
-        setting=Setting(copies=offloading),
+        setting=setting,
         search=SearchRecord(chosen=chosen, bound_op=bound.op or "", ended_by=effort.ended_by),
     )

@@ -82,7 +82,7 @@ def poet(
     PlannerLimitError
         The graph is too large for the solver.
     SchedsimError
-        `link` cannot be read, or the graph has several queues already.
+        `link` cannot be read, or the graph has several streams already.
 
     Notes
     -----
@@ -100,14 +100,15 @@ def poet(
     8.0
     """
     offloading = Offloading.over(link, host_bytes=host_bytes, latency_s=host_latency_s)
+    setting = Setting(copies=offloading)
     if not graph.one_queue:
         raise SchedsimError(
-            f"{graph.name} uses several queues or pools already",
+            f"{graph.name} uses several streams or pools already",
             hint="give the workload without copies; the planner adds them",
         )
     everything = store_all(graph, budget_bytes)
     if everything.feasible:
-        return replace(everything, planner="poet", options={}, setting=Setting(copies=offloading))
+        return replace(everything, planner="poet", options={}, setting=setting)
     if num_variables(graph, 1) > MAX_VARIABLES:
         raise PlannerLimitError(
             f"{graph.name!r}: {graph.num_ops} ops need more than {MAX_VARIABLES:,} variables",
@@ -140,7 +141,7 @@ def poet(
         found, told = _solve(graph, budget_bytes, offloading, effort, seed, polish, best_s)
         options.update(told)
         if found is not None:
-            simulation = offloading.simulate(graph, found, budget_bytes)
+            simulation = setting.simulate(graph, found, budget_bytes)
             best = found if simulation.makespan_s < best_s else best
     return make_plan(
         graph,
@@ -152,7 +153,7 @@ def poet(
         bound_scope=COPIES_IN_ORDER if bound.op else ANY_SCHEDULE,
         least=least,
         seed=seed,
-        setting=Setting(copies=offloading),
+        setting=setting,
         search=SearchRecord(figures=figures, ended_by=effort.ended_by),
     )
 

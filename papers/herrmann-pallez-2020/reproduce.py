@@ -21,6 +21,7 @@ SOURCE = Source(
     what="costs with a disk against the published program; levels and prices; copies beside steps",
 )
 BUNDLE = 10_000
+BUILT_IN = "The recurrence is a minimum over more choices."
 # Steps, slots in memory, cost of a write and of a read -> cost, one a step and one a backward, by
 # the published program's successor (checkpoint_schedules 1.0.4, HRevolve, ten slots on disk).
 PUBLISHED = {
@@ -100,12 +101,14 @@ def claims(instances: Instances) -> Iterator[Claim]:
         claimed=0,
         ours=raised,
         seen="formula",
+        check=BUILT_IN,
     )
     yield Claim(
         what="the same: where dearer writes, dearer reads or fewer slots lower the cost",
         claimed=0,
         ours=falls,
         seen="formula",
+        check=BUILT_IN,
     )
     for num, slots, copy_s in ((20, 2, 2.0), (50, 3, 2.0), (50, 3, 5.0)):
         waited, beside = replayed(num, slots, copy_s)
@@ -122,6 +125,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
             ours=beside,
             relation="at most",
             seen="formula",
+            check="Copies beside steps end no later than copies waited for.",
         )
     for num, slots, copy_s in ((20, 2, 2.0), (20, 2, 5.0), (20, 3, 5.0)):
         yield Claim(

@@ -301,6 +301,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
         unit="GiB",
         within=0.005,
         seen="text",
+        check="The same number as that of the simulated stages.",
     )
 
 

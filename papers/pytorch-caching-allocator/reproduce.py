@@ -18,6 +18,8 @@ from schedsim import Chain, simulate
 from schedsim.allocators import CachingOptions, Requests, allocate, play
 from schedsim.workloads import WorkloadOptions, build_workload
 
+DOCUMENTED = "What the documentation says, built in and asked again."
+
 SOURCE = Source(
     title="PyTorch's caching allocator of CUDA memory",
     what="documented sizes of blocks and segments; what a batch that grows takes",
@@ -71,12 +73,14 @@ def claims(instances: Instances) -> Iterator[Claim]:
             ours=block(size),
             unit="B",
             seen="text",
+            check=DOCUMENTED,
         )
     yield Claim(
         what="1200 with 4 divisions of a power of two is rounded to (in KiB here)",
         claimed=1280,
         ours=block(1200 * KIB, 4) / KIB,
         seen="text",
+        check=DOCUMENTED,
     )
     for size, segment in (
         (1, 2),
@@ -93,6 +97,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
             ours=reserved([size]) / MIB,
             unit="MiB",
             seen="text",
+            check=DOCUMENTED,
         )
     grown = [30 * MIB, ~0, 33 * MIB]
     yield Claim(
@@ -101,6 +106,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
         ours=reserved(grown) / MIB,
         unit="MiB",
         seen="text",
+        check=DOCUMENTED,
     )
     yield Claim(
         what="the same with expandable segments: one, grown by pages of 20 MiB",
@@ -108,6 +114,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
         ours=reserved(grown, expandable=True) / MIB,
         unit="MiB",
         seen="text",
+        check=DOCUMENTED,
     )
 
 

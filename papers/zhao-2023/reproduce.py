@@ -52,6 +52,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
                 ours=ours,
                 relation="at least",
                 seen="formula",
+                check="No plan takes less than a proven optimum.",
                 why="" if ours is not None else "no proven optimum to compare with",
             )
 

@@ -127,7 +127,10 @@ def give_back_oversize(
     pool: int,
     max_split: int,
 ) -> Any:
-    """Return blocks that may not be split, just enough for `size`; whether it is enough."""
+    """Return blocks that may not be split to the driver, just enough for `size`.
+
+    Returns whether they are enough.
+    """
     table, free, num_free = blocks.table, blocks.free, blocks.num_free
     wanted = max(size, max_split)
     rows = free[pool]
@@ -172,8 +175,9 @@ def run_caching(
 ) -> Any:
     """Play `events`: ``i`` takes a block for item i, ``~i`` gives it back.
 
-    Returns (number of events played; reserved, allocated, loose bytes and segments after
-    each event, address of the block of each event, number of times that the cache was emptied).
+    Returns the number of events played; a table ``(4, num_events)`` of reserved, allocated and
+    loose bytes and of segments after each event; the address of the block of each event; and how
+    often the cache was emptied.
     """
     table, totals = blocks.table, blocks.totals
     free, num_free = blocks.free, blocks.num_free

@@ -39,9 +39,9 @@ def map_pages(
     size: int,
     capacity: int,
 ) -> Any:
-    """Put memory behind the first pages of an unmapped block; the free block that has them, or -1.
+    """Put memory behind the first pages of an unmapped block, which begins and ends at a page.
 
-    An unmapped block begins and ends at a page.
+    Returns the free block that has these pages, or -1 where the device has no room for them.
     """
     table, totals = blocks.table, blocks.totals
     page = table[row, PAGE]
@@ -63,13 +63,16 @@ def grow(
     pool: int,
     capacity: int,
 ) -> Any:
-    """A block of a growing segment, taken from the free ones, at the lowest address with room."""
+    """Grow a segment until it has a block of `size` bytes, at the lowest address with room.
+
+    Returns that block, no longer free; -1 where the device has no room for the pages.
+    """
     table, totals, heads = blocks.table, blocks.totals, blocks.heads
     if heads[pool] < 0:
         page = SMALL_PAGE if pool % 2 == 0 else LARGE_PAGE
         start = GROWING_SPACE * (pool + 1)
         length = GROWING_SPACE // page * page
-        # A guard in use that never moves: the way into the line of blocks.
+        # A guard that is always in use and never moves: from it the line of blocks is walked.
         guard = new_block(blocks, start, 0, IN_USE, pool, page)
         space = new_block(blocks, start, length, UNMAPPED, pool, page)
         table[guard, NEXT] = space

@@ -80,7 +80,7 @@ class Allocation:
 
     @property
     def fragmentation_at_peak(self) -> float:
-        """The same where most is reserved, and of these moments where most is in use."""
+        """`fragmentation` at the peak: where most is reserved and most of it is in use."""
         if not self.reserved_bytes.size:
             return 0.0
         full = self.reserved_bytes == self.reserved_bytes.max()

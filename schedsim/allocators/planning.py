@@ -37,12 +37,12 @@ def plan_reserved(
 ) -> Plan:
     """The fastest plan found whose reserved bytes are within `budget_bytes`.
 
-    `planner` is asked for a plan within an inner budget, at first the budget itself. It is played,
-    two steps of it, on a device of `budget_bytes`; where memory runs out, the inner budget is
-    lowered until it does not, then raised again by halving, as far as it goes. A device that is
-    full returns what is cached and unused, and waits for that: of plans equally fast, the one that
-    does so least is taken, and the plan says how often. With `spare_waits` only plans that never do
-    are taken.
+    `planner` is asked for a plan within an inner budget, at first the budget itself. Two steps of
+    that plan are played on a device of `budget_bytes`. Where the device runs out of memory, the
+    inner budget is lowered until it does not, then raised again by halving as far as plans still
+    fit. A full device returns cached, unused memory to the driver, and the step waits for that: of
+    plans equally fast, the plan with the fewest such waits is taken, and says how many there are.
+    With `spare_waits` only plans without any are taken.
 
     Parameters
     ----------
@@ -133,9 +133,9 @@ def _leanest(
     *,
     spare_waits: bool,
 ) -> tuple[_Measured | None, LeastBudget]:
-    """The plan of the least memory, where it fits; else the least budget that it would fit.
+    """The plan of least memory, where that plan fits; else the least budget that would fit it.
 
-    It does not depend on the budget, so that it is tried again at the budget that is named.
+    This plan does not depend on the budget, so that it is found again at the budget that is named.
     """
     # A floor of live bytes is one of reserved bytes, too.
     unknown = LeastBudget(None, None, first.least.floor_bytes, first.least.scope)

@@ -66,9 +66,9 @@ def requests_of(simulation: Simulation, pool: str = DEVICE) -> Requests:
     """What a simulated schedule asks of the memory of `pool`.
 
     Static bytes are one request before the first run. A run asks for its outputs, then for its
-    workspace, on the stream of its queue; at its end it gives back the workspace, then what nobody
-    reads any more. An output in place takes the storage of its input, which from the beginning is
-    as large as the largest tensor that it ever holds.
+    workspace, on the stream that the run is issued to; at its end the run gives back its workspace,
+    then every tensor that nobody reads any more. An output in place takes the storage of its input;
+    that storage is from the beginning as large as the largest tensor that it ever holds.
 
     Notes
     -----
@@ -123,7 +123,12 @@ def requests_of(simulation: Simulation, pool: str = DEVICE) -> Requests:
 
 
 def _storages(simulation: Simulation) -> tuple[NDArray[np.int64], ...]:
-    """Of each instance the one whose storage it has; that storage's size, making and freeing."""
+    """The storages behind the instances of tensors: which one each has, and how long it lives.
+
+    Returns four arrays by instance: the instance that owns the storage (itself, but for one that
+    takes over the storage of its input), and of an owned storage its bytes, the event that makes
+    it and the event that frees it.
+    """
     tensor, _, _, source, _ = simulation._instances
     made, freed, shared = (np.array(column) for column in simulation.instance_events)
     owner = np.arange(tensor.size, dtype=np.int64)

@@ -74,9 +74,9 @@ class ScheduleEditor:
         return reads[at] if until is None or reads[at] <= until else None
 
     def keep_instead(self, runs: Iterable[int]) -> Schedule:
-        """Without the repeats at `runs`, nor those that only served them.
+        """The schedule without the repeats at `runs`, and without those that only served them.
 
-        Whoever read what they wrote reads the instance before, which so lives on.
+        The readers of what these repeats wrote read the instance before it, which is kept instead.
 
         Parameters
         ----------
@@ -124,9 +124,9 @@ class ScheduleEditor:
         return False
 
     def recompute_instead(self, tensors: Sequence[str], at_run: int) -> Schedule | None:
-        """With `tensors` let go across run `at_run` and made again for their next reader.
+        """The schedule that evicts `tensors` across run `at_run` and recomputes them.
 
-        What their producers read, and is not alive there, is made again too.
+        Each is recomputed for its next reader; so is what its producer reads and is not alive then.
 
         Parameters
         ----------
@@ -136,8 +136,8 @@ class ScheduleEditor:
         Returns
         -------
         Schedule or None
-            ``None`` where an op among those to repeat may not run twice, where nobody reads them
-            later, or where more than `MAX_INSERTED_RUNS` runs would be needed.
+            ``None`` where an op among those to repeat may not run twice, where nobody reads the
+            tensors later, or where more than `MAX_INSERTED_RUNS` runs would be needed.
         """
         missing = {self._number[name] for name in tensors}
         after = [

@@ -55,11 +55,11 @@ class Change:
     Attributes
     ----------
     kind : str
-        ``"recompute"``: let go of `tensors` across the peak and make them again; ``"keep"``: do
-        not run `op_name` again.
+        ``"recompute"``: evict `tensors` across the peak and recompute them; ``"keep"``: do not run
+        `op_name` again.
     op_name : str
     tensors : tuple of str
-        What is let go, or kept.
+        The tensors that are evicted, or kept.
     peak_bytes, makespan_s
         Of the changed schedule.
     peak_change_bytes, time_change_s
@@ -118,7 +118,7 @@ class Explanation:
     findings: tuple[Finding, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As a JSON document, ``schedsim.explanation/1``."""
+        """The explanation as a JSON document, ``schedsim.explanation/1``."""
         from dataclasses import asdict
 
         simulation = self.simulation
@@ -153,7 +153,7 @@ def explain(workload: Chain | Graph, schedule: Schedule | None = None) -> Explan
     Parameters
     ----------
     workload
-        A chain or a graph, all of it on one queue.
+        A chain or a graph, all of it on one stream.
     schedule
         Store-all where none is given.
 
@@ -236,7 +236,7 @@ def _recomputations(
     alive: tuple[Alive, ...],
     limit: int,
 ) -> tuple[Change, ...]:
-    """What letting go across the peak buys, for what a run wrote and for each tensor of it."""
+    """What evicting across the peak buys: all that a run wrote, and each tensor of it alone."""
     busy = _touched(graph.ops[graph.op_index(simulation.peak_op)])
     groups: dict[int, list[Alive]] = defaultdict(list)
     for tensor in alive:
@@ -260,7 +260,7 @@ def _recomputations(
 def _keeps(
     graph: Graph, simulation: Simulation, editor: ScheduleEditor, limit: int
 ) -> tuple[Change, ...]:
-    """What not repeating a run buys."""
+    """What it buys to keep a tensor instead of repeating the run that writes it."""
     runs, seconds = editor.runs, simulation.run_s
     repeats = sorted(np.flatnonzero(~editor.is_first).tolist(), key=lambda k: -seconds[k])
     found = []

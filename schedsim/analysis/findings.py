@@ -83,7 +83,7 @@ def _static(simulation: Simulation) -> Finding | None:
 
 
 def _unchanged(simulation: Simulation, store_all: Simulation) -> Finding | None:
-    """Checkpointing is on, and the peak is as it was."""
+    """Something is recomputed, and the peak is that of store-all all the same."""
     if not simulation.num_recomputed:
         return None
     saved = store_all.peak_bytes - simulation.peak_bytes

@@ -45,7 +45,7 @@ class SuggestingGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but with a hint."""
+        """Find the command as click does; an unknown one is answered with a hint."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
             near = difflib.get_close_matches(name, known, n=1)
@@ -95,7 +95,7 @@ def cli(ctx: click.Context) -> int:
 
 
 def help_without_command(ctx: click.Context) -> int:
-    """What a group does by itself: where no command follows, its help, as a usage error."""
+    """What a group does where no command follows it: show its help, as a usage error."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
     return USAGE
@@ -143,7 +143,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _log_to_stderr() -> None:
-    """What ``SCHEDSIM_LOG=info`` asks for: the progress of long searches, where no terminal is."""
+    """Log the progress of long searches to stderr, where ``SCHEDSIM_LOG=info`` asks for it."""
     level = os.environ.get("SCHEDSIM_LOG", "").upper()
     if level in logging.getLevelNamesMapping():
         logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s")
@@ -156,7 +156,7 @@ def _nearest_option(error: click.NoSuchOption) -> str:
 
 
 def _see_command(arguments: Sequence[str]) -> str:
-    """For errors that say by themselves what is wrong: where it is described."""
+    """A hint for errors that say themselves what is wrong: where the command is described."""
     known = arguments and arguments[0] in COMMANDS
     return f"see schedsim {arguments[0]} --help" if known else "see schedsim --help"
 
@@ -166,7 +166,7 @@ def _see_help(error: click.UsageError) -> str:
 
 
 def _from_click(error: click.ClickException) -> str:
-    """click's message in our manner: one line, no capital, no full stop."""
+    """A message of click in the form of ours: one line, no capital, no full stop."""
     text = _one_line(error.format_message()).removesuffix(".")
     return text[:1].lower() + text[1:]
 

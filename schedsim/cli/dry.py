@@ -10,7 +10,7 @@ PREFIX = "dry:"
 
 
 def on_device(name: str | None) -> None:
-    """Where `name` is ``dry:NAME`` and this process is not on it, start over on it.
+    """Start the command over on the dry device, where `name` is ``dry:NAME``, unless it is there.
 
     Raises
     ------

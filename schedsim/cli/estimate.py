@@ -35,10 +35,10 @@ _SECONDS_EACH = 2.0
 def command(source: Source, as_json: bool) -> int:
     """Estimate the memory of a training step, model state included, on each device.
 
-    Model state is counted unless --static says otherwise. A device on which the step does not fit
-    as it is gets a plan within its memory: how much longer the step then takes, proven best where
-    it says so. Nothing is kept free for the allocator or the driver. Exit code 1 where it fits no
-    device.
+    Model state is counted unless --static says otherwise. Where the step does not fit a device as
+    it is, it is planned within the memory of the device: the table says how much longer it then
+    takes, and where that is proven best. Nothing is kept free for the allocator or the driver.
+    Exit code 1 where the step fits no device.
 
     \b
     schedsim estimate --preset llama3-8b --batch 1

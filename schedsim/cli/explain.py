@@ -52,10 +52,10 @@ def command(
 ) -> int:
     """Explain the peak of a plan, or of store-all where no plan is given.
 
-    Every price is simulated: the schedule with that one change, replayed.
+    Every price is simulated: it is that of the schedule with this one change.
 
     \b
-    schedsim explain --layers 24                 what sets the peak, what to let go
+    schedsim explain --layers 24                 what sets the peak, what to evict
     schedsim explain --layers 24 plan.json       why the plan's peak is where it is
     schedsim explain snapshot.pickle             who holds the peak of a run recorded on CUDA
     """

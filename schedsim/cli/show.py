@@ -66,7 +66,8 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 def working(message: str) -> Iterator[None]:
     """A line on stderr, on a terminal, once the work has taken a second.
 
-    It says for how long a search has run, its best so far and its gap, where a planner tells.
+    The line says how long a search has run and, where its planner reports them, its best step time
+    so far and the gap to the bound.
     """
     if not sys.stderr.isatty():
         yield

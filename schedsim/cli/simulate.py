@@ -238,7 +238,7 @@ def _runs(simulation: Simulation) -> str:
 
 
 def _show_queues(simulation: Simulation) -> None:
-    """What each queue does and, where it stands idle, what for."""
+    """What each stream does and, where it stands idle, what for."""
     idle = idle_s(simulation)
     num_runs = np.bincount(simulation.run_queues, minlength=len(simulation.queue_names))
     rows = []

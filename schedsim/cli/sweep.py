@@ -180,7 +180,7 @@ def _workload(spec: WorkloadSpec, output: str, *, measure: bool) -> Chain | Grap
 
 
 def _fingerprint(spec: WorkloadSpec) -> str:
-    """Of a model: its name, how it is taken, and the text of its file."""
+    """What tells one model from another: its name, its level, and the text of its file."""
     target = spec.target or ""
     file = Path(target.partition(":")[0])
     content = file.read_bytes() if file.suffix == ".py" and file.is_file() else b""

@@ -61,8 +61,8 @@ def command(**given: Any) -> int:
 
     TARGET is FILE.py:FUNCTION returning (model, inputs, loss); model:NAME,OPTION=VALUE,... for a
     model that comes with schedsim; or hf:NAME,... for one of transformers with random weights.
-    Without a plan, --mem makes one; without both, nothing is recomputed. Exit code 1 where
-    something does not hold.
+    Without a plan, --mem makes one; without both, nothing is recomputed. Exit code 1 where a
+    measurement is not as predicted.
 
     \b
     schedsim validate my_model.py:build plan.json --device cuda

@@ -52,7 +52,7 @@ class RankStep(EndWriter):
     actions
         In the order in which the rank runs them.
     one_queue
-        All ops on one queue, in the order in which the host issues them: what the allocator sees.
+        All ops on one stream, in the order in which the host issues them: what the allocator sees.
         Otherwise messages run beside what computes.
     """
 

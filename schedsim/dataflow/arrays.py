@@ -54,7 +54,7 @@ class GraphArrays(Record):
         writes, or else reads.
     pool_static_bytes : (num_pools,) int64
     follow_start, follow_queue : (num_ops + 1,), (num_follows,) int64
-        The compute queues of the devices whose memory a copy touches.
+        The compute streams of the devices whose memory a copy touches.
     queue_names, pool_names : tuple of str
     """
 

@@ -164,7 +164,7 @@ class Chain(ShownInNotebooks):
 
     @property
     def busiest_queue_s(self) -> float:
-        """The same: a chain runs on one queue, and no schedule of it takes less."""
+        """`store_all_s`: a chain runs on one stream, and no schedule of it takes less."""
         return self.store_all_s
 
     def activation_bytes(self) -> NDArray[np.int64]:

@@ -260,8 +260,8 @@ class Graph(ShownInNotebooks):
     def store_all_s(self) -> float:
         """Time of the step when nothing is recomputed or copied, in seconds.
 
-        The sum of all times on one queue; otherwise the makespan of the required ops, each run
-        once, in their order.
+        On one stream this is the sum of all times; on several it is the makespan of the required
+        ops, each run once, in their order.
         """
         required = [op for op in self.ops if op.required]
         if len({op.queue for op in required}) <= 1:
@@ -270,7 +270,7 @@ class Graph(ShownInNotebooks):
 
     @cached_property
     def busiest_queue_s(self) -> float:
-        """Time of the required ops of the queue that has most of it: no schedule takes less."""
+        """Time of the required ops of the busiest stream: no schedule takes less."""
         queues: dict[str, list[float]] = {}
         for op in self.ops:
             if op.required:

@@ -43,8 +43,8 @@ class StageVariant:
     saved_bytes
         In place of the stage's, the output included as there.
     extra_s
-        Seconds on top of the stage's times, for encoding and decoding; charged to its backward, as
-        a bundle is made once for each.
+        Seconds on top of the stage's times, for encoding and decoding. The backward is charged
+        with them, as a bundle is made once for each backward.
     backward_workspace_bytes, saving_workspace_bytes
         In place of the stage's; what is decoded lives there. ``None`` keeps the stage's.
     """

@@ -45,7 +45,7 @@ class Exported:
     says
         The configuration in words.
     budget_bytes, peak_bytes
-        Asked of the plan; simulated for what the target runs.
+        The budget of the plan; the peak simulated for what the target runs.
     makespan_s, plan_s
         Step times of what the target runs, and of the plan.
     exact
@@ -74,7 +74,7 @@ class Exported:
         return self.makespan_s / self.plan_s - 1.0 if self.plan_s else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """As a JSON document, ``schedsim.export/1``."""
+        """The export as a JSON document, ``schedsim.export/1``."""
         names = ("target", "says", "budget_bytes", "peak_bytes", "makespan_s", "plan_s", "exact")
         document = {name: getattr(self, name) for name in names}
         return {
@@ -94,7 +94,7 @@ def nearest(
 ) -> tuple[Choice, Simulation]:
     """The fastest of `choices` within the plan's budget; the leanest where none fits.
 
-    `improve` gives neighbours of a choice, which are followed while one of them is better.
+    `improve` gives the neighbours of a choice; the search goes on while one of them is better.
     """
     best: tuple[tuple[bool, float, float], Choice, Simulation] | None = None
 

@@ -116,7 +116,7 @@ def _writes_any(graph: Graph, op: int, tensors: set[int]) -> bool:
 def on_demand_schedule(graph: Graph, saved: Collection[int]) -> Schedule:
     """Forward ops outside `saved` run again when a backward op first reads what they write.
 
-    What is made again stays for its later readers: a save set says nothing of order, and this is
+    What is recomputed stays for its later readers: a save set says nothing of order, and this is
     how a partitioned backward runs it.
     """
     arrays = graph.arrays

@@ -1,18 +1,18 @@
-"""Figures of schedules in time: queues as rows with their runs as bars, memory pools below.
+"""Figures of schedules in time: streams as rows with their runs as bars, memory pools below.
 
 Like `schedsim.figures.plot`, every function returns a matplotlib ``Figure`` made without pyplot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..simulation.result import RUN_KINDS, Simulation
-from .plot import COLOURS, KINDS, byte_unit, canvas, plain, second_unit
+from .plot import KINDS, byte_unit, canvas, draw_stack, plain, second_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,34 +33,45 @@ _MOST_PANELS = 3
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#999999")
 
 
+class Paint(NamedTuple):
+    """How bars are coloured.
+
+    Attributes
+    ----------
+    kinds : (num_runs,) str
+        A kind per run.
+    colours
+        Kind -> colour; the legend follows its order.
+    """
+
+    kinds: Sequence[str]
+    colours: Mapping[str, str]
+
+
 def draw_gantt(
     simulation: Simulation,
     *,
-    queues: Sequence[str] | None = None,
-    row_names: Mapping[str, str] | None = None,
+    queues: Sequence[str] | Mapping[str, str] | None = None,
     label_of: Callable[[str], str] | None = None,
-    kinds: Sequence[str] | None = None,
-    colours: Mapping[str, str] | None = None,
+    paint: Paint | None = None,
     capacities: Mapping[str, int] | None = None,
     memory: bool = True,
     title: str | None = None,
     axes: Axes | None = None,
 ) -> Figure:
-    """Queues as rows, runs as bars over time coloured by what they are, memory pools below.
+    """Streams as rows, runs as bars over time coloured by kind, memory pools below.
 
     Parameters
     ----------
     queues
-        Rows from the top; by default all queues that run something.
-    row_names
-        Queue -> what its row is called, where not by its own name.
+        The streams to draw, from the top; a mapping says what the row of each is called. By
+        default all streams that run something.
     label_of
         Op name -> text in the bar, the number of a micro-batch for one; by default the op name.
         Labels that do not fit their bar are left out.
-    kinds
-        A kind per run, ``(num_runs,)``; by default those of `schedsim.simulation.result.RUN_KINDS`.
-    colours
-        Kind -> colour; the legend follows its order. Needed for kinds of your own.
+    paint
+        Kinds of your own, and their colours; by default those of
+        `schedsim.simulation.categories.RUN_KINDS`.
     capacities
         Memory pool -> bytes, drawn as dashed lines.
     memory
@@ -70,8 +81,8 @@ def draw_gantt(
 
     Notes
     -----
-    Beyond what a page can show, neighbouring bars of a kind are drawn as one, and of memory the
-    highest of neighbouring columns is kept, so that no peak is lost.
+    Beyond what a page can show, neighbouring bars of one kind are drawn as one bar; of neighbouring
+    columns of memory the highest is kept, so that no peak is lost.
 
     Examples
     --------
@@ -93,7 +104,8 @@ def draw_gantt(
         panels = min(len(pools), 1 if len(pools) > _MOST_PANELS else len(pools))
         height = _ROW * max(len(names), 2)
         figure, (bars, *below) = _stack([height, *[_PANEL] * panels])
-    _draw_bars(bars, simulation, names, row_names or {}, label_of, kinds, colours)
+    row_names = queues if isinstance(queues, Mapping) else {}
+    _draw_bars(bars, simulation, names, row_names, label_of, paint)
     bars.set_title(plain(_title(simulation) if title is None else title), fontsize=11)
     if pools:
         _draw_memory(below, simulation, pools, capacities or {})
@@ -105,14 +117,14 @@ def draw_gantt(
 def draw_pools(simulation: Simulation, *, capacities: Mapping[str, int] | None = None) -> Figure:
     """Memory of each pool over time by category, stacked, with its peak and capacity marked.
 
-    A strip above shows when each queue is busy. Up to three pools have a panel each; more share
+    A strip above shows when each stream is busy. Up to three pools have a panel each; more share
     one, with a line each.
     """
     pools = _shown_pools(simulation) or list(simulation.pool_names[:1])
     names = _rows(simulation, None)
     panels = 1 if len(pools) > _MOST_PANELS else len(pools)
     figure, (bars, *below) = _stack([0.17 * max(len(names), 3), *[2.4] * panels])
-    _draw_bars(bars, simulation, names, {}, lambda _: "", None, None)
+    _draw_bars(bars, simulation, names, {}, lambda _: "", None)
     bars.set_title(plain(_title(simulation)), fontsize=11)
     bars.tick_params(labelbottom=False)
     _draw_memory(below, simulation, pools, capacities or {})
@@ -121,7 +133,7 @@ def draw_pools(simulation: Simulation, *, capacities: Mapping[str, int] | None =
 
 
 def _stack(heights: list[float]) -> tuple[Figure, list[Axes]]:
-    """Axes above each other that share time, so many inches high."""
+    """A figure with axes above each other that share the time axis; `heights` in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, sum(heights) + _MARGIN + 0.25 * (len(heights) - 1)))
@@ -140,7 +152,7 @@ def _title(simulation: Simulation) -> str:
     return f"{simulation.workload_name}: {simulation.overhead:+.1%} time{more}"
 
 
-def _rows(simulation: Simulation, queues: Sequence[str] | None) -> list[str]:
+def _rows(simulation: Simulation, queues: Iterable[str] | None) -> list[str]:
     if queues is None:
         used = set(np.unique(simulation.run_queues).tolist())
         return [name for i, name in enumerate(simulation.queue_names) if i in used]
@@ -160,17 +172,15 @@ def _draw_bars(
     queues: list[str],
     row_names: Mapping[str, str],
     label_of: Callable[[str], str] | None,
-    kinds: Sequence[str] | None,
-    colours: Mapping[str, str] | None,
+    paint: Paint | None,
 ) -> None:
     from matplotlib.patches import Patch
 
     factor, _ = second_unit(simulation.makespan_s)
     start, end = simulation.start_s / factor, simulation.end_s / factor
-    if kinds is None:
-        kinds = [RUN_KINDS[code] for code in simulation.run_kinds.tolist()]
-    palette = dict(KINDS if colours is None else colours)
-    kind = np.array(kinds)
+    if paint is None:
+        paint = Paint([RUN_KINDS[code] for code in simulation.run_kinds.tolist()], KINDS)
+    palette, kind = paint.colours, np.array(paint.kinds)
     width = float(end.max()) if end.size else 1.0
     numbers = {name: i for i, name in enumerate(simulation.queue_names)}
     for row, queue in enumerate(queues):
@@ -311,21 +321,8 @@ def _draw_pool(
     total = np.sum(list(rows.values()), axis=0)
     shown = _columns(total, edges)
     steps = np.append(edges[shown], edges[-1])
-    below = np.zeros(shown.size)
-    for name, row in rows.items():
-        if row.any():
-            above = below + row[shown] / factor
-            axes.stairs(
-                above,
-                steps,
-                baseline=below,
-                fill=True,
-                color=COLOURS[name],
-                linewidth=0,
-                label=name,
-            )
-            below = above
-    axes.stairs(below, steps, baseline=None, color="black", linewidth=0.6)
+    stacked = {name: row[shown] / factor for name, row in rows.items() if row.any()}
+    draw_stack(axes, stacked, steps)
     at = int(np.argmax(total)) if total.size else 0
     middle = edges[at] if total.size else 0.0
     place = middle / edges[-1] if edges[-1] else 0.5

@@ -6,7 +6,7 @@ one instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -103,7 +103,8 @@ def draw_timeline(
     against
         ``"runs"`` gives every run the same width, ``"time"`` its time.
     allocation
-        Of this simulation: a line shows the bytes reserved during each run of its first step.
+        What an allocator reserves in this simulation: a line shows the reserved bytes during each
+        run of the first step.
 
     Notes
     -----
@@ -117,21 +118,8 @@ def draw_timeline(
     starts = _columns(simulation.num_runs)
     shown = _highest(simulation.memory_bytes, starts)
     edges, x_label, middle = _x_axis(simulation, starts, against)
-    below = np.zeros(starts.size)
-    for name, row in simulation.timeline.items():
-        if row.any():
-            above = below + row[shown] / factor
-            axes.stairs(
-                above,
-                edges,
-                baseline=below,
-                fill=True,
-                color=COLOURS[name],
-                linewidth=0,
-                label=name,
-            )
-            below = above
-    axes.stairs(below, edges, color="black", linewidth=0.6, baseline=None)
+    timeline = simulation.timeline.items()
+    draw_stack(axes, {name: row[shown] / factor for name, row in timeline if row.any()}, edges)
     if allocation is not None:
         _draw_reserved(axes, allocation, simulation.num_runs, starts, edges, factor)
     peak = simulation.peak_bytes / factor
@@ -179,6 +167,34 @@ def draw_timeline(
     return figure
 
 
+def draw_stack(
+    axes: Axes, rows: Mapping[str, NDArray[np.float64]], edges: NDArray[np.float64]
+) -> None:
+    """Areas on top of each other, one per category, and their outline.
+
+    Parameters
+    ----------
+    rows
+        Category -> what to draw in each column, ``(num_columns,)``.
+    edges
+        Where the columns begin and the last one ends, ``(num_columns + 1,)``.
+    """
+    below = np.zeros(edges.size - 1)
+    for name, row in rows.items():
+        above = below + row
+        axes.stairs(
+            above,
+            edges,
+            baseline=below,
+            fill=True,
+            color=COLOURS[name],
+            linewidth=0,
+            label=name,
+        )
+        below = above
+    axes.stairs(below, edges, baseline=None, color="black", linewidth=0.6)
+
+
 def _draw_reserved(
     axes: Axes,
     allocation: Allocation,
@@ -187,7 +203,7 @@ def _draw_reserved(
     edges: NDArray[np.float64],
     factor: float,
 ) -> None:
-    """The most reserved during the runs of each column; none from a run that fails on."""
+    """A line of the most bytes reserved during the runs of each column, up to a run that fails."""
     reserved = np.full(2 * num_runs, np.nan)
     series = allocation.reserved_bytes[: reserved.size]
     reserved[: series.size] = series

@@ -125,9 +125,9 @@ def _row(queue: str) -> int:
 def draw_pipeline(run: PipelineRun, *, axes: Axes | None = None) -> Figure:
     """A row per device, a box per stage and micro-batch, numbered by micro-batch.
 
-    Forwards are blue, what is run again orange, backwards green, gradients of weights, where they
-    come apart, light blue; later chunks of a device are darker. What is left white is the bubble.
-    Below each device, thin, are the messages that it sends and its collectives.
+    Forwards are blue, recomputed forwards orange, backwards green; gradients of weights, where they
+    are ops of their own, are light blue. Later chunks of a device are darker. White space is the
+    bubble. The thin boxes below each device are the messages that it sends, and its collectives.
     """
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Patch, Rectangle

@@ -18,8 +18,8 @@ _MOST_ACROSS = 3
 def draw_results(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Overhead against budget, a panel for each workload, a line for each planner.
 
-    Of several seeds the line is the best, with a bar up to the worst. Filled marks are proven
-    optimal.
+    With several seeds the line goes through the best, and a bar reaches up to the worst. A filled
+    mark is proven optimal.
     """
     labels, lines = lines_of(rows)
     figure, panels = _panels(lines)
@@ -80,7 +80,7 @@ def draw_best(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _share(line: Line) -> float:
-    """The budget in percent of the store-all peak; more than that buys no more."""
+    """The budget in percent of the store-all peak, at most 100: beyond it nothing is gained."""
     return min(100.0, 100 * line.budget_bytes / max(1, line.store_all_bytes))
 
 

@@ -105,7 +105,7 @@ def _timeline(simulation: Simulation, budget_bytes: int, x_range: Range1d) -> An
 
 
 def _legend_above(drawing: Any) -> None:
-    """In a row over the picture, where it hides nothing."""
+    """Put the legend in a row above the picture, where it hides nothing."""
     drawing.legend.orientation = "horizontal"
     drawing.legend.border_line_color = None
     drawing.legend.padding = 2

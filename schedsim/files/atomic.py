@@ -12,8 +12,8 @@ from pathlib import Path
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Put `content` at `path` through a temporary file beside it and a rename.
 
-    A link is followed and stays one; what is no regular file, a pipe for one, is simply written to.
-    An existing file keeps its permissions.
+    A symbolic link is followed, and stays a link. What is no regular file, such as a pipe, is
+    written to directly. An existing file keeps its permissions.
     """
     data = content.encode() if isinstance(content, str) else content
     target = Path(path)

@@ -47,7 +47,7 @@ def read_plan_1(reader: Reader) -> Plan:
 
 
 def _least(options: dict[str, Any], found: LeastBudget, budget_bytes: int) -> LeastBudget:
-    """Takes the word on a proof out of `options`: that nothing fits the budget is a floor."""
+    """Read from `options` whether infeasibility was proven: the budget is then a floor."""
     proof, _, scope = str(options.pop("infeasible", "")).partition(" over ")
     if proof != "proven" or (found.found_bytes or budget_bytes + 1) <= budget_bytes:
         return found

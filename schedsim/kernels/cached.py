@@ -37,7 +37,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         super()._save_overload(sig, data)
 
     def _stamp(self) -> None:
-        """Late: only now is there all that the kernel names."""
+        """The stamp, taken late: only now all that the kernel names exists."""
         if not self.stamped:
             self.stamped = True
             self._cache_file._source_stamp = stamp_of(self._py_func)

@@ -163,7 +163,7 @@ class _OneVariant(CPUDispatcher):  # type: ignore[misc]
 
 
 class _Kernel(_OneVariant):
-    """As Python calls it; kernels that call it get its twin, which has no machine code."""
+    """A kernel as Python calls it; kernels that call it get its twin, without machine code."""
 
     twin: _OneVariant
     looked = False
@@ -201,12 +201,12 @@ class _Kernel(_OneVariant):
         super().add_overload(compiled)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """What numba asks while it compiles a caller."""
+        """The types of the twin: numba asks for them while it compiles a caller."""
         self.twin.declared = self.declared
         return self.twin.get_call_template(args, kws)
 
     def get_overload(self, sig: Any) -> Any:
-        """What the caller links."""
+        """The code of the twin, which the caller links."""
         return self.twin.get_overload(sig)
 
 

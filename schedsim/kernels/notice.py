@@ -35,4 +35,4 @@ class CompilingNotice(event.Listener):  # type: ignore[misc]
             _log.info(MESSAGE)
 
     def on_end(self, compiled: Any) -> None:
-        """Nothing: the answer follows."""
+        """Say nothing: the answer follows."""

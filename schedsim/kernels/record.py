@@ -97,11 +97,11 @@ class Record:
 
     @cached_property
     def address(self) -> int:
-        """Where the block stands."""
+        """The memory address of the block, which kernels are given."""
         return int(self.words.ctypes.data)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Addresses mean nothing to another process."""
+        """The fields without the block: addresses mean nothing to another process."""
         return {key: it for key, it in self.__dict__.items() if key not in ("words", "address")}
 
 

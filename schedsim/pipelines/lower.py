@@ -92,7 +92,7 @@ def pool_name(device: int) -> str:
 
 
 def queue_name(device: int) -> str:
-    """The compute queue of a device."""
+    """The compute stream of a device."""
     return f"compute:{device}"
 
 

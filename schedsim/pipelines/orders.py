@@ -115,15 +115,16 @@ def interleaved(num_devices: int, num_micro_batches: int, num_chunks: int) -> Or
 
 
 def zero_bubble(num_devices: int, num_micro_batches: int, most_owed: int | None = None) -> Order:
-    """1F1B with weight gradients put off: device k owes at most k of them, so that none holds more.
+    """1F1B with weight gradients put off: device k has at most k of them still to run.
 
-    As ZB-H1: equal times of F, B and W leave a bubble of (K - 1) (F + B - W) instead of
-    (K - 1) (F + B + W). What W reads is held until it has run: fewer owed need less memory.
+    This is ZB-H1 of the paper: no device holds more than with 1F1B, and the bubble is
+    (K - 1) (F + B - W) instead of (K - 1) (F + B + W). What W reads is held until W has run: the
+    fewer of them are put off, the less memory the step needs.
 
     Parameters
     ----------
     most_owed
-        Owed by no device more than that; 0 is 1F1B.
+        How many weight gradients a device may put off at most; with 0 the order is 1F1B.
 
     References
     ----------
@@ -150,7 +151,7 @@ def zero_bubble(num_devices: int, num_micro_batches: int, most_owed: int | None 
 
 
 def _alternating(forward: list[Action], backward: list[Action], ahead: int) -> tuple[Action, ...]:
-    """`ahead` forwards, then a forward and a backward in turn, then the backwards left."""
+    """`ahead` forwards, then one forward and one backward by turns, then the other backwards."""
     ahead = min(ahead, len(forward))
     found = forward[:ahead]
     for next_forward, next_backward in zip(forward[ahead:], backward, strict=False):

@@ -211,7 +211,7 @@ class Pipeline:
 
     @cached_property
     def graph(self) -> Graph:
-        """The whole step as ops on queues; see `schedsim.pipelines.lower`."""
+        """The whole step as ops on streams; see `schedsim.pipelines.lower`."""
         from .lower import to_graph
 
         return to_graph(self)

@@ -23,13 +23,13 @@ class DeviceUse:
     Attributes
     ----------
     peak_bytes, static_bytes
-        Largest bytes in its memory; what of it is always resident.
+        The most bytes in the memory of the device; the bytes among them that are always resident.
     busy_s
-        Time in which it computes, replays included.
+        Time in which the device computes, recomputation included.
     recompute_s
         Time of forwards that are not the first of their op.
     bubble
-        Share of the step in which it computes nothing.
+        Share of the step in which the device computes nothing.
     """
 
     device: int

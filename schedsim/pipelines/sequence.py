@@ -56,9 +56,9 @@ def stage_plan_of(plans: StagePlans, stage: int, micro: int) -> StagePlan:
 def pipeline_schedule(pipeline: Pipeline, order: Order, plans: StagePlans) -> Schedule:
     """The one sequence of op runs that `order` and `plans` mean on the pipeline's graph.
 
-    Runs of devices stand by the time at which they would start where no memory is short, each
-    followed by the messages and collectives that it gives rise to. Every device keeps its own
-    order, every link sends in the order in which its messages are made.
+    Runs stand in the order of the times at which they would start if no memory were short; each is
+    followed by the messages and collectives that it causes. Every device keeps its own order, and
+    every link sends its messages in the order in which they are made.
 
     Parameters
     ----------
@@ -200,9 +200,9 @@ def _is_read(runs: Sequence[str], at: int, *, last: bool) -> bool:
 
 
 def _with_moves(program: _Program, entries: Sequence[int]) -> list[int]:
-    """`entries`, each with the messages and collectives that follow it on its device.
+    """`entries`, each followed by its messages and collectives.
 
-    They stand before whatever the device runs next, which may write again what they read.
+    These stand before the next run of the device, which may overwrite what they read.
     """
     found = []
     for entry in entries:
@@ -219,7 +219,7 @@ def _with_moves(program: _Program, entries: Sequence[int]) -> list[int]:
 def _in_time(
     pipeline: Pipeline, program: _Program
 ) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
-    """Entries by start, each queue in its own order; and the times of all entries."""
+    """Entries by start, each stream in its own order; and the times of all entries."""
     num = len(program.op)
     queues: list[list[int]] = [[] for _ in range(max(program.queue, default=-1) + 1)]
     for entry, queue in enumerate(program.queue):

@@ -49,7 +49,7 @@ class StagePlan:
 
     @property
     def num_replays(self) -> int:
-        """Forwards that are run again."""
+        """How many forwards are recomputed."""
         return len(self.backward) - self.num_layers
 
     @property
@@ -59,7 +59,7 @@ class StagePlan:
 
     @property
     def early_replays(self) -> tuple[int, ...]:
-        """Those that stand before the first backward: they need no gradient to run."""
+        """The replays before the first backward, which need no gradient to run."""
         first = self.backward.index(f"B{self.num_layers - 1}")
         return tuple(int(run[1:]) for run in self.backward[:first])
 
@@ -68,12 +68,12 @@ class StagePlan:
 
 
 def keep_all(num_layers: int) -> StagePlan:
-    """Nothing is run again."""
+    """The plan that recomputes nothing."""
     return StagePlan(tuple(f"B{i}" for i in range(num_layers - 1, -1, -1)))
 
 
 def layer_inputs(num_layers: int) -> StagePlan:
-    """Every layer's input is kept, every layer run again: full recomputation layer by layer."""
+    """Keep the input of every layer, and recompute every layer: full recomputation by layers."""
     runs = []
     for i in range(num_layers - 1, -1, -1):
         runs += [f"F{i}", f"B{i}"]
@@ -81,7 +81,7 @@ def layer_inputs(num_layers: int) -> StagePlan:
 
 
 def stage_input(num_layers: int) -> StagePlan:
-    """Only the stage's input is kept, the whole stage run again, as in GPipe."""
+    """Keep the input of the stage alone, and recompute the whole stage, as in GPipe."""
     return StagePlan((*(f"F{i}" for i in range(num_layers)), *keep_all(num_layers).backward))
 
 

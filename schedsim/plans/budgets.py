@@ -60,7 +60,7 @@ def parse_budget(text: str, store_all_bytes: int | Callable[[], int]) -> int:
     Parameters
     ----------
     store_all_bytes
-        The store-all peak, or what gives it; called for shares alone.
+        The store-all peak, or a function that gives it, which is called for shares alone.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def read_budget(value: int | str, workload: Chain | Graph) -> int:
     Raises
     ------
     SchedsimError
-        Neither, or negative.
+        The budget is none of these, or is negative.
 
     Examples
     --------
@@ -96,12 +96,12 @@ def read_budget(value: int | str, workload: Chain | Graph) -> int:
 
 
 def sized_budget(value: int | str) -> int:
-    """Bytes of a budget that is for several workloads, and so may be no share of one's peak.
+    """Bytes of a budget for several workloads, which so cannot be a share of one workload's peak.
 
     Raises
     ------
     SchedsimError
-        It is a share, no number of bytes, negative, or above 9 PB.
+        The budget is a share, is not a number of bytes, is negative, or is above 9 PB.
     """
     if isinstance(value, str):
         if is_share(value):

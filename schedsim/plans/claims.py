@@ -34,9 +34,9 @@ def check_belongs(plan: Plan, workload: Chain | Graph) -> None:
 
 
 def check_claims(plan: Plan, simulation: Simulation, *, times: bool = True) -> None:
-    """Refuse a plan that says otherwise than the replay of its schedule.
+    """Refuse a plan whose numbers are not those of the replay of its schedule.
 
-    `times`: whether the step time is compared too; that of a measured workload never is the same.
+    With `times` the step time is compared too; two measurements of one model never agree on it.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def check_claims(plan: Plan, simulation: Simulation, *, times: bool = True) -> N
 
 
 def mismatches(plan: Plan, simulation: Simulation, *, times: bool = True) -> list[str]:
-    """What `plan` says otherwise than the replay of its schedule, in words; O(1).
+    """In words, the numbers of `plan` that are not those of the replay of its schedule; O(1).
 
     The peak must be the same to the byte, the step time within rounding.
     """

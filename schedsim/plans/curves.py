@@ -55,11 +55,11 @@ class ParetoCurve(ShownInNotebooks):
     Attributes
     ----------
     planner
-        Who found it.
+        The planner that found the curve.
     scope
-        The schedules that it, and every bound in it, speaks of.
+        The class of schedules that the curve, and every bound in it, speaks of.
     exact
-        Whether this is proven to be the whole curve: no point can be better, and none is missing.
+        Whether the curve is proven to be whole: no point can be better, and none is missing.
     store_all_s
         Time of the step that recomputes nothing, in seconds.
     bounds
@@ -67,7 +67,7 @@ class ParetoCurve(ShownInNotebooks):
     least_memory_bytes
         No schedule in `scope` needs less; ``None`` where unknown.
     ended_by
-        What ended the search for it, as of a plan.
+        What ended the search for the curve, as for a plan.
     """
 
     workload_name: str
@@ -158,7 +158,8 @@ def find_knee(budget_bytes: Sequence[float], makespan_s: Sequence[float]) -> int
 
     Budgets and times are scaled to run from 0 to 1 between the two ends of the curve. The knee is
     the point furthest below the straight line between the ends, the chord; of several such, that of
-    the least budget. It depends on where the curve ends: cut off its steep part, and it moves.
+    the least budget. The knee depends on where the curve ends: without the steep part of a curve
+    its knee is elsewhere.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ _PATIENCE = 6.0
 
 
 class _Facts:
-    """What an effort and all its parts share."""
+    """The clock, the stop criterion and what was noted: shared by an effort and all its parts."""
 
     def __init__(self, stop: Callable[[float], bool] | None) -> None:
         self.stop = stop
@@ -47,19 +47,22 @@ class Effort:
     Parameters
     ----------
     work
-        One unit is about what one core does in a second. Without it, the time limit alone ends the
-        search, which is then not reproducible.
+        Units of work; a unit is about what one core does in a second. Without `work`, the time
+        limit alone ends the search, which is then not reproducible.
     moves
-        Of all walkers of an annealing together; they then end by these, and the rest by `work`.
+        Moves of all walkers of an annealing together. An annealing then ends by its moves, and
+        everything else by `work`.
     time_limit_s
-        With `work`: a watchdog, which ends the search wherever it is. Without: what there is.
+        Beside `work`, a watchdog that ends the search wherever it is; without `work`, the time
+        that the search takes.
     stop
-        Called with the best step time so far, in seconds (infinite: none); ``True`` ends it.
+        A function of the best step time so far, in seconds (infinite where there is none). The
+        search ends when the function returns ``True``.
 
     Raises
     ------
     SchedsimError
-        An amount is negative or not a number, or there is neither work nor a time limit.
+        An amount is negative or not a number, or neither work nor a time limit is given.
 
     Examples
     --------
@@ -108,9 +111,9 @@ class Effort:
         Parameters
         ----------
         effort
-            One, taken as it is; or work, with `time_limit_s` as its watchdog.
+            An `Effort`, taken as it is; or units of work, with `time_limit_s` as their watchdog.
         time_limit_s
-            Alone: the search takes that long. Without both, `default` is spent.
+            Where it is given alone, the search takes that long. Without both, `default` is spent.
         moves
             As of `Effort`.
         """
@@ -126,7 +129,7 @@ class Effort:
 
     @property
     def counted(self) -> bool:
-        """Whether work ends it; else the clock does."""
+        """Whether work ends the search; else the clock does."""
         return self.work < math.inf
 
     @property
@@ -138,7 +141,7 @@ class Effort:
 
     @property
     def share(self) -> float:
-        """The part of it that is used, from 0 to 1."""
+        """The share of the effort that is used, from 0 to 1."""
         if self.counted:
             return min(1.0, self.spent / self.work) if self.work else 1.0
         whole_s = self.until_s - self.began_s
@@ -173,7 +176,7 @@ class Effort:
         return False
 
     def part(self, share: float, *, watched: float = 1.0) -> Effort:
-        """A part of what is left; as a context manager, what it spends is spent of the whole too.
+        """A part of what is left. As a context manager, the part spends from the whole, too.
 
         Of parts that are used at the same time, each is taken before any of them is used. A
         watchdog ends it after the share `watched` of the time until it ends the whole.
@@ -202,7 +205,7 @@ class Effort:
 
     @property
     def watchdog_s(self) -> float | None:
-        """Seconds that something which cannot ask may take; ``None`` for no limit."""
+        """Seconds that a call which cannot ask meanwhile may take; ``None`` for no limit."""
         if self.until_s == math.inf:
             return None
         return max(0.0, self.until_s - time.perf_counter())
@@ -212,7 +215,7 @@ class Effort:
         self._facts.note("clock")
 
     def cancel(self) -> None:
-        """End it and all its parts, as the user wants to."""
+        """End the search and all parts of the effort: the user wants to stop."""
         self._facts.note("interrupt")
         self._facts.cancelled.set()
 

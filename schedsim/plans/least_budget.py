@@ -10,7 +10,7 @@ from .scope import ANY_SCHEDULE, Scope
 
 @dataclass(frozen=True, slots=True)
 class LeastBudget:
-    """Two numbers with different claims: a budget that does, and one below which nothing does.
+    """Two numbers with two claims: a budget at which a schedule is found, and a proven floor.
 
     Attributes
     ----------
@@ -20,7 +20,7 @@ class LeastBudget:
     op
         The op that sets `found_bytes`; ``None`` where unknown.
     floor_bytes
-        No schedule of `scope` fits in less: proven.
+        It is proven that no schedule of `scope` fits in less.
     scope
         The class of schedules that `floor_bytes` speaks of.
 
@@ -44,7 +44,7 @@ class LeastBudget:
         return self.found_bytes is not None and self.found_bytes <= self.floor_bytes
 
     def sentence(self, set_by: str = "") -> str:
-        """What is known, for people: never that a number is the least where it was only found.
+        """What is known, in words: a number that was only found is never called the least.
 
         Parameters
         ----------
@@ -64,7 +64,7 @@ class LeastBudget:
 
 
 def least_of(leasts: list[LeastBudget], *, peak_bytes: int | None = None) -> LeastBudget:
-    """What several planners of one workload know together.
+    """What several planners of one workload know of its least budget together.
 
     The least of what they found, and the highest floor that does not speak of fewer schedules than
     the other does.
@@ -72,7 +72,7 @@ def least_of(leasts: list[LeastBudget], *, peak_bytes: int | None = None) -> Lea
     Parameters
     ----------
     peak_bytes
-        Of a schedule that was found: a larger number is not the least.
+        The peak of a schedule that was found: no larger budget is the least.
 
     Examples
     --------

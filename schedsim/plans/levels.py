@@ -15,18 +15,17 @@ from .links import parse_link
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
     from ..dataflow.graph import Graph
-    from ..simulation.result import Simulation
     from ..simulation.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """A memory that holds so many checkpoints, each of which takes time to write and to read.
+    """A memory with slots for checkpoints, each of which takes time to write and to read.
 
     Parameters
     ----------
     num_slots
-        Checkpoints held at once.
+        How many checkpoints the memory holds at once.
     write_s, read_s
         Seconds to copy one from the device, and back.
     """
@@ -111,17 +110,6 @@ class MemoryLevels:
                 ops.append(Copy(tensor, level=number).op(size, level.write_s))
                 ops.append(Copy(tensor, back=True, level=number).op(size, level.read_s))
         return replace(graph, ops=(*graph.ops, *ops)) if ops else graph
-
-    def simulate(
-        self, workload: Chain | Graph, schedule: Schedule, budget_bytes: int | None
-    ) -> Simulation:
-        """What `schedule`, copies included, costs; runs wait where the device has no room."""
-        from ..simulation.simulator import simulate
-
-        graph = self.graph(workload, schedule)
-        if budget_bytes is None or graph.one_queue:
-            return simulate(graph, schedule)
-        return simulate(graph, schedule, capacities=self.capacities(budget_bytes))
 
     def capacities(self, budget_bytes: int) -> dict[str, int]:
         """Pool -> bytes, as the engine takes them; levels are bounded by the schedule itself."""

@@ -51,7 +51,7 @@ class Link:
         check_seconds(self.latency_s, "latency_s")
 
     def time_s(self, size_bytes: int) -> float:
-        """Seconds that a copy of `size_bytes` takes: the latency, then the bytes one by one."""
+        """Seconds that a copy of `size_bytes` takes: latency, and the bytes at the bandwidth."""
         return min(self.latency_s + size_bytes / self.bytes_per_s, MAX_SECONDS)
 
     def __str__(self) -> str:
@@ -60,10 +60,10 @@ class Link:
 
 
 def _pcie(transfers_per_s: float) -> Link:
-    """Sixteen lanes, one direction: 128 of 130 bits are payload, and 256 of 280 bytes a packet.
+    """Payload bandwidth of one direction of sixteen lanes.
 
-    A packet of the largest payload that hosts commonly set, 256 bytes, carries 24 bytes of framing,
-    header and checksum.
+    Of 130 bits on the wire 128 are data. A packet of the largest payload that hosts commonly set,
+    256 bytes, carries 24 bytes of framing, header and checksum.
     """
     return Link(16 * transfers_per_s / 8 * (128 / 130) * (256 / 280))
 
@@ -81,12 +81,12 @@ directions together (NVIDIA Grace Hopper Superchip Architecture, 2022), half of 
 
 
 def parse_link(text: str, latency_s: float = 0.0) -> Link:
-    """The link that `text` names, a preset, or says, a size per second.
+    """The link that `text` means: the name of a preset, or a bandwidth as a size per second.
 
     Raises
     ------
     UnitError
-        Neither a preset nor a bandwidth.
+        The text is neither a preset nor a bandwidth.
 
     Examples
     --------

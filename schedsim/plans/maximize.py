@@ -96,13 +96,13 @@ def maximize(
     compare: bool = True,
     **options: Any,
 ) -> Maximum:
-    """The largest size at which the workload of `family` fits, and the one of most work a second.
+    """The largest size at which the workload of `family` fits, and the size of most work a second.
 
-    Doubles the size until nothing fits, halves the interval, and then looks at the sizes beyond, up
-    to the first double that did not fit, or 256 of them: each is compared, op by op, with one that
-    is proven not to fit, and planned where it is smaller in anything. Then sizes are planned for
-    speed, in the order of what their store-all time allows, until none can be faster, or
-    `max_plans` are.
+    The search doubles the size until nothing fits and halves the interval. It then looks at the
+    sizes beyond, up to the first double that did not fit, or at 256 of them: each is compared, op
+    by op, with a size that is proven not to fit, and planned where it is smaller in anything.
+    Then sizes are planned for speed, in the order of the rates that their store-all times allow,
+    until no other size can be faster, or until `max_plans` sizes are planned.
 
     Parameters
     ----------
@@ -115,8 +115,8 @@ def maximize(
     step
         Sizes are multiples of it.
     compare
-        Whether sizes in between may be built, to be compared; off where building is dear, as for
-        models that are measured. The proof then speaks of the next size alone.
+        Whether sizes in between may be built and compared. Without it, as where building a size
+        means measuring a model, the proof speaks of the next size alone.
     **options
         Passed to the planner.
 
@@ -189,7 +189,7 @@ class _LargestSearch:
         return self.built[number]
 
     def at(self, number: int) -> Sized | None:
-        """Planned at this size."""
+        """The family planned at this size; planned once."""
         if number not in self.tried:
             workload, size = self.workload(number), number * self.step
             self.tried[number] = None
@@ -206,7 +206,7 @@ class _LargestSearch:
         return sized is not None and sized.plan.feasible
 
     def run(self, unit: str, max_plans: int, compare: bool) -> Maximum:
-        """Find both."""
+        """Find the largest size and the fastest."""
         if not self.fits(1):
             self._refuse()
         best = 1
@@ -328,7 +328,7 @@ def contains(larger: Chain | Graph, smaller: Chain | Graph) -> bool:
 
 
 def _has_more(workload: Chain | Graph) -> bool:
-    """Variants, further queues or pools, on which more than these sizes decides."""
+    """Whether more than sizes decides: variants, or further streams or memory pools."""
     if isinstance(workload, Chain):
         return any(stage.variants for stage in workload.stages)
     queues = {op.queue for op in workload.ops}

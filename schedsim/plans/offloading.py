@@ -9,7 +9,6 @@ from ..dataflow.copies import HOST_LEVEL, copies_in
 from ..dataflow.queues import DEVICE, HOST
 from ..errors import SchedsimError
 from ..simulation.schedule import Schedule
-from ..simulation.simulator import Simulation, simulate
 from ..units import parse_bytes
 from .links import Link, parse_link, with_copies
 
@@ -93,12 +92,3 @@ class Offloading:
         if not copied:
             return workload.graph
         return with_copies(workload, d2h=self.d2h, h2d=self.h2d, tensors=dict.fromkeys(copied))
-
-    def simulate(
-        self, workload: Chain | Graph, schedule: Schedule, budget_bytes: int
-    ) -> Simulation:
-        """What `schedule`, copies included, costs on `workload` within `budget_bytes`."""
-        graph = self.graph(workload, schedule)
-        if graph.one_queue:
-            return simulate(graph, schedule)
-        return simulate(graph, schedule, capacities=self.capacities(budget_bytes))

@@ -27,7 +27,8 @@ def explain_deadlock(
     Parameters
     ----------
     stuck_at
-        As it was then: runs that have yet to use each instance, bytes per pool.
+        The state when the simulation got stuck: the runs that have yet to use each instance, and
+        the bytes in each pool.
     """
     arrays, order, runs = graph.arrays, course.order, stuck_at.runs
     ended = np.zeros(runs.size, dtype=bool)

@@ -95,8 +95,11 @@ def simulate_streams(
 ) -> int:
     """Start and end every run; O((runs + reads + writes) log streams) where no memory is short.
 
-    Fills `course` and changes `begin`; `room` is to work in. The number of runs that ended:
-    fewer than there are where none of those left can start.
+    The kernel fills `course`, changes `begin` and works in `room`. It returns the number of runs
+    that ended: fewer than there are where no run that is left can start.
+
+    The state is kept by stream, not by run: of each stream only the next run can start, so that a
+    heap with one entry per stream is all that has to be ordered.
     """
     runs, tensor, last, source = begin.runs, begin.tensor, begin.last, begin.source
     lasting, uses, used, capacity = begin.lasting, begin.uses, begin.used, begin.limits
@@ -155,7 +158,8 @@ def simulate_streams(
                     break
             if blocked:
                 continue
-            # Take the memory, look whether it fits, give it back where it does not.
+            # The memory is taken first and given back where it does not fit: which outputs take
+            # over storage is known only while they are placed.
             saves, fits = False, True
             base = graph.write_start[op] - made[k]
             for i in range(made[k], made[k + 1]):
@@ -274,7 +278,11 @@ def simulate_streams(
 
 @kernel
 def name_copies(graph: GraphArrays, runs: ShortInts, order: IssueOrder, category: Codes) -> None:
-    """What is only copied belongs to the category of what is made of it; changes `category`."""
+    """Give a tensor that is only copied the category of what is made of its copy.
+
+    Changes `category`. Runs are walked backward, so that the category passes through copies of
+    copies.
+    """
     for k in range(runs.size - 1, -1, -1):
         if not graph.op_copy[runs[k]]:
             continue

@@ -1,4 +1,4 @@
-"""The kernel behind `schedsim.simulate`: lifetimes and live bytes of a schedule, one queue.
+"""The kernel behind `schedsim.simulate`: lifetimes and live bytes of a schedule, one stream.
 
 Compiled by numba on first use and cached beside this file; imported only by `simulate`.
 """
@@ -44,8 +44,8 @@ def replay_runs(
     inputs, then outputs run by run. `latest` (num_tensors,) and `count` (num_ops,) are room to work
     in, -1 and 0 at first.
 
-    `memory` (num_runs + 1,), zero at first, becomes the bytes of instances alive during each run
-    and, last, after all; where it is empty, they are not wanted.
+    `memory` (num_runs + 1,), zero at first, becomes the bytes of the instances alive during each
+    run; its last entry is what is alive after all runs. An empty `memory` is not filled.
     """
     num_tensors, num_runs = graph.tensor_producer.size, runs.size
     made = 0

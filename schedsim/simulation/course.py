@@ -57,13 +57,14 @@ class Course(Record):
     cause : (num_runs,) int8
         Index into `CAUSES`.
     blocker : (num_runs,) int32
-        The run that was waited for; of memory, the run whose end freed it. -1 for none.
+        The run that was waited for: for a wait for memory, the run whose end freed that memory;
+        -1 for none.
     events : (2 * num_runs,) int64
         ``2 * run`` for a start, ``2 * run + 1`` for an end, in order.
     freed : (num_instances,) int64
         The event that frees the instance; ``2 * num_runs`` for one that lives to the end.
     shared : (num_instances,) int64
-        Bytes that it takes over from the input whose storage it uses.
+        Bytes that the instance takes over from the input whose storage it uses.
     workspace, memory : (num_runs,) int64
         Temporary bytes; bytes of the pool of the run's device right after its start.
     peak, peak_run : (num_pools,) int64

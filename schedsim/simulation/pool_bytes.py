@@ -27,7 +27,7 @@ def newest_instances(arrays: GraphArrays, tensor: NDArray[np.int32]) -> NDArray[
 def live_bytes(
     arrays: GraphArrays, instances: Instances, chosen: NDArray[np.bool_], num_runs: int
 ) -> NDArray[np.int64]:
-    """Bytes of the chosen instances alive during each run of one queue, ``(num_runs,)``."""
+    """Bytes of the chosen instances alive during each run of one stream, ``(num_runs,)``."""
     tensor, first, last, source, _ = instances
     sizes = arrays.tensor_bytes[tensor]
     change = np.zeros(num_runs + 1, dtype=np.int64)

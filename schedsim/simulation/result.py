@@ -36,8 +36,8 @@ class LiveTensor:
     category : str
         One of `CATEGORIES`.
     first_run, last_run : int
-        It lives from the start of the one to the end of the other; of several runs that read it,
-        `last_run` is the last in the schedule.
+        The instance lives from the start of `first_run` to the end of `last_run`, which is the last
+        of its readers in the schedule.
     pool : str
     """
 
@@ -59,7 +59,7 @@ class Simulation(ShownInNotebooks):
     schedule : Schedule
     memory_bytes : (num_runs,) int64
         Bytes in use when each run has started: static, live instances, outputs and workspace. On
-        several queues, in the memory of the device that the run works for.
+        several streams, in the memory of the device that the run works for.
     peak_bytes, peak_run : int
         The largest use of a device's memory, and the first run with whose start it is reached.
     peak_op : str
@@ -69,12 +69,12 @@ class Simulation(ShownInNotebooks):
     peak_by_pool : mapping of str to int
         The largest use of each memory pool, the host's among them.
     course : Course or None
-        What the engine saw, causes of waiting included; ``None`` on one queue.
+        What the engine saw, causes of waiting included; ``None`` on one stream.
 
     Notes
     -----
     What happens is a sequence of events, two for each run: its start and its end. Memory changes
-    with events only; `pool_bytes` says it after each of them, `event_s` when they happen.
+    with events only: `pool_bytes` holds the bytes after each event, and `event_s` its time.
     """
 
     workload_name: str
@@ -166,7 +166,7 @@ class Simulation(ShownInNotebooks):
 
     @property
     def busy_s(self) -> dict[str, float]:
-        """Seconds that each queue spends on runs."""
+        """Seconds that each stream spends on runs."""
         spent = np.bincount(self.run_queues, self.run_s, len(self.queue_names))
         return dict(zip(self.queue_names, spent.tolist(), strict=True))
 
@@ -211,11 +211,12 @@ class Simulation(ShownInNotebooks):
 
     @cached_property
     def instance_events(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Of each instance the event that makes it, the one that frees it, and the bytes it shares.
+        """Three arrays by instance, ``(num_instances,)`` each: made by, freed by, shared bytes.
 
-        ``(num_instances,)`` each. Graph inputs are made by event -1; what lives to the end is freed
-        by event ``2 * num_runs``. Shared are the bytes of the input that it takes over. One that is
-        never materialised is freed by the event that makes it.
+        The first two hold events: the event that makes the instance (-1 for a graph input) and the
+        event that frees it (``2 * num_runs`` for one that lives to the end). An instance that is
+        never materialised is freed by the event that makes it. The third holds the bytes that the
+        instance takes over from the storage of an input.
         """
         return instance_events(
             self._graph.arrays, self._instances, self._event_of, self.num_runs, self.course
@@ -268,7 +269,7 @@ class Simulation(ShownInNotebooks):
         return table
 
     def _timeline_at_starts(self) -> dict[str, NDArray[np.int64]]:
-        """`timeline` on several queues: as each run has started, in its device's memory."""
+        """`timeline` on several streams: as each run has started, in its device's memory."""
         at = self._event_of[0::2]
         homes = self._graph.arrays.op_home[self._runs]
         table = {name: np.zeros(self.num_runs, dtype=np.int64) for name in CATEGORIES}
@@ -307,7 +308,7 @@ class Simulation(ShownInNotebooks):
         return sorted(found, key=lambda item: -item.size_bytes)
 
     def _at(self, run: int | None) -> int:
-        """The run meant: the peak for ``None``; negative ones count from the end."""
+        """The run of the peak for ``None``; a negative `run` counts from the end."""
         return self.peak_run if run is None else range(self.num_runs)[run]
 
     def __str__(self) -> str:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Schedule:
     """A sequence of op runs.
 
-    What to free, and whether a forward keeps its saved bundle, follows from the sequence; running
-    an op again is recomputing. A schedule is immutable.
+    What is freed when, and whether a forward keeps its saved bundle, follows from the sequence:
+    to run an op again is to recompute. A schedule is immutable.
 
     Parameters
     ----------

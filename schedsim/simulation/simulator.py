@@ -37,10 +37,10 @@ def simulate(
     workload
         A chain (lowered to its graph) or a graph.
     schedule
-        Op runs in order; each queue runs its own in that order.
+        Op runs in order; each stream runs its own in that order.
     capacities
-        Memory pool -> bytes: runs wait until their memory fits. Pools without one, all by default,
-        hold whatever the schedule puts there.
+        Memory pool -> bytes: a run waits until its memory fits. A pool without a capacity, as all
+        pools are by default, holds whatever the schedule puts there.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def simulate(
 
     Notes
     -----
-    O(runs + reads + writes) time and memory; on several queues, times the logarithm of their
+    O(runs + reads + writes) time and memory; on several streams, times the logarithm of their
     number, and of more where many wait for memory.
 
     Examples

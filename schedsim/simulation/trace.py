@@ -1,7 +1,7 @@
 """Traces for Perfetto and Chrome: what ran when, what memory held, which run made what was read.
 
 The format is the JSON object of Google's "Trace Event Format": complete events (``X``) on a track
-for each queue, counters (``C``) for the bytes of each memory pool by category, and flows (``s`` to
+for each stream, counters (``C``) for the bytes of each memory pool by category, and flows (``s`` to
 ``f``) from the run that makes a tensor to each run that reads it. Open a trace in ui.perfetto.dev.
 """
 

@@ -75,7 +75,7 @@ def critical_path(simulation: Simulation) -> list[PathStep]:
 
 
 def critical_s(simulation: Simulation) -> dict[str, float]:
-    """Seconds of the critical path that each queue brings; together they are the makespan.
+    """Seconds of the critical path that each stream brings; together they are the makespan.
 
     A run counts until the next on the path starts. Queues that bring nothing are left out.
 
@@ -99,7 +99,7 @@ def critical_s(simulation: Simulation) -> dict[str, float]:
 
 
 def idle_s(simulation: Simulation) -> dict[str, dict[str, float]]:
-    """Seconds that each queue stands idle, by what its next run waits for.
+    """Seconds that each stream stands idle, by what its next run waits for.
 
     Queue -> cause -> seconds; ``"end"`` is the time between its last run and the end of the step.
     Causes without time are left out.
@@ -130,7 +130,7 @@ def idle_s(simulation: Simulation) -> dict[str, dict[str, float]]:
 
 
 def _reasons(simulation: Simulation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cause and blocker of each run; on one queue each run waits for the one before it."""
+    """Cause and blocker of each run; on one stream each run waits for the one before it."""
     course = simulation.course
     if course is not None:
         return course.cause.astype(np.int64), course.blocker.astype(np.int64)

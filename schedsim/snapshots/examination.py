@@ -21,7 +21,7 @@ class Group:
     Attributes
     ----------
     num_blocks, requested_bytes
-        Of all of them together.
+        How many blocks they are, and their bytes together.
     """
 
     role: str
@@ -37,7 +37,7 @@ class Findings:
     Attributes
     ----------
     peak
-        Of requested bytes.
+        The moment of most requested bytes.
     reserved
         The moment of most reserved bytes.
     by_role
@@ -45,12 +45,12 @@ class Findings:
     groups
         Largest first.
     cached_bytes, stuck_bytes
-        Reserved, in no block, at the moment of most reserved bytes: in segments that are wholly
-        free, and in gaps of segments that somebody holds a part of.
+        Bytes that are reserved and in no block, at the moment of most reserved bytes: those in
+        segments that are wholly free, and those in gaps between blocks in use.
     savable_bytes
         Activations at the peak but for the largest one: the most that a plan can hope for.
     settings
-        The run again under other settings of the allocator.
+        What the run would reserve under other settings of the allocator.
     """
 
     peak: Moment
@@ -63,7 +63,7 @@ class Findings:
     settings: tuple[Replayed, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """The findings as a JSON document."""
         moments = {}
         for name, moment in (("peak", self.peak), ("reserved_peak", self.reserved)):
             moments[name] = {

@@ -11,7 +11,7 @@ ALIGNMENT = 512
 
 
 def rounded(size_bytes: int) -> int:
-    """As the allocator rounds a request up.
+    """The bytes that the allocator takes for a request: it rounds up.
 
     Examples
     --------
@@ -28,13 +28,13 @@ class AllocatedBlock:
     Attributes
     ----------
     address, requested_bytes
-        Where it lies, and its size as asked for.
+        Where the block lies, and its size as asked for.
     frames
         The stack of its request.
     known
         Whether its request was recorded, or the allocator still knows its stack.
     freed
-        Whether it goes later in the record.
+        Whether the block is freed later in the record.
     """
 
     address: int
@@ -74,12 +74,12 @@ class Moment:
 
     @property
     def rounded_bytes(self) -> int:
-        """Of all blocks alive, as the allocator rounds them."""
+        """Bytes of all blocks alive, as the allocator rounds them up."""
         return sum(rounded(block.requested_bytes) for block in self.blocks)
 
     @property
     def unused_bytes(self) -> int:
-        """Reserved, and in no block: cached, or stuck between blocks."""
+        """Bytes that are reserved and in no block: cached, or stuck between blocks."""
         return self.reserved_bytes - self.rounded_bytes
 
 
@@ -170,7 +170,7 @@ def _moment(snapshot: Snapshot, at: int, level: tuple[int, int]) -> Moment:
 
 
 def _cut(segments: dict[int, int], address: int, size: int) -> None:
-    """Take a piece out of the memory: of an expandable segment it may be a part."""
+    """Take a piece out of the memory, which may be a part of an expandable segment."""
     for start, length in list(segments.items()):
         if start <= address < start + length:
             del segments[start]

@@ -84,7 +84,7 @@ def run_sweep(
     Parameters
     ----------
     num_jobs
-        Processes; -1 for one a core. Of a cluster, its own workers are used.
+        How many processes; -1 for one per core. On a cluster, its own workers are used.
     backend, address
         ``loky`` on this machine; ``dask`` or ``ray``, the cluster at `address`, or one on this
         machine where there is none.
@@ -154,9 +154,10 @@ def _results(
 def _by_processes(
     runs: Sequence[Run], num_jobs: int
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """By joblib's own processes, driven by hand: a run whose process dies becomes a row too.
+    """Run by processes of joblib, driven by hand: a run whose process dies becomes a row, too.
 
-    Where one dies, the runs then in flight are run again, each alone, to tell which it was.
+    When a process dies, the runs then in flight are repeated one at a time, to tell which of them
+    killed it.
     """
     from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 
@@ -200,7 +201,7 @@ def _row_of_the_dead(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
 def _by_cluster(
     runs: Sequence[Run], num_jobs: int, backend: str, address: str | None
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """By one of the backends that others have given joblib."""
+    """Run by a backend that another package has registered with joblib."""
     import joblib
 
     with _cluster(backend, address, num_jobs):
@@ -271,7 +272,7 @@ def _run_beside(run: Run, parent: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _end_with(parent: int) -> None:
-    """A killed parent cannot end its processes: each notices by itself."""
+    """Watch the parent: a killed parent cannot end its processes, so each ends by itself."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

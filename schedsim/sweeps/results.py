@@ -198,7 +198,7 @@ class ResultFile:
         os.replace(temporary, self.path)
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

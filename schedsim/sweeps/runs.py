@@ -49,7 +49,7 @@ class Run:
 
     @property
     def by_clock(self) -> bool:
-        """Whether it is given nothing but seconds to end by."""
+        """Whether nothing but seconds ends the run."""
         counted = "effort" in self.options or "max_moves" in self.options
         return "time_limit_s" in self.options and not counted
 
@@ -183,7 +183,7 @@ def _check_options(spec: PlannerSpec) -> None:
 def _settings(
     spec: PlannerSpec, takes: frozenset[str], kind: str, experiment: Experiment
 ) -> dict[str, Any]:
-    """The options of a run: what ends it, by work or by seconds, where nothing else is said."""
+    """The options of a run, with the work or the seconds that end it by default."""
     options = dict(spec.options)
     given = options.keys() & {"time_limit_s", "effort", "max_moves"}
     moving = kind == "graph" or "link" in options

@@ -23,9 +23,9 @@ class Cell:
     optimal
         Whether all seeds found a proven optimum.
     min_feasible_bytes
-        The least budget any seed knows of, where nothing fits.
+        Where nothing fits, the least budget that any seed found.
     error
-        Of the first seed that ended with one; empty where none did.
+        The error of the first seed that ended with one; empty where no seed did.
     """
 
     overheads: tuple[float, ...]

@@ -194,7 +194,7 @@ class Roofline:
     Parameters
     ----------
     device
-        Whose peaks.
+        The device whose peaks are taken.
     efficiency
         Share of both peaks that is reached, in (0, 1]; 1 by default, which no real step reaches.
         It scales all times alike, so it changes neither plans nor overheads.

@@ -21,9 +21,9 @@ def read_workload(given: WorkloadLike) -> Chain | Graph:
     Raises
     ------
     UnsupportedError
-        It is a torch model: such a model is planned and run by `schedsim.rematerialize`.
+        A torch model is given: such a model is planned and run by `schedsim.rematerialize`.
     SchedsimError
-        It is no workload, or the file holds a plan.
+        What is given is no workload, or the file holds a plan.
     OSError
         The file cannot be read.
     """

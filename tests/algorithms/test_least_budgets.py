@@ -17,8 +17,8 @@ import schedsim
 from schedsim import Graph, Op, Schedule, simulate
 from schedsim.api import try_plan
 from schedsim.errors import PlannerLimitError, UnsupportedError
-from schedsim.plans.least_budget import LeastBudget, least_of
-from schedsim.plans.scope import ANY_SCHEDULE, FIXED_ORDER, PERSISTENT
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.scope import ANY_SCHEDULE
 
 SIZES = [field.name for field in fields(schedsim.Stage) if field.name.endswith("_bytes")]
 LINK = {"link": "1GB/s"}
@@ -138,23 +138,6 @@ def test_an_output_that_is_both_optional_and_in_place():
     plan = try_plan(graph, 2, "local_search", time_limit_s=0.2)
     assert plan.least == LeastBudget(3, "f", 3, ANY_SCHEDULE)
     assert try_plan(graph, 3, "local_search", time_limit_s=0.2).feasible
-
-
-def test_the_words_claim_what_is_proven():
-    """A number that was only found is never called the least."""
-    assert "proven least" in LeastBudget(5, "f", 5, PERSISTENT).sentence()
-    assert "found" in LeastBudget(5, "f", 4, PERSISTENT).sentence("F0")
-    assert "least" not in LeastBudget().sentence()
-
-
-def test_several_planners_know_what_each_knows():
-    """The least number found; a floor above it speaks of fewer schedules, and is left out."""
-    found = least_of(
-        [LeastBudget(9), LeastBudget(7, "f", 3), LeastBudget(None, None, 8, FIXED_ORDER)]
-    )
-    assert found == LeastBudget(7, "f", 3, ANY_SCHEDULE)
-    assert least_of([LeastBudget(9)], peak_bytes=8) == LeastBudget()
-    assert least_of([LeastBudget(9), LeastBudget(9, "g", 9, PERSISTENT)]).proven
 
 
 def test_plan_files_keep_the_claim(tmp_path):

@@ -1,4 +1,4 @@
-"""Random graphs and schedules on several queues and pools, with copies and messages."""
+"""Random graphs and schedules on several streams and pools, with copies and messages."""
 
 from __future__ import annotations
 
@@ -110,6 +110,6 @@ def random_queue_schedule(rng: np.random.Generator, graph: Graph) -> Schedule:
 
 
 def single_queue_instance(rng: np.random.Generator, num_ops: int) -> tuple[Graph, Schedule]:
-    """A graph on one queue and a schedule of it."""
+    """A graph on one stream and a schedule of it."""
     graph = random_graph(rng, num_ops)
     return graph, random_schedule(rng, graph)

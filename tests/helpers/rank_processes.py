@@ -16,7 +16,23 @@ TIMEOUT_S = 180.0
 """Seconds after which a test's processes are killed: many times what any of them takes."""
 
 
-PRELOADED = ["torch.distributed.fsdp", "schedsim", "schedsim.validation.rematerialize"]
+# What a rank would import by itself, in most of a second: torch when it is first traced, we when
+# we first plan.
+PRELOADED = [
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch._dynamo",
+    "torch._functorch.aot_autograd",
+    "torch._functorch.partitioners",
+    "torch.onnx",
+    "torch.profiler",
+    "schedsim",
+    "schedsim.algorithms.auto",
+    "schedsim.algorithms.chains.frontier",
+    "schedsim.algorithms.graphs.local_search",
+    "schedsim.validation.measure",
+    "schedsim.validation.rematerialize",
+]
 
 
 class RankProcessError(AssertionError):

@@ -1,4 +1,4 @@
-"""The rules of several queues word by word, slowly: what the engine is held against.
+"""The rules of several streams word by word, slowly: what the engine is held against.
 
 At every instant all that happens is found by looking at everything, and the bytes in use are added
 up from nothing each time.

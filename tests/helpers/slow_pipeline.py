@@ -1,4 +1,4 @@
-"""Memory of a schedule on several queues the slow way: every instance, its start and its end."""
+"""Memory of a schedule on several streams the slow way: every instance, its start and its end."""
 
 from __future__ import annotations
 

@@ -6,7 +6,9 @@ import ast
 import doctest
 import json
 import re
+import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,10 @@ import _claims
 import run_all
 from _claims import (
     AGREE,
+    CHECK,
     DIFFER,
     NOT_HERE,
+    VERDICTS,
     Claim,
     Instances,
     as_markdown,
@@ -47,6 +51,72 @@ def made(**more: object) -> Claim:
 def test_a_verdict_follows_from_the_numbers(ours, within, relation, verdict):
     """Within the tolerance, on the side that the source allows."""
     assert made(ours=ours, within=within, relation=relation).verdict == verdict
+
+
+def wrong_values(claim: Claim) -> list[float]:
+    """Values of ours, on each side that the source forbids, that are just too far from its."""
+    step = claim.within * 1.01 + 1e-6 * max(abs(claim.claimed), 1)
+    found = []
+    if claim.relation != "at least":
+        found.append(claim.claimed + step)
+    if claim.relation != "at most":
+        found.append(claim.claimed - step)
+    return found
+
+
+RIGHT = [c for claims in RESULTS.values() for c in claims if c.verdict in (AGREE, CHECK)]
+
+
+def test_every_verdict_can_fail():
+    """Each relation is tried with a wrong value: it differs, a check of ours too."""
+    assert len(RIGHT) > 300
+    for claim in RIGHT:
+        tried = wrong_values(claim)
+        assert len(tried) == (2 if claim.relation == "equal" else 1)
+        for value in tried:
+            assert replace(claim, ours=value).verdict == DIFFER, claim.what
+
+
+def test_no_tolerance_lets_everything_agree():
+    """It is less than a quarter of the number, or of a percentage point's print near zero."""
+    loose = [c.what for c in RIGHT if c.within > max(0.25 * abs(c.claimed), 0.05)]
+    assert [what for what in loose if "a constant more than" not in what] == []
+
+
+def test_a_check_of_ours_is_no_agreement():
+    """What holds by construction is counted apart, says why, and differs if it fails."""
+    assert made(check="built in").verdict == CHECK
+    assert made(check="built in", ours=11).verdict == DIFFER
+    assert made(check="built in", ours=None, why="no such machine").verdict == NOT_HERE
+    by_construction = [c for c in RIGHT if c.relation == "at least" and c.claimed == 1]
+    ratios = [c for c in by_construction if "over" in c.what and "optimum" in c.what]
+    assert len(ratios) == 7
+    assert {c.verdict for c in ratios} == {CHECK}
+
+
+def test_the_readme_counts_what_the_results_hold():
+    """Its numbers of claims by verdict, and of peers by plan, are those of the files."""
+    readme = (PAPERS.parent / "README.md").read_text().replace("\n", " ")
+    claims = [c for some in RESULTS.values() for c in some]
+    counts = {verdict: sum(c.verdict == verdict for c in claims) for verdict in VERDICTS}
+    assert (
+        f"{len(claims)} numbers of {len(RESULTS) - 1} sources and of the claims that are repeated "
+        f"without a source: {counts[AGREE]} agree, {counts[DIFFER]} differ, {counts[NOT_HERE]} "
+        f"cannot be had here, and {counts[CHECK]} are checks of ours"
+    ) in readme
+    rows = (PAPERS.parent / "benchmarks/results/peers.jsonl").read_text().splitlines()
+    peers = [row for row in map(json.loads, rows) if "over_peer" in row.get("ours", {})]
+    peers = [row for row in peers if "lost" not in row["gradients"]]
+    ratios = sorted(row["ours"]["over_peer"]["median"] for row in peers)
+    more = {
+        plan: sum(row[plan].get("extra_flops", 9) > row["extra_flops"] + 1e-9 for row in peers)
+        for plan in ("ours", "by_operations")
+    }
+    assert f"at all {len(peers)} measured settings of peers" in readme
+    assert f"({ratios[0]:.2f} to {ratios[-1]:.2f} of the peer's time, median" in readme
+    assert f"median {statistics.median(ratios):.2f})" in readme
+    assert f"repeats more operations than the peer at {more['ours']} of them" in readme
+    assert f"does so at {more['by_operations']} (" in readme
 
 
 def test_examples_of_the_claims():

@@ -1,4 +1,4 @@
-"""The engine: by hand, against a slow reference, and against the pass for one queue."""
+"""The engine: by hand, against a slow reference, and against the pass for one stream."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_against_reference(simulation, expected, graph):
 
 
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_times_and_bytes_equal_the_slow_reference(seed, num_ops):
     """Without capacities: never stuck, and everything as the reference has it."""
     rng = np.random.default_rng(seed)
@@ -64,7 +64,7 @@ def test_times_and_bytes_equal_the_slow_reference(seed, num_ops):
 
 
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
     """With capacities: the same waits, and stuck where, and only where, the reference is."""
     rng = np.random.default_rng(seed)
@@ -94,7 +94,7 @@ def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
 @settings(max_examples=500, deadline=None)
 def test_one_queue_equals_the_linear_pass(seed, num_ops):
-    """The engine and the pass for one queue: every byte of every run, category and event."""
+    """The engine and the pass for one stream: every byte of every run, category and event."""
     rng = np.random.default_rng(seed)
     graph, schedule = single_queue_instance(rng, num_ops)
     linear = simulate(graph, schedule)
@@ -254,28 +254,6 @@ def test_what_is_copied_keeps_its_category():
     assert sum(row.max() for row in host.values()) == 6
     graph, schedule = offloaded("F0 F1 loss d2h:d2 B1 B0", tensors=["d2"])
     assert simulate(graph, schedule).pool_timeline("host")["gradients"].max() == 4
-
-
-def test_a_slow_prefetch_is_the_critical_path():
-    """B0 waits for h2d:r1, which waited for its place behind B1's start, which came of the loss."""
-    graph = with_copies(two_stages(), d2h=Link(12), h2d=Link(1), tensors=["r1"])
-    schedule = Schedule.from_names(["F0", "d2h:r1", "F1", "loss", "B1", "h2d:r1", "B0"])
-    simulation = simulate(graph, schedule)
-    steps = [(step.op_name, step.cause) for step in critical_path(simulation)]
-    assert steps == [
-        ("F0", "nothing"),
-        ("F1", "queue"),
-        ("loss", "queue"),
-        ("B1", "queue"),
-        ("h2d:r1", "turn"),
-        ("B0", "input"),
-    ]
-    # h2d 2-8, B1 2-4; compute idles 4-8 for r1, d2h 0-1 for it and to the end 10, h2d 0-2 and 8-10.
-    assert idle_s(simulation) == {
-        "compute": {"input": 4},
-        "d2h": {"input": 1, "end": 8.5},
-        "h2d": {"turn": 2, "end": 2},
-    }
 
 
 @given(seed=SEEDS, num_ops=st.integers(1, 12))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from queue_graphs import random_queue_graph, random_queue_schedule
 
 from schedsim import Chain, Graph, Op, Schedule, Stage, simulate
-from schedsim.figures.gantt import draw_gantt, draw_pools
+from schedsim.figures.gantt import Paint, draw_gantt, draw_pools
 from schedsim.plans.links import Link, with_copies
 
 
@@ -90,8 +90,7 @@ def test_a_pipeline_as_people_know_it():
     simulation = pipeline(4, 3)
     figure = draw_gantt(
         simulation,
-        queues=[f"compute:{k}" for k in range(4)],
-        row_names={f"compute:{k}": f"device {k}" for k in range(4)},
+        queues={f"compute:{k}": f"device {k}" for k in range(4)},
         label_of=lambda name: name.split(".")[1],
         memory=False,
     )
@@ -112,9 +111,8 @@ def test_kinds_and_colours_of_your_own():
     kinds = ["late" if name.startswith("F1") else "early" for name in simulation.run_names]
     figure = Figure()
     axes = figure.subplots()
-    drawn = draw_gantt(
-        simulation, kinds=kinds, colours={"early": "#0072B2", "late": "#000000"}, axes=axes
-    )
+    paint = Paint(kinds, {"early": "#0072B2", "late": "#000000"})
+    drawn = draw_gantt(simulation, paint=paint, axes=axes)
     assert drawn is figure
     assert len(figure.axes) == 1
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["early", "late"]

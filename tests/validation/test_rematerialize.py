@@ -5,18 +5,13 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.block_level.repeated_forward import untouched  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.rematerialized import Rematerialized  # noqa: E402
-from schedsim.validation.resident_state import resident_state  # noqa: E402
-from schedsim.validation.step_planning import BlockLevelWarning  # noqa: E402
-from schedsim.validation.watch import PlanLeftWarning  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -35,7 +30,7 @@ def a_model(num=6, dropout=0.1):
 def made(level, budget="75%", **options):
     """A rematerialized module, the plain model and the inputs."""
     model, inputs = a_model()
-    options = {"time_limit_s": 1.0, "level": level, **options}
+    options = {"time_limit_s": 0.3, "level": level, **options}
     return schedsim.rematerialize(model, inputs, budget, LOSS, **options), model, inputs
 
 
@@ -165,16 +160,6 @@ def test_a_device_that_is_not_here_is_no_budget():
         made("block", "cuda:0")
 
 
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
-def test_optimizer_state_is_foreseen_as_it_will_be(kind):
-    model, (x, target) = a_model(2)
-    optimizer = kind(model.parameters(), lr=0.1)
-    before = resident_state(model, optimizer).optimizer_bytes
-    LOSS(model(x), target).backward()
-    optimizer.step()
-    assert before == resident_state(model, optimizer).optimizer_bytes
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_optimizer_state_takes_its_place_in_the_budget(level):
     bare, with_state = made(level)[0], made(level, optimizer=10_000)[0]
@@ -182,28 +167,6 @@ def test_optimizer_state_takes_its_place_in_the_budget(level):
     assert with_state.counted()["optimizer"] == 10_000
     assert "as given" in with_state.report()
     assert "not counted" in bare.report()
-
-
-class Odd(nn.Module):
-    """A block with a branch on data."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(16, 16)
-
-    def forward(self, x):
-        """Never changes sign, though no tracer can know."""
-        return torch.tanh(self.linear(x)) if float(x.sum()) < 1e9 else -x
-
-
-def test_what_cannot_be_captured_by_op_is_planned_by_block_and_says_so():
-    model, x = nn.Sequential(*(Odd() for _ in range(4))), torch.randn(64, 16)
-    with pytest.warns(BlockLevelWarning, match="cannot be captured op by op"):
-        module = schedsim.rematerialize(model, x, "90%", lambda y: y.mean())
-    assert module.level == "block"
-    module(x).backward()
-    with pytest.raises(schedsim.UnsupportedError):
-        schedsim.rematerialize(model, x, "90%", lambda y: y.mean(), level="op")
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -228,29 +191,6 @@ def test_a_copy_trains_its_own_parameters():
     twin(*inputs).backward()
     assert all(p.grad is None for p in model.parameters())
     assert all(p.grad is not None for p in twin.parameters())
-
-
-def test_a_step_that_leaves_its_plan_warns_and_can_be_planned_again():
-    module, model, inputs = made("op")
-    watcher = schedsim.watch(module)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with watcher:
-            module(*inputs).backward()
-
-    def leave():
-        with watcher:
-            other = torch.zeros(2_000_000) + 1
-            module(*inputs).backward()
-            del other
-
-    with pytest.warns(PlanLeftWarning, match="step 2 took"):
-        leave()
-    plan = watcher(*inputs, budget="90%")
-    assert plan.budget_bytes > watcher.module.plan.peak_bytes - 1
-    assert module.plan is plan
-    with untouched(model):
-        module(*inputs)
 
 
 def test_importing_loads_no_torch():

@@ -6,7 +6,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation import rematerialized  # noqa: E402
 from schedsim.validation.measure import count_flops  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -28,7 +27,7 @@ def test_a_plan_by_operations_repeats_no_product_where_it_need_not():
     model, inputs = a_model()
     plain = count_flops(lambda: LOSS(model(inputs[0]), inputs[1]).backward())
     module = schedsim.rematerialize(
-        model, inputs, "80%", LOSS, costs="operations", time_limit_s=1.0
+        model, inputs, "80%", LOSS, costs="operations", time_limit_s=0.3
     )
     assert count_flops(lambda: module(*inputs).backward()) == plain
     assert sum(module.run_counts.values()) > len(module.run_counts)
@@ -40,14 +39,3 @@ def test_costs_are_known_by_name_and_of_ops():
     for options in ({"costs": "flop"}, {"costs": "operations", "level": "block"}):
         with pytest.raises(SchedsimError, match="costs="):
             schedsim.rematerialize(model, inputs, "80%", LOSS, **options)
-
-
-def test_another_budget_takes_no_new_capture(monkeypatch):
-    """What was captured for these inputs is planned again."""
-    model, inputs = a_model()
-    module = schedsim.rematerialize(model, inputs, "90%", LOSS, time_limit_s=0.5)
-    first = module.plan
-    monkeypatch.setattr(rematerialized, "capture_step", None)
-    module.replan(first.peak_bytes - 50_000)
-    module(*inputs).backward()
-    assert module.plan.peak_bytes <= first.peak_bytes - 50_000

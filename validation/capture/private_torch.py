@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef as StorageWeakRef
 from torch.utils import _pytree as pytree
 
 Tree = pytree.TreeSpec
@@ -46,6 +47,21 @@ def is_fake(value: object) -> bool:
 def storage_key(tensor: torch.Tensor) -> int:
     """A number that two tensors share where they share storage, as long as either lives."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def weakly(tensor: torch.Tensor) -> StorageWeakRef:
+    """A reference to the storage of `tensor` that does not hold it, whoever else does."""
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch's
+
+
+def is_gone(reference: StorageWeakRef) -> bool:
+    """Whether nobody holds the storage any more."""
+    return bool(reference.expired())  # type: ignore[no-untyped-call]  # torch's
+
+
+def is_profiling() -> bool:
+    """Whether a profiler is running, of which there can be one."""
+    return bool(torch._C._autograd._profiler_enabled())
 
 
 def sequence_number() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,10 +24,27 @@ from . import private_torch as private
 _KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
+class Recurrence(NamedTuple):
+    """What is computed, whatever the tensors: the last arguments of the ops, in their order."""
+
+    kind: str
+    bias: bool
+    num_layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+
+
+# The ops take flat arguments, as torch's schemas have no records.
+_TENSORS = "Tensor x, Tensor? batch_sizes, Tensor[] states, Tensor[] weights"
+_HOW = "str kind, bool bias, int num_layers, float dropout, bool train, bool bidirectional"
+_GRADIENTS = "Tensor? grad_output, Tensor? grad_first, Tensor? grad_second"
+
+
 def draws(kwargs_or_args: tuple[Any, ...]) -> bool:
     """Whether a call of the op with these arguments draws random numbers."""
-    _, _, _, _, _, _, num_layers, dropout, train, _ = kwargs_or_args
-    return bool(train and dropout > 0 and num_layers > 1)
+    how = Recurrence(*kwargs_or_args[4:])
+    return bool(how.train and how.dropout > 0 and how.num_layers > 1)
 
 
 def _run(
@@ -35,61 +52,29 @@ def _run(
     batch_sizes: Tensor | None,
     states: list[Tensor],
     weights: list[Tensor],
-    kind: str,
-    bias: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
+    how: Recurrence,
 ) -> list[Tensor]:
     """Output and final states by torch's own function, time first."""
+    kind, *options = how
     function = getattr(torch._C._VariableFunctions, kind)
     start: Any = states if kind == "lstm" else states[0]
-    how = (bias, num_layers, dropout, train, bidirectional)
     if batch_sizes is None:
-        found = function(x, start, weights, *how, False)
+        found = function(x, start, weights, *options, False)
     else:
-        found = function(x, batch_sizes, start, weights, *how)
+        found = function(x, batch_sizes, start, weights, *options)
     return list(found)
 
 
-@torch.library.custom_op("schedsim::recurrent", mutates_args=())
-def _forward(
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    states: list[Tensor],
-    weights: list[Tensor],
-    kind: str,
-    bias: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output, final states (the second empty but for an LSTM), and the generator before."""
-    how = (kind, bias, num_layers, dropout, train, bidirectional)
-    return _eager_forward(x, batch_sizes, states, weights, *how)
-
-
 def _eager_forward(
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    states: list[Tensor],
-    weights: list[Tensor],
-    kind: str,
-    bias: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
+    x: Tensor, batch_sizes: Tensor | None, states: list[Tensor], weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    how = (kind, bias, num_layers, dropout, train, bidirectional)
+    how = Recurrence(*given)
     random = draws((x, batch_sizes, states, weights, *how))
     state = torch.get_rng_state() if random else torch.empty(0, dtype=torch.uint8)
     # Which kernel runs depends on whether a gradient is wanted: as in training.
     with private.autograd_within_an_op():
         wanted = [w.detach().requires_grad_() for w in weights]
-        found = _run(x.detach(), batch_sizes, states, wanted, *how)
+        found = _run(x.detach(), batch_sizes, states, wanted, how)
     own = [_own(tensor.detach()) for tensor in found]
     return (*own, x.new_empty(0), state) if len(own) == 2 else (*own, state)  # type: ignore[return-value]
 
@@ -100,23 +85,24 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor if whole and tensor.is_contiguous() else tensor.clone().contiguous()
 
 
+@torch.library.custom_op(
+    "schedsim::recurrent",
+    mutates_args=(),
+    schema=f"({_TENSORS}, {_HOW}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def _forward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output, final states (the second empty but for an LSTM), and the generator before."""
+    return _eager_forward(*given)
+
+
 @_forward.register_fake
 def _(
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    states: list[Tensor],
-    weights: list[Tensor],
-    kind: str,
-    bias: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
+    x: Tensor, batch_sizes: Tensor | None, states: list[Tensor], weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    wide = states[0].shape[-1] * (2 if bidirectional else 1)
-    how = (kind, bias, num_layers, dropout, train, bidirectional)
+    how = Recurrence(*given)
+    wide = states[0].shape[-1] * (2 if how.bidirectional else 1)
     size = 5056 if draws((x, batch_sizes, states, weights, *how)) else 0
-    second = states[1].new_empty(states[1].shape) if kind == "lstm" else x.new_empty(0)
+    second = states[1].new_empty(states[1].shape) if how.kind == "lstm" else x.new_empty(0)
     return (
         x.new_empty((*x.shape[:-1], wide)),
         states[0].new_empty(states[0].shape),
@@ -125,48 +111,10 @@ def _(
     )
 
 
-@torch.library.custom_op("schedsim::recurrent_backward", mutates_args=())
-def _backward(
-    grad_output: Tensor | None,
-    grad_first: Tensor | None,
-    grad_second: Tensor | None,
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    states: list[Tensor],
-    weights: list[Tensor],
-    generator: Tensor,
-    kind: str,
-    bias: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    wanted: list[bool],
-) -> list[Tensor]:
-    """Gradients of the input, the states and the weights; empty where none is wanted."""
-    given: Any = (grad_output, grad_first, grad_second, x, batch_sizes, states, weights, generator)
-    how: Any = (kind, bias, num_layers, dropout, train, bidirectional, wanted)
-    return _eager_backward(*given, *how)
-
-
-def _eager_backward(
-    grad_output: Tensor | None,
-    grad_first: Tensor | None,
-    grad_second: Tensor | None,
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    states: list[Tensor],
-    weights: list[Tensor],
-    generator: Tensor,
-    kind: str,
-    bias: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    wanted: list[bool],
-) -> list[Tensor]:
-    how = (kind, bias, num_layers, dropout, train, bidirectional)
+def _eager_backward(*given: Any) -> list[Tensor]:
+    gradients_given: tuple[Tensor | None, ...] = given[:3]
+    x, batch_sizes, states, weights, generator = given[3:8]
+    how, wanted = Recurrence(*given[8:-1]), given[-1]
     flat = [
         tensor.detach().requires_grad_(wants)
         for tensor, wants in zip([x, *states, *weights], wanted, strict=True)
@@ -175,10 +123,10 @@ def _eager_backward(
     with torch.random.fork_rng([]), private.autograd_within_an_op():
         if generator.numel() and bool(generator.any()):  # zeros where the op is only measured
             torch.set_rng_state(generator)
-        found = _run(flat[0], batch_sizes, flat[1 : 1 + num], flat[1 + num :], *how)
+        found = _run(flat[0], batch_sizes, flat[1 : 1 + num], flat[1 + num :], how)
         pairs = [
             (tensor, gradient)
-            for tensor, gradient in zip(found, (grad_output, grad_first, grad_second), strict=False)
+            for tensor, gradient in zip(found, gradients_given, strict=False)
             if gradient is not None and tensor.requires_grad
         ]
         gradients = torch.autograd.grad(
@@ -195,24 +143,20 @@ def _eager_backward(
     return made
 
 
+@torch.library.custom_op(
+    "schedsim::recurrent_backward",
+    mutates_args=(),
+    schema=f"({_GRADIENTS}, {_TENSORS}, Tensor generator, {_HOW}, bool[] wanted) -> Tensor[]",
+)
+def _backward(*given: Any) -> list[Tensor]:
+    """Gradients of the input, the states and the weights; empty where none is wanted."""
+    return _eager_backward(*given)
+
+
 @_backward.register_fake
-def _(
-    grad_output: Tensor | None,
-    grad_first: Tensor | None,
-    grad_second: Tensor | None,
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    states: list[Tensor],
-    weights: list[Tensor],
-    generator: Tensor,
-    kind: str,
-    bias: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    wanted: list[bool],
-) -> list[Tensor]:
+def _(*given: Any) -> list[Tensor]:
+    x, _, states, weights = given[3:7]
+    wanted = given[-1]
     flat = [x, *states, *weights]
     return [t.new_empty(t.shape if w else (0,)) for t, w in zip(flat, wanted, strict=True)]
 
@@ -319,8 +263,6 @@ def _forward_flops(
 
 
 @register_flop_formula(torch.ops.schedsim.recurrent_backward)
-def _backward_flops(
-    _output: Any, _first: Any, _second: Any, x_shape: Any, _sizes: Any, states: Any, weights: Any,
-    *_: Any, **__: Any,
-) -> int:  # fmt: skip
+def _backward_flops(*shapes: Any, **_: Any) -> int:
+    x_shape, _sizes, states, weights = shapes[3:7]
     return 3 * _forward_flops(x_shape, None, states, weights)

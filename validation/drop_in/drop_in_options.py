@@ -23,11 +23,12 @@ class DropInOptions:
         Whose state is counted, as of `schedsim.rematerialize`; without it, the state of a torch
         optimizer is counted from its first step on.
     extra_bytes
-        Whatever else is resident, as an averaged copy.
+        Whatever else is resident and the parts do not see: targets, an averaged copy. On CUDA
+        what is allocated when a step begins is counted without.
     planner, effort
         As of `schedsim.plan`, for each part of a step.
-    costs
-        ``"measured"``, or ``"operations"``: floating-point operations.
+    time_limit_s
+        A watchdog beside the effort.
     compile
         Compile each half of the schedule.
     """
@@ -37,7 +38,7 @@ class DropInOptions:
     extra_bytes: int = 0
     planner: str = "auto"
     effort: float = 5.0
-    costs: str = "measured"
+    time_limit_s: float | None = None
     compile: bool = False
 
     @classmethod

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from schedsim import Graph, Schedule
+from schedsim import Graph, Schedule, simulate
 
 from ..capture.program import Program
 from ..capture.to_graph import to_graph
@@ -16,6 +17,7 @@ from ..costs import measured_costs
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
 from .joint_part import JointPart
+from .part_line import PartCost
 
 if TYPE_CHECKING:
     from .session import Session
@@ -102,11 +104,36 @@ class TracedPart:
         return sum(program.storages[s].size_bytes for s in storages)
 
     @property
+    def input_bytes(self) -> int:
+        """Of arguments that are no parameters or buffers."""
+        return sum(self.graph.inputs.values())
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of gradients of parameters, all of which the backward half leaves."""
+        return self._bytes(list(self.program.gradients.values()))
+
+    @property
     def fixed_positions(self) -> list[int]:
         """Of arguments that are parameters and buffers."""
         program = self.program
         kinds = [program.storages[program.values[v].storage].kind for v in self._joint.inputs]
         return [i for i, kind in enumerate(kinds) if kind == "static"]
+
+    def cost(self, number: int) -> PartCost:
+        """What it takes by schedule `number`."""
+        graph, schedule = self.workload(0, 0), self.schedules[number]
+        simulation = simulate(graph, schedule)
+        memory = simulation.memory_bytes
+        at = int(np.flatnonzero(np.array(simulation.run_names) == self.seed_name)[0])
+        kept = int(memory[at]) - self.given_bytes - self.input_bytes
+        return PartCost(
+            number,
+            kept,
+            int(memory[: at + 1].max()) - self.given_bytes if at == 0 else int(memory[:at].max()),
+            int(memory[at:].max()),
+            simulation.makespan_s,
+        )
 
     # -- as code ----------------------------------------------------------------------------------
 
@@ -140,7 +167,9 @@ class TracedPart:
             if v in halves.read_backward and v not in constants
         ]
         states = [random.states[k] for k in halves.carried_states]
-        self.session.forward_ends(self, number, header)
+        held = [made[v] for v in self.program.held]
+        self.session.forward_ends(self, held, header)
+        del held
         returned = [made[v] if v >= 0 else None for v in self._joint.returned]
         return [*returned, header, *states, *kept, *carried]
 
@@ -151,7 +180,7 @@ class TracedPart:
         del arguments[len(arguments) - num_given :]
         header = arguments.pop(0)
         number = int(header)
-        self.session.backward_begins(self, number, header)
+        self.session.backward_begins(self, header)
         halves, constants = self._halves[number], self.program.constants
         random = RandomReplay(len(halves.repeated_random), self.device)
         for k in halves.carried_states:
@@ -169,7 +198,7 @@ class TracedPart:
         names = [*program.gradients.values(), *program.input_gradients.values()]
         gradients = dict(zip(names, found, strict=True))
         del found
-        self.session.backward_ends(self)
+        self.session.backward_ends(self, header)
         return [gradients.get(v) if v >= 0 else None for v in self._joint.gradients]
 
     @property

@@ -15,6 +15,18 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from .quiet import quiet_stderr
 
 _PHASE = "schedsim phase"
+_waiting: list[Callable[[], None]] = []
+
+
+def close_later(action: Callable[[], None]) -> None:
+    """Have `action`, which stops a record, called before the next one, or by `close_waiting`."""
+    _waiting.append(action)
+
+
+def close_waiting(*_: Any) -> None:
+    """Stop the records that can be stopped by now."""
+    while _waiting:
+        _waiting.pop()()
 
 
 def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any]]:
@@ -31,42 +43,85 @@ def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any
     (4000, 4)
     """
     results = []
-    recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with quiet_stderr():
-        recorder.start()
+    record = AllocatorRecord()
+    record.start()
     try:
         for function in functions:
-            with record_function(_PHASE):
-                pass
+            record.mark()
             results.append(function())
     finally:
-        with quiet_stderr():
-            recorder.stop()
-    profiler: Any = recorder.profiler
-    results_of_torch = profiler.kineto_results
-    begins = [event.start_ns() for event in results_of_torch.events() if event.name() == _PHASE]
-    # Events arrive by thread: put them in order of time.
-    found = sorted(
-        [(time_ns, None) for time_ns in begins]
-        + list(_cpu_memory(results_of_torch.experimental_event_tree())),
-        key=lambda item: item[0],
-    )
-    phases: list[list[int]] = []
+        phases = record.stop()
     alive: set[int] = set()
-    for _, change in found:
-        if change is None:
-            phases.append([])
-            continue
-        address, size = change
+    changes = []
+    for phase in phases:
+        changes.append(list(_of_known(phase, alive)))
+    return list(zip(changes, results, strict=True))
+
+
+class AllocatorRecord:
+    """What the CPU allocator does from `start` to `stop`, in phases that begin with a `mark`.
+
+    There is one profiler in a process.
+    """
+
+    def __init__(self) -> None:
+        self._recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+
+    def start(self) -> None:
+        """Begin to record."""
+        close_waiting()
+        with quiet_stderr():
+            self._recorder.start()
+
+    def mark(self) -> None:
+        """Begin another phase."""
+        with record_function(_PHASE):
+            pass
+
+    def stop(self) -> list[list[tuple[int, int]]]:
+        """(address, change of bytes) in order, of each phase."""
+        with quiet_stderr():
+            self._recorder.stop()
+        profiler: Any = self._recorder.profiler
+        found_by_torch = profiler.kineto_results
+        begins = [event.start_ns() for event in found_by_torch.events() if event.name() == _PHASE]
+        # Events arrive by thread: put them in order of time.
+        found = sorted(
+            [(time_ns, None) for time_ns in begins]
+            + list(_cpu_memory(found_by_torch.experimental_event_tree())),
+            key=lambda item: item[0],
+        )
+        phases: list[list[tuple[int, int]]] = []
+        for _, change in found:
+            if change is None:
+                phases.append([])
+            elif phases:
+                phases[-1].append(change)
+        return phases
+
+
+def most_and_left(phase: list[tuple[int, int]]) -> tuple[int, int]:
+    """The most bytes above those at the start of `phase`, and what is left of them at its end.
+
+    Releases of blocks from before do not count.
+    """
+    live = most = 0
+    for change in _of_known(phase, set()):
+        live += change
+        most = max(most, live)
+    return most, live
+
+
+def _of_known(phase: list[tuple[int, int]], alive: set[int]) -> Iterator[int]:
+    """Changes of `phase`, without the releases of blocks that are not `alive`."""
+    for address, size in phase:
         if size > 0:
             alive.add(address)
         elif address not in alive:
             continue  # an earlier record saw it made
         else:
             alive.remove(address)
-        if phases:
-            phases[-1].append(size)
-    return list(zip(phases, results, strict=True))
+        yield size
 
 
 def _cpu_memory(roots: Any) -> Iterator[tuple[int, tuple[int, int]]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, Unpack
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
@@ -37,19 +37,25 @@ class Outcome:
     num_parts: int
 
 
+class Allowed(TypedDict, total=False):
+    """What a plan may do, by the names of `Settings`."""
+
+    level: str
+    planner: str
+    options: Mapping[str, Any]
+    chunk: Any
+    accumulate: int | str | None
+    offload: Any
+    host_bytes: int | None
+
+
 def plan_target(
     text: str,
     budget: int | str,
     *,
-    level: str | None = None,
     device: str | None = None,
-    planner: str = "auto",
-    options: Mapping[str, Any] | None = None,
-    chunk: Any = None,
-    accumulate: int | str | None = None,
-    offload: Any = None,
-    host_bytes: int | None = None,
     price_all: bool = False,
+    **allowed: Unpack[Allowed],
 ) -> Outcome:
     """The model that `text` names, planned within `budget` by the quickest way that is allowed.
 
@@ -64,17 +70,7 @@ def plan_target(
         No way that is allowed fits.
     """
     target = load_target(text, device)
-    settings = Settings(
-        budget=budget,
-        loss=target.loss,
-        level=level or "block",
-        planner=planner,
-        options=options or {},
-        chunk=chunk,
-        accumulate=accumulate,
-        offload=offload,
-        host_bytes=host_bytes,
-    )
+    settings = replace(Settings(budget, loss=target.loss, level="block"), **allowed)
     model, inputs, keywords = target.model, target.inputs, dict(target.keywords)
     first = None
     if price_all or not wanted(settings):

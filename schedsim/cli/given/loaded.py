@@ -46,7 +46,7 @@ class Loaded:
     origin: StepChanges | None = None
 
     def budget_bytes(self, budget: int | str) -> int:
-        """Bytes of ``--mem``: a share is one of the store-all peak of the workload as given."""
+        """Bytes of ``--mem``; a share is one of the store-all peak of the workload as given."""
         return read_budget(budget, self.given)
 
     def label(self, op_name: str) -> str:
@@ -97,8 +97,8 @@ def read(
 ) -> Loaded:
     """The workload, its assumptions, and the plan among the files where one is allowed.
 
-    `movable`: for a plan with a link, as of a plan among the files that has one. `check`:
-    refuse a plan that says another peak or time than its schedule gives.
+    With `movable` a model is captured for a plan with a link; so it is for a plan with a link among
+    the files. With `check` a plan is refused whose peak or time is not that of its schedule.
     """
     workload: Chain | Graph | None = None
     found: Plan | None = None

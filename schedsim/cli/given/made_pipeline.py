@@ -108,7 +108,7 @@ def _of_formula(source: Source, options: PipelineOptions, chain: Chain) -> dict[
 
 
 def _cuts(options: PipelineOptions, chain: Chain) -> tuple[int, ...] | None:
-    """Cuts from layers a stage; ``None`` for an even partition."""
+    """Cuts from the numbers of layers by stage; ``None`` for an even partition."""
     if options.partition in ("even", "auto"):
         return None
     try:
@@ -143,8 +143,8 @@ def plan_pipeline(
     if budget is not None:
 
         def most() -> int:
-            """What a device takes where nothing is recomputed, at the most."""
-            plain = fixed_recomputation(pipeline, None, order=options.order, way="none")
+            """The most bytes that a device takes where nothing is recomputed."""
+            plain = fixed_recomputation(pipeline, None, order=options.order, recompute="none")
             assert plain.run is not None
             return plain.run.peak_bytes
 
@@ -165,7 +165,7 @@ def plan_pipeline(
         raise SchedsimError(
             f"--partition auto does not go with --recompute {way}", hint="use --recompute auto"
         )
-    return fixed_recomputation(pipeline, budget_bytes, order=options.order, way=way)
+    return fixed_recomputation(pipeline, budget_bytes, order=options.order, recompute=way)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class MadePipeline:
     source, options
         The workload, and all options, those that a replayed plan remembers among them.
     problems
-        What a replayed plan says otherwise than the replay.
+        Numbers of a replayed plan that the replay does not confirm.
     """
 
     plan: PipelinePlan
@@ -196,7 +196,7 @@ class MadePipeline:
         }
 
     def check(self) -> None:
-        """Refuse a plan that says otherwise than its replay.
+        """Refuse a plan with numbers that its replay does not confirm.
 
         Raises
         ------

@@ -42,7 +42,7 @@ def link_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_link(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the link in `given`: those that are not ``None``, checked; or none at all."""
+    """The options of the link that `given` has, checked; empty where there is no link."""
     found = {name: given[name] for name in FLAGS if given[name] is not None}
     if found and "link" not in found:
         raise SchedsimError(

@@ -25,6 +25,12 @@ def plan_one(request: PlanRequest) -> int:
     """Plan, write and print; the exit code."""
     loaded = read(request.source, movable=bool(request.link))
     options = request.options(loaded.workload)
+    if useless := request.useless_kinds(loaded.workload):
+        click.echo(
+            f"note: --allow {','.join(useless)} changes nothing: "
+            f"{loaded.workload.name} has no such variant",
+            err=True,
+        )
     budget_bytes = loaded.budget_bytes(request.budget)
     with working(f"planning with {request.planner}"):
         # Before planning, so that loading the simulator does not count as planning time.
@@ -41,6 +47,9 @@ def plan_one(request: PlanRequest) -> int:
         print_json(to_dict(plan))
     else:
         click.echo()
+    if not plan.feasible and plan.search.interrupted:
+        click.echo("error: interrupted before there was a plan", err=True)
+        return INTERRUPTED
     if not plan.feasible:
         explain_infeasible(request, loaded, plan)
         return NO
@@ -51,7 +60,7 @@ def plan_one(request: PlanRequest) -> int:
 
 
 def _keep(plan: Plan, path: str) -> None:
-    """Write `plan` to the file at `path`, but one without a schedule over no other file."""
+    """Write `plan` to the file at `path`; a plan without a schedule replaces no file."""
     if not plan.feasible and Path(path).is_file() and not _holds_infeasible(path):
         click.echo(f"note: {path} is kept as it was, as this plan has no schedule", err=True)
         return

@@ -10,7 +10,7 @@ from ...allocators import EXACT
 from ...api import get_planner
 from ...dataflow.chain import Chain
 from ...dataflow.graph import Graph
-from ...dataflow.variants import check_allowed
+from ...dataflow.variants import check_allowed, graph_options, stage_options
 from ...errors import SchedsimError
 from ..given.workload_source import Source
 from ..options.allocator_options import read_options
@@ -82,6 +82,17 @@ class PlanRequest:
     def options(self, workload: Chain | Graph) -> dict[str, Any]:
         """The options of the planner on `workload`."""
         return {**self.own, **self.link, **read_levels(self.level_texts, workload)}
+
+    def useless_kinds(self, workload: Chain | Graph) -> tuple[str, ...]:
+        """The kinds of ``--allow`` that none of the variants of `workload` it allows is of."""
+        allow = self.own.get("allow", ())
+        if isinstance(workload, Graph):
+            found = [variant.kind for variant in graph_options(workload, allow)]
+        else:
+            options = [stage_options(stage, allow) for stage in workload.stages]
+            found = [variant.kind for variants in options for variant in variants]
+        usable = {kind for kinds in found for kind in kinds.split("+")}
+        return tuple(kind for kind in allow if kind not in usable)
 
 
 def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:

@@ -40,7 +40,7 @@ def plan_ways(request: PlanRequest) -> int:
         outcome = plan_target(
             source.files[0],
             request.budget,
-            level=source.level,
+            level=source.level or "block",
             device=source.options["device"],
             planner=request.planner,
             options=request.own,

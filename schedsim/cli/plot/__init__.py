@@ -17,7 +17,7 @@ from . import curve_pictures, memory, pipeline_picture, validation
 )
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Draw a timeline, queues in time, a frontier, a schedule or a validation: svg, png or pdf.
+    """Draw a timeline, streams in time, a frontier, a schedule or a validation: svg, png or pdf.
 
     \b
     schedsim plot timeline --layers 96 plan.json -o timeline.svg

@@ -53,8 +53,8 @@ def timeline(
 ) -> int:
     """Live memory by category over the runs of a plan, of --mem, or of store-all.
 
-    On several queues, a panel for each memory pool, over time. With --allocator, or a plan made for
-    one, on one queue, what it reserves.
+    On several streams, a panel for each memory pool, over time. On one stream, with --allocator or
+    for a plan made for an allocator, also what the allocator reserves.
 
     \b
     schedsim plot timeline --layers 96 plan.json -o timeline.svg
@@ -71,7 +71,7 @@ def timeline(
     if len(simulation.queue_names) == 1 and len(simulation.pool_names) == 1:
         if capacities is not None:
             raise SchedsimError(
-                f"--capacity is of several queues or memory pools, and {loaded.workload.name} has "
+                f"--capacity is of several streams or memory pools, and {loaded.workload.name} has "
                 "one of each",
                 hint="--mem draws a limit",
             )
@@ -91,7 +91,7 @@ def timeline(
         if against != "runs" or allocator is not None:
             flag = "--allocator" if allocator is not None else f"--against {against}"
             raise SchedsimError(
-                f"{flag} is of one queue, and {loaded.workload.name} is drawn over time",
+                f"{flag} is of one stream, and {loaded.workload.name} is drawn over time",
                 hint=f"leave {flag} out",
             )
         from ...figures.gantt import draw_pools
@@ -116,7 +116,7 @@ def gantt(
     capacities: dict[str, int] | None,
     output: str,
 ) -> int:
-    """Queues as rows, runs as bars over time, and the memory of each pool below.
+    """Streams as rows, runs as bars over time, and the memory of each pool below.
 
     \b
     schedsim plot gantt copies.json --schedule runs.txt -o gantt.svg

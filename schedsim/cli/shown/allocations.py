@@ -33,9 +33,10 @@ def allocator_words(plan: Plan) -> list[str]:
 def allocations(
     simulation: Simulation, allocator: str, budget_bytes: int | None, options: dict[str, Any]
 ) -> dict[str, Allocation]:
-    """One allocation per device of the simulation: on one of the budget's size, where it is needed.
+    """One allocation per device of the simulation; on a device of the budget's size where needed.
 
-    Without limit first: a device that is never full does not wait for memory to be returned.
+    A device without limit is tried first: one that is never full does not wait for memory to be
+    returned.
     """
     found = {}
     for pool in filter(queue_of, simulation.pool_names):
@@ -47,7 +48,7 @@ def allocations(
 
 
 def describe(pool: str, found: Allocation) -> list[tuple[str, str]]:
-    """Facts for people."""
+    """Lines of a report: label and value."""
     where = "" if pool == "device" else f" on {pool}"
     peak = found.peak_reserved_bytes
     extra = f"{found.extra:+.2%}".replace("%", " %")
@@ -64,7 +65,7 @@ def describe(pool: str, found: Allocation) -> list[tuple[str, str]]:
 
 
 def document(found: Allocation) -> dict[str, Any]:
-    """The same for machines."""
+    """An allocation as part of a JSON document."""
     return {
         "allocator": found.allocator,
         "options": dict(found.options),

@@ -9,7 +9,7 @@ from ...units import format_bytes, format_seconds
 
 
 def level_facts(plan: Plan, simulation: Simulation) -> list[tuple[str, str]]:
-    """Lines of a report: what each level holds, and the time were copies to stop computation."""
+    """Lines of a report: what each level holds, and the time if copies stopped computation."""
     found = plan.setting.levels
     if found is None or not found.levels:
         return []

@@ -11,7 +11,7 @@ from schedsim.algorithms.chains.hrevolve import HRevolve, hrevolve
 from schedsim.algorithms.chains.revolve import num_forwards, revolve
 from slow_levels import least_time
 
-from schedsim import Chain, SchedsimError, load, save, simulate
+from schedsim import Chain, load, save, simulate
 from schedsim.plans.levels import MemoryLevel
 
 COSTS = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 5.0])
@@ -235,12 +235,3 @@ def test_a_plan_file_replays_on_the_chain(tmp_path):
     again = load(tmp_path / "plan.json")
     assert again.workload.kind == "chain"
     assert again.simulate(chain).makespan_s == plan.makespan_s
-
-
-@pytest.mark.parametrize(
-    "text", ["8:1", "x:1:1", "8:one:1", "8:-1:1", "all@fast", "8:nan:1", "-1:1:1"]
-)
-def test_levels_that_are_refused(text):
-    with pytest.raises(SchedsimError) as caught:
-        MemoryLevel.parse(text, checkpoint_bytes=1, num_checkpoints=1)
-    assert caught.value.hint

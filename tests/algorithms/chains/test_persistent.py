@@ -156,24 +156,6 @@ def test_gap_is_proven_and_shrinks():
     assert fine.options["num_slots"] > 20
 
 
-def test_rotor_at_the_least_budget_with_few_slots():
-    """Rounding up may miss the least feasible budget; the plan is feasible there all the same."""
-    rng = np.random.default_rng(11)
-    output = rng.integers(10**6, 10**7, 30)
-    chain = Chain.from_arrays(
-        "tight",
-        10**6 + 3,
-        forward_s=rng.random(30),
-        backward_s=rng.random(30),
-        output_bytes=output,
-        saved_bytes=output + rng.integers(0, 10**7, 30),
-    )
-    budget = Problem(chain).min_feasible_bytes
-    plan = rotor(chain, budget, num_slots=10, gap=10.0)
-    assert plan.feasible
-    assert plan.peak_bytes <= budget
-
-
 def test_an_interrupted_planner_gives_its_best_so_far(monkeypatch):
     """Interrupted in its second round, rotor returns the first round's plan, and says so."""
     rng = np.random.default_rng(2)
@@ -213,16 +195,6 @@ def test_limits_are_refused_with_a_way_out():
     )
     with pytest.raises(PlannerLimitError, match="4001 stages"):
         rotor(long, 100)
-
-
-def test_auto_prefers_proofs_and_lists_what_it_tried():
-    """Store-all where it fits, else the frontier, else rotor."""
-    chain = random_chain(np.random.default_rng(3), 10)
-    store_all = simulate(chain, Schedule.store_all(chain)).peak_bytes
-    assert auto(chain, store_all).found_by == "store_all"
-    plan = auto(chain, store_all - 1)
-    assert (plan.status, plan.found_by) == ("optimal", "frontier")
-    assert [row.planner for row in plan.candidates] == ["store_all", "frontier"]
 
 
 def test_auto_beyond_the_exact_recurrence():

@@ -6,15 +6,13 @@ from functools import cache
 
 import numpy as np
 import pytest
-from chains import INSTANCES, needs_instances
 from schedsim.algorithms.chains._recurrence import find_classes
 from schedsim.algorithms.graphs._block_line import SolvedLine
-from schedsim.algorithms.graphs._block_options import BlockClass, BlockOption, pareto
+from schedsim.algorithms.graphs._block_options import BlockClass
 from schedsim.algorithms.graphs._block_recurrence import (
     BACKWARD,
     FORWARD,
     BlockRows,
-    needed_runs,
     solve_rows,
     trace_rows,
 )
@@ -28,8 +26,7 @@ from training_graphs import (
     unit_training_chain,
 )
 
-import schedsim
-from schedsim import Graph, Op, Schedule, UnsupportedError, simulate
+from schedsim import Chain, Graph, Op, Schedule, UnsupportedError, simulate
 from schedsim.plans.effort import Effort
 from schedsim.workloads import WorkloadOptions, build_workload
 
@@ -68,26 +65,6 @@ def test_blocks_hold_every_op_once_in_the_order_of_the_graph(layers):
     behind = [block.ops[np.flatnonzero(block.ops < 0)[0] + 1 :] for block in line.blocks[:-1]]
     whole = np.concatenate([*forward, line.blocks[-1].ops, *behind[::-1]])
     assert whole.tolist() == list(range(graph.num_ops))
-
-
-@needs_instances
-@pytest.mark.parametrize(
-    ("name", "num_blocks", "same"),
-    [
-        # Stem, 16 bottlenecks and the head, which makes two.
-        ("ku_resnet50_train", 19, 5),
-        ("ku_densenet_train", 84, 1),
-        # Times are measured ones, different in every block.
-        ("cm_resnet50_train", 18, 1),
-        ("linear64_train", 9, 7),
-    ],
-)
-def test_known_networks_fall_into_blocks(name, num_blocks, same):
-    """So many blocks, and so many in the largest class."""
-    line = find_blocks(schedsim.load(INSTANCES / "dag" / f"{name}.json"))
-    kinds = line.kinds.tolist()
-    assert len(kinds) == num_blocks
-    assert max(map(kinds.count, kinds)) == same
 
 
 def test_equal_names_do_not_matter_but_times_and_sizes_do():
@@ -252,31 +229,6 @@ def test_equal_blocks_share_rows_and_change_nothing():
     assert np.array_equal(*values)
 
 
-def test_runs_that_nobody_needs_are_found():
-    """A repeat whose output is written again before it is read goes; a run that is once stays."""
-    graph = Graph(
-        "g",
-        (
-            Op("a", writes={"x": 1}),
-            Op("note", reads=("x",), once=True),
-            Op("b", reads=("x",), writes={"y": 1}),
-            Op("c", "backward", reads=("x", "y")),
-        ),
-    )
-    needed = needed_runs(np.array([0, 1, 2, 0, 1, 0, 2, 3]), graph.arrays)
-    assert needed.tolist() == [True, True, True, False, False, True, True, True]
-
-
-def test_options_beaten_in_every_respect_are_dropped():
-    """(time, kept, forward, backward): the third is worse than the first everywhere."""
-    none = np.zeros(0, np.int64)
-    options = [
-        BlockOption(none, none, *row)
-        for row in [(1.0, 9, 9, 9), (2.0, 5, 9, 9), (1.5, 9, 9, 9), (3.0, 5, 8, 9)]
-    ]
-    assert [option.time_s for option in pareto(options)] == [1.0, 2.0, 3.0]
-
-
 def test_the_line_counts_no_less_than_the_replay():
     """On one slot a byte and all options at hand, a schedule of the line fits as predicted."""
     graph = transformer(12)
@@ -382,33 +334,15 @@ def test_a_chain_of_ops_is_checked_like_every_planner():
     check_graph_plan(lambda g, b: hierarchical(g, b, time_limit_s=0.4), graph, peak_of(graph))
 
 
-def layers_with_results(num_layers: int) -> Graph:
-    """Layers of three ops each way, of which each backward leaves a parameter's gradient."""
-    ops, reads = [], "input"
-    for k in range(3 * num_layers):
-        ops.append(Op(f"f{k}", time_s=1 + k % 3, reads=(reads,), writes={f"a{k}": 100 + k % 3}))
-        reads = f"a{k}"
-    ops.append(Op("loss", "loss", reads=(reads,), writes={f"g{3 * num_layers}": 100}))
-    for k in reversed(range(3 * num_layers)):
-        ops.append(
-            Op(
-                f"b{k}",
-                "backward",
-                time_s=2,
-                reads=(f"g{k + 1}", f"a{k}", f"a{k - 1}" if k else "input"),
-                writes={f"g{k}": 100, f"w{k}": 37},
-            )
-        )
-    results = tuple(f"w{k}" for k in range(3 * num_layers))
-    return Graph("layers with results", tuple(ops), {"input": 100}, 0, results)
+def test_a_budget_that_one_op_rules_out_costs_no_blocks(monkeypatch):
+    """The answer is proven at once; no block is solved for it."""
 
+    def solved(*args, **kwargs):
+        raise AssertionError("blocks are solved in vain")
 
-def test_equal_blocks_are_equal_in_slots():
-    """What blocks leave behind is rounded block by block: rows are shared between equal ones."""
-    line = find_blocks(layers_with_results(36))
-    kind = int(np.argmax(np.bincount(line.kinds)))
-    assert np.count_nonzero(line.kinds == kind) >= 6
-    solved = SolvedLine.of(line, effort=Effort(0.0), seed=0)
-    for slot_bytes in (50.0, 97.0, 200.0, 333.3):
-        *_, results = solved._in_slots(slot_bytes)
-        assert len(set(np.diff(results)[line.kinds == kind].tolist())) == 1
+    monkeypatch.setattr("schedsim.algorithms.graphs.hierarchical.solved_line", solved)
+    chain = Chain.from_arrays("twelve", 1, forward_s=[1] * 12, backward_s=[1] * 12,
+                                       output_bytes=[1] * 12, saved_bytes=[1] * 12)  # fmt: skip
+    plan = hierarchical(chain.graph, 2, effort=0.2)
+    assert plan.proven_infeasible
+    assert plan.search.figures["blocks"] == 3

@@ -3,129 +3,19 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 from chains import INSTANCES, needs_instances
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms.graphs._forward_part import ForwardPart, forward_part
-from schedsim.algorithms.graphs._lower_set_kernel import best_sequence, least_limit, list_steps
-from schedsim.algorithms.graphs._lower_sets import all_masks, lower_sets, reachable_masks
+from schedsim.algorithms.graphs._forward_part import forward_part
+from schedsim.algorithms.graphs._lower_sets import all_masks, reachable_masks
 from schedsim.algorithms.graphs.chen_articulation import chen_articulation
 from schedsim.algorithms.graphs.kusumoto import kusumoto, lower_set_runs, order_by_groups
 from training_graphs import random_training_graph, some_budget, unit_training_chain
 
 from schedsim import Graph, Op, PlannerLimitError, Schedule, load, simulate
-
-
-def every_lower_set(part: ForwardPart) -> list[frozenset[int]]:
-    """All subsets of ops that are closed under predecessors, by trying all subsets."""
-    edges = part.edges.tolist()
-    found = []
-    for size in range(part.num_ops + 1):
-        for chosen in map(frozenset, combinations(range(part.num_ops), size)):
-            if all(producer in chosen for producer, reader in edges if reader in chosen):
-                found.append(chosen)
-    return found
-
-
-def as_set(mask: int) -> frozenset[int]:
-    return frozenset(op for op in range(mask.bit_length()) if mask >> op & 1)
-
-
-def every_strategy(part: ForwardPart, family: list[frozenset[int]]) -> list[tuple[int, float, int]]:
-    """(peak, time recomputed, bytes stored) of each sequence of sets, from the paper's formulas."""
-    edges, size, times = part.edges.tolist(), part.op_bytes, part.op_time_s
-    everything = frozenset(range(part.num_ops))
-    found = []
-
-    def boundary(chosen: frozenset[int]) -> set[int]:
-        return {a for a, b in edges if a in chosen and b not in chosen}
-
-    def grow(last: frozenset[int], kept: frozenset[int], peak: int, again: float) -> None:
-        if last == everything:
-            found.append((peak, again, int(size[list(kept)].sum()) if kept else 0))
-            return
-        for larger in family:
-            if not last < larger:
-                continue
-            between = larger - last
-            readers = {b for a, b in edges if a in larger and b not in larger}
-            beside = {a for a, b in edges if b in readers and a not in larger}
-            now = sum(int(size[v]) for v in kept) + 2 * sum(int(size[v]) for v in between)
-            now += sum(int(size[v]) for v in readers) + sum(int(size[v]) for v in beside)
-            dropped = between - boundary(larger)
-            more = again + sum(float(times[v]) for v in dropped)
-            grow(larger, kept | boundary(larger), max(peak, now), more)
-
-    grow(frozenset(), frozenset(), 0, 0.0)
-    return found
-
-
-@given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 8))
-@settings(max_examples=100)
-def test_families(seed, num_forward):
-    """All lower sets, found another way; the reachable ones are among them."""
-    part = forward_part(random_training_graph(np.random.default_rng(seed), num_forward).arrays)
-    found = [as_set(mask) for mask in all_masks(part, 10_000)]
-    assert len(found) == len(set(found))
-    assert set(found) == set(every_lower_set(part))
-    few = [as_set(mask) for mask in reachable_masks(part)]
-    assert set(few) <= set(found)
-    assert len(few) <= part.num_ops + 2
-    assert few[0] == frozenset()
-    assert few[-1] == frozenset(range(part.num_ops))
-
-
-@given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 6), exact=st.booleans())
-@settings(max_examples=60)
-def test_the_programme_equals_enumeration(seed, num_forward, exact):
-    """Least time, and the time at the least bytes stored, within every limit that matters."""
-    part = forward_part(random_training_graph(np.random.default_rng(seed), num_forward).arrays)
-    masks = all_masks(part, 10_000) if exact else reachable_masks(part)
-    strategies = every_strategy(part, [as_set(mask) for mask in masks])
-    sets = lower_sets(part, masks)
-    start, to, again, kept, peak = list_steps(
-        sets.words,
-        sets.set_bytes,
-        sets.set_steps,
-        sets.after_bytes,
-        sets.edge_start,
-        sets.edge_op,
-        sets.op_bytes,
-        sets.op_steps,
-    )
-    most = 2 * int(sets.set_bytes[-1])
-    limits = sorted({strategy[0] for strategy in strategies})
-    if most:
-        assert least_limit(start, to, kept, peak, -1, most) == limits[0]
-    unit = math.gcd(*(int(t) for t in part.op_time_s)) or 1
-    for limit in [limits[0] - 1, *limits]:
-        within = [strategy for strategy in strategies if strategy[0] <= limit]
-        for most_time in (False, True):
-            sequence = best_sequence(
-                start, to, again, kept, peak, int(sets.set_steps[-1]), limit, most_time
-            )
-            if not within:
-                assert sequence.size == 0
-                continue
-            assert (sequence[0], sequence[-1]) == (len(masks) - 1, 0)
-            taken = _time_of(sequence[::-1].tolist(), start, to, again) * unit
-            least_bytes = min(stored for _, _, stored in within)
-            if most_time:
-                assert taken == min(t for _, t, stored in within if stored == least_bytes)
-            else:
-                assert taken == min(t for _, t, _ in within)
-
-
-def _time_of(sequence: list[int], start, to, again) -> int:
-    total = 0
-    for i, j in pairwise(sequence):
-        step = next(e for e in range(start[i], start[i + 1]) if to[e] == j)
-        total += int(again[step])
-    return total
 
 
 @given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 12))
@@ -232,13 +122,3 @@ def test_the_order_of_the_poster(name):
     assert approximate <= 0.66 * store_all
     if name in ("ku_unet", "ku_resnet50"):
         assert least("exact") <= chen
-
-
-@needs_instances
-@pytest.mark.parametrize(
-    ("name", "count"), [("ku_unet", 331), ("ku_resnet50", 241), ("ku_densenet", 569)]
-)
-def test_number_of_lower_sets(name, count):
-    """As counted by a plain search over sets."""
-    part = forward_part(load(INSTANCES / "dag" / f"{name}_train.json").arrays)
-    assert len(all_masks(part, 3000)) == count

@@ -12,9 +12,7 @@ import time
 import numpy as np
 import pytest
 from chains import INSTANCES, needs_instances
-from schedsim.algorithms.graphs._cut_search import CutSearch
 from schedsim.algorithms.graphs._graph_search import GraphSearch
-from schedsim.algorithms.graphs._walker import GraphWalker
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.local_search import local_search
 from training_graphs import random_training_graph, unit_training_chain
@@ -219,40 +217,11 @@ def test_an_interrupt_gives_the_best_plan_so_far(after_s, request):
         assert plan.min_feasible_bytes > budget
 
 
-def test_an_interrupt_before_the_bound_begins(monkeypatch):
-    """Where the threads have not begun, there is nothing to wait for."""
-
-    def interrupted(self, starts):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(GraphSearch, "_starts", interrupted)
-    plan = local_search(four(), 4)
-    assert plan.status == "infeasible"
-    assert plan.search.interrupted
-
-
-def test_a_failure_in_a_thread_is_not_lost(monkeypatch):
-    """Neither that of the bound nor that of a walker; and nobody goes on to the time limit."""
-
-    def failing(*args):
-        raise ZeroDivisionError("on purpose")
-
-    graph = wide_graph()
-    budget = (peak_of(graph) + 3 * least_memory_bytes(graph)[0]) // 4
-    for owner, name in ((CutSearch, "programmes"), (GraphWalker, "anneal")):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, failing)
-            begun = time.perf_counter()
-            with pytest.raises(ZeroDivisionError, match="on purpose"):
-                local_search(graph, budget, time_limit_s=60)
-            assert time.perf_counter() - begun < 30
-
-
 def test_the_schedule_of_the_bound_is_taken_up_between_rounds():
     """A walker goes on from it; where it has no room for it, it is left out."""
     graph = four()
     search = GraphSearch(graph, 4, "fixed", Effort(1.0), seed=0, num_threads=1, gap=0.0)
-    walker, _ = search._make(0, np.arange(4), 0.0)
+    walker = search._make(0, np.arange(4))
     assert not walker.best_runs.size
     walker.take(np.array([0, 1, 2, 0, 3], np.int32))
     assert walker.best_s == 5

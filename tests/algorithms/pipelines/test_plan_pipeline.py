@@ -10,15 +10,10 @@ import pytest
 from chains import random_chain
 from listed_plans import plans
 from schedsim.algorithms.pipelines._makespan import StageTimes
-from schedsim.algorithms.pipelines._selection import OrderFacts, Selection
 from schedsim.algorithms.pipelines.fixed_recomputation import fixed_recomputation
-from schedsim.algorithms.pipelines.partition import least_largest
-from schedsim.algorithms.pipelines.pipeline_bounds import memory_bound, work_bound
 from schedsim.algorithms.pipelines.plan_pipeline import plan_pipeline
-from schedsim.algorithms.pipelines.stage_frontier import StageFrontiers
 
 import schedsim
-from schedsim import Chain
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.pipelines import Pipeline, StagePlan, make_order, make_pipeline, run_pipeline
 from schedsim.plans.links import Link
@@ -49,7 +44,7 @@ def all_cuts(num_layers: int, num_stages: int):
 def tight_budget(pipeline: Pipeline, order: str, share: float) -> int:
     """Between the least of one stage plan for all and what keeping all takes."""
     most = fixed_recomputation(pipeline, order=order).run.peak_bytes
-    least = fixed_recomputation(pipeline, order=order, way="layers").run.peak_bytes
+    least = fixed_recomputation(pipeline, order=order, recompute="layers").run.peak_bytes
     return int(min(least, most) + share * abs(most - least))
 
 
@@ -95,57 +90,6 @@ def test_partitions_against_brute_force(seed):
     assert plan.lower_bound_s <= min(best, plan.run.makespan_s) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_stage_times_equal_the_engine(seed):
-    """Choices timed by whole stages and by single ops come out the same."""
-    rng = np.random.default_rng(seed)
-    order = ("1f1b", "gpipe", "zero-bubble", "interleaved")[seed % 4]
-    chunks = 2 if order == "interleaved" else 1
-    chain = replace(random_chain(rng, 9), loss_s=0.5)
-    pipeline = make_pipeline(
-        chain,
-        3,
-        6,
-        num_chunks=chunks,
-        split_backward=order == "zero-bubble",
-        link=Link(8.0, 0.25) if seed % 3 else None,
-        waits_for_gradient=bool(seed % 2),
-    )
-    actions = make_order(order, 3, 6, chunks)
-    facts = OrderFacts(pipeline, actions)
-    selection = Selection(pipeline, facts, StageFrontiers(chain, 10**6), mix=True)
-    for _ in range(4):
-        choices = []
-        for stage in selection.stages:
-            num = int(rng.integers(1, 3))
-            choices.append(stage.choice(rng.integers(0, stage.front.num_points, num).tolist()))
-        run = selection.run(choices)
-        assert selection.makespan_s(choices) == pytest.approx(run.makespan_s)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_bounds_hold_for_every_plan(seed):
-    """No plan, mixed ones among them, is faster than the bound at its own peak."""
-    rng = np.random.default_rng(200 + seed)
-    chain = random_chain(rng, 6)
-    order = ("1f1b", "gpipe", "zero-bubble")[seed % 3]
-    pipeline = make_pipeline(
-        chain, 3, 5, split_backward=order == "zero-bubble", link=Link(9.0, 0.5)
-    )
-    actions = make_order(order, 3, 5)
-    fronts = StageFrontiers(chain, 10**6)
-    every = [StagePlan(runs) for runs in plans(0, 2)]
-    for _ in range(40):
-        chosen = [
-            [every[i] for i in rng.integers(0, len(every), int(rng.integers(1, 4)))]
-            for _ in range(3)
-        ]
-        run = run_pipeline(pipeline, actions, chosen)
-        assert work_bound(pipeline) <= run.makespan_s * (1 + 1e-9)
-        bound = memory_bound(fronts, pipeline, actions, run.peak_bytes)
-        assert bound <= run.makespan_s * (1 + 1e-9)
-
-
 def test_early_stages_recompute_more():
     """The first stage holds the most micro-batches, so it keeps the least of each."""
     pipeline = make_pipeline(uniform(32), 4, 16)
@@ -153,26 +97,8 @@ def test_early_stages_recompute_more():
     again = [use.recompute_s for use in plan.run.devices]
     assert again == sorted(again, reverse=True)
     assert again[0] > 0 == again[-1]
-    fixed = fixed_recomputation(pipeline, order="1f1b", way="layers")
+    fixed = fixed_recomputation(pipeline, order="1f1b", recompute="layers")
     assert plan.run.makespan_s < fixed.run.makespan_s
-
-
-def test_mixing_micro_batches_helps():
-    """Where a stage's points are far apart, some micro-batches take the one, some the other."""
-    chain = Chain.from_arrays(
-        "coarse",
-        1,
-        forward_s=[4.0] * 4,
-        backward_s=[8.0] * 4,
-        output_bytes=[1] * 4,
-        saved_bytes=[100] * 4,
-    )
-    pipeline = make_pipeline(chain, 4, 32)
-    same = plan_pipeline(pipeline, 350, mix=False)
-    mixed = plan_pipeline(pipeline, 350)
-    assert mixed.run.makespan_s < same.run.makespan_s
-    assert mixed.run.peak_bytes <= 350
-    assert any(not isinstance(plan, StagePlan) for plan in mixed.run.plans)
 
 
 def test_all_memory_meets_the_bound():
@@ -221,25 +147,13 @@ def test_model_state_counts():
     assert plan.run.makespan_s == without.run.makespan_s
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_least_largest_against_all_cuts(seed):
-    """The programme over cuts finds the least largest cost of all partitions."""
-    rng = np.random.default_rng(seed)
-    cost = rng.random((3, 7, 8)) + (rng.random((3, 7, 8)) < 0.1) * 1e9
-    found = least_largest(7, 3, lambda v, lo, hi: float(cost[v, lo, hi]))
-    best = min(max(cost[v, cuts[v], cuts[v + 1]] for v in range(3)) for cuts in all_cuts(7, 3))
-    assert found.cost == best
-    assert max(cost[v, found.cuts[v], found.cuts[v + 1]] for v in range(3)) == best
-    assert least_largest(7, 3, lambda v, lo, hi: 1.0, below=1.0) is None
-
-
 def test_refusals():
     """What cannot be searched is said."""
     pipeline = make_pipeline(uniform(8), 2, 4, num_chunks=2)
     with pytest.raises(UnsupportedError, match="2 stages a device"):
         plan_pipeline(pipeline, 10**9, order="interleaved", partition="auto")
     with pytest.raises(SchedsimError, match="'some' is unknown"):
-        fixed_recomputation(pipeline, order="interleaved", way="some")
+        fixed_recomputation(pipeline, order="interleaved", recompute="some")
     first, second = make_order("1f1b", 2, 2)
     forward = [action for action in first if action.kind == "F"]
     backward = [action for action in first if action.kind == "B"]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from chains import random_chain
 from listed_plans import plans
-from schedsim.algorithms.pipelines._pareto_points import undominated
 from schedsim.algorithms.pipelines.stage_frontier import StageFrontiers
 
 from schedsim import Chain
@@ -82,17 +81,6 @@ def test_equal_runs_of_layers_share_a_front():
     fronts = StageFrontiers(chain, 10**6)
     assert fronts.front(5, 9) is fronts.front(20, 24)
     assert fronts.front(0, 4) is not fronts.front(20, 24)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_undominated(seed):
-    """Against the definition, point by point."""
-    rng = np.random.default_rng(seed)
-    held, need = rng.integers(0, 8, (2, 30))
-    keep = undominated(held, need)
-    for p in range(30):
-        beaten = any(held[q] <= held[p] and need[q] <= need[p] for q in range(p) if keep[q])
-        assert keep[p] == (not beaten)
 
 
 def test_thinned_fronts_say_so():

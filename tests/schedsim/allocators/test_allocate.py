@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import schedsim
 from schedsim import Chain, Graph, Op, SchedsimError, Schedule, allocate, simulate
 from schedsim.allocators import ALLOCATORS
-from schedsim.allocators.requests import requests_of
 from schedsim.workloads import WorkloadOptions, build_workload
 
 MIB = 1 << 20
@@ -50,22 +49,6 @@ def test_requests_are_what_the_simulator_counts(seed, equal):
             assert found.bound_bytes == simulation.peak_bytes
         assert (found.reserved_bytes >= found.allocated_bytes).all()
         assert (found.allocated_bytes >= found.requested_bytes).all()
-
-
-def test_outputs_in_place_keep_the_block_of_their_input():
-    ops = (
-        Op("f", writes={"x": 8 * MIB}),
-        Op("relu", reads=("x",), writes={"y": 8 * MIB}, in_place={"y": "x"}),
-        Op("b", "backward", reads=("y",), workspace_bytes=3 * MIB),
-    )
-    graph = Graph("in-place", ops)
-    simulation = simulate(graph, Schedule.store_all(graph))
-    requests = requests_of(simulation)
-    assert requests.item_names == ("x", "workspace of b")
-    assert requests.items.tolist() == [0, 1, ~1, ~0]
-    assert requests.events.tolist() == [0, 4, 5, 5]
-    found = allocate(simulation)
-    assert found.requested_bytes.tolist() == simulation.pool_bytes().tolist()
 
 
 def test_queues_are_streams_and_pools_have_their_own_memory():

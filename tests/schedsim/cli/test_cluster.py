@@ -6,7 +6,6 @@ import pytest
 from option_samples import CLUSTER, together, words
 
 from schedsim.cli.app import run
-from schedsim.cli.options.cluster_options import ClusterRequest
 
 SMALL = ["cluster", "--preset", "llama3.2-1b", "--devices", "8", "--seq", "512"]
 
@@ -69,9 +68,3 @@ def test_every_option_is_seen(option, capsys):
         found.append(json.loads(capsys.readouterr().out))
     seen = [(one["reserved_bytes"], one["peak_bytes"], one["step_s"]) for one in found]
     assert seen[0] != seen[1]
-
-
-def test_a_request_is_the_words_of_the_call():
-    """Options that were not given are not in it."""
-    request = ClusterRequest("m", 8, "h100-80gb", None, {"seq": 4})
-    assert request.words() == {"devices": 8, "device": "h100-80gb", "efficiency": None, "seq": 4}

@@ -76,7 +76,7 @@ def test_the_document_has_queues_and_pools(call):
 
 
 def test_one_queue_stays_as_it_was(call):
-    """No table of queues for a chain; the document has its one queue."""
+    """No table of queues for a chain; the document has its one stream."""
     save(TWO, "chain.json")
     _, out, _ = call("simulate chain.json")
     assert "queue " not in out
@@ -143,4 +143,4 @@ def test_planners_refuse_several_queues(call):
     """They would take copies for ops that must run."""
     code, _, err = call("plan copies.json --mem 32")
     assert code == 2
-    assert "has several queues" in err
+    assert "has several streams" in err

@@ -8,16 +8,12 @@ import tomllib
 import numpy as np
 import pytest
 import yaml
-from chains import random_chain
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import schedsim
 from schedsim import SchedsimError, UnsupportedError, simulate
 from schedsim.cli.app import run
 from schedsim.export import TARGETS, export
-from schedsim.export.save_sets import find_layers, layer_schedule, on_demand_schedule
-from schedsim.export.segments import layer_range, segment_schedule
+from schedsim.export.segments import layer_range
 from schedsim.workloads import WorkloadOptions, build_workload
 
 GPT2 = build_workload(WorkloadOptions(preset="gpt2", batch=8)).workload
@@ -30,7 +26,7 @@ def planned(workload, share: float):
     little = 0.45 * peak
     if workload.kind == "chain":
         little = min(point.budget_bytes for point in schedsim.pareto(workload).points)
-    return schedsim.plan(workload, int(little + share * (peak - little)), time_limit_s=1.0)
+    return schedsim.plan(workload, int(little + share * (peak - little)), time_limit_s=0.3)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -54,32 +50,9 @@ def test_what_is_reported_is_what_the_schedule_costs(target):
             if exported.fits:
                 assert exported.makespan_s >= plan.lower_bound_s * (1 - 1e-9)
             assert exported.fits or target in ("torch-compile", "maxtext")
-            if share == 1.0:
+            if share == 1.0 and target != "maxtext":  # it has no way to recompute nothing
                 assert exported.exact
                 assert exported.regret == 0
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6))
-def test_segments_are_the_best_of_all_where_there_are_few(seed):
-    """Never worse than what one flip away would be, and never over what store-all or all would."""
-    rng = np.random.default_rng(seed)
-    chain = random_chain(rng, int(rng.integers(2, 5)))
-    plan = planned(chain, 1.0) if rng.random() < 0.2 else None
-    if plan is None:
-        budgets = [point.budget_bytes for point in schedsim.pareto(chain).points]
-        plan = schedsim.plan(chain, int(rng.integers(min(budgets), max(budgets) + 1)))
-    exported = export(chain, plan, "torch")
-    times = {}
-    for count in range(2**chain.num_stages):  # all sets of single stages
-        chosen = tuple((i, i + 1) for i in range(chain.num_stages) if count >> i & 1)
-        found = simulate(chain, segment_schedule(chain, chosen))
-        times[chosen] = (found.peak_bytes > plan.budget_bytes, found.makespan_s)
-    periodic = simulate(chain, segment_schedule(chain, ((0, chain.num_stages),)))
-    if exported.fits:
-        assert exported.regret >= -1e-9 or plan.status != "optimal"
-    else:
-        assert all(over for over, _ in times.values()) or periodic.peak_bytes > plan.budget_bytes
 
 
 def test_an_expressible_plan_is_exported_exactly():
@@ -105,16 +78,18 @@ def test_layers_are_the_stages_that_repeat():
 def test_configurations_parse_and_say_what_was_chosen():
     """TOML, YAML, JSON and arguments, read by their own parsers."""
     plan = planned(GPT2, 0.4)
-    table = tomllib.loads(export(GPT2, plan, "torchtitan").text)["activation_checkpoint"]
+    titan = export(GPT2, plan, "torchtitan", version="0.2").text
+    table = tomllib.loads(titan)["activation_checkpoint"]
     assert table["mode"] in ("full", "selective")
-    everything = export(GPT2, planned(GPT2, 1.0), "torchtitan").text
+    everything = export(GPT2, planned(GPT2, 1.0), "torchtitan", version="0.2").text
     assert tomllib.loads(everything)["activation_checkpoint"] == {"mode": "none"}
     arguments = export(GPT2, plan, "megatron").text.split()
     settings = dict(zip(arguments[::2], arguments[1::2], strict=True))
     assert settings["--recompute-granularity"] == "full"
     assert settings["--recompute-method"] in ("block", "uniform")
     assert 1 <= int(settings["--recompute-num-layers"]) <= 12
-    assert yaml.safe_load(export(GPT2, plan, "maxtext").text) == {"remat_policy": "full"}
+    for some in (plan, planned(GPT2, 1.0)):
+        assert yaml.safe_load(export(GPT2, some, "maxtext").text) == {"remat_policy": "full"}
     custom = yaml.safe_load(export(OPS, planned(OPS, 0.3), "maxtext").text)
     assert custom["remat_policy"] == "custom"
     assert set(custom.values()) - {"custom"} <= {"device", "remat"}
@@ -122,35 +97,6 @@ def test_configurations_parse_and_say_what_was_chosen():
     names: dict = {}
     exec(export(GPT2, plan, "torch").text, names)
     assert segments == [list(segment) for segment in names["SEGMENTS"]]
-
-
-def test_every_nth_layer_counts_from_the_nth():
-    """torchtitan's selective mode checkpoints layers 2, 4, ... of 1, 2, 3, 4 for 2."""
-    from schedsim.export.to_torchtitan import choose
-
-    found = {}
-    for share in np.linspace(0.1, 1.0, 15):
-        choice, _ = choose(GPT2, planned(GPT2, float(share)))
-        found[choice.data.get("every")] = choice.data["segments"]
-    every = max(n for n in found if n is not None)
-    assert [start for start, _ in found[every]] == list(range(every, 13, every))
-
-
-def test_save_sets_run_the_rest_again():
-    """With everything saved nothing repeats; with nothing saved every needed op does, once."""
-    layers = find_layers(OPS, "test")
-    assert layers.names == ("layer0", "layer1", "layer2", "layer3")
-    assert layers.kinds[:2] == ("attention.norm", "attention.qkv")
-    none = simulate(OPS, layer_schedule(OPS, layers, layers.kinds, 4))
-    assert none.num_recomputed == 0
-    every = simulate(OPS, layer_schedule(OPS, layers, (), 4))
-    two = simulate(OPS, layer_schedule(OPS, layers, (), 2))
-    assert every.num_recomputed == 2 * two.num_recomputed > 0
-    assert every.peak_bytes < two.peak_bytes < none.peak_bytes
-    forward = [i for i, op in enumerate(OPS.ops) if op.phase == "forward"]
-    assert simulate(OPS, on_demand_schedule(OPS, forward)).num_recomputed == 0
-    demanded = simulate(OPS, on_demand_schedule(OPS, ()))
-    assert 0 < demanded.num_recomputed <= len(forward)
 
 
 def test_on_the_command_line(tmp_path, capsys, monkeypatch):
@@ -189,3 +135,47 @@ def test_the_list_of_targets_is_a_document_too(capsys):
     assert {row["name"]: tuple(row["takes"]) for row in document["targets"]} == {
         target.name: target.kinds for target in TARGETS.values()
     }
+
+
+def test_versions_of_frameworks():
+    """Earlier spellings by their version; one that is not written for is refused."""
+    plan = planned(GPT2, 0.4)
+    assert "activation_checkpointing_enable" in export(GPT2, plan, "transformers").text
+    older = export(GPT2, plan, "transformers", version="4")
+    assert "gradient_checkpointing_enable" in older.text
+    assert older.schedule == export(GPT2, plan, "transformers", version="5.23").schedule
+    with pytest.raises(SchedsimError, match="version '3'") as caught:
+        export(GPT2, plan, "transformers", version="3")
+    assert caught.value.hint == "one of 5.23, 4"
+    with pytest.raises(SchedsimError, match="torch is not written") as caught:
+        export(GPT2, plan, "torch", version="1")
+    assert "one spelling" in caught.value.hint
+
+
+def test_megatron_recomputes_modules_of_a_graph():
+    """Any of the modules that a dense layer has, each as often as there are layers."""
+    found = set()
+    for share in (1.0, 0.6, 0.3):
+        exported = export(OPS, planned(OPS, share), "megatron")
+        words = exported.text.split()
+        if words[0] == "#":
+            assert exported.exact
+            continue
+        assert words[:3] == ["--recompute-granularity", "selective", "--recompute-modules"]
+        modules = set(words[3:])
+        assert modules <= {"core_attn", "layernorm", "mlp"}
+        counts = [exported.schedule.names.count(f"layer{i}.mlp.up") for i in range(4)]
+        assert counts == [2 if "mlp" in modules else 1] * 4
+        found |= modules
+    assert found
+
+
+def test_the_interval_of_layers_is_said_where_there_is_one():
+    """All layers are every first; others have none."""
+    names: dict = {}
+    for share in np.linspace(0.0, 0.9, 7):
+        text = export(GPT2, planned(GPT2, float(share)), "transformers").text
+        exec(text.replace("from transformers", "# from transformers"), names)
+        chosen, every = names["CHECKPOINTED"], names["EVERY"]
+        assert every is None or chosen == list(range(0, 12, every))
+        assert chosen != list(range(12)) or every == 1

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import schedsim
 from schedsim import Graph, InvalidWorkloadError, Schedule, simulate
 from schedsim.export import TARGETS, export
-from schedsim.export.code import fill
 from schedsim.workloads import WorkloadOptions, build_workload
 
 CHAIN = build_workload(WorkloadOptions(preset="gpt2", layers=4)).workload
@@ -140,15 +139,3 @@ def test_the_name_can_be_read_back(name):
         if isinstance(node, ast.Assign):
             space[node.targets[0].id] = ast.literal_eval(node.value)
     assert space["WORKLOAD"] == name
-
-
-def test_code_takes_data_alone():
-    """A value that is no literal, or a text whose letters would be taken for a line, is refused."""
-    assert (
-        fill("A = {a}\n", a={"x\u2028": [True, None, 1.5]})
-        == "A = {'x\\u2028': [True, None, 1.5]}\n"
-    )
-    with pytest.raises(TypeError):
-        fill("A = {a}\n", a=object())
-    with pytest.raises(TypeError):
-        fill("A = {a}\n", a=float("inf"))

@@ -65,16 +65,6 @@ def test_levels_an_allocator_and_a_step_are_typed():
     assert set(old.options) == set(plan.options)
 
 
-def test_what_the_search_found_out_is_no_option():
-    """The names under which planners recorded it among the options."""
-    plan = schedsim.plan(CHAIN, 60)
-    figures = {"blocks": 12, "kinds": 3, "line_s": 9.5, "least_memory_op": "B3"}
-    old = from_dict(first_schema(plan, bound="cuts", bound_at="B2", **figures))
-    assert (old.search.bound_by, old.search.bound_op) == ("cuts", "B2")
-    assert old.search.figures == figures
-    assert set(old.options) == set(plan.options)
-
-
 @pytest.mark.parametrize("link", [{"d2h": {}}, {"d2h": {"bytes_per_s": -1}, "h2d": {}}, "pcie4"])
 def test_a_broken_link_is_refused_by_name(link):
     """One line that names the field."""

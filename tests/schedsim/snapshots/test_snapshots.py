@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 from pathlib import Path
@@ -16,8 +15,6 @@ from schedsim.cli.app import run
 from schedsim.errors import SchedsimError
 from schedsim.snapshots import examine, peak_of, read_snapshot, replays, requests_of
 from schedsim.snapshots.history import rounded
-from schedsim.snapshots.reading import Frame
-from schedsim.snapshots.roles import place_of, role_of
 
 MIB = 2**20
 FORWARD = [{"filename": "/me/net.py", "line": 7, "name": "forward"}]
@@ -115,27 +112,6 @@ def test_the_peak_and_its_holders(tmp_path):
     assert findings.stuck_bytes == 2 * MIB - 1024
 
 
-class Bomb:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_nothing_in_a_file_is_run(tmp_path, protocol):
-    """A file that names a function is refused, and the function is not called."""
-    target = tmp_path / "made"
-    path = tmp_path / "bad.pickle"
-    path.write_bytes(pickle.dumps({"segments": [Bomb(target)]}, protocol=protocol))
-    with pytest.raises(SchedsimError, match="is no memory snapshot: it names"):
-        read_snapshot(path)
-    assert not target.exists()
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -231,22 +207,6 @@ def test_replays_ask_for_what_was_asked(tmp_path, seed):
     assert most == peak_of(snapshot).requested_bytes
     got = play(requests, "cuda-caching")
     assert replays(snapshot, [""])[0].peak_reserved_bytes == got.peak_reserved_bytes
-
-
-def test_roles_by_stacks():
-    """Of the frames that PyTorch records, innermost first."""
-    engine = Frame("libtorch_cpu.so", 1, "torch::autograd::Engine::thread_main()")
-    forward = Frame("/me/net.py", 7, "forward")
-    lent = Frame("libtorch_cuda.so", 1, "at::cuda::getCurrentCUDABlasHandleWithWorkspace()")
-    moved = Frame("/p/torch/nn/modules/module.py", 900, "_apply")
-    assert role_of([engine]) == role_of([]) == "gradient"
-    assert role_of([lent, engine]) == "workspace"
-    assert role_of([moved, Frame("/me/train.py", 3, "<module>")]) == "parameter"
-    assert role_of([forward]) == "activation"
-    assert role_of([forward], known=False) == "before the record"
-    product = Frame("libtorch_cpu.so", 1, "torch::autograd::generated::MmBackward0::apply(x)")
-    assert place_of([product, engine]) == "MmBackward0::apply"
-    assert place_of([]) == "no stack"
 
 
 def test_the_command(tmp_path, capsys):

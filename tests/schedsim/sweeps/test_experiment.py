@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from training_graphs import random_training_graph
 
 import schedsim
 from schedsim.api import try_plan
 from schedsim.errors import SchedsimError
-from schedsim.sweeps import expand, parse_budget, read_experiment, run_key
+from schedsim.sweeps import expand, parse_budget, read_experiment
 from schedsim.sweeps.execute import run_one
 
 CHAIN = schedsim.Chain.from_arrays(
@@ -166,21 +164,6 @@ def test_runs_end_by_work_unless_seconds_are_asked_for(read):
     assert runs[3].options == {"time_limit_s": 1}
 
 
-def test_rows_say_what_ended_the_search(read):
-    """Of the plan itself: by moves it is the same every time, by seconds it need not be."""
-    graph = random_training_graph(np.random.default_rng(3), 40)
-    experiment = read(
-        'workloads = ["g.json"]\nbudgets = ["60%"]\nplanners = ['
-        '{name = "local_search", max_moves = 50}, {name = "local_search", time_limit_s = 0.05}]'
-    )
-    runs, _ = expand(experiment, {"g.json": graph})
-    rows = [run_one(run)[0] for run in runs]
-    assert [(row["reproducible"], row["ended_by"] == "clock") for row in rows] == [
-        (True, False),
-        (False, True),
-    ]
-
-
 def test_an_interrupt_of_a_search_is_no_result(read, monkeypatch):
     """The plan so far would be taken for a finished row, and never be made again."""
     experiment = read('workloads = ["g.json"]\nbudgets = ["60%"]\nplanners = ["local_search"]')
@@ -193,21 +176,3 @@ def test_an_interrupt_of_a_search_is_no_result(read, monkeypatch):
     monkeypatch.setattr("schedsim.sweeps.execute.try_plan", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_one(run)
-
-
-def test_keys_are_of_content():
-    """The name of a workload is no part of it; everything that decides the result is."""
-    arrays = {"forward_s": [1] * 4, "backward_s": [2] * 4, "output_bytes": [4] * 4}
-    same = schedsim.Chain.from_arrays("renamed", 4, **arrays, saved_bytes=[20] * 4)
-    other = schedsim.Chain.from_arrays("four", 4, **arrays, saved_bytes=[21] * 4)
-    key = run_key(CHAIN, 60, "rotor", {}, None)
-    assert key == run_key(same, 60, "rotor", {}, None)
-    different = {
-        run_key(other, 60, "rotor", {}, None),
-        run_key(CHAIN, 61, "rotor", {}, None),
-        run_key(CHAIN, 60, "frontier", {}, None),
-        run_key(CHAIN, 60, "rotor", {"gap": 0.1}, None),
-        run_key(CHAIN, 60, "rotor", {}, 0),
-    }
-    assert len(different) == 5
-    assert key not in different

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from schedsim.validation.dry_cuda import DEVICES, LABEL, get_dry_device
 from schedsim.validation.dry_cuda.__main__ import run
-from schedsim.validation.dry_cuda.built_library import Built, source_files
+from schedsim.validation.dry_cuda.built_library import Built
 from schedsim.validation.dry_cuda.launch import argv_of, environment_of
-from schedsim.validation.dry_cuda.stubs import is_ours, stub_source
 from schedsim.validation.dry_cuda.wheels import find_wheels
 
 from schedsim.errors import MissingDependencyError, SchedsimError, UnsupportedError
@@ -135,57 +133,6 @@ def test_every_device_has_a_roofline_and_less_memory_than_is_sold():
         assert device.key == key
         sold = ROOFLINES[device.roofline].memory_bytes / 1e9 * 2**30
         assert 0.9 * sold < device.memory_bytes <= sold
-
-
-def test_calls_that_are_not_modelled_say_their_names():
-    """Every kind of call gets the code that its own library calls "not supported"."""
-    lines = stub_source(["cudaGraphLaunch", "cusparseSpMM", "cusparseGetErrorString"]).splitlines()
-    assert "RUNTIME(cudaGraphLaunch, 801)" in lines
-    assert "STUB(cusparseSpMM, 10)" in lines
-    assert "TEXT(cusparseGetErrorString, 10)" in lines
-    assert [is_ours(n) for n in ("cudnnCreate", "cuMemMap", "cuFileRead", "cufoo")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-
-
-@pytest.mark.parametrize("file", source_files(), ids=lambda p: p.name)
-def test_the_c_files_compile(file):
-    """Without a warning, where gcc and the headers of CUDA are."""
-    try:
-        wheels = find_wheels()
-    except SchedsimError as error:
-        pytest.skip(error.message)
-    includes = [f"-I{path}" for path in (*wheels.includes, file.parent)]
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror"]
-    done = subprocess.run(
-        [wheels.gcc, *flags, *includes, "-fsyntax-only", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.stderr == ""
-
-
-def test_the_c_files_of_no_header_compile():
-    """Those that need nothing of CUDA, with any gcc."""
-    import shutil
-
-    gcc = shutil.which("gcc")
-    if gcc is None or sys.platform != "linux":
-        pytest.skip("gcc is not here, or this is not Linux")
-    for file in source_files():
-        if any(name in file.read_text() for name in ("<cuda", "<cublas", "<cudnn")):
-            continue
-        done = subprocess.run(
-            [gcc, "-std=gnu11", "-Wall", "-Wno-unused-parameter", "-fsyntax-only", str(file)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.stderr == "", file.name
 
 
 def test_the_label_says_what_the_numbers_are():

@@ -1,0 +1,110 @@
+"""Graphs that are chains: the programmes of chains know schedules that a search hardly finds.
+
+Within little memory the best schedule of a chain repeats most of it several times. One edit after
+the other does not lead there from store-all, and the recurrence of persistent schedules does at
+once; the search then goes on from there, as schedules beyond the persistent ones may be faster.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.effort import Effort
+from schedsim.plans.plan import Plan
+from schedsim.simulation.schedule import Schedule
+
+from ..chains.frontier import frontier
+from ..chains.persistent import MAX_STAGES, WorkLimitReached
+from ..chains.rotor import rotor
+
+# Of the effort, for the curve; where that has too many points, for the programme on slots.
+_SHARE = 0.1
+# Points merged in a unit of effort.
+_POINTS_PER_UNIT = 2e7
+
+
+def chain_form(graph: Graph) -> Chain | None:
+    """The chain that `graph` is, or ``None``; by structure, whatever its ops are called.
+
+    First come the forward ops, each reading what the one before it wrote; then perhaps a loss; then
+    a backward op for each in reverse, which reads the gradient before it, and of the forward pass
+    no more than its own stage and what went into that. Its sizes are those of the chain where all
+    of that is read, and no more than these otherwise. O(ops + reads).
+
+    Examples
+    --------
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> chain_form(chain.graph).num_stages
+    4
+    """
+    num_ops, arrays = graph.num_ops, graph.arrays
+    num = num_ops // 2
+    if num < 2 or arrays.op_once.any() or graph.results:
+        return None
+    producer, sizes = arrays.tensor_producer, arrays.tensor_bytes
+    output = [0] * num
+    for i in range(num_ops):
+        reads = arrays.read_tensor[arrays.read_start[i] : arrays.read_start[i + 1]]
+        made = {int(producer[t]) for t in reads if producer[t] >= 0}
+        if i < num:
+            if made != ({i - 1} if i else set()):
+                return None
+            if i:
+                output[i - 1] = int(sizes[reads[producer[reads] == i - 1]].sum())
+            continue
+        if i == num and num_ops % 2:
+            allowed = {num - 1}
+            output[num - 1] = int(sizes[reads].sum())
+        else:
+            stage = num_ops - 1 - i
+            allowed = {stage, stage - 1, *([i - 1] if i > num else [])}
+        if not made <= allowed:
+            return None
+    written = np.zeros(num_ops, np.int64)
+    np.add.at(written, producer[producer >= 0], sizes[producer >= 0])
+    output[num - 1] = output[num - 1] or int(written[num - 1])
+    backward = num_ops - 1 - np.arange(num)
+    return Chain.from_arrays(
+        graph.name,
+        sum(graph.inputs.values()),
+        forward_s=arrays.op_time_s[:num],
+        backward_s=arrays.op_time_s[backward],
+        output_bytes=output,
+        saved_bytes=written[:num],
+        forward_workspace_bytes=arrays.op_workspace_bytes[:num],
+        backward_workspace_bytes=arrays.op_workspace_bytes[backward],
+        static_bytes=graph.static_bytes,
+    )
+
+
+def chain_starts(graph: Graph, budget_bytes: int, effort: Effort) -> tuple[Schedule, ...]:
+    """The schedule of the chain that `graph` is, within the budget; none where it is no chain."""
+    chain = chain_form(graph)
+    if chain is None or chain.num_stages > MAX_STAGES:
+        return ()
+    with effort.part(_SHARE) as part:
+        plan = persistent_plan(chain, budget_bytes, part)
+    if plan.schedule is None:
+        return ()
+    num, num_ops = chain.num_stages, graph.num_ops
+    # The ops of the chain's own graph are F0 ..., loss, ... B0; this one may have no loss.
+    runs = plan.schedule.bind(chain.graph).astype(np.int64)
+    if num_ops == 2 * num:
+        runs = runs[runs != num]
+        runs = np.where(runs > num, runs - 1, runs)
+    return (Schedule(graph.op_names, runs),)
+
+
+def persistent_plan(chain: Chain, budget_bytes: int, effort: Effort) -> Plan:
+    """The best persistent schedule that `effort` is enough for."""
+    work = int(_POINTS_PER_UNIT * max(effort.left, 0.05))
+    try:
+        plan = frontier(chain, budget_bytes, max_points=3_000_000, max_work=work)
+        effort.spend(0.1 * effort.left)
+        return plan
+    except WorkLimitReached:
+        with effort.part(0.9) as part:
+            return rotor(chain, budget_bytes, gap=0.01, effort=part)

@@ -1,0 +1,42 @@
+"""Checkmate."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from fixed_order import fixed_order_optimum, optimum_at, staged_frontier
+from schedsim.algorithms.graphs.checkmate import checkmate
+
+from schedsim import Graph, Op
+
+ortools = pytest.importorskip("ortools", reason="moccasin needs the extra cp")
+
+
+def twice_in_a_stage() -> Graph:
+    """Op 3 reads t0 and t1, and cannot be reached with each op repeated once in order."""
+    ops = (
+        Op("op0", time_s=1, writes={"t0": 2}, workspace_bytes=1),
+        Op("op1", time_s=1, writes={"t1": 5}, workspace_bytes=5),
+        Op("op2", time_s=1, reads=("t0",), writes={"t2": 3}, workspace_bytes=5),
+        Op("op3", time_s=1, reads=("t0", "t1"), writes={"t3": 2}),
+        Op("op4", time_s=1, writes={"t4": 1}),
+    )
+    return Graph("twice", ops)
+
+
+def test_rounds_make_a_difference():
+    """In 10 bytes op1 runs alone and op2 beside t0 alone: op1 must run again before op0 does.
+
+    That is out of order, so that one round of repeats before op3 does not do; two rounds do, and
+    reach the optimum over every schedule with this order of first runs.
+    """
+    graph = twice_in_a_stage()
+    assert fixed_order_optimum(graph, 10) == 8
+    assert math.isinf(optimum_at(staged_frontier(graph), 10))
+    one = checkmate(graph, 10)
+    assert not one.feasible
+    assert one.proven_infeasible
+    assert "one round" in str(one.least.scope)
+    two = checkmate(graph, 10, passes=2)
+    assert (two.makespan_s, two.status) == (8, "optimal")

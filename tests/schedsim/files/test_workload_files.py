@@ -1,0 +1,30 @@
+"""Reading and writing ``schedsim.chain/1`` and ``schedsim.graph/1``."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from chains import random_chain, random_graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import schedsim
+from schedsim.files.document import from_dict, to_dict
+from schedsim.files.workload_files import workload_hash
+
+
+@given(seed=st.integers(0, 10**9), size=st.integers(1, 9))
+@settings(max_examples=200)
+def test_round_trips(seed, size):
+    """Chains, graphs and plans come back equal, hash included, through JSON text."""
+    rng = np.random.default_rng(seed)
+    for item in (random_chain(rng, size, integer_times=False), random_graph(rng, size)):
+        back = from_dict(json.loads(json.dumps(to_dict(item))))
+        assert back == item
+        assert workload_hash(back) == workload_hash(item)
+        for budget in (0, 10**9):
+            plan = schedsim.api.try_plan(item, budget, "store_all")
+            again = from_dict(json.loads(json.dumps(to_dict(plan))))
+            assert to_dict(again) == to_dict(plan)
+            assert again.schedule == plan.schedule

@@ -1,0 +1,38 @@
+"""What is resident in a loop that schedsim does not own."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
+from schedsim.validation.drop_in.held_state import HeldState  # noqa: E402
+from schedsim.validation.measure.allocator import close_later  # noqa: E402
+
+
+def test_gradients_and_optimizers_are_counted_as_they_come():
+    """Parameters, then gradients, then the state that an optimizer makes in its first step."""
+    model = torch.nn.Linear(10, 10, bias=False)
+    held = HeldState(DropInOptions(budget=1, extra_bytes=7))
+    held.see(model.parameters())
+    assert held.total_bytes == 400 + 7
+    model(torch.ones(1, 10)).sum().backward()
+    assert held.total_bytes == 800 + 7
+    seen = []
+    close_later(lambda: seen.append(1))
+    torch.optim.AdamW(model.parameters()).step()
+    assert seen == [1]
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.step()
+    assert held.total_bytes == 800 + 800 + 4 + 7
+    model.weight.grad = None
+    assert held.total_bytes == 400 + 800 + 4 + 7
+
+
+def test_an_optimizer_is_foreseen_by_name():
+    """Before its first step."""
+    model = torch.nn.Linear(10, 10, bias=False)
+    held = HeldState(DropInOptions(budget=1, optimizer="adamw"))
+    held.see(model.parameters())
+    assert held.total_bytes == 1200

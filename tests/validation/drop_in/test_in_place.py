@@ -1,0 +1,140 @@
+"""A model that stays itself."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in.in_place import made_up_loss, session_in  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError, SchedsimError  # noqa: E402
+
+
+class Net(nn.Module):
+    """With dropout, and an output that is no loss."""
+
+    def __init__(self, width=32, depth=6):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.drop = nn.Dropout(0.15)
+        self.scale = 1.0
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = self.drop(torch.tanh(layer(x))) * self.scale
+        return {"hidden": x, "mean": x.mean(1)}
+
+
+@pytest.fixture(autouse=True)
+def forget_graphs():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def batch():
+    torch.manual_seed(1)
+    return torch.randn(128, 32), torch.randn(128, 32)
+
+
+def loop(model, batch, num_steps=3, change=None):
+    """A loop as users write it: the loss is outside, gradients accumulate over two steps."""
+    x, target = batch
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    torch.manual_seed(3)
+    losses = []
+    for k in range(num_steps):
+        for _ in range(2):
+            if change is not None:
+                change(model, k)
+            output = model(x)
+            loss = nn.functional.mse_loss(output["hidden"], target) + output["mean"].square().sum()
+            loss.backward()
+            losses.append(loss.item())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def measured(model, batch, run):
+    [reading] = AllocatorMeter().read(run)
+    return reading.peak_bytes + storage_bytes([*model.parameters(), *batch]), reading.result
+
+
+def test_the_loop_is_the_same_within_the_budget(batch):
+    """Peak measured, losses and parameters equal to the bit, and the model is what it was."""
+    model, plain = Net(), Net()
+    plain.load_state_dict(model.state_dict())
+    first = copy.deepcopy(model.state_dict())
+    most, expected = measured(plain, batch, lambda: loop(plain, batch))
+    budget = int(0.8 * most)
+    same = schedsim.rematerialize(model, (batch[0],), budget, in_place=True, effort=0.5)
+    assert same is model
+    assert type(model) is Net
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    assert all(map(torch.equal, model.parameters(), first.values()))
+    assert all(p.grad is None for p in model.parameters())
+    assert "to the bit" in schedsim.drop_in_report(model)
+    loop(model, batch)  # the loss and the optimizer are seen
+    model.load_state_dict(first)
+    peak, found = measured(model, batch, lambda: loop(model, batch))
+    assert found == expected
+    assert peak <= budget
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+    (part,) = session_in(model).parts
+    assert max(part.run_counts.values()) > 1
+    twin = copy.deepcopy(model)  # a copy is a plain model
+    assert twin._compiled_call_impl is None
+    pickle.loads(pickle.dumps(model))
+    model.eval()
+    assert torch.equal(model(batch[0])["hidden"], twin.eval()(batch[0])["hidden"])
+    schedsim.restore(model)
+    with pytest.raises(SchedsimError, match="no budget"):
+        schedsim.drop_in_report(model)
+
+
+def test_what_the_loop_changes_is_followed(batch):
+    """An annealed attribute and a hook that is registered later."""
+
+    def change(model, k):
+        if k == 1:
+            model.scale = 0.5
+        if k == 2 and not model.layers[0]._forward_hooks:
+            model.layers[0].register_forward_hook(lambda _, __, output: output * 2)
+
+    model, plain = Net(depth=3), Net(depth=3)
+    plain.load_state_dict(model.state_dict())
+    expected = loop(plain, batch, change=change)
+    schedsim.rematerialize(model, batch[0], "90%", in_place=True, check="never", effort=0.2)
+    assert loop(model, batch, change=change) == expected
+
+
+def test_wrong_use_is_refused(batch):
+    """One line each."""
+    model = Net(depth=2)
+    with pytest.raises(SchedsimError, match="loss= is not for a model in place"):
+        schedsim.rematerialize(model, batch, "80%", nn.functional.mse_loss, in_place=True)
+    with pytest.raises(SchedsimError, match="chunk="):
+        schedsim.rematerialize(model, batch[0], "80%", chunk="auto", in_place=True)
+    with pytest.raises(InfeasibleBudgetError, match="least"):
+        schedsim.rematerialize(model, batch[0], 20_000, in_place=True)
+    assert model._compiled_call_impl is None
+    schedsim.rematerialize(model, batch[0], "90%", in_place=True, check="never", effort=0.2)
+    with pytest.raises(SchedsimError, match="has a budget already"):
+        schedsim.rematerialize(model, batch[0], "80%", in_place=True)
+
+
+def test_the_made_up_loss_tells_entries_apart():
+    """Every entry that can be differentiated has a gradient of its own."""
+    x = torch.ones(5, requires_grad=True)
+    made_up_loss({"a": x * 2, "b": torch.ones(3)}).backward()
+    assert len(set(x.grad.tolist())) == 5

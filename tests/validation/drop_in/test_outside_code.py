@@ -1,0 +1,39 @@
+"""What the caller's code takes between marks."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in.outside_code import CpuOutside, outside_meter  # noqa: E402
+
+
+def test_stretches_count_what_they_made():
+    """The most and what is left; what was there before does not count when it goes."""
+    before = torch.zeros(1000)
+    meter = CpuOutside()
+    meter.start()
+    kept = torch.zeros(100)
+    meter.mark()
+    del before
+    big = torch.zeros(500)
+    del big
+    left = torch.zeros(50)
+    meter.mark()
+    first, second, third = meter.stop()
+    assert (first.most, first.left) == (400, 400)
+    assert (second.most, second.left) == (2000, 200)
+    assert (third.most, third.left) == (0, 0)
+    del kept, left
+
+
+def test_one_profiler_at_a_time():
+    """Where somebody else is profiling, there is no meter."""
+    meter = CpuOutside()
+    meter.start()
+    try:
+        assert outside_meter(torch.device("cpu")) is None
+    finally:
+        meter.stop()
+    assert outside_meter(torch.device("cpu")) is not None

@@ -1,0 +1,51 @@
+"""A graph of Dynamo, run by any of its schedules."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in.backend import session_of  # noqa: E402
+
+from schedsim import Schedule  # noqa: E402
+
+
+def stacked(x, weight):
+    for _ in range(4):
+        x = torch.nn.functional.dropout(torch.tanh(x @ weight), 0.2)
+    return x, x.sum(0)
+
+
+def gradients(step, x, weight):
+    torch.manual_seed(5)
+    out, total = step(x, weight)
+    (out.square().sum() + total.sum()).backward(retain_graph=True)
+    out.square().sum().backward()
+    found = [t.grad for t in (x, weight)]
+    x.grad = weight.grad = None
+    return [out, *found]
+
+
+def test_every_schedule_gives_the_eager_bits():
+    """Store-all, and one that recomputes; backward twice; dropout draws the same numbers."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x = torch.randn(8, 8, requires_grad=True)
+    weight = torch.nn.Parameter(torch.randn(8, 8))
+    expected = gradients(stacked, x, weight)
+    options = {"budget": 10**9}
+    step = torch.compile(stacked, backend="schedsim", options=options)
+    assert all(map(torch.equal, gradients(step, x, weight), expected))
+    session = session_of(options)
+    (part,) = session.parts
+    names = list(part.graph.op_names)
+    seed = names.index(part.seed_name)
+    once = {op.name for op in part.graph.ops if op.once}
+    again = [name for name in names[:seed] if name not in once]
+    number = part.add(Schedule.from_names([*names[: seed + 1], *again, *names[seed + 1 :]]))
+    session.numbers[(0, 0)] = number
+    assert all(map(torch.equal, gradients(step, x, weight), expected))
+    assert part.run_counts[again[0]] == 3  # two backwards
+    assert part.cost(number).kept_bytes < part.cost(0).kept_bytes
+    torch._dynamo.reset()

@@ -1,0 +1,60 @@
+"""The plain step and the planned one from the same start, and what differs between them."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.nn.functional as F  # noqa: E402
+from schedsim.validation.guards.differential import Both  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+def a_line():
+    """A model that both levels can plan, and its inputs."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)))
+    return model, torch.randn(64, 8), torch.randn(64, 8)
+
+
+def test_each_difference_is_named_and_all_state_is_put_back():
+    model, x, target = a_line()
+    model.append(nn.BatchNorm1d(8))
+    both = Both(model, F.mse_loss, None)
+
+    def plain(x, target):
+        return F.mse_loss(model(x), target)
+
+    def scaled(x, target):
+        return 1.001 * plain(x, target)
+
+    def drawing(x, target):
+        torch.rand(1)
+        return plain(x, target)
+
+    def twice(x, target):
+        plain(x, target)
+        return plain(x, target)
+
+    def failing(x, target):
+        raise RuntimeError("no kernel")
+
+    def rounding(x, target):
+        return plain(x, target) * (1 + 1e-6)
+
+    before = [p.clone() for p in model.state_dict().values()]
+    state = torch.get_rng_state()
+    given = (x, target), {}
+    assert both.difference(plain, plain, *given) is None
+    assert "the loss is off by 1.0e-03" in str(both.difference(plain, scaled, *given))
+    assert "generator stands elsewhere" in str(both.difference(plain, drawing, *given))
+    assert "buffer 4.running_mean" in str(both.difference(plain, twice, *given))
+    assert "no kernel" in str(both.difference(plain, failing, *given))
+    found = both.difference(plain, rounding, *given)
+    assert found is not None
+    assert found.rounding
+    assert both.difference(plain, rounding, *given, rounded=True) is None
+    assert all(map(torch.equal, before, model.state_dict().values()))
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(p.grad is None for p in model.parameters())

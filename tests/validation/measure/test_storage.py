@@ -1,0 +1,40 @@
+"""Bytes of tensors, exactly: every storage that an op makes, from its making to its end."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from schedsim.validation.measure import (  # noqa: E402
+    StorageTracker,
+    storage_bytes,
+)
+
+
+def test_views_share_their_storage():
+    """A view, a transpose and the base are one storage; in-place ops make none."""
+    with StorageTracker() as tracker:
+        x = torch.zeros(100, 10)
+        y = x[:50].t()
+        y.add_(1)
+        assert tracker.live_bytes == 4000
+        z = x * 2
+        assert tracker.live_bytes == 8000
+        del z
+        assert tracker.live_bytes == 4000
+    assert storage_bytes([x, y]) == 4000
+
+
+def test_peaks_are_told_by_kind():
+    """What was there, what was made, and what came and went in between."""
+    weight = torch.zeros(10)
+    with StorageTracker() as tracker:
+        tracker.add(weight, "static")
+        kept = torch.zeros(100)
+        tracker.label_fresh("activations")
+        tracker.mark()
+        made = (kept * 2).exp()  # the product dies: 400 B of workspace
+        tracker.label_fresh("activations")
+    assert tracker.kinds_at_peak() == {"static": 40, "activations": 800, "workspace": 400}
+    assert made.numel() == 100

@@ -1,0 +1,92 @@
+"""What the caller's own code takes between the halves of parts: read off one whole step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+
+from ..capture.private_torch import is_profiling
+from ..measure.allocator import AllocatorRecord, most_and_left
+from ..measure.cuda import requested_bytes, requested_peak, reset_peak
+
+
+class OutsideBytes(NamedTuple):
+    """Of the code between two marks, beyond what was there at the first.
+
+    Attributes
+    ----------
+    most
+        The most bytes at any time.
+    left
+        Bytes that are still there at the second mark.
+    """
+
+    most: int
+    left: int
+
+
+class OutsideMeter(Protocol):
+    """Reads bytes between marks of a step."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def mark(self) -> None:
+        """End a stretch, and begin the next."""
+
+    def stop(self) -> list[OutsideBytes]:
+        """The stretches: one more than there were marks."""
+
+
+class CpuOutside:
+    """By the record of the CPU allocator."""
+
+    def __init__(self) -> None:
+        self._record = AllocatorRecord()
+
+    def start(self) -> None:
+        """Begin."""
+        self._record.start()
+        self._record.mark()
+
+    def mark(self) -> None:
+        """End a stretch, and begin the next."""
+        self._record.mark()
+
+    def stop(self) -> list[OutsideBytes]:
+        """The stretches."""
+        return [OutsideBytes(*most_and_left(phase)) for phase in self._record.stop()]
+
+
+class CudaOutside:
+    """By the statistics of the CUDA allocator; its peak counter is reset at each mark."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._found: list[OutsideBytes] = []
+        self._before = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._before = requested_bytes(self._device)
+        reset_peak(self._device)
+
+    def mark(self) -> None:
+        """End a stretch, and begin the next."""
+        now, most = requested_bytes(self._device), requested_peak(self._device)
+        self._found.append(OutsideBytes(max(0, most - self._before), max(0, now - self._before)))
+        self._before = now
+        reset_peak(self._device)
+
+    def stop(self) -> list[OutsideBytes]:
+        """The stretches."""
+        self.mark()
+        return self._found
+
+
+def outside_meter(device: torch.device) -> OutsideMeter | None:
+    """The meter for `device`; ``None`` where somebody else is profiling."""
+    if device.type == "cuda":
+        return CudaOutside(device)
+    return None if is_profiling() else CpuOutside()
