@@ -225,17 +225,19 @@ def _flattened(
             for output in call.outputs:
                 if output >= 0:
                     own[output] = next(number)
-            calls.append(
-                replace(
-                    call,
-                    args=map_refs(call.args, lambda w, own=own: Ref(own[w])),
-                    kwargs=map_refs(call.kwargs, lambda w, own=own: Ref(own[w])),
-                    outputs=[own.get(o, -1) for o in call.outputs],
-                )
-            )
+            calls.append(_renumbered(call, own))
         for v, i in zip([v for v in part.outputs if v >= 0], group.outputs, strict=True):
             local[v] = own[i]
     return calls
+
+
+def _renumbered(call: Call, numbers: dict[int, int]) -> Call:
+    return replace(
+        call,
+        args=map_refs(call.args, lambda v: Ref(numbers[v])),
+        kwargs=map_refs(call.kwargs, lambda v: Ref(numbers[v])),
+        outputs=[numbers.get(v, -1) for v in call.outputs],
+    )
 
 
 _LOCAL = 1 << 20
