@@ -158,6 +158,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         **OUTPUT,
         "files": sample("plan.json"),
         "--to": sample("jax"),
+        "--framework-version": sample("4", to="transformers"),
         "--list": sample(),
     },
     "plot timeline": {

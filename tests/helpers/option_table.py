@@ -135,6 +135,10 @@ report
   -o: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times
   -o: --synthetic --seed --static --sequence-parallel --head
 export
+  --framework-version: --to --list --preset --layers --hidden --heads --seq --batch --dtype
+  --framework-version: --attention --granularity --tensor-parallel --data-parallel --zero
+  --framework-version: --optimizer --device --efficiency --times --synthetic --seed --level
+  --framework-version: --static --sequence-parallel --head
   --to: --list --preset --layers --hidden --heads --seq --batch --dtype --attention
   --to: --granularity --tensor-parallel --data-parallel --zero --optimizer --device --efficiency
   --to: --times --synthetic --seed --level --static --sequence-parallel --head
