@@ -31,13 +31,16 @@ class Walker(Protocol):
 
     @property
     def rank(self) -> tuple[int, float]:
-        """The lower the better."""
+        """What walkers are sorted by: the lower the better."""
 
     def begin(self, number: int) -> None:
         """Begin round `number`, from 0 on."""
 
     def anneal(self, share: float, work: float, most_moves: int) -> tuple[float, int]:
-        """About `work` at the temperature of that `share` of the round; (work, moves) done."""
+        """Anneal for about `work` at the temperature of that `share` of the round.
+
+        Returns the work and the moves done.
+        """
 
 
 AnyWalker = TypeVar("AnyWalker", bound=Walker)
@@ -46,7 +49,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class RoundPart:
-    """A part of a round, from one meeting of the walkers to the next; shares of the round."""
+    """A part of a round, between two meetings of the walkers; `low` and `high` are shares of it."""
 
     number: int
     low: float = 0.0
@@ -102,7 +105,7 @@ class Pool(Generic[AnyWalker]):
         return _results([job])[0]
 
     def per_job(self, amount: float, num_jobs: int) -> float:
-        """What each of so many jobs at a time may take of `amount`."""
+        """The part of `amount` that each of so many jobs at a time may take."""
         if self.effort.counted:
             return amount / num_jobs
         return amount * min(1.0, self.num_threads / num_jobs)
@@ -171,7 +174,7 @@ class Pool(Generic[AnyWalker]):
 
 
 def _results(futures: list[Future[Made]]) -> list[Made]:
-    """Their results, waited for in slices, so that an interrupt is seen."""
+    """The results of `futures`, waited for in slices, so that an interrupt is seen."""
     results = []
     for future in futures:
         while True:

@@ -154,7 +154,7 @@ class _StateSearch:
         return sum(self.sizes[i] for i in _bits(mask))
 
     def _wanted(self, done: int) -> tuple[list[int], int]:
-        """Ops that may still run to some end, and the tensors that one of them reads."""
+        """Ops that may still be of use, and the tensors that one of them reads."""
         tensors, ops = self.results, []
         for i in range(len(self.ops) - 1, -1, -1):
             op = self.ops[i]
@@ -164,7 +164,7 @@ class _StateSearch:
         return ops, tensors
 
     def _left_s(self, live: int, done: int) -> float:
-        """Time of the ops that must run yet; infinite where something is lost for good."""
+        """Time of the ops that must still run; infinite where what they read is lost for good."""
         lacking, left_s = self.results & ~live, 0.0
         for op_bit, writes, reads, time_s, once in self.last_first:
             if writes & lacking or not done & op_bit:
@@ -232,7 +232,7 @@ class _StateSearch:
         return at_end == self.results and all(self.ops[i].optional & at_end for i in _bits(owed))
 
     def _breaks(self, state: State) -> bool:
-        """Whether a bundle that an op owes a read of is gone."""
+        """Whether a bundle is gone that an op still has to read."""
         live, _, owed = state
         return any(not self.ops[i].optional & live for i in _bits(owed))
 

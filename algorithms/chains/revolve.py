@@ -174,7 +174,7 @@ def _first_checkpoint(num_steps: int, num_slots: int) -> int:
 
 
 def _few_slots(num: int, num_slots: int | None) -> list[int]:
-    """Numbers of slots among which the least peak is looked for."""
+    """A few numbers of slots, among which the least peak is looked for."""
     if num_slots is not None:
         return [num_slots]
     some = {1, 2, 3, 4, 6, 8, *(num.bit_length() * k // 2 for k in range(1, 5))}
@@ -182,12 +182,12 @@ def _few_slots(num: int, num_slots: int | None) -> list[int]:
 
 
 def _is_short(num: int, slots: int) -> bool:
-    """Whether the schedule has room in memory: one slot alone makes L^2 / 2 runs."""
+    """Whether the schedule is short enough to be written down: one slot makes L^2 / 2 runs."""
     return num_forwards(num, slots) + num <= MOST_RUNS
 
 
 def _most_that_fit(fits: Callable[[int], bool], num: int) -> int | None:
-    """Slots in 1..num that fit while one more does not, by halving; ``None`` where none do."""
+    """A number of slots in 1..num that fits while one more does not; ``None`` where none fits."""
     if fits(num):
         return num
     low = next((slots for slots in _few_slots(num, None) if fits(slots)), None)

@@ -56,7 +56,7 @@ from ._moves import (
 
 @dataclass(frozen=True, eq=False)
 class Rules(Record):
-    """What holds for one walker all the time.
+    """What stays the same for one walker throughout its annealing.
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ class BlockOption:
     backward_bytes: int
 
     def beats(self, other: BlockOption) -> bool:
-        """Whether it is at least as good in every respect."""
+        """Whether this option is at least as good as `other` in every respect."""
         return (
             self.time_s <= other.time_s
             and self.kept_bytes <= other.kept_bytes
@@ -254,7 +254,7 @@ def _first_late(graph: Graph) -> int:
 
 
 def pareto(options: list[BlockOption]) -> tuple[BlockOption, ...]:
-    """Those that no other beats, the fastest first; at most `MOST_OPTIONS`, spread evenly."""
+    """The options that no other beats, the fastest first; at most `MOST_OPTIONS`, spread evenly."""
     best: list[BlockOption] = []
     ordered = sorted(
         options, key=lambda o: (o.time_s, o.kept_bytes, o.backward_bytes, o.forward_bytes)

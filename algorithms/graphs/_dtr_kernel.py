@@ -106,7 +106,7 @@ def _banish_one(heuristic: int, g: Any, m: Any) -> bool:
 
 @njit(cache=True)
 def _is_made(u: int, first: bool, eager: bool, g: Any, m: Any) -> bool:
-    """Whether a run of its producer materialises `u`."""
+    """Whether a run of the producer of `u` materialises `u`."""
     if not g.tensor_optional[u] or m.state[u] == RESIDENT or m.pins[u] > 0:
         return True
     return first and (m.uses_left[u] > 0 or not eager)
@@ -114,7 +114,7 @@ def _is_made(u: int, first: bool, eager: bool, g: Any, m: Any) -> bool:
 
 @njit(cache=True)
 def _goes_first(t: int, other: int, m: Any) -> bool:
-    """Of two with the same h, the one used longer ago goes; of these the one written first."""
+    """Of two tensors with the same h, whether `t` is evicted: used longer ago, or written first."""
     if m.last_access_s[t] != m.last_access_s[other]:
         return bool(m.last_access_s[t] < m.last_access_s[other])
     return t < other

@@ -282,7 +282,7 @@ def evict(t: int, heuristic: int, g: Any, m: Any) -> None:
 
 @njit(cache=True)
 def forget(t: int, heuristic: int, g: Any, m: Any) -> None:
-    """Nothing will ever need `t` again."""
+    """Note that nothing will ever need `t` again."""
     if m.state[t] == RESIDENT:
         leave_pool(t, m)
         m.num[USED] -= g.tensor_bytes[t]

@@ -67,7 +67,7 @@ def lean_schedule(
 
 
 def _segments(graph: Graph) -> list[NDArray[np.int32]]:
-    """Of Chen's segments the schedule of the least peak: on long graphs, far below the others."""
+    """The schedule of the least peak among Chen's segments; far below the others on long graphs."""
     best: tuple[int, NDArray[np.int32]] | None = None
     for _, runs in segment_runs(forward_part(graph.arrays)):
         peak = simulate(graph, Schedule(graph.op_names, runs)).peak_bytes

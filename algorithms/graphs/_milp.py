@@ -1,4 +1,4 @@
-"""Linear and mixed-MILPs, put together in blocks and solved by HiGHS through scipy."""
+"""Linear and mixed-integer linear programmes (MILPs), built in blocks, solved by HiGHS (scipy)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPTIMAL, _LIMIT, _INFEASIBLE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the solver says; to be checked.
+    """What the solver says; callers check it.
 
     Attributes
     ----------
@@ -46,12 +46,12 @@ class Answer:
 
 
 def relaxation_work(num_nonzeros: int) -> float:
-    """The work that the relaxation of an MILP with so many non-zeros takes, about."""
+    """About the work that the relaxation of an MILP with so many non-zeros takes."""
     return max(1e-3, num_nonzeros / _NONZEROS_PER_UNIT)
 
 
 def milp_work(num_nonzeros: int) -> float:
-    """The work that its first node takes in whole numbers, about: cuts and heuristics included."""
+    """About the work of the first node of the MILP, with the solver's cuts and heuristics."""
     return relaxation_work(num_nonzeros) + _FIRST_NODE * (num_nonzeros / 1e4) ** 2
 
 

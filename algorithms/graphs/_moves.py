@@ -237,7 +237,11 @@ def evict_at(
     noise: float,
     at_most_s: float,
 ) -> bool:
-    """Have something alive at `slot`, but not read there, recomputed before its next reader."""
+    """Evict what is alive at `slot` and not read there; recompute it for its next reader.
+
+    A short list of the cheapest by time per byte is priced exactly, with what recomputation needs
+    in turn; the one of the least price, blurred by `noise`, is evicted.
+    """
     excess = max(1, max_range(profile, slot, slot) - limit)
     if random_unit(profile) < 0.5:  # far above the limit, less than the peak is good too
         limit += int(random_unit(profile) * max(0, profile.tree[1, LARGEST] - 1 - limit))
@@ -319,9 +323,9 @@ def repair(
 ) -> bool:
     """Evict at the peak until it is within `limit`; gives up beyond `at_most_s` or `max_steps`.
 
-    An eviction that fails, or that raises the peak, is taken back and another one tried, ever more
-    at random; `max_failures` end it. What is `final` can't be undone later, and so needs no room in
-    the journal; there a success makes good all failures before it.
+    An eviction that fails, or that raises the peak, is undone and another one is tried, ever more
+    at random; after `max_failures` the repair ends. A `final` repair cannot be undone later and so
+    needs no room in the journal; in it a success makes up for all failures before.
     """
     failures, calm = 0, noise
     for _ in range(max_steps):

@@ -16,7 +16,7 @@ from schedsim.simulation.simulator import simulate
 from ._block_line import SolvedLine
 from ._cut_table import Order
 from ._graph_blocks import find_blocks
-from .bounds import scope_of
+from .bounds import least_memory_bytes, scope_of
 from .local_search import local_search
 
 _OPTIONS_SHARE = 0.3
@@ -101,11 +101,15 @@ def hierarchical(
             options={"order": order, **given},
             seed=seed,
         )
-    if solved is None:
-        with effort.part(1.0) as part:
-            solved = solved_line(graph, effort=part, seed=seed)
-    starts = line_starts(solved, budget_bytes)
-    effort.spend(solved.work)
+    if budget_bytes < least_memory_bytes(graph)[0]:
+        solved = solved or SolvedLine(find_blocks(graph), {})
+        starts: tuple[Schedule, ...] = ()  # one op alone needs more: no line of blocks helps
+    else:
+        if solved is None:
+            with effort.part(1.0) as part:
+                solved = solved_line(graph, effort=part, seed=seed)
+        starts = line_starts(solved, budget_bytes)
+        effort.spend(solved.work)
     with effort.part(1.0) as part:
         part.moves = effort.moves
         plan = local_search(
@@ -115,7 +119,7 @@ def hierarchical(
     figures: dict[str, Any] = {
         **plan.search.figures,
         "blocks": len(solved.line.blocks),
-        "kinds": len(solved.classes),
+        "kinds": len(solved.line.first_of_kind),
     }
     if line_plan is not None and line_plan.peak_bytes <= budget_bytes:
         figures["line_s"] = line_plan.makespan_s

@@ -231,7 +231,7 @@ def _keep_instead(
 
 @kernel
 def _run_instead(linked: LinkedGraph, trace: Trace, tokens: Ints, num: int, into: Ints) -> int:
-    """Drops a copy back, and makes the tensor again where it is read next."""
+    """Drops a copy back, and recomputes the tensor where it is read next."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     at = _pick(tokens, num, num_ops + num_tensors, num_ops + 2 * num_tensors)
     if at < 0:

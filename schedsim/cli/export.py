@@ -22,12 +22,20 @@ from .show import percent, print_facts, print_json, print_table, working
     "export", cls=GroupedCommand, short_help="A plan as code or configuration of a framework."
 )
 @click.option("--to", "target", metavar="TARGET", help=f"One of {', '.join(TARGETS)}.")
+@click.option(
+    "--framework-version", "version", metavar="VERSION", help="An earlier one, where it differs."
+)
 @click.option("--list", "listing", is_flag=True, help="What each target can express.")
 @json_option
 @output_option("Write the code or configuration to FILE.")
 @workload_options
 def command(
-    source: Source, target: str | None, listing: bool, as_json: bool, output: str | None
+    source: Source,
+    target: str | None,
+    version: str | None,
+    listing: bool,
+    as_json: bool,
+    output: str | None,
 ) -> int:
     """Write a plan as code or configuration of the framework in which the model trains.
 
@@ -40,7 +48,7 @@ def command(
     schedsim export --preset gpt2-xl --batch 8 plan.json --to transformers -o checkpointing.py
     """
     if listing:
-        _refuse_beside_list(source, target, output)
+        _refuse_beside_list(source, {"--to": target, "-o": output, "--framework-version": version})
     if listing and as_json:
         targets = [
             {"name": t.name, "takes": list(t.kinds), "expresses": t.expresses}
@@ -54,14 +62,15 @@ def command(
         return YES
     if target is None:
         raise SchedsimError("--to is missing", hint=f"one of {', '.join(target_names())}")
-    get_target(target)  # an unknown name is refused before anything is read
+    # An unknown name or version is refused before anything is read.
+    get_target(target).load_version(version)
     loaded = read(source, plan=True)
     if loaded.plan is None:
         raise SchedsimError("no plan is given", hint="schedsim plan ... -o plan.json makes one")
     schedule_of(loaded.plan)
     refuse_copies(loaded.plan.setting, loaded.plan.schedule, "export")
     with working(f"looking for the nearest that {target} can express"):
-        exported = export(loaded.given, loaded.plan, target)
+        exported = export(loaded.given, loaded.plan, target, version=version)
     if output is not None:
         write_atomically(output, exported.text)
     if as_json:
@@ -71,9 +80,9 @@ def command(
     return YES if exported.fits else NO
 
 
-def _refuse_beside_list(source: Source, target: str | None, output: str | None) -> None:
+def _refuse_beside_list(source: Source, options: dict[str, str | None]) -> None:
     """Refuse options that have no meaning beside the list of targets."""
-    given = {"--to": target, "-o": output, **source.given_flags()}
+    given = {**options, **source.given_flags()}
     others = [flag for flag, value in given.items() if value is not None] + list(source.files)
     if others:
         raise SchedsimError(f"{others[0]} does not go with --list", hint="leave it out, or --list")

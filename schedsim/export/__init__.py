@@ -49,7 +49,8 @@ class Target:
     adapter
         What has ``SUFFIX``, ``choose(workload, plan) -> (Choice, Simulation)`` and
         ``render(workload, plan, choice, peak_bytes) -> str``: a module, or an object. ``None`` for
-        one of schedsim's own, which is imported when it is used.
+        one of schedsim's own, which is imported when it is used. It may have ``VERSION``, of the
+        framework that it writes for, and ``OLDER``: adapters by earlier versions.
     """
 
     name: str
@@ -63,6 +64,27 @@ class Target:
             return self.adapter
         return import_module(f".to_{self.name.replace('-', '_')}", __package__)
 
+    def load_version(self, version: str | None) -> Any:
+        """The adapter for a version of the framework; the current one for ``None``.
+
+        Raises
+        ------
+        SchedsimError
+            It is not among those that are written for; the hint names them.
+        """
+        adapter = self.load()
+        current: str = getattr(adapter, "VERSION", "")
+        older: dict[str, Any] = getattr(adapter, "OLDER", {})
+        if version is None or (current and version == current):
+            return adapter
+        if version not in older:
+            known = ", ".join([current, *older] if current else older)
+            raise SchedsimError(
+                f"{self.name} is not written for version {version!r}",
+                hint=f"one of {known}" if known else "leave the version out: there is one spelling",
+            )
+        return older[version]
+
 
 TARGETS = {
     target.name: target
@@ -70,11 +92,11 @@ TARGETS = {
         Target("torch", ("chain",), "torch.utils.checkpoint around any segments of blocks"),
         Target("torch-sac", ("graph",), "selective checkpointing: per layer, which ops to save"),
         Target("torch-compile", ("graph",), "a solver for torch.compile's partitioner: a save set"),
-        Target("torchtitan", ("chain",), "none, full, or every n-th layer"),
-        Target("transformers", ("chain",), "gradient checkpointing of any layers"),
-        Target("megatron", ("chain",), "full recompute, block or uniform"),
+        Target("torchtitan", ("chain",), "a policy: any layers, those of pipeline stages too"),
+        Target("transformers", ("chain",), "activation checkpointing of any layers"),
+        Target("megatron", ("chain", "graph"), "full: block or uniform; selective: modules"),
         Target("jax", ("chain", "graph"), "jax.checkpoint: segments, or names to save"),
-        Target("maxtext", ("chain", "graph"), "remat_policy: full, none, or names to save"),
+        Target("maxtext", ("chain", "graph"), "remat_policy: full, or names to save"),
     )
 }
 
@@ -121,13 +143,15 @@ def _of_plugin(name: str, found: Any) -> Target:
     return found
 
 
-def export(workload: Chain | Graph, plan: Plan, to: str) -> Exported:
+def export(workload: Chain | Graph, plan: Plan, to: str, *, version: str | None = None) -> Exported:
     """`plan` of `workload` as a configuration or code for the target `to`.
 
     Parameters
     ----------
     to
         A name of `target_names`.
+    version
+        Of the framework, where an earlier spelling is wanted; the current one by default.
 
     Returns
     -------
@@ -137,7 +161,7 @@ def export(workload: Chain | Graph, plan: Plan, to: str) -> Exported:
     Raises
     ------
     SchedsimError
-        There is no such target, or the plan has no schedule.
+        There is no such target or version, or the plan has no schedule.
     UnsupportedError
         The target does not take such a workload, or the plan does what no target can: variants,
         copies to the host.
@@ -167,7 +191,7 @@ def export(workload: Chain | Graph, plan: Plan, to: str) -> Exported:
     if workload.kind not in target.kinds:
         hint = "plan it by op" if workload.kind == "chain" else "plan it by layer or block"
         raise UnsupportedError(f"{to} does not take a {workload.kind}", hint=hint)
-    adapter = target.load()
+    adapter = target.load_version(version)
     choice, _ = adapter.choose(workload, plan)
     # The numbers are those of the schedule that is exported, whatever an adapter says of it.
     simulation = simulate(workload, choice.schedule)

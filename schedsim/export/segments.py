@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..dataflow.chain import Chain
+from ..errors import UnsupportedError
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
 from .choice import Choice
@@ -54,6 +55,17 @@ def layer_range(chain: Chain) -> range:
                 best = range(start, i)
             start = i
     return best
+
+
+def layers_of(chain: Chain, target: str) -> range:
+    """The layers of `chain`; `UnsupportedError` where it has none."""
+    layers = layer_range(chain)
+    if len(layers) < 2:
+        raise UnsupportedError(
+            f"{target} checkpoints layers, and {chain.name} has none that repeat",
+            hint="export --to torch takes any chain",
+        )
+    return layers
 
 
 def singles(stages: Iterable[int]) -> Segments:

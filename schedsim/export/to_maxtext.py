@@ -13,8 +13,7 @@ from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
 from .save_sets import Layers, as_choice, find_layers
 from .segments import as_choice as as_segments
-from .segments import singles
-from .to_transformers import layers_of
+from .segments import layers_of, singles
 
 SUFFIX = ".yml"
 
@@ -30,11 +29,14 @@ NAMES = {
 
 
 def choose(workload: Chain | Graph, plan: Plan) -> tuple[Choice, Simulation]:
-    """No policy or the full one for a chain; any set of names that MaxText knows for a graph."""
+    """The full policy for a chain; any set of names that MaxText knows for a graph.
+
+    Its policy "none" is no choice: over a scan, and in its Linen decoders, it passes no policy to
+    ``jax.checkpoint``, which then runs everything again, as "full" does.
+    """
     if isinstance(workload, Chain):
         layers = layers_of(workload, "maxtext")
-        none, full = as_segments(workload, ()), as_segments(workload, singles(layers))
-        return nearest(workload, plan, [none, full])
+        return nearest(workload, plan, [as_segments(workload, singles(layers))])
     return nearest(workload, plan, _choices(workload, find_layers(workload, "maxtext")))
 
 
@@ -46,7 +48,6 @@ def _choices(graph: Graph, layers: Layers) -> Iterator[Choice]:
             hint="a formula workload with --granularity op has them",
         )
     total = len(layers.names)
-    yield as_choice(graph, layers, (), 0)
     for count in range(len(known) + 1):
         for saved in combinations(known, count):
             yield as_choice(graph, layers, saved, total)
@@ -55,10 +56,7 @@ def _choices(graph: Graph, layers: Layers) -> Iterator[Choice]:
 def render(workload: Chain | Graph, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """Lines for the configuration file."""
     if isinstance(workload, Chain):
-        policy = "full" if choice.data["segments"] else "none"
-        return f'remat_policy: "{policy}"\n'
-    if not choice.data["num"]:
-        return 'remat_policy: "none"\n'
+        return 'remat_policy: "full"\n'
     saved = {kind.rsplit(".", 1)[-1] for kind in choice.data["saved"]}
     lines = ['remat_policy: "custom"', 'decoder_layer_input: "device"']
     written: dict[str, str] = {}

@@ -1,18 +1,20 @@
-"""Code for Hugging Face transformers: gradient checkpointing of chosen layers."""
+"""Code for Hugging Face transformers 5.23: activation checkpointing of chosen layers."""
 
 from __future__ import annotations
 
 from ..dataflow.chain import Chain
-from ..errors import UnsupportedError
 from ..plans.plan import Plan
 from ..simulation.simulator import Simulation
-from .choice import Choice, nearest
+from . import older_transformers
+from .choice import Choice
 from .code import fill
-from .segments import as_choice, flips, layer_range, repeated_stages, singles
+from .segments import layer_range
 
 SUFFIX = ".py"
+VERSION = "5.23"
+OLDER = {"4": older_transformers}
 
-_CODE = '''"""Gradient checkpointing of chosen layers. Written by schedsim.
+_CODE = '''"""Activation checkpointing of chosen layers, for transformers 5.23. Written by schedsim.
 
     model = AutoModelForCausalLM.from_config(config)
     enable(model)
@@ -24,42 +26,31 @@ WORKLOAD = {name}
 # Layers, by their place in the model, whose forward runs again in the backward.
 CHECKPOINTED = {layers}
 NUM_LAYERS = {num}
+# Where the layers are those of every_n_layers=, the setting of Trainer is the same:
+# gradient_checkpointing_kwargs={{"every_n_layers": EVERY}}
+EVERY = {every}
 
 
 def enable(model):
     """Checkpoint the layers above, and no others."""
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={{"use_reentrant": False}})
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if len(layers) != NUM_LAYERS:
         raise ValueError(f"{{len(layers)}} layers, but the plan was made for {{NUM_LAYERS}}")
+    model.activation_checkpointing_enable(every_n_layers=EVERY or 1)
     for i, layer in enumerate(layers):
         layer.gradient_checkpointing = i in CHECKPOINTED
     return model
 '''
 
 
-def layers_of(chain: Chain, target: str) -> range:
-    """The layers of `chain`; `UnsupportedError` where it has none."""
-    layers = layer_range(chain)
-    if len(layers) < 2:
-        raise UnsupportedError(
-            f"{target} checkpoints layers, and {chain.name} has none that repeat",
-            hint="export --to torch takes any chain",
-        )
-    return layers
-
-
 def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
     """The nearest set of layers."""
-    layers = layers_of(chain, "transformers")
-    wanted = [i for i in repeated_stages(chain, plan) if i in layers]
-    choices = [as_choice(chain, singles(wanted))]
-    choices += [as_choice(chain, singles(layers[:k])) for k in range(len(layers) + 1)]
-    return nearest(chain, plan, choices, lambda choice: flips(chain, choice, layers))
+    return older_transformers.choose(chain, plan)
 
 
 def render(chain: Chain, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with a function for the model."""
     layers = layer_range(chain)
-    chosen = {start - layers.start for start, _ in choice.data["segments"]}
-    return fill(_CODE, name=chain.name, layers=sorted(chosen), num=len(layers))
+    chosen = sorted({start - layers.start for start, _ in choice.data["segments"]})
+    periods = (n for n in range(1, len(layers) + 1) if chosen == list(range(0, len(layers), n)))
+    return fill(_CODE, name=chain.name, layers=chosen, num=len(layers), every=next(periods, None))

@@ -24,6 +24,8 @@ plan
   --maximize: --accumulate --chunk --ways files --batch --times --synthetic --seed
   --allocator: --accumulate --chunk --ways
   --alloc-conf: --accumulate --chunk --ways
+  --certificate: --link --host-mem --host-latency --memory-level --maximize --allocator
+  --certificate: --alloc-conf --accumulate --chunk --ways --allow
   --accumulate: --allow files --preset --layers --hidden --heads --seq --batch --dtype
   --accumulate: --attention --granularity --tensor-parallel --data-parallel --zero --optimizer
   --accumulate: --efficiency --times --synthetic --seed --static --sequence-parallel --head
@@ -135,6 +137,10 @@ report
   -o: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times
   -o: --synthetic --seed --static --sequence-parallel --head
 export
+  --framework-version: --to --list --preset --layers --hidden --heads --seq --batch --dtype
+  --framework-version: --attention --granularity --tensor-parallel --data-parallel --zero
+  --framework-version: --optimizer --device --efficiency --times --synthetic --seed --level
+  --framework-version: --static --sequence-parallel --head
   --to: --list --preset --layers --hidden --heads --seq --batch --dtype --attention
   --to: --granularity --tensor-parallel --data-parallel --zero --optimizer --device --efficiency
   --to: --times --synthetic --seed --level --static --sequence-parallel --head

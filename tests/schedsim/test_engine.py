@@ -49,7 +49,7 @@ def check_against_reference(simulation, expected, graph):
 
 
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_times_and_bytes_equal_the_slow_reference(seed, num_ops):
     """Without capacities: never stuck, and everything as the reference has it."""
     rng = np.random.default_rng(seed)
@@ -64,7 +64,7 @@ def test_times_and_bytes_equal_the_slow_reference(seed, num_ops):
 
 
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
     """With capacities: the same waits, and stuck where, and only where, the reference is."""
     rng = np.random.default_rng(seed)

@@ -102,7 +102,7 @@ def test_selective_checkpointing_runs_again_what_the_policy_says(share):
     options = WorkloadOptions(preset="gpt2", layers=3, batch=8, granularity="op", seq=128)
     graph = build_workload(options).workload
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    plan = schedsim.plan(graph, int(share * peak), time_limit_s=1.0)
+    plan = schedsim.plan(graph, int(share * peak), time_limit_s=0.3)
     exported = export(graph, plan, "torch-sac")
     names = loaded(exported.text)
     torch.manual_seed(0)
@@ -141,7 +141,7 @@ def test_the_solver_saves_what_the_plan_keeps():
     graph = capture(model, (x, y), F.mse_loss).graph
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
     exported = export(
-        graph, schedsim.plan(graph, int(0.8 * peak), time_limit_s=1.0), "torch-compile"
+        graph, schedsim.plan(graph, int(0.8 * peak), time_limit_s=0.3), "torch-compile"
     )
     solver = loaded(exported.text)["Solver"]()
     asked = []
@@ -206,7 +206,7 @@ def test_jax_saves_the_names():
     options = WorkloadOptions(preset="gpt2", layers=3, batch=8, granularity="op")
     graph = build_workload(options).workload
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    exported = export(graph, schedsim.plan(graph, int(0.8 * peak), time_limit_s=1.0), "jax")
+    exported = export(graph, schedsim.plan(graph, int(0.8 * peak), time_limit_s=0.3), "jax")
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         **json.loads(exported.text)["policy"]
     )
@@ -225,3 +225,54 @@ def test_jax_saves_the_names():
     # Each sine runs in the forward; those that are not saved run again in the backward.
     again = text.count(" sin ") - len(kinds)
     assert again <= len(kinds) - len(set(saved) & set(kinds))
+
+
+def test_torchtitan_wraps_the_layers_chosen():
+    """Its own policy class, subclassed: those layers alone run again, and gradients stay."""
+    pytest.importorskip("torchtitan", reason="torchtitan is not installed")
+    chain = build_workload(WorkloadOptions(preset="gpt2", layers=4, batch=8)).workload
+    peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
+    names = loaded(export(chain, schedsim.plan(chain, int(0.85 * peak)), "torchtitan").text)
+    chosen = names["CHECKPOINTED"]
+    assert 0 < len(chosen) < 4
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            blocks = {str(i): torch.nn.Sequential(torch.nn.Linear(8, 8)) for i in range(4)}
+            self.layers = torch.nn.ModuleDict(blocks)
+
+        def forward(self, x):
+            for block in self.layers.values():
+                x = torch.nn.functional.gelu(block(x))
+            return x.sum()
+
+    torch.manual_seed(0)
+    model, x = Model(), torch.randn(3, 8)
+    model(x).backward()
+    plain = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    names["PlannedAC"].Config().build().apply(model)
+    wrapped = [hasattr(block, "_checkpoint_wrapped_module") for block in model.layers.values()]
+    assert wrapped == [i in chosen for i in range(4)]
+    with Calls() as calls:
+        model(x).backward()
+    assert all(map(torch.equal, plain, [p.grad for p in model.parameters()]))
+    assert calls.counts["addmm"] == 4 + len(chosen)
+
+
+def test_megatron_knows_the_modules():
+    """Every value that is written is one that its configuration takes."""
+    pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    from schedsim.export.to_megatron import MODULES
+
+    sizes = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2}
+    for modules in (list(MODULES), *([one] for one in MODULES)):
+        TransformerConfig(**sizes, recompute_granularity="selective", recompute_modules=modules)
+    with pytest.raises((ValueError, AssertionError)):
+        TransformerConfig(**sizes, recompute_granularity="selective", recompute_modules=["ffn"])
+    TransformerConfig(
+        **sizes, recompute_granularity="full", recompute_method="block", recompute_num_layers=1
+    )

@@ -10,7 +10,7 @@ from ...allocators import EXACT
 from ...api import get_planner
 from ...dataflow.chain import Chain
 from ...dataflow.graph import Graph
-from ...dataflow.variants import check_allowed
+from ...dataflow.variants import check_allowed, graph_options, stage_options
 from ...errors import SchedsimError
 from ..given.workload_source import Source
 from ..options.allocator_options import read_options
@@ -50,6 +50,8 @@ class PlanRequest:
         As `schedsim.plan` takes them.
     maximize
         The size to find the largest of: ``batch``, ``seq`` or ``layers``; ``None`` for one plan.
+    certificate
+        The file for the plan with its proof; ``None`` for none.
     accumulate, chunk, price_all
         Of a model: micro-batches, chunks, and whether all ways to spend less are priced.
     """
@@ -68,6 +70,7 @@ class PlanRequest:
     price_all: bool
     as_json: bool
     output: str | None
+    certificate: str | None = None
 
     @property
     def changes_step(self) -> bool:
@@ -82,6 +85,17 @@ class PlanRequest:
     def options(self, workload: Chain | Graph) -> dict[str, Any]:
         """The options of the planner on `workload`."""
         return {**self.own, **self.link, **read_levels(self.level_texts, workload)}
+
+    def useless_kinds(self, workload: Chain | Graph) -> tuple[str, ...]:
+        """The kinds of ``--allow`` that none of the variants of `workload` it allows is of."""
+        allow = self.own.get("allow", ())
+        if isinstance(workload, Graph):
+            found = [variant.kind for variant in graph_options(workload, allow)]
+        else:
+            options = [stage_options(stage, allow) for stage in workload.stages]
+            found = [variant.kind for variants in options for variant in variants]
+        usable = {kind for kinds in found for kind in kinds.split("+")}
+        return tuple(kind for kind in allow if kind not in usable)
 
 
 def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
@@ -113,6 +127,7 @@ def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
         price_all=given["price_all"],
         as_json=given["as_json"],
         output=given["output"],
+        certificate=given["certificate"],
     )
     _check_together(request)
     return request
@@ -120,6 +135,7 @@ def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
 
 def _check_together(request: PlanRequest) -> None:
     """Refuse what the ways of a model and the search for the largest cannot honour."""
+    _check_certificate(request)
     if request.maximize is not None:
         _check_maximum(request.maximize, request.source)
     if not request.changes_step:
@@ -139,6 +155,25 @@ def _check_together(request: PlanRequest) -> None:
             raise SchedsimError(
                 f"{other} does not go with {flag}",
                 hint=f"leave {other} out: the ways of a model count tensors on one device",
+            )
+
+
+def _check_certificate(request: PlanRequest) -> None:
+    """Refuse what certificates do not speak of, before anything is planned."""
+    if request.certificate is None:
+        return
+    for other, is_given in (
+        ("--maximize", request.maximize is not None),
+        ("--allocator", request.allocator != EXACT),
+        ("--memory-level", bool(request.level_texts)),
+        ("--link", bool(request.link)),
+        ("--allow", bool(request.own.get("allow"))),
+        ("--accumulate, --chunk and --ways", request.changes_step),
+    ):
+        if is_given:
+            raise SchedsimError(
+                f"--certificate does not go with {other}",
+                hint="certificates speak of one step on one stream, on exact bytes",
             )
 
 

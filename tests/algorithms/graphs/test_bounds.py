@@ -161,3 +161,23 @@ def test_orders_are_named():
     assert scope_of("fixed") == FIXED_ORDER
     with pytest.raises(SchedsimError, match="'any' is unknown"):
         scope_of("any")
+
+
+def test_ops_that_take_no_time_do_not_blind_the_bound():
+    """Each output is passed on by an op of no time: to drop that is free, to have it again not."""
+    num = 4
+    ops = []
+    for i in range(num):
+        ops.append(Op(f"f{i}", time_s=1, reads=(f"y{i - 1}",) if i else (), writes={f"x{i}": 10}))
+        ops.append(Op(f"v{i}", reads=(f"x{i}",), writes={f"y{i}": 10}))
+    for i in reversed(range(num)):
+        gradient = (f"d{i + 1}",) if i + 1 < num else ()
+        ops.append(
+            Op(f"b{i}", "backward", time_s=1, reads=(f"y{i}", *gradient), writes={f"d{i}": 1})
+        )
+    graph = Graph("passed on", tuple(ops))
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    least = exhaustive(graph, peak - 10)
+    assert least.makespan_s > graph.store_all_s
+    bound_s, _ = time_bound_s(graph, peak - 10, effort=2.0)
+    assert bound_s == pytest.approx(least.makespan_s)

@@ -26,7 +26,7 @@ from training_graphs import (
     unit_training_chain,
 )
 
-from schedsim import Graph, Op, Schedule, UnsupportedError, simulate
+from schedsim import Chain, Graph, Op, Schedule, UnsupportedError, simulate
 from schedsim.plans.effort import Effort
 from schedsim.workloads import WorkloadOptions, build_workload
 
@@ -332,3 +332,17 @@ def test_a_chain_of_ops_is_checked_like_every_planner():
     """Where the bound is met at once, the same call gives the same schedule."""
     graph = unit_training_chain(24)
     check_graph_plan(lambda g, b: hierarchical(g, b, time_limit_s=0.4), graph, peak_of(graph))
+
+
+def test_a_budget_that_one_op_rules_out_costs_no_blocks(monkeypatch):
+    """The answer is proven at once; no block is solved for it."""
+
+    def solved(*args, **kwargs):
+        raise AssertionError("blocks are solved in vain")
+
+    monkeypatch.setattr("schedsim.algorithms.graphs.hierarchical.solved_line", solved)
+    chain = Chain.from_arrays("twelve", 1, forward_s=[1] * 12, backward_s=[1] * 12,
+                                       output_bytes=[1] * 12, saved_bytes=[1] * 12)  # fmt: skip
+    plan = hierarchical(chain.graph, 2, effort=0.2)
+    assert plan.proven_infeasible
+    assert plan.search.figures["blocks"] == 3

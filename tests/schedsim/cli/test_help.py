@@ -31,7 +31,17 @@ def commands() -> dict[str, click.Command]:
 
 COMMANDS = commands()
 # Options of one command alone, which need no title of their own.
-OWN = {"top", "target", "listing", "num_jobs", "backend", "address", "retry_errors", "dry_run"}
+OWN = {
+    "top",
+    "target",
+    "version",
+    "listing",
+    "num_jobs",
+    "backend",
+    "address",
+    "retry_errors",
+    "dry_run",
+}
 
 
 @pytest.mark.parametrize("words", COMMANDS)

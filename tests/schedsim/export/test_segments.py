@@ -19,7 +19,7 @@ def planned(workload, share: float):
     little = 0.45 * peak
     if workload.kind == "chain":
         little = min(point.budget_bytes for point in schedsim.pareto(workload).points)
-    return schedsim.plan(workload, int(little + share * (peak - little)), time_limit_s=1.0)
+    return schedsim.plan(workload, int(little + share * (peak - little)), time_limit_s=0.3)
 
 
 @settings(max_examples=30, deadline=None)

@@ -102,7 +102,7 @@ def _peaks(rank, kind):
         whole = model  # the plain step of the same model
     rows = []
     for budget in ("100%", "85%"):
-        module = schedsim.rematerialize(model, data, budget, loss, level="block", time_limit_s=0.5)
+        module = schedsim.rematerialize(model, data, budget, loss, level="block", time_limit_s=0.2)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in model.parameters()]
@@ -157,7 +157,7 @@ def _refused(rank, kind):
     model, _, data, loss = made(kind)
     level = "op" if kind == "op by op" else "block"
     try:
-        module = schedsim.rematerialize(model, data, "100%", loss, level=level, time_limit_s=0.5)
+        module = schedsim.rematerialize(model, data, "100%", loss, level=level, time_limit_s=0.2)
         if kind == "whole gradients":
             model.set_requires_gradient_sync(False)
             module(*data)

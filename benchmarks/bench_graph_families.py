@@ -1,0 +1,199 @@
+"""Graph planners on synthetic families: the best of all, `auto` beside it, its bound and its times.
+
+    python benchmarks/bench_graph_families.py --results FILE [--seeds 0] [--table FILE]
+
+Every row is a family, a number of ops, a budget and a seed; every planner's answer is replayed. The
+budget is a share of the store-all peak, or `+10%`: so much above what one op needs alone at least.
+Lines go to the results file one by one, and a run that was stopped goes on where it was. Times are
+of the processor, over all threads, as other programs may run on the machine; `first` is when `auto`
+had its first plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from schedsim.algorithms.graphs.bounds import least_memory_bytes
+
+from schedsim import Graph, Schedule, simulate
+from schedsim.api import try_plan
+from schedsim.errors import SchedsimError
+from schedsim.plans import progress
+from schedsim.workloads import SYNTHETIC
+from schedsim.workloads.synthetic_graphs import SYNTHETIC_GRAPHS, layered
+
+# Family, ops or stages, budgets.
+ROWS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
+    ("layered", 1000, ("80%", "40%")),
+    ("layered", 3000, ("80%", "60%")),
+    ("layered", 10000, ("80%", "60%")),
+    ("wide", 1000, ("80%", "60%")),
+    ("wide", 5000, ("80%",)),
+    ("branches", 1000, ("70%", "40%")),
+    ("experts", 1000, ("70%", "40%")),
+    ("nested-skips", 1000, ("70%", "40%")),
+    ("recurrent", 1000, ("70%", "40%")),
+    ("tree", 1000, ("70%", "40%")),
+    ("views", 1000, ("70%", "40%")),
+    ("one-huge-op", 1000, ("70%",)),
+    ("chain uniform", 60, ("+10%", "+50%")),
+    ("chain heavy-tailed", 40, ("+10%", "+50%")),
+)
+PLANNERS: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "local_search": {"other_seed": True},
+    "cuts": {},
+    "dtr": {"heuristic": "all"},
+    "chen_articulation": {"candidates": "all"},
+}
+SEARCHES = ("auto", "local_search", "cuts")
+
+
+def graph_of(family: str, size: int, seed: int) -> Graph:
+    """The graph of a row."""
+    if family.startswith("chain "):
+        return SYNTHETIC[family.removeprefix("chain ")](size, seed).graph
+    return SYNTHETIC_GRAPHS[family](size, seed)
+
+
+def budget_of(graph: Graph, budget: str) -> int:
+    """Bytes, of a share of the store-all peak or of more than the least."""
+    share = float(budget.strip("+%")) / 100
+    if budget.startswith("+"):
+        return int((1 + share) * least_memory_bytes(graph)[0])
+    return int(share * simulate(graph, Schedule.store_all(graph)).peak_bytes)
+
+
+class FirstPlan(progress.Progress):
+    """When the first plan was there, in seconds of the processor; of the search that runs."""
+
+    first_s: float | None = None  # of the class: a facade may begin a search of its own
+
+    def report(self, *args: Any, **kwargs: Any) -> None:
+        """Take the time of the first finite report."""
+        super().report(*args, **kwargs)
+        if FirstPlan.first_s is None and self.best_s < float("inf"):
+            FirstPlan.first_s = time.process_time()
+
+
+def run(graph: Graph, budget_bytes: int, planner: str, seed: int, effort: float) -> dict[str, Any]:
+    """One planner, as a part of a line of the results."""
+    options = dict(PLANNERS[planner])
+    if planner in SEARCHES:
+        options["effort"] = effort if planner != "cuts" else effort / 4
+        options["seed"] = seed + 1000 if options.pop("other_seed", False) else seed
+    FirstPlan.first_s = None
+    begun, begun_wall = time.process_time(), time.perf_counter()
+    try:
+        with progress.searching(planner):
+            plan = try_plan(graph, budget_bytes, planner, **options)
+    except SchedsimError as error:
+        return {"refused": str(error)}
+    assert plan.schedule is None or simulate(graph, plan.schedule).peak_bytes <= budget_bytes
+    first_s = FirstPlan.first_s
+    return {
+        "overhead": plan.overhead,
+        "bound": plan.lower_bound_s / plan.store_all_s - 1,
+        "infeasible": plan.proven_infeasible,
+        "first_cpu_s": None if first_s is None else first_s - begun,
+        "cpu_s": time.process_time() - begun,
+        "wall_s": time.perf_counter() - begun_wall,
+        "ended_by": plan.search.ended_by,
+    }
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Run what the results file lacks."""
+    progress.Progress = FirstPlan  # type: ignore[misc]  # the planners report to this one
+    done = {(row["family"], row["size"], row["budget"], row["seed"]) for row in read(args.results)}
+    small = layered(60)
+    for planner in PLANNERS:  # kernels are compiled outside of the times
+        run(small, budget_of(small, "70%"), planner, 0, 0.1)
+    for family, size, budget, seed in rows(args):
+        if (family, size, budget, seed) in done:
+            continue
+        graph = graph_of(family, size, seed)
+        budget_bytes = budget_of(graph, budget)
+        line = {"family": family, "size": size, "budget": budget, "seed": seed}
+        found = {name: run(graph, budget_bytes, name, seed, args.effort) for name in PLANNERS}
+        line |= {"ops": graph.num_ops, "effort": args.effort, "planners": found}
+        with args.results.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(cells(line), flush=True)
+
+
+def rows(args: argparse.Namespace) -> Iterator[tuple[str, int, str, int]]:
+    """Family, size, budget and seed."""
+    for seed in map(int, args.seeds.split(",")):
+        for family, size, budgets in ROWS:
+            for budget in budgets:
+                if args.only in family and size <= args.most_ops:
+                    yield family, size, budget, seed
+
+
+def read(results: Path) -> list[dict[str, Any]]:
+    """The lines of the results file."""
+    return (
+        [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    )
+
+
+def cells(line: dict[str, Any]) -> list[str]:
+    """A row of the table."""
+    found = line["planners"]
+    overheads = {
+        name: one["overhead"] for name, one in found.items() if one.get("overhead") is not None
+    }
+    bound = max(one.get("bound", 0.0) for one in found.values())
+    auto = found["auto"]
+    best = min(overheads, key=lambda name: (overheads[name], name != "auto"), default=None)
+    never = any(one.get("infeasible") for one in found.values())
+    name = "none fits: proven" if never else "-" if best is None else best
+    mine, first = overheads.get("auto"), auto["first_cpu_s"]
+    return [
+        f"{line['family']} {line['size']}",
+        str(line["ops"]),
+        line["budget"].replace("%", " %"),
+        str(line["seed"]),
+        "-" if best is None else f"{100 * overheads[best]:.3f}",
+        name,
+        "-" if mine is None else f"{100 * mine:.3f}",
+        f"{100 * bound:.3f}",
+        "-" if mine is None else f"{100 * ((1 + mine) / (1 + bound) - 1):.3f}",
+        "-" if first is None else f"{first:.1f}",
+        f"{auto['cpu_s']:.1f}",
+    ]
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """All rows, as Markdown."""
+    head = ["graph", "ops", "budget", "seed", "best %", "by", "auto %", "bound %", "gap %"]
+    head += ["first plan s", "auto s"]
+    text = ["| " + " | ".join(head) + " |", "|---|---:|---:|---:|---:|---|" + "---:|" * 5]
+    text += ["| " + " | ".join(cells(line)) + " |" for line in lines]
+    return "\n".join(text) + "\n"
+
+
+def main() -> None:
+    """Measure, or write the table of what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--most-ops", type=int, default=10**9)
+    parser.add_argument("--effort", type=float, default=20.0)
+    parser.add_argument("--table", type=Path)
+    args = parser.parse_args()
+    if args.table is None:
+        measure(args)
+    else:
+        args.table.write_text(table(read(args.results)))
+
+
+if __name__ == "__main__":
+    main()
