@@ -53,7 +53,7 @@ def main() -> None:
         budget = budget_gb * 10**9
         cells = [name, str(devices), f"{budget_gb} GB"]
         for way in RECOMPUTE:
-            fixed = fixed_recomputation(pipeline, budget, way=way)
+            fixed = fixed_recomputation(pipeline, budget, recompute=way)
             cells.append(f"{fixed.makespan_s:.3f}" if fixed.feasible else "-")
         for partition in ("given", "auto"):
             plan = plan_pipeline(pipeline, budget, partition=partition)

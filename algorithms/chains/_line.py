@@ -10,16 +10,16 @@ from schedsim.kernels.record import Table as IntTable
 
 @dataclass(frozen=True, eq=False)
 class PackedChain(Record):
-    """A chain by stage, by way to save a stage's bundle, and by row.
+    """A chain by stage, by bundle of a stage, and by row.
 
     Attributes
     ----------
     forward_s, forward_ws : (L,)
     x : (L + 1,)
         Bytes of the chain's input and of each stage's output.
-    ways : (L + 1,)
-        Ways of stage i are ``ways[i] .. ways[i + 1] - 1``.
-    own_s, saved, saving_ws, backward_ws : (num_ways,)
+    bundles : (L + 1,)
+        The bundles of stage i, its own first, are ``bundles[i] .. bundles[i + 1] - 1``.
+    own_s, saved, saving_ws, backward_ws : (num_bundles,)
         Time of a forward and its backward, bytes of the bundle, workspaces.
     row_of : (L, L + 1)
         By first stage and length.
@@ -30,7 +30,7 @@ class PackedChain(Record):
     own_s: Reals
     loss_s: float
     x: Ints
-    ways: Ints
+    bundles: Ints
     saved: Ints
     forward_ws: Ints
     saving_ws: Ints
@@ -84,16 +84,16 @@ class Room(Record):
 
 @dataclass(frozen=True, eq=False)
 class RunList(Record):
-    """The runs of a schedule, the way in which each stage is saved, and a stack.
+    """The runs of a schedule, the bundle that each stage saves, and a stack.
 
     Attributes
     ----------
     runs : (any,) int32
-    way_of : (L,) int32
+    bundle_of : (L,) int32
     stack : (any, 3) int64
         Entries (i, k, m) are sub-chains to run; (op, -1, 0) is a single run.
     """
 
     runs: ShortInts
-    way_of: ShortInts
+    bundle_of: ShortInts
     stack: IntTable

@@ -71,25 +71,26 @@ def _number_classes(
 
 
 @kernel
-def needs(line: PackedChain, i: int, k: int, way: int, half: int) -> int:
-    """Bytes needed by the forward of stage i that saves by `way` (and the loss), or its backward.
+def needs(line: PackedChain, i: int, k: int, bundle: int, half: int) -> int:
+    """Bytes needed by the forward of stage i that saves `bundle` (and the loss), or its backward.
 
-    Stage i is the first of a sub-chain that ends before stage k. Ways are counted over all stages.
+    Stage i is the first of a sub-chain that ends before stage k. Bundles of all stages are counted
+    through.
     """
     x, num = line.x, line.x.size - 1
-    saved = line.saved[way]
+    saved = line.saved[bundle]
     if half == BACKWARD:
-        return int(saved + x[i + 1] + (x[i] if i > 0 else 0) + line.backward_ws[way])
-    forward = saved + line.saving_ws[way] + (x[k] if k < num else 0)
+        return int(saved + x[i + 1] + (x[i] if i > 0 else 0) + line.backward_ws[bundle])
+    forward = saved + line.saving_ws[bundle] + (x[k] if k < num else 0)
     if k == i + 1 and k == num:
         forward = max(forward, saved + x[num] + line.loss_ws)
     return int(forward)
 
 
 @kernel
-def needs_most(line: PackedChain, i: int, k: int, way: int) -> int:
+def needs_most(line: PackedChain, i: int, k: int, bundle: int) -> int:
     """The larger of what the forward and the backward need."""
-    return max(needs(line, i, k, way, FORWARD), needs(line, i, k, way, BACKWARD))
+    return max(needs(line, i, k, bundle, FORWARD), needs(line, i, k, bundle, BACKWARD))
 
 
 @kernel
@@ -121,10 +122,10 @@ def least_memory(line: PackedChain, least: Ints) -> None:
         k = i + n
         gradient = x[k] if k < num else 0
         best = 1 << 62
-        for way in range(line.ways[i], line.ways[i + 1]):
-            need = needs_most(line, i, k, way)
+        for bundle in range(line.bundles[i], line.bundles[i + 1]):
+            need = needs_most(line, i, k, bundle)
             if n > 1:
-                need = max(need, line.saved[way] + least[row_of[i + 1, n - 1]])
+                need = max(need, line.saved[bundle] + least[row_of[i + 1, n - 1]])
             best = min(best, need)
         peak = 0
         for j in range(i + 1, k):

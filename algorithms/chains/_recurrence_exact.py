@@ -167,14 +167,14 @@ def solve_rows(line: PackedChain, table: Table, room: Room) -> None:
         size = 0
         peak = 0
         replay = 0.0
-        # First the ways in which stage i keeps its bundle, then the checkpoints after it.
-        kept = line.ways[i + 1] - line.ways[i]
+        # First the bundles that stage i may keep, then the checkpoints after it.
+        kept = line.bundles[i + 1] - line.bundles[i]
         for c in range(kept + n - 1):
             right, left = nothing, nothing
             if c < kept:
-                way = line.ways[i] + c
-                at = needs_most(line, i, k, way)
-                base, shift = line.own_s[way], line.saved[way]
+                bundle = line.bundles[i] + c
+                at = needs_most(line, i, k, bundle)
+                base, shift = line.own_s[bundle], line.saved[bundle]
                 if n == 1:
                     shift = 0
                     base += line.loss_s if k == num else 0.0
@@ -195,7 +195,7 @@ def solve_rows(line: PackedChain, table: Table, room: Room) -> None:
             at = max(at, memory[start[right]] + shift, memory[start[left]])
             if at > cap:
                 continue
-            # At its very best, with all memory, this way may still lose everywhere.
+            # At its very best, with all memory, this bundle may still lose everywhere.
             best = base + values[start[right] + count[right] - 1]
             best += values[start[left] + count[left] - 1]
             below = 0

@@ -17,20 +17,20 @@ def list_runs(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Op runs of the best schedule of stages begin..end-1 with memory `top`; empty if infeasible.
 
-    Beside them the way in which each stage saves its bundle.
+    Beside them the bundle that each stage saves.
     """
     num = line.x.size - 1
     size = 4 * num + 16
     while True:
         found = RunList(
             runs=np.empty(size, np.int32),
-            way_of=np.zeros(num, np.int32),
+            bundle_of=np.zeros(num, np.int32),
             stack=np.empty((4 * num + 16, 3), np.int64),
         )
         steps = (end - begin) ** 2
         made = run(trace_runs, steps, line, table, found, top, begin, end)
         if made >= 0:
-            return found.runs[:made].copy(), found.way_of
+            return found.runs[:made].copy(), found.bundle_of
         size *= 4
 
 
@@ -63,9 +63,9 @@ def trace_runs(
 
     Choices are found again by evaluating the recurrence, so that no table of them is stored.
     """
-    x, ways, own_s, row_of = line.x, line.ways, line.own_s, line.row_of
+    x, bundles, own_s, row_of = line.x, line.bundles, line.own_s, line.row_of
     unit, rest = table.unit_bytes, table.rest_bytes
-    runs, way_of, stack = found.runs, found.way_of, found.stack
+    runs, bundle_of, stack = found.runs, found.bundle_of, found.stack
     num = x.size - 1
     made = 0
     _put(stack, 0, begin, end, top)
@@ -83,10 +83,10 @@ def trace_runs(
             continue
         if k == i + 1:
             best = INFINITE
-            for way in range(ways[i], ways[i + 1]):
-                need = to_units(needs_most(line, i, k, way), unit, rest)
-                if own_s[way] < best and m >= need:
-                    best, way_of[i] = own_s[way], way - ways[i]
+            for bundle in range(bundles[i], bundles[i + 1]):
+                need = to_units(needs_most(line, i, k, bundle), unit, rest)
+                if own_s[bundle] < best and m >= need:
+                    best, bundle_of[i] = own_s[bundle], bundle - bundles[i]
             runs[made] = i
             made += 1
             if k == num:
@@ -97,12 +97,12 @@ def trace_runs(
             continue
         gradient = x[k] if k < num else 0
         best, choice, chosen = INFINITE, -1, 0
-        for way in range(ways[i], ways[i + 1]):
-            if m >= to_units(needs_most(line, i, k, way), unit, rest):
-                child, left_m = row_of[i + 1, k - i - 1], m - table.take_saved[way]
+        for bundle in range(bundles[i], bundles[i + 1]):
+            if m >= to_units(needs_most(line, i, k, bundle), unit, rest):
+                child, left_m = row_of[i + 1, k - i - 1], m - table.take_saved[bundle]
                 inner = _time_at(table, child, left_m)
-                if own_s[way] + inner < best:
-                    best, choice, chosen = own_s[way] + inner, i, way
+                if own_s[bundle] + inner < best:
+                    best, choice, chosen = own_s[bundle] + inner, i, bundle
         peak = 0
         replay = 0.0
         for j in range(i + 1, k):
@@ -120,7 +120,7 @@ def trace_runs(
             made += 1
             _put(stack, height, 2 * num - i, -1, 0)
             _put(stack, height + 1, i + 1, k, m - table.take_saved[chosen])
-            way_of[i] = chosen - ways[i]
+            bundle_of[i] = chosen - bundles[i]
         else:
             for stage in range(i, choice):
                 runs[made] = stage

@@ -87,20 +87,20 @@ def solve_slots(line: PackedChain, table: Table, best: Reals, last: Reals, zero:
         gradient = x[k] if k < num else 0
         for q in range(num_slots + 1):
             best[q] = INFINITE
-        for way in range(line.ways[i], line.ways[i + 1]):
-            low = to_units(needs_most(line, i, k, way), unit, rest)
+        for bundle in range(line.bundles[i], line.bundles[i + 1]):
+            low = to_units(needs_most(line, i, k, bundle), unit, rest)
             if n == 1:
-                own = line.own_s[way] + (line.loss_s if k == num else 0.0)
+                own = line.own_s[bundle] + (line.loss_s if k == num else 0.0)
                 for q in range(low, num_slots + 1):
                     best[q] = min(best[q], own)
                 continue
             child = row_of[i + 1, n - 1]
-            at = max(low, first[child] + take_saved[way])
+            at = max(low, first[child] + take_saved[bundle])
             if first[child] <= num_slots and at <= num_slots:
-                skip = at - first[child] - take_saved[way]
+                skip = at - first[child] - take_saved[bundle]
                 end = start[child] + count[child]
                 begin = min(start[child] + skip, end - 1)
-                _improve_dense(best, at, line.own_s[way], values[begin:end], zero)
+                _improve_dense(best, at, line.own_s[bundle], values[begin:end], zero)
         if n > 1:
             peak = 0
             replay = 0.0

@@ -87,14 +87,14 @@ class Problem:
         stages = chain.stages
         self.x = chain.activation_bytes()
         self.forward_ws = np.array([s.forward_workspace_bytes for s in stages], dtype=np.int64)
-        # The ways in which each stage can save its bundle, its own first; arrays below are by way.
+        # The bundles of each stage, its own first; arrays below are by bundle.
         self.options = [stage_options(stage, allow) for stage in stages]
-        ways = [
+        bundles = [
             (stage, *(with_variant(stage, variant) for variant in options))
             for stage, options in zip(stages, self.options, strict=True)
         ]
-        self.ways = np.cumsum([0, *map(len, ways)], dtype=np.int64)
-        flat = [way for group in ways for way in group]
+        self.bundles = np.cumsum([0, *map(len, bundles)], dtype=np.int64)
+        flat = [bundle for group in bundles for bundle in group]
         self.saved = np.array([s.saved_bytes for s in flat], dtype=np.int64)
         # A stage without residual keeps nothing that a saving run could materialise.
         saving = (
@@ -106,12 +106,12 @@ class Problem:
         self.saving_ws = np.fromiter(saving, dtype=np.int64, count=len(flat))
         self.backward_ws = np.array([s.backward_workspace_bytes for s in flat], dtype=np.int64)
         self.loss_ws = chain.loss_workspace_bytes
-        self.forward_s, self.own_s, self.loss_s = _on_grid(chain, ways)
+        self.forward_s, self.own_s, self.loss_s = _on_grid(chain, bundles)
         self.outside_bytes = chain.static_bytes + chain.input_bytes
         kinds: dict[tuple[float | int, ...], int] = {}
         self.kind = np.empty(len(stages), dtype=np.int64)
         for i in range(len(stages)):
-            own = slice(self.ways[i], self.ways[i + 1])
+            own = slice(self.bundles[i], self.bundles[i + 1])
             columns = (self.own_s, self.saved, self.saving_ws, self.backward_ws)
             key = (self.forward_s[i], self.x[i + 1], self.forward_ws[i])
             key += tuple(value for column in columns for value in column[own].tolist())
@@ -124,7 +124,7 @@ class Problem:
             own_s=self.own_s,
             loss_s=self.loss_s,
             x=self.x,
-            ways=self.ways,
+            bundles=self.bundles,
             saved=self.saved,
             forward_ws=self.forward_ws,
             saving_ws=self.saving_ws,
@@ -247,20 +247,20 @@ class Problem:
     ) -> tuple[Schedule | None, tuple[ChosenVariant, ...]]:
         """The schedule behind `time_s`, ``None`` if infeasible, and the variants it runs with."""
         inside = (budget_bytes - self.outside_bytes) // table.unit_bytes
-        runs, way_of = self.sub_runs(table, inside, 0, self.chain.num_stages)
+        runs, bundle_of = self.sub_runs(table, inside, 0, self.chain.num_stages)
         if not runs.size:
             return None, ()
         chosen = [
-            ChosenVariant(self.options[i][way - 1], self.chain.stages[i].name)
-            for i, way in enumerate(way_of.tolist())
-            if way
+            ChosenVariant(self.options[i][bundle - 1], self.chain.stages[i].name)
+            for i, bundle in enumerate(bundle_of.tolist())
+            if bundle
         ]
         return Schedule(self.chain.op_names, runs), tuple(chosen)
 
     def sub_runs(
         self, table: Table, memory: int, begin: int, end: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Best op runs of stages ``begin..end-1`` alone, as indices, and each stage's way to save.
+        """Best op runs of stages ``begin..end-1`` alone, as indices, and each stage's bundle.
 
         No runs where that is infeasible.
 
@@ -304,12 +304,12 @@ def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str) -> Pla
 
 
 def _on_grid(
-    chain: Chain, ways: Sequence[Sequence[Stage]]
+    chain: Chain, bundles: Sequence[Sequence[Stage]]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Times of forwards by stage, of a forward and its backward by way, and of the loss."""
+    """Times of forwards by stage, of a forward and its backward by bundle, and of the loss."""
     forward = np.array([s.forward_s for s in chain.stages], dtype=np.float64)
-    backward = np.array([s.backward_s for group in ways for s in group], dtype=np.float64)
-    stage_of = np.repeat(np.arange(len(ways)), [len(group) for group in ways])
+    backward = np.array([s.backward_s for group in bundles for s in group], dtype=np.float64)
+    stage_of = np.repeat(np.arange(len(bundles)), [len(group) for group in bundles])
     if chain.store_all_s == 0 and not backward.any():
         return forward, backward, 0.0
     whole = max(chain.store_all_s, float(backward.sum()))

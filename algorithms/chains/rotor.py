@@ -127,7 +127,7 @@ def rotor(
 
 def exact_unit(problem: Problem) -> int:
     """The largest unit of which all sizes that stay stored are multiples."""
-    stored = np.concatenate([problem.x[1:-1], problem.saved[: problem.ways[-2]]])
+    stored = np.concatenate([problem.x[1:-1], problem.saved[: problem.bundles[-2]]])
     return max(1, int(np.gcd.reduce(stored))) if stored.size else 1
 
 

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 _WHOLE_SUM = 10**6
 # Solvers stop within 1e-6 of an optimum, and meet constraints to 1e-6; ten times that is safe.
 _TOLERANCE = 1e-5
+# Below this sum, in seconds, a unit of it would be no number any more: such times count as none.
+_LEAST_SUM_S = 1e-280
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class SolverTimes:
 def solver_times(times_s: NDArray[np.float64]) -> SolverTimes:
     """`times_s` in their greatest common unit if they have one, else in millionths of the sum."""
     total = math.fsum(times_s.tolist())
-    if total == 0:
+    if total < _LEAST_SUM_S:
         return SolverTimes(np.zeros(times_s.size), 1.0, True)
     if total < 2.0**52 and np.all(times_s == np.floor(times_s)):
         divisor = int(np.gcd.reduce(times_s.astype(np.int64)))
@@ -71,7 +73,7 @@ def whole_costs(times_s: NDArray[np.float64]) -> tuple[list[int], float]:
     A bound on a sum of them is a bound in seconds; rounding loses a billionth of a millionth.
     """
     total = math.fsum(times_s.tolist())
-    if total == 0:
+    if total < _LEAST_SUM_S:
         return [0] * times_s.size, 1.0
     if total < 2.0**52 and np.all(times_s == np.floor(times_s)):
         divisor = int(np.gcd.reduce(times_s.astype(np.int64)))

@@ -16,9 +16,13 @@ from .plan_pipeline import PipelinePlan
 
 @timed()
 def fixed_recomputation(
-    pipeline: Pipeline, budget_bytes: int | None = None, *, order: str = "1f1b", way: str = "none"
+    pipeline: Pipeline,
+    budget_bytes: int | None = None,
+    *,
+    order: str = "1f1b",
+    recompute: str = "none",
 ) -> PipelinePlan:
-    """The step in which every stage recomputes in the same `way`, simulated.
+    """The step in which every stage recomputes the same (`recompute`), simulated.
 
     Parameters
     ----------
@@ -26,28 +30,29 @@ def fixed_recomputation(
         Decides the status alone: the run is there even where it does not fit.
     order
         Name of the order.
-    way
+    recompute
         ``"none"``; ``"layers"`` keeps every layer's input; ``"stage"`` keeps the stage's only.
 
     Examples
     --------
     >>> from schedsim.pipelines import make_pipeline
     >>> from schedsim.workloads.synthetic import uniform
-    >>> plan = fixed_recomputation(make_pipeline(uniform(8), 4, 1), order="gpipe", way="stage")
+    >>> pipeline = make_pipeline(uniform(8), 4, 1)
+    >>> plan = fixed_recomputation(pipeline, order="gpipe", recompute="stage")
     >>> round(plan.makespan_s / plan.pipeline.chain.store_all_s, 4)  # f + b + f / 4 over f + b
     1.0833
     """
-    if way not in RECOMPUTE:
+    if recompute not in RECOMPUTE:
         raise SchedsimError(
-            f"recomputation {way!r} is unknown", hint=f"one of {', '.join(RECOMPUTE)}"
+            f"recomputation {recompute!r} is unknown", hint=f"one of {', '.join(RECOMPUTE)}"
         )
     actions = make_order(
         order, pipeline.num_devices, pipeline.num_micro_batches, pipeline.num_chunks
     )
     stages = range(pipeline.num_stages)
-    plans = [RECOMPUTE[way](len(pipeline.stage_layers(v))) for v in stages]
+    plans = [RECOMPUTE[recompute](len(pipeline.stage_layers(v))) for v in stages]
     run = run_pipeline(pipeline, actions, plans)
-    return _as_plan(run, budget_bytes, order, {"recompute": way})
+    return _as_plan(run, budget_bytes, order, {"recompute": recompute})
 
 
 @timed()

@@ -1,7 +1,7 @@
 """Where to cut the layers of a chain into stages, one a device, under a memory budget.
 
-Stage v, of layers ``lo..hi-1``, takes ``way(lo) + M t_v(lo, hi)`` at least: the way to it and back,
-and M times its time for a micro-batch, recomputation included, which the memory left for its
+Stage v, of layers ``lo..hi-1``, takes ``trip(lo) + M t_v(lo, hi)`` at least: the trip to it and
+back, and M times its time for a micro-batch, recomputation included, which the memory left for its
 ``in flight`` micro-batches decides. The cuts that make the largest of these least follow from a
 dynamic programme over (stage, cut), as does, with bounds in the place of times, a lower bound over
 all partitions.
@@ -102,11 +102,11 @@ class Partitions:
         self.sizes = chain.activation_bytes().tolist()
         plain = [layer.forward_s + layer.backward_s for layer in chain.stages]
         self.plain = np.concatenate([[0.0], np.cumsum(plain)])
-        way = [
+        trip = [
             layer.forward_s + (0.0 if pipeline.split_backward else layer.backward_s)
             for layer in chain.stages
         ]
-        self.way = np.concatenate([[0.0], np.cumsum(way)])
+        self.trip = np.concatenate([[0.0], np.cumsum(trip)])
         static = pipeline.layer_static_bytes or (0,) * chain.num_stages
         self.static = [0]
         for size in static:
@@ -122,7 +122,7 @@ class Partitions:
         """As `cost`, where nothing is recomputed and memory plays no part."""
         work = float(self.plain[hi] - self.plain[lo])
         loss = self.pipeline.chain.loss_s if hi == self.pipeline.chain.num_stages else 0.0
-        return float(self.way[lo]) + self.pipeline.num_micro_batches * (work + loss)
+        return float(self.trip[lo]) + self.pipeline.num_micro_batches * (work + loss)
 
     def cost(self, v: int, lo: int, hi: int) -> float:
         """Way to stage v and back, and M times its fastest time that fits; infinite if none."""
@@ -144,7 +144,7 @@ class Partitions:
         if not self.neighbours:
             return self.plain_cost(v, lo, hi)
         work = stage_bound(self.fronts, self.pipeline, lo, hi, room, self.held[v])
-        return float(self.way[lo]) + work
+        return float(self.trip[lo]) + work
 
     def pruned(self, cost: StageCost, most: float) -> StageCost:
         """`cost`, but infinite where it is `most` or more without any recomputation."""

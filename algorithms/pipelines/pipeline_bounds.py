@@ -36,11 +36,11 @@ def work_bound(pipeline: Pipeline) -> float:
     for k in range(pipeline.num_devices):
         mine = range(k, pipeline.num_stages, pipeline.num_devices)
         work = pipeline.num_micro_batches * sum(sum(times[v]) for v in mine)
-        best = max(best, way_s(pipeline, k) + work)
+        best = max(best, round_trip_s(pipeline, k) + work)
     return best
 
 
-def way_s(pipeline: Pipeline, stage: int) -> float:
+def round_trip_s(pipeline: Pipeline, stage: int) -> float:
     """The least time to the begin of `stage` and back from it, in seconds."""
     total = 0.0
     sizes = pipeline.chain.activation_bytes().tolist()
@@ -133,7 +133,7 @@ def memory_bound(
         room = budget_bytes - pipeline.device_static_bytes[v]
         lo, hi = pipeline.cuts[v], pipeline.cuts[v + 1]
         work = stage_bound(fronts, pipeline, lo, hi, room, held_at_once(order, v))
-        bound = max(bound, way_s(pipeline, v) + work)
+        bound = max(bound, round_trip_s(pipeline, v) + work)
     return bound
 
 

@@ -73,8 +73,8 @@ no embedding or head, static 0')
         if allow:
             workload = with_graph_variants(workload, model, allow, config.dtype, roofline)
     else:
-        ways = partial(stage_variants, allow=allow, dtype=config.dtype) if allow else None
-        workload = to_chain(model, roofline, static_bytes=static_bytes, ways=ways)
+        variants_of = partial(stage_variants, allow=allow, dtype=config.dtype) if allow else None
+        workload = to_chain(model, roofline, static_bytes=static_bytes, variants_of=variants_of)
     share = "" if efficiency == 1 else f" at {efficiency:.4g} of its peaks"
     times = f"times: roofline of {device.name}{share} ({device.source})"
     if options.times_path is not None:

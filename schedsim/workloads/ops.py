@@ -53,7 +53,7 @@ class StageRecord:
     num_parameters: int = 0
 
 
-Ways = Callable[[StageRecord], Iterable[tuple[str, str, StageRecord]]]
+VariantsOf = Callable[[StageRecord], Iterable[tuple[str, str, StageRecord]]]
 """Of a stage: names, kinds and records of its variants."""
 
 Costs = tuple[float, float, int, int, int, int, int]
@@ -168,7 +168,11 @@ def _without_input_gradient(ops: Sequence[OpRecord]) -> list[OpRecord]:
 
 
 def to_chain(
-    model: ModelRecord, roofline: Roofline, *, static_bytes: int = 0, ways: Ways | None = None
+    model: ModelRecord,
+    roofline: Roofline,
+    *,
+    static_bytes: int = 0,
+    variants_of: VariantsOf | None = None,
 ) -> Chain:
     """The same step as a chain, with workspaces found by replaying each stage's ops.
 
@@ -181,7 +185,8 @@ def to_chain(
     bundle and both boundary gradients for as long as its op runs, which the ops need not: its peak
     is never below the op graph's, the safe side.
 
-    `ways` gives the variants of a stage: those that save bytes become variants of the chain's.
+    `variants_of` gives the variants of a stage; those that save bytes become variants of the
+    stage of the chain.
     """
     stages = []
     previous = model.input_bytes
@@ -193,7 +198,7 @@ def to_chain(
             backward = _without_input_gradient(stage.backward) if i == 0 else stage.backward
             costs = _stage_costs(stage.forward, backward, previous, model.matmul_dtype, roofline)
             found = []
-            for name, kind, other in ways(stage) if ways is not None else ():
+            for name, kind, other in variants_of(stage) if variants_of is not None else ():
                 backward = _without_input_gradient(other.backward) if i == 0 else other.backward
                 changed = _stage_costs(
                     other.forward, backward, previous, model.matmul_dtype, roofline

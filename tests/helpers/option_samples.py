@@ -133,6 +133,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         "--chunk": sample("head=2", files=MODEL),
         "--ways": sample(files=MODEL),
         "--allow": sample("quantize"),
+        "--certificate": sample("proof.json"),
     },
     "simulate": {**WORKLOAD, **MEMORY, **OUTPUT},
     "compare": {

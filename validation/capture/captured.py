@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -53,6 +53,9 @@ class CapturedGraph:
         The calls behind the ops.
     guards : StateSnapshot or None
         The Python that the graph holds as it was; a change makes it the graph of another step.
+    join : callable or None
+        From a schedule's runs to those that are run in their place, as
+        `compiled.joining.JoinedRuns`; ``None`` to run them as they are.
     """
 
     graph: Graph
@@ -67,6 +70,7 @@ class CapturedGraph:
     training: tuple[bool, ...]
     autocast: tuple[bool, torch.dtype]
     guards: StateSnapshot | None = None
+    join: Callable[[Graph, Sequence[int]], Any] | None = None
 
     def __repr__(self) -> str:
         return (

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
+from schedsim import Graph, Schedule, simulate
+
 from ..capture.captured import CapturedGraph
-from ..capture.program import Program
+from ..capture.program import Call, Program
 from ..capture.to_graph import to_graph
+from ..costs.measured import measure_call
+from ..costs.signature import signature
 from . import private_inductor as inductor
 from .fuse import fused
 from .group import FusedGroup, Groups
+from .joining import JoinedRuns, join_runs
+
+_MEASURING_S = 0.01
+"""Seconds to spend on each group whose joining is tried, and on its parts."""
 
 
 class CompileWarning(UserWarning):
@@ -43,7 +54,34 @@ def compiled_graph(captured: CapturedGraph) -> CapturedGraph:
     )
     if any(call.random for call in program.calls):
         note += "; dropout draws the numbers of compiled dropout"
-    return replace(captured, program=program, graph=graph, notes=(*captured.notes, note))
+    return replace(
+        captured,
+        program=program,
+        graph=graph,
+        notes=(*captured.notes, note),
+        join=StepJoiner(program, groups, torch.device(captured.backend)),
+    )
+
+
+class StepJoiner:
+    """Joins the neighbours of schedules of one step; what was measured serves all of them."""
+
+    def __init__(self, program: Program, groups: Groups, device: torch.device) -> None:
+        self._program, self._groups, self._device = program, groups, device
+        self._known: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, graph: Graph, runs: Sequence[int]) -> JoinedRuns:
+        """`runs` of `graph` joined within the peak that they have apart."""
+        peak = simulate(graph, Schedule(graph.op_names, runs)).peak_bytes
+        limit = peak - graph.static_bytes
+        return join_runs(self._program, runs, limit, self._groups, self._measured)
+
+    def _measured(self, program: Program, call: Call) -> tuple[float, int]:
+        key = signature(program, call)
+        if key not in self._known:
+            found = measure_call(program, call, self._device, _MEASURING_S)
+            self._known[key] = found.time_s, found.workspace_bytes
+        return self._known[key]
 
 
 def compiled_where_it_works(captured: CapturedGraph) -> CapturedGraph:

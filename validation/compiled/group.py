@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -22,6 +24,10 @@ class FusedGroup:
     ----------
     key
         Text that is equal for groups of equal code.
+    calls
+        The ops, on numbers: those of the arguments first.
+    outputs
+        The numbers that are returned.
     """
 
     def __init__(
@@ -29,7 +35,7 @@ class FusedGroup:
     ) -> None:
         self.key = key
         self.__name__ = f"group_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-        self._calls, self._inputs, self._outputs = calls, inputs, outputs
+        self.calls, self._inputs, self.outputs = calls, inputs, outputs
         self._compiled: Callable[[list[Any]], Sequence[Any]] | None = None
         self._overwriting: dict[tuple[int, int], OverwritingGroup] = {}
 
@@ -42,12 +48,12 @@ class FusedGroup:
     @property
     def num_ops(self) -> int:
         """Those that are computed, views among them."""
-        return len(self._calls)
+        return len(self.calls)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         compiled = self._compiled or self.compile()
         made = compiled(list(tensors))
-        return made if len(self._outputs) > 1 else made[0]
+        return made if len(self.outputs) > 1 else made[0]
 
     def compile(self) -> Callable[[list[Any]], Sequence[Any]]:
         """Compile it, once."""
@@ -68,14 +74,14 @@ class FusedGroup:
     def uncompiled(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
         """The group op by op."""
         held: dict[int, Any] = dict(enumerate(tensors))
-        for call in self._calls:
+        for call in self.calls:
             made = call.target(
                 *map_refs(call.args, lambda v: held[v]),
                 **map_refs(call.kwargs, lambda v: held[v]),
             )
             parts = made if call.is_tuple else (made,)
             held.update((v, part) for v, part in zip(call.outputs, parts, strict=False) if v >= 0)
-        return tuple(held[v] for v in self._outputs)
+        return tuple(held[v] for v in self.outputs)
 
 
 class OverwritingGroup:
@@ -115,6 +121,34 @@ class Groups:
         for group in self.known.values():
             group.compile()
 
+    def join(
+        self, program: Program, parts: Sequence[Call], outputs: Sequence[int]
+    ) -> tuple[FusedGroup, list[int]]:
+        """One group that does what `parts`, calls of groups, do one after another.
+
+        Parameters
+        ----------
+        outputs
+            Those of their outputs that are still wanted.
+        """
+        local: dict[int, int] = {}
+        inputs: dict[int, None] = {}
+        calls = _flattened(program, parts, local, inputs)
+        made = [local[v] for v in outputs]
+        return self._known(calls, [_layout(program.values[v]) for v in inputs], made), list(inputs)
+
+    def _known(
+        self, calls: Sequence[Call], layouts: Sequence[Layout], outputs: Sequence[int]
+    ) -> FusedGroup:
+        key = "\n".join(
+            [str(list(layouts)), str(list(outputs))]
+            + [f"{p.outputs} = {p.target}{p.args}{p.kwargs}" for p in calls]
+        )
+        group = self.known.get(key)
+        if group is None:
+            group = self.known[key] = FusedGroup(key, calls, layouts, outputs)
+        return group
+
     def make(
         self, program: Program, calls: Sequence[int], outputs: Sequence[int]
     ) -> tuple[FusedGroup, list[int]]:
@@ -149,15 +183,65 @@ class Groups:
                 )
             )
         layouts = [_layout(program.values[v]) for v in inputs]
-        key = "\n".join(
-            [str(layouts), str([local[v] for v in outputs])]
-            + [f"{p.outputs} = {p.target}{p.args}{p.kwargs}" for p in parts]
+        return self._known(parts, layouts, [local[v] for v in outputs]), list(inputs)
+
+
+def _flattened(
+    program: Program, parts: Sequence[Call], local: dict[int, int], inputs: dict[int, None]
+) -> list[Call]:
+    """The ops of groups that run one after another, by numbers of their own; fills the tables."""
+    storages = {program.values[v].storage for part in parts for v in part.outputs if v >= 0}
+    calls: list[Call] = []
+    number = count(_LOCAL)
+
+    def known(v: int) -> int:
+        if v in local:
+            return local[v]
+        maker = program.calls[program.values[v].call] if program.values[v].call >= 0 else None
+        if maker is None or not maker.is_view or program.values[v].storage not in storages:
+            raise KeyError(v)
+        call = replace(
+            maker,
+            args=map_refs(maker.args, lambda w: Ref(known(w))),
+            kwargs=map_refs(maker.kwargs, lambda w: Ref(known(w))),
         )
-        group = self.known.get(key)
-        if group is None:
-            group = FusedGroup(key, parts, layouts, [local[v] for v in outputs])
-            self.known[key] = group
-        return group, list(inputs)
+        for output in maker.outputs:
+            if output >= 0:
+                local[output] = next(number)
+        calls.append(replace(call, outputs=[local.get(o, -1) for o in maker.outputs]))
+        return local[v]
+
+    for part in parts:
+        for v in refs((part.args, part.kwargs)):
+            inside = program.values[v].storage in storages
+            if v not in local and not inside:
+                inputs[v] = None
+                local[v] = len(inputs) - 1
+    for part in parts:
+        group = part.target
+        assert isinstance(group, FusedGroup)
+        own = {i: known(v) for i, v in enumerate(refs((part.args, part.kwargs)))}
+        for call in group.calls:
+            for output in call.outputs:
+                if output >= 0:
+                    own[output] = next(number)
+            calls.append(_renumbered(call, own))
+        for v, i in zip([v for v in part.outputs if v >= 0], group.outputs, strict=True):
+            local[v] = own[i]
+    return calls
+
+
+def _renumbered(call: Call, numbers: dict[int, int]) -> Call:
+    return replace(
+        call,
+        args=map_refs(call.args, lambda v: Ref(numbers[v])),
+        kwargs=map_refs(call.kwargs, lambda v: Ref(numbers[v])),
+        outputs=[numbers.get(v, -1) for v in call.outputs],
+    )
+
+
+_LOCAL = 1 << 20
+"""Numbers of what a joined group makes begin here; those of its inputs at 0."""
 
 
 def _layout(value: Value) -> Layout:

@@ -46,11 +46,15 @@ class ScheduledOps(nn.Module):
         self.schedule = schedule
         self._captured = captured
         self._runs = [int(run) for run in schedule.bind(captured.graph)]
-        self._halves = emit(captured.program, self._runs)
+        program, runs, self._joined = captured.program, self._runs, {}
+        if captured.join is not None:
+            joined = captured.join(captured.graph, self._runs)
+            program, runs, self._joined = joined.program, joined.runs, joined.parts
+        self._halves = emit(program, runs)
         self._observed: Halves | None = None
         self._on_cuda = captured.backend == "cuda"
         self._hook: Hook | None = None
-        self._counts = [0] * captured.graph.num_ops
+        self._counts = [0] * (captured.graph.num_ops + len(self._joined))
         self._slots = _Slots(captured, self._halves.resident)
         calls = captured.program.calls
         self._may_end = any(isinstance(c.target, Expect) for c in calls)
@@ -86,7 +90,12 @@ class ScheduledOps(nn.Module):
     @property
     def run_counts(self) -> dict[str, int]:
         """Op -> number of runs in the last step; complete after its backward."""
-        return dict(zip(self._captured.graph.op_names, self._counts, strict=True))
+        names = self._captured.graph.op_names
+        counts = list(self._counts)
+        for joined, parts in self._joined.items():
+            for op in parts:
+                counts[op] += counts[joined]
+        return dict(zip(names, counts, strict=False))
 
     @property
     def replay_bytes(self) -> int:

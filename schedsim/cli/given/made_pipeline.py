@@ -144,7 +144,7 @@ def plan_pipeline(
 
         def most() -> int:
             """The most bytes that a device takes where nothing is recomputed."""
-            plain = fixed_recomputation(pipeline, None, order=options.order, way="none")
+            plain = fixed_recomputation(pipeline, None, order=options.order, recompute="none")
             assert plain.run is not None
             return plain.run.peak_bytes
 
@@ -165,7 +165,7 @@ def plan_pipeline(
         raise SchedsimError(
             f"--partition auto does not go with --recompute {way}", hint="use --recompute auto"
         )
-    return fixed_recomputation(pipeline, budget_bytes, order=options.order, way=way)
+    return fixed_recomputation(pipeline, budget_bytes, order=options.order, recompute=way)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def all_cuts(num_layers: int, num_stages: int):
 def tight_budget(pipeline: Pipeline, order: str, share: float) -> int:
     """Between the least of one stage plan for all and what keeping all takes."""
     most = fixed_recomputation(pipeline, order=order).run.peak_bytes
-    least = fixed_recomputation(pipeline, order=order, way="layers").run.peak_bytes
+    least = fixed_recomputation(pipeline, order=order, recompute="layers").run.peak_bytes
     return int(min(least, most) + share * abs(most - least))
 
 
@@ -97,7 +97,7 @@ def test_early_stages_recompute_more():
     again = [use.recompute_s for use in plan.run.devices]
     assert again == sorted(again, reverse=True)
     assert again[0] > 0 == again[-1]
-    fixed = fixed_recomputation(pipeline, order="1f1b", way="layers")
+    fixed = fixed_recomputation(pipeline, order="1f1b", recompute="layers")
     assert plan.run.makespan_s < fixed.run.makespan_s
 
 
@@ -153,7 +153,7 @@ def test_refusals():
     with pytest.raises(UnsupportedError, match="2 stages a device"):
         plan_pipeline(pipeline, 10**9, order="interleaved", partition="auto")
     with pytest.raises(SchedsimError, match="'some' is unknown"):
-        fixed_recomputation(pipeline, order="interleaved", way="some")
+        fixed_recomputation(pipeline, order="interleaved", recompute="some")
     first, second = make_order("1f1b", 2, 2)
     forward = [action for action in first if action.kind == "F"]
     backward = [action for action in first if action.kind == "B"]

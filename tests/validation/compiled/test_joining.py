@@ -1,0 +1,76 @@
+"""Neighbours joined: the same numbers, no more bytes, and only where it is quicker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fused_steps import assert_close, captured_step, convolutional, gated, left_by  # noqa: E402
+from schedsim.validation.capture.to_graph import op_calls, to_graph  # noqa: E402
+from schedsim.validation.compiled.fuse import fused  # noqa: E402
+from schedsim.validation.compiled.group import Groups  # noqa: E402
+from schedsim.validation.compiled.joining import join_runs  # noqa: E402
+from schedsim.validation.measure import StorageMeter  # noqa: E402
+
+from schedsim import Schedule, simulate  # noqa: E402
+
+
+def joined_step(make, spare_bytes, seconds=lambda name: 0.0 if "+" in name[1:] else 1.0):
+    model, inputs, loss = make()
+    captured, groups = captured_step(model, inputs, loss), Groups()
+    program = fused(captured.program, groups)
+    graph = to_graph(program, "fused", captured.graph.static_bytes)
+    captured = replace(captured, program=program, graph=graph)
+    found = []
+
+    def measure(_, call):
+        return (1.0 if call in program.calls else seconds(call.name)), 0
+
+    def join(graph, runs):
+        schedule = Schedule(graph.op_names, runs)
+        limit = simulate(graph, schedule).peak_bytes - graph.static_bytes + spare_bytes
+        found.append(join_runs(program, runs, limit, groups, measure))
+        return found[-1]
+
+    module = replace(captured, join=join).module(Schedule.store_all(graph))
+    return model, inputs, loss, module, found[-1]
+
+
+@pytest.mark.parametrize("make", [gated, convolutional])
+def test_joined_neighbours_compute_the_plain_step(uncompiled, make):
+    model, inputs, loss, module, joined = joined_step(make, 0)
+    assert joined.parts
+    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
+    assert_close(left_by(module, model, inputs), expected)
+    assert set(module.run_counts.values()) == {1}
+
+
+def test_no_more_is_held_between_ops_than_before(uncompiled):
+    """What outlives a run, whole groups counted as one op."""
+    model, inputs, _, module, _ = joined_step(gated, 0)
+    apart = joined_step(gated, 0, seconds=lambda _: 9.0)
+    assert not apart[4].parts
+    ends = []
+    for one in (module, apart[3]):
+        one(*inputs).backward()
+        model.zero_grad()
+        [reading] = StorageMeter().read(lambda one=one: one(*inputs))
+        ends.append(reading.end_bytes)
+    assert ends[0] <= ends[1]
+
+
+def test_where_bytes_are_short_fewer_are_joined(uncompiled):
+    many, few = joined_step(gated, 10**9)[4], joined_step(gated, -(10**9))[4]
+    assert many.parts
+    assert not few.parts
+    assert len(many.runs) < len(few.runs)
+
+
+def test_what_is_not_quicker_stays_apart(uncompiled):
+    joined = joined_step(gated, 10**9, seconds=lambda _: 100.0)[4]
+    assert not joined.parts
+    assert len(joined.program.calls) == len(set(map(id, joined.program.calls)))
+    assert max(joined.runs) < len(op_calls(joined.program))

@@ -1,0 +1,178 @@
+"""Groups that run one after another become one, where that is quicker and needs no more bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ..capture.program import Call, Program, Ref
+from ..capture.to_graph import op_calls, result_storages
+from .group import FusedGroup, Groups
+
+QUICKER = 0.97
+"""Share of the time of its parts that a joined group may take at most."""
+
+MOST_PARTS = 4
+"""Groups in one: more is compiled for little."""
+
+
+@dataclass(frozen=True)
+class JoinedRuns:
+    """A schedule with some of its runs joined.
+
+    Attributes
+    ----------
+    program
+        With a call more at its end for each distinct joined group.
+    runs
+        Indices of the program's ops.
+    parts
+        Joined op -> the ops that it stands for.
+    """
+
+    program: Program
+    runs: tuple[int, ...]
+    parts: dict[int, tuple[int, ...]]
+
+
+Measure = Callable[[Program, Call], tuple[float, int]]
+"""Seconds and workspace bytes of a call."""
+
+
+def join_runs(
+    program: Program, runs: Sequence[int], limit_bytes: int, groups: Groups, measure: Measure
+) -> JoinedRuns:
+    """`runs` with neighbours joined, within `limit_bytes` of tensors that the step makes.
+
+    A joined group loads and stores once what its parts load and store each; what they alone read is
+    never made. Its inputs and outputs live together, though, which must fit: it is counted for each
+    run by itself. O(runs + reads), and a measurement for each distinct candidate.
+    """
+    return _Joiner(program, runs, limit_bytes, groups, measure).join()
+
+
+class _Joiner:
+    def __init__(
+        self,
+        program: Program,
+        runs: Sequence[int],
+        limit_bytes: int,
+        groups: Groups,
+        measure: Measure,
+    ) -> None:
+        self.program = replace(program, calls=list(program.calls))
+        self.runs, self.limit, self.groups, self.measure = runs, limit_bytes, groups, measure
+        self.ops = op_calls(program)
+        self.num_ops = len(self.ops)
+        self.parts: dict[int, tuple[int, ...]] = {}
+        self.known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        self.refused: set[str] = set()
+        self.workspace: dict[int, int] = {}  # of joined ops
+        self._lifetimes()
+
+    def _lifetimes(self) -> None:
+        """Bytes alive before each run; of each run, what it makes and when that is read last."""
+        program, kept = self.program, set(result_storages(self.program))
+        end = len(self.runs)
+        current: dict[int, tuple[int, int]] = {}  # storage -> the run that made it, its last read
+        self.made: list[dict[int, int]] = [{} for _ in self.runs]  # storage -> last read
+        for s, storage in enumerate(program.storages):
+            if storage.kind == "input":
+                current[s] = (-1, end)
+        for k, run in enumerate(self.runs):
+            call = program.calls[self.ops[run]]
+            for s in program.base_reads(call):
+                if s in current:
+                    first, last = current[s]
+                    current[s] = (first, max(last, k))
+                    if first >= 0:
+                        self.made[first][s] = max(self.made[first][s], k)
+            for s in {program.values[v].storage for v in call.outputs if v >= 0}:
+                current[s] = (k, k)
+                self.made[k][s] = k
+        for s, (first, _) in current.items():
+            if s in kept and first >= 0:
+                self.made[first][s] = end
+        change = [0] * (end + 2)
+        for k, found in enumerate(self.made):
+            for s, last in found.items():
+                change[k + 1] += program.storages[s].size_bytes
+                change[min(last, end) + 1] -= program.storages[s].size_bytes
+        inputs = sum(t.size_bytes for t in program.storages if t.kind == "input")
+        self.before, alive = [], inputs
+        for k in range(end):
+            alive += change[k]
+            self.before.append(alive)
+
+    def join(self) -> JoinedRuns:
+        found: list[int] = []
+        k = 0
+        while k < len(self.runs):
+            end, joined = k + 1, -1
+            while end < len(self.runs) and end - k < MOST_PARTS:
+                op = self._joined(k, end + 1)
+                if op < 0:
+                    break
+                joined, end = op, end + 1
+            found.append(joined if joined >= 0 else self.runs[k])
+            k = end
+        return JoinedRuns(self.program, tuple(found), self.parts)
+
+    def _joined(self, begin: int, end: int) -> int:
+        """The op that stands for runs `begin` to `end`, -1 where they are better apart."""
+        program = self.program
+        calls = [program.calls[self.ops[run]] for run in self.runs[begin:end]]
+        if not all(isinstance(call.target, FusedGroup) and not call.tokens for call in calls):
+            return -1
+        if len({call.phase == "backward" for call in calls}) > 1:
+            return -1
+        written = [s for k in range(begin, end) for s in self.made[k]]
+        if len(set(written)) < len(written):
+            return -1
+        own = set(written)
+        if not any(own & set(program.base_reads(call)) for call in calls):
+            return -1  # they share nothing that would be loaded once
+        staying = {s for k in range(begin, end) for s, last in self.made[k].items() if last >= end}
+        outputs = tuple(
+            v
+            for call in calls
+            for v in call.outputs
+            if v >= 0 and program.values[v].storage in staying
+        )
+        sizes = sum(program.storages[s].size_bytes for s in staying)
+        if not outputs or self.before[begin] + sizes > self.limit:
+            return -1
+        key = (tuple(self.runs[begin:end]), outputs)
+        if key not in self.known:
+            self.known[key] = self._measured(key[0], calls, outputs)
+        op = self.known[key]
+        if op < 0 or self.before[begin] + sizes + self.workspace[op] > self.limit:
+            return -1
+        return op
+
+    def _measured(self, runs: tuple[int, ...], calls: list[Call], outputs: tuple[int, ...]) -> int:
+        """The op of the joined group, where it is quicker than its parts."""
+        program = self.program
+        group, inputs = self.groups.join(program, calls, outputs)
+        if group.key in self.refused:
+            return -1
+        call = Call(
+            "+".join(call.name for call in calls),
+            group,
+            tuple(Ref(v) for v in inputs),
+            {},
+            outputs=list(outputs),
+            is_tuple=len(outputs) > 1,
+            phase=calls[-1].phase,
+            once=any(call.once for call in calls),
+        )
+        seconds, workspace = self.measure(program, call)
+        apart = sum(self.measure(program, part)[0] for part in calls)
+        if seconds > QUICKER * apart:
+            self.refused.add(group.key)
+            return -1
+        program.calls.append(call)
+        op = self.num_ops + len(self.parts)
+        self.parts[op] = runs
+        self.workspace[op] = workspace
+        return op
