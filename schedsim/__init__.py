@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ._checkout import find_beside
 from .allocators import Allocation, allocate
 from .analysis.explanation import Explanation, explain
-from .api import compare, plan, simulate
+from .api import certify, compare, plan, simulate
 from .dataflow.chain import Chain, Stage
 from .dataflow.graph import Graph, Op
 from .errors import (
@@ -68,6 +68,7 @@ __all__ = [
     "__version__",
     "allocate",
     "apply",
+    "certify",
     "cluster",
     "compare",
     "drop_in_report",

@@ -21,6 +21,7 @@ from .errors import (
     UnsupportedError,
 )
 from .plans.budgets import read_budget
+from .plans.certificate import Certificate
 from .plans.claims import check_belongs
 from .plans.outside import checked_plan
 from .plans.plan import Plan
@@ -248,6 +249,37 @@ def _run(
         return own
     plan = checked_plan(found, workload, budget_bytes, planner=info.name, options=options)
     return replace(plan, planning_s=time.perf_counter() - started)
+
+
+def certify(workload: WorkloadLike, plan: Plan, **limits: Any) -> Certificate:
+    """What is proven of `plan`, with the proofs: see `schedsim.algorithms.certificates.certify`.
+
+    Parameters
+    ----------
+    workload
+        The one that the plan is of.
+    plan
+        On exact bytes and one stream, without variants.
+    **limits
+        ``effort``, ``time_limit_s`` and ``max_leaves`` of the search for a proof.
+
+    Raises
+    ------
+    UnsupportedError
+        Certificates do not speak of what the plan runs on.
+
+    Examples
+    --------
+    >>> import schedsim
+    >>> chain = schedsim.Chain.from_arrays("two", 4, forward_s=[1, 1], backward_s=[2, 2],
+    ...                                    output_bytes=[4, 4], saved_bytes=[10, 10])
+    >>> schedsim.certify(chain, schedsim.plan(chain, 26)).optimal
+    True
+    """
+    from .algorithms.certificates import certify as prove
+
+    found: Certificate = prove(read_workload(workload), plan, **limits)
+    return found
 
 
 def check_options(info: PlannerInfo, options: Mapping[str, Any]) -> None:

@@ -42,6 +42,8 @@ class CutSearch:
         The best bound on the time of repeated runs; infinite where nothing fits.
     how
         Where it comes from, in words.
+    proved_at
+        The ops of the cuts that it comes from.
     best, best_s
         The fastest schedule seen that fits, and its makespan.
     suggested
@@ -56,6 +58,7 @@ class CutSearch:
         self.table = CutTable(graph, budget_bytes, order)
         self.times: SolverTimes = solver_times(graph.arrays.op_time_s)
         self.extra_s, self.how = 0.0, "store-all time"
+        self.proved_at: tuple[int, ...] = ()
         self.best: Schedule | None = None
         self.best_s = math.inf
         self.suggested: list[Schedule] = []
@@ -94,10 +97,10 @@ class CutSearch:
         self.single_milps()
         self.several_cuts()
 
-    def keep(self, extra_s: float, how: str) -> None:
-        """Take up a bound if it is better than what is known."""
+    def keep(self, extra_s: float, how: str, ops: tuple[int, ...]) -> None:
+        """Take up a bound if it is better than what is known; `ops` are those of its cuts."""
         if extra_s > self.extra_s:
-            self.extra_s = extra_s
+            self.extra_s, self.proved_at = extra_s, ops
             self.how = f"no schedule fits: {how}" if math.isinf(extra_s) else how
 
     def cut(self, op: int) -> Cut:
@@ -125,7 +128,7 @@ class CutSearch:
             self.bound_at[op] = found
             best = max(best, found)
             extra_s = math.inf if math.isinf(found) else self.times.bound_s(found)
-            self.keep(extra_s, f"knapsack at {self.graph.op_names[op]}")
+            self.keep(extra_s, f"knapsack at {self.graph.op_names[op]}", (op,))
         # Where all that must go seems to cost nothing, the knapsack is blind: what takes no time
         # itself may need what does.
         worst = np.argsort(-self.promise, kind="stable")[:_MOST_WHOLE]
@@ -262,10 +265,11 @@ class CutSearch:
         kind = "MILP" if integral else "relaxed MILP"
         many = f"{len(cuts)} cuts" if len(cuts) > 1 else "the cut"
         how = f"{kind} of {many} at {names}{', ...' if len(cuts) > 3 else ''}"
+        ops = tuple(cut.op for cut in cuts)
         if answer.infeasible:
-            self.keep(math.inf, how)
+            self.keep(math.inf, how, ops)
             return math.inf
-        self.keep(self.times.bound_s(answer.bound), how)
+        self.keep(self.times.bound_s(answer.bound), how, ops)
         if answer.x is not None:
             x = answer.x
             self.look_at(lazy_runs(self.graph, cuts, [x[columns] > 0.5 for columns in alive]))

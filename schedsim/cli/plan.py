@@ -11,7 +11,7 @@ from .given.workload_source import Source
 from .help import GroupedCommand
 from .options import complete
 from .options.allocator_options import allocator_options
-from .options.files import json_option, output_option
+from .options.files import check_writable, json_option, output_option
 from .options.level_options import level_option
 from .options.limits import budget_option
 from .options.link import link_option
@@ -69,6 +69,13 @@ from .planning.ways import plan_ways
     metavar="KINDS",
     help="Variants that may be chosen: quantize, precision, approx, share; several by commas.",
 )
+@click.option(
+    "--certificate",
+    metavar="FILE",
+    callback=check_writable,
+    shell_complete=complete.files,
+    help="Write the plan with a proof of its bound, that a program of its own can check.",
+)
 @json_option
 @output_option("Write the plan to FILE.")
 @workload_options
@@ -82,6 +89,7 @@ def command(source: Source, **given: Any) -> int:
     schedsim plan --layers 96 --mem 4GB --planner hrevolve --memory-level all@pcie4
     schedsim plan model:gpt2,batch=8 --mem 6GB --accumulate auto --chunk head=auto
     schedsim plan --preset gpt2-xl --mem 24GB --maximize batch
+    schedsim plan graph.json --mem 11GB --certificate proof.json
     """
     request = read_request(source, given)
     if request.maximize is not None:

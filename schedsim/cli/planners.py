@@ -9,6 +9,9 @@ from .help import GroupedCommand
 from .options.files import json_option
 from .show import print_json, print_table
 
+# With two blanks between them, at most 100 columns.
+_FACTS, _SUMMARIES = (18, 12, 18, 24, 20), (18, 80)
+
 
 @click.command("planners", cls=GroupedCommand, short_help="What there is to choose from.")
 @json_option
@@ -26,14 +29,12 @@ def command(as_json: bool) -> int:
         rows = [{f: getattr(info, f) for f in fields} | {"kinds": info.kinds} for info in infos]
         print_json({"schema": "schedsim.planners/1", "planners": rows})
         return YES
-    print_table(
-        ("planner", "takes", "time", "optimal for", "source"),
-        [
-            (info.name, ", ".join(info.kinds), info.complexity, info.optimal_for, info.source)
-            for info in infos
-        ],
-        left=5,
-    )
+    facts = [
+        (info.name, ", ".join(info.kinds), info.complexity, info.optimal_for, info.source)
+        for info in infos
+    ]
+    print_table(("planner", "takes", "time", "optimal for", "source"), facts, left=5, most=_FACTS)
     click.echo()
-    print_table(("planner", "what it does"), [(i.name, i.summary) for i in infos], left=2)
+    summaries = [(info.name, info.summary) for info in infos]
+    print_table(("planner", "what it does"), summaries, left=2, most=_SUMMARIES)
     return YES

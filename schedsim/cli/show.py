@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,10 +29,12 @@ def print_table(
     *,
     left: int = 1,
     right: Sequence[int] | None = None,
+    most: Sequence[int] | None = None,
 ) -> None:
     """Rows under headers; the first `left` columns are flush left, the others right.
 
-    Where `right` is given, the columns of these indices are flush right, and no others.
+    Where `right` is given, the columns of these indices are flush right, and no others. Where
+    `most` is, cells wider than that take several lines; a terminal wraps them at its own width.
     """
     flush_right = set(range(left, len(headers)) if right is None else right)
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
@@ -46,6 +50,8 @@ def print_table(
             table.add_row(*row)
         Console(markup=False, emoji=False, highlight=False).print(table)
         return
+    if most is not None:
+        rows = _wrapped(rows, most)
     widths = [max(len(line[i]) for line in [headers, *rows]) for i in range(len(headers))]
     for line in [headers, *rows]:
         cells = [
@@ -53,6 +59,18 @@ def print_table(
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         click.echo("  ".join(cells).rstrip())
+
+
+def _wrapped(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[list[str]]:
+    """Rows whose cells are no wider than `widths`, over as many lines as that takes."""
+    found = []
+    for row in rows:
+        cells = [
+            textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
+            for cell, width in zip(row, widths, strict=True)
+        ]
+        found += [list(line) for line in itertools.zip_longest(*cells, fillvalue="")]
+    return found
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:

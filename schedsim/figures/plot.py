@@ -443,7 +443,11 @@ def draw_schedule(
     )
     label = "stage" if isinstance(workload, Chain) else "op"
     axes.set(title=plain(workload.name), xlabel="op run", ylabel=label)
-    handles: list[Any] = [Patch(color=colour, label=name) for name, colour in KINDS.items()]
+    handles: list[Any] = [
+        Patch(color=colour, label=name)
+        for number, (name, colour) in enumerate(KINDS.items(), start=1)
+        if (image == number).any()
+    ]
     axes.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8
     )

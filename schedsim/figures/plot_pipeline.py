@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 COLOURS = {
     "forward": KINDS["forward"],
     "recompute": KINDS["recomputed"],
-    "backward": "#009E73",
-    "weights": "#56B4E9",
+    "backward": KINDS["backward"],
+    "weights": "#F0E442",
     "message": "#999999",
     "collective": "#CC79A7",
 }

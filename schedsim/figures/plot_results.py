@@ -13,19 +13,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_ACROSS = 3
+# Of the first planner's marks and line, and by how much those of each next one are smaller: equal
+# ones lie in each other and are all seen.
+_LARGEST_MARK, _WIDEST_LINE, _LEAST_OF_LARGEST = 9.0, 3.6, 0.35
 
 
 def draw_results(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Overhead against budget, a panel for each workload, a line for each planner.
 
     With several seeds the line goes through the best, and a bar reaches up to the worst. A filled
-    mark is proven optimal.
+    mark is proven optimal. Each planner's marks are smaller than those of the one before it, so
+    that planners with the same plan are all seen.
     """
     labels, lines = lines_of(rows)
     figure, panels = _panels(lines)
     for (_, of_workload), axes in panels:
         for number, label in enumerate(labels):
             colour, marker = _LINES[number % len(_LINES)]
+            scale = max(_LEAST_OF_LARGEST, 1 - number * 0.65 / max(1, len(labels) - 1))
+            mark, width = scale * _LARGEST_MARK, scale * _WIDEST_LINE
             found = [
                 (_share(line), line.cells[label])
                 for line in of_workload
@@ -36,7 +42,7 @@ def draw_results(rows: Sequence[Mapping[str, Any]]) -> Figure:
             shares = [share for share, _ in found]
             best = [100 * cell.overheads[0] for _, cell in found]
             worst = [100 * cell.overheads[-1] for _, cell in found]
-            axes.step(shares, best, "-", where="post", color=colour, linewidth=1.2)
+            axes.step(shares, best, "-", where="post", color=colour, linewidth=width)
             axes.vlines(shares, best, worst, color=colour, linewidth=1)
             for optimal, face in ((True, colour), (False, "white")):
                 at = [i for i, (_, cell) in enumerate(found) if cell.optimal == optimal]
@@ -46,10 +52,18 @@ def draw_results(rows: Sequence[Mapping[str, Any]]) -> Figure:
                     marker,
                     color=colour,
                     markerfacecolor=face,
-                    markersize=5,
+                    markersize=mark,
                     clip_on=False,
                 )
-            axes.plot([], [], marker + "-", color=colour, markersize=5, label=plain(label))
+            axes.plot(
+                [],
+                [],
+                marker + "-",
+                color=colour,
+                markersize=mark,
+                linewidth=width,
+                label=plain(label),
+            )
     _legend(figure, [axes for _, axes in panels])
     return figure
 
@@ -80,8 +94,8 @@ def draw_best(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _share(line: Line) -> float:
-    """The budget in percent of the store-all peak, at most 100: beyond it nothing is gained."""
-    return min(100.0, 100 * line.budget_bytes / max(1, line.store_all_bytes))
+    """The budget in percent of the store-all peak."""
+    return 100 * line.budget_bytes / max(1, line.store_all_bytes)
 
 
 def _panels(

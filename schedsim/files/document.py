@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +32,11 @@ SCHEMAS = (CHAIN_SCHEMA, GRAPH_SCHEMA, PLAN_SCHEMA, PLAN_SCHEMA_1)
 # A 10,000-op graph takes about 2 MB; beyond this the file is not one of ours.
 MAX_FILE_BYTES = 512 * 2**20
 
+_GZIP = b"\x1f\x8b"
+
 
 def load(path: str | os.PathLike[str]) -> Chain | Graph | Plan:
-    """The chain, graph or plan in the JSON file at `path`.
+    """The chain, graph or plan in the JSON file at `path`, which gzip may have compressed.
 
     Raises
     ------
@@ -55,6 +60,8 @@ def load(path: str | os.PathLike[str]) -> Chain | Graph | Plan:
         # A pipe has no size: reading stops past the limit all the same.
         size = os.fstat(stream.fileno()).st_size
         data = stream.read(MAX_FILE_BYTES + 1) if size <= MAX_FILE_BYTES else b""
+    if data.startswith(_GZIP):
+        data = _decompressed(data, file)
     if size > MAX_FILE_BYTES or len(data) > MAX_FILE_BYTES:
         raise InvalidWorkloadError(
             f"{file}: more than the limit of {MAX_FILE_BYTES} bytes",
@@ -66,6 +73,17 @@ def load(path: str | os.PathLike[str]) -> Chain | Graph | Plan:
         located = InvalidWorkloadError(f"{file}: {error.message}", hint=error.hint)
         located.path = error.path
         raise located from None
+
+
+def _decompressed(data: bytes, file: Path) -> bytes:
+    """What gzip compressed, up to a byte more than the limit."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            return stream.read(MAX_FILE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidWorkloadError(
+            f"{file}: gzip cannot read it: {error}", hint="is the file complete?"
+        ) from None
 
 
 def save(item: Chain | Graph | Plan, path: str | os.PathLike[str]) -> None:

@@ -287,7 +287,7 @@ def _option_fields() -> dict[str, str]:
 
 def _is_file(text: str) -> bool:
     head = text.partition(",")[0]
-    return head.endswith(".json") or is_target(text) or is_named(text)
+    return head.endswith((".json", ".json.gz")) or is_target(text) or is_named(text)
 
 
 def _located(text: str, folder: Path) -> str:

@@ -24,6 +24,8 @@ plan
   --maximize: --accumulate --chunk --ways files --batch --times --synthetic --seed
   --allocator: --accumulate --chunk --ways
   --alloc-conf: --accumulate --chunk --ways
+  --certificate: --link --host-mem --host-latency --memory-level --maximize --allocator
+  --certificate: --alloc-conf --accumulate --chunk --ways --allow
   --accumulate: --allow files --preset --layers --hidden --heads --seq --batch --dtype
   --accumulate: --attention --granularity --tensor-parallel --data-parallel --zero --optimizer
   --accumulate: --efficiency --times --synthetic --seed --static --sequence-parallel --head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 import random
 
@@ -202,3 +203,17 @@ def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
         schedsim.save(chain, file)
     assert file.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["chain.json"]
+
+
+def test_a_compressed_file_is_read(tmp_path):
+    file = tmp_path / "chain.json.gz"
+    file.write_bytes(gzip.compress(json.dumps(CHAIN).encode()))
+    assert schedsim.load(file) == from_dict(CHAIN)
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:-9], lambda data: data[:3] + b"no gzip"])
+def test_a_broken_compressed_file_is_named(tmp_path, spoil):
+    file = tmp_path / "chain.json.gz"
+    file.write_bytes(spoil(gzip.compress(json.dumps(CHAIN).encode())))
+    with pytest.raises(InvalidWorkloadError, match=r"chain\.json\.gz: gzip cannot read it"):
+        schedsim.load(file)

@@ -101,3 +101,18 @@ def test_long_timelines_keep_their_peak():
     tops = np.max([patch.get_data().values for patch in patches], axis=0)
     assert tops.size == 1500
     assert tops.max() * 1000 == simulation.peak_bytes  # in kB
+
+
+def test_the_legend_of_a_schedule_names_what_is_there():
+    """Nothing is recomputed in the store-all step, and no copy is made."""
+    chain = schedsim.Chain.from_arrays(
+        "two", 4, forward_s=[1, 1], backward_s=[2, 2], output_bytes=[4, 4], saved_bytes=[10, 10]
+    )
+    for names, extra in (
+        (["F0", "F1", "loss", "B1", "B0"], []),
+        (["F0", "F1", "loss", "B1", "F0", "B0"], ["recomputed"]),
+    ):
+        simulation = schedsim.simulate(chain, schedsim.Schedule.from_names(names))
+        legend = draw_schedule(chain, simulation).axes[0].get_legend()
+        shown = {text.get_text() for text in legend.get_texts()}
+        assert shown == {"forward", "loss", "backward", *extra}

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from schedsim.figures.plot_pipeline import draw_pipeline, pipeline_boxes
+from schedsim.figures.plot import KINDS
+from schedsim.figures.plot_pipeline import COLOURS, draw_pipeline, pipeline_boxes
 from schedsim.pipelines import (
     Collectives,
     layer_inputs,
@@ -79,3 +80,12 @@ def test_the_picture():
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["forward", "recompute", "backward"]
     assert "bubble" in axes.get_title()
+
+
+def test_kinds_have_one_colour_in_all_figures():
+    """What runs in a pipeline is coloured as it is on a device alone."""
+    assert {name: COLOURS[name] for name in ("forward", "backward")} == {
+        name: KINDS[name] for name in ("forward", "backward")
+    }
+    assert COLOURS["recompute"] == KINDS["recomputed"]
+    assert len(set(COLOURS.values())) == len(COLOURS)

@@ -70,6 +70,18 @@ def hovered(page) -> str:
     return page.evaluate(TOOLTIP)
 
 
+def test_a_phone_scrolls_down_alone(browser, tmp_path):
+    """The page is as wide as the screen; wide tables scroll within themselves."""
+    plan = schedsim.plan(chain(), 60)
+    file = tmp_path / "report.html"
+    file.write_text(report(chain(), plan))
+    page, _ = opened(browser, file)
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_function("() => Bokeh.documents[0].is_idle")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()
+
+
 def test_the_page_has_the_numbers_of_the_plan():
     """Escaped names, status, peak, planners, findings; and no address of another machine."""
     plan = schedsim.plan(chain(), 60)

@@ -20,29 +20,30 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+def check_writable(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse a file that cannot be written, before anything is computed."""
+    if value is not None:
+        flag, path = param.opts[0], Path(value)
+        if not path.parent.is_dir():
+            raise SchedsimError(
+                f"{flag} {value}: folder {path.parent} does not exist", hint="make it first"
+            )
+        if path.is_dir():
+            raise SchedsimError(f"{flag} {value} is a folder", hint="name a file in it")
+        if not os.access(path.parent, os.W_OK):
+            raise SchedsimError(
+                f"{flag} {value}: folder {path.parent} is not writable", hint="choose another"
+            )
+    return value
+
+
 def output_option(help_text: str, *, required: bool = False) -> Callable[..., Any]:
     """``-o FILE``, with its folder checked before anything is computed."""
-
-    def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-        if value is not None:
-            path = Path(value)
-            if not path.parent.is_dir():
-                raise SchedsimError(
-                    f"-o {value}: folder {path.parent} does not exist", hint="make it first"
-                )
-            if path.is_dir():
-                raise SchedsimError(f"-o {value} is a folder", hint="name a file in it")
-            if not os.access(path.parent, os.W_OK):
-                raise SchedsimError(
-                    f"-o {value}: folder {path.parent} is not writable", hint="choose another"
-                )
-        return value
-
     return click.option(
         "-o",
         "--output",
         metavar="FILE",
-        callback=check,
+        callback=check_writable,
         required=required,
         help=help_text,
         shell_complete=complete.files,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from ...api import try_plan
+from ...api import certify, try_plan
 from ...errors import SchedsimError
+from ...files.atomic import write_atomically
 from ...files.document import load, save, to_dict
 from ...plans.plan import Plan
 from ...simulation.schedule import Schedule
 from ...simulation.simulator import simulate
+from ...units import format_seconds
 from ..app import INTERRUPTED, NO, YES
-from ..given.loaded import read
+from ..given.loaded import Loaded, read
 from ..show import print_json, working
 from .advice import explain_infeasible, show_next
 from .facts import show_plan
@@ -41,6 +44,7 @@ def plan_one(request: PlanRequest) -> int:
         plan = replace(plan, setting=replace(plan.setting, step=loaded.origin))
     if request.output is not None:
         _keep(plan, request.output)
+    proven = _certified(loaded, plan, request.certificate)
     for line in loaded.assumptions:
         click.echo(line, err=request.as_json)
     if request.as_json:
@@ -52,11 +56,33 @@ def plan_one(request: PlanRequest) -> int:
         return INTERRUPTED
     if not plan.feasible:
         explain_infeasible(request, loaded, plan)
+        click.echo(proven, err=request.as_json, nl=bool(proven))
         return NO
     if not request.as_json:
         show_plan(loaded, plan, everything)
+    click.echo(proven, err=request.as_json, nl=bool(proven))
+    if not request.as_json:
         show_next(request, plan, options)
     return INTERRUPTED if plan.search.interrupted else YES
+
+
+def _certified(loaded: Loaded, plan: Plan, path: str | None) -> str:
+    """Write the certificate of `plan` to `path`, and what it proves, in a line."""
+    if path is None:
+        return ""
+    with working("proving"):
+        certificate = certify(loaded.workload, plan)
+    write_atomically(path, json.dumps(certificate.to_dict(), indent=1) + "\n")
+    if certificate.bound is None:
+        least = certificate.least
+        known = least is not None and least.least_bytes > plan.budget_bytes
+        what = "that nothing fits" if known else "nothing: no proof was found"
+    else:
+        gap = float(certificate.gap or 0)
+        seconds = format_seconds(float(certificate.bound.bound_s))
+        what = f"{seconds} over {certificate.bound.scope}, gap {gap:.2%}".replace("%", " %")
+        what += f", by {certificate.bound.proof['kind']}"
+    return f"certificate     {path} proves {what}"
 
 
 def _keep(plan: Plan, path: str) -> None:

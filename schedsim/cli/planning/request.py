@@ -50,6 +50,8 @@ class PlanRequest:
         As `schedsim.plan` takes them.
     maximize
         The size to find the largest of: ``batch``, ``seq`` or ``layers``; ``None`` for one plan.
+    certificate
+        The file for the plan with its proof; ``None`` for none.
     accumulate, chunk, price_all
         Of a model: micro-batches, chunks, and whether all ways to spend less are priced.
     """
@@ -68,6 +70,7 @@ class PlanRequest:
     price_all: bool
     as_json: bool
     output: str | None
+    certificate: str | None = None
 
     @property
     def changes_step(self) -> bool:
@@ -124,6 +127,7 @@ def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
         price_all=given["price_all"],
         as_json=given["as_json"],
         output=given["output"],
+        certificate=given["certificate"],
     )
     _check_together(request)
     return request
@@ -131,6 +135,7 @@ def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
 
 def _check_together(request: PlanRequest) -> None:
     """Refuse what the ways of a model and the search for the largest cannot honour."""
+    _check_certificate(request)
     if request.maximize is not None:
         _check_maximum(request.maximize, request.source)
     if not request.changes_step:
@@ -150,6 +155,25 @@ def _check_together(request: PlanRequest) -> None:
             raise SchedsimError(
                 f"{other} does not go with {flag}",
                 hint=f"leave {other} out: the ways of a model count tensors on one device",
+            )
+
+
+def _check_certificate(request: PlanRequest) -> None:
+    """Refuse what certificates do not speak of, before anything is planned."""
+    if request.certificate is None:
+        return
+    for other, is_given in (
+        ("--maximize", request.maximize is not None),
+        ("--allocator", request.allocator != EXACT),
+        ("--memory-level", bool(request.level_texts)),
+        ("--link", bool(request.link)),
+        ("--allow", bool(request.own.get("allow"))),
+        ("--accumulate, --chunk and --ways", request.changes_step),
+    ):
+        if is_given:
+            raise SchedsimError(
+                f"--certificate does not go with {other}",
+                hint="certificates speak of one step on one stream, on exact bytes",
             )
 
 

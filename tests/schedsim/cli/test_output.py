@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from schedsim.algorithms import all_planners
 
 import schedsim
 from schedsim.cli.app import COMMANDS, run
@@ -154,6 +155,16 @@ def test_tables_on_a_terminal():
     assert all(len(line) <= 80 for line in plain.splitlines())
     for name in ("recompute_all", "chen_greedy", "exhaustive"):
         assert len(re.findall(rf"^{name} ", plain, re.MULTILINE)) == 2
+
+
+def test_planners_fit_a_hundred_columns_in_a_pipe(capsys):
+    """No cell is lost: the words are those of the table's own rows, over several lines."""
+    assert run(("planners",)) == 0
+    text = capsys.readouterr().out
+    assert max(len(line) for line in text.splitlines()) <= 100
+    words = set(text.split())
+    for info in all_planners().values():
+        assert set(f"{info.complexity} {info.optimal_for} {info.summary}".split()) <= words
 
 
 def test_no_color_is_honoured():

@@ -87,5 +87,20 @@ def test_figures_show_the_numbers():
     panel = draw_results(rows).axes[0]
     first = panel.lines[0]
     assert (list(first.get_xdata()), list(first.get_ydata())) == ([50.0, 80.0], [30.0, 20.0])
+    wide = draw_results([row("a", 150, 0.0), row("a", 300, 0.0)]).axes[0].lines[0]
+    assert list(wide.get_xdata()) == [150.0, 300.0]  # not moved to where they are not
     best = draw_best(rows).axes[0].lines[0]
     assert (list(best.get_xdata()), list(best.get_ydata())) == ([50.0, 80.0], [25.0, 20.0])
+
+
+def test_planners_with_the_same_plans_are_all_seen():
+    """Marks and lines of each are smaller than those of the one before it, which lies below."""
+    names = [f"planner{i}" for i in range(7)]
+    rows = [row(name, budget, 0.1) for name in names for budget in (40, 80)]
+    panel = draw_results(rows).axes[0]
+    named = {line.get_label(): line for line in panel.lines}
+    marks = [named[name].get_markersize() for name in names]
+    widths = [named[name].get_linewidth() for name in names]
+    assert sorted(set(marks), reverse=True) == marks
+    assert sorted(set(widths), reverse=True) == widths
+    assert min(marks) > 2

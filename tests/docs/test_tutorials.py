@@ -1,0 +1,60 @@
+"""Tutorials: every command is run, and what the page shows is what comes out."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def module(name):
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    made = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules[spec.name] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+executed = module("executed")
+
+
+@pytest.mark.parametrize("page", executed.TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_shows_what_comes_out(page, tmp_path):
+    text = page.read_text()
+    if "import torch" in text:
+        pytest.importorskip("torch", reason="torch is not installed")
+    count = 0
+    for _, shown, real in executed.executed(text, tmp_path):
+        assert executed.agrees(shown.output, real), f"$ {shown.command}\n{real}"
+        count += 1
+    assert count >= 5
+
+
+def test_the_three_readers_have_one_each():
+    assert [page.stem for page in executed.TUTORIALS] == [
+        "framework-author",
+        "out-of-memory",
+        "researcher",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "real", "same"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\nb\n", "a\nc\n", False),
+        ("planned in 3 ms\n", "planned in 4.5 s\n", True),
+        ("a\n...\nd\n", "a\nb\nc\nd\n", True),
+        ("a\n...\nd\n", "a\nb\nc\n", False),
+        ("...\nc\n...\n", "a\nb\nc\nd\n", True),
+        ("...\nx\n...\n", "a\nb\n", False),
+        ("a\n...\na\n", "a\n", False),
+        ("optimal  10 ms\n", "optimal  99 us\n", True),
+        ("optimal  10 ms\n", "feasible  10 ms\n", False),
+    ],
+)
+def test_outputs_agree_but_for_times_of_planning(shown, real, same):
+    assert executed.agrees(shown, real) == same
