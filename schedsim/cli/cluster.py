@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import SchedsimError
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
 from .help import GroupedCommand
@@ -13,6 +14,7 @@ from .options.cluster_options import ClusterRequest, cluster_options
 from .options.files import json_option, output_option
 from .options.typed_sizes import SizeType
 from .show import print_facts, print_json, print_table, working
+from .shown.cluster_choice import DEGREES, nothing_fits, search_document, searched, show_choice
 
 if TYPE_CHECKING:
     from ..clusters import ClusterPrediction
@@ -26,31 +28,64 @@ if TYPE_CHECKING:
 @json_option
 @output_option("Write the timeline of one rank to FILE, a Perfetto trace.")
 @click.option("--mem", "budget", type=SizeType(), help="Bytes that a device may reserve.")
+@click.option("--search", is_flag=True, help="Choose degrees, order and recomputation for --mem.")
+@click.option("--global-batch", type=int, help="With --search: sequences of a step on all devices.")
+@click.option("--effort", type=int, help="With --search: candidates simulated at most (40).")
+@click.option("--launch", help="Print settings for torchtitan or megatron besides.")
 @cluster_options
-def command(request: ClusterRequest, as_json: bool, output: str | None, budget: int | None) -> int:
+def command(request: ClusterRequest, **asked: Any) -> int:
     """Predict a training step of a published model on a cluster.
 
-    Exit code 1 where a rank reserves more than --mem, by default the device's memory.
+    Exit code 1 where a rank reserves more than --mem, by default the device's memory. With --search
+    the degrees that are not given, the order of micro-batches and what each rank recomputes are
+    chosen together, for the fastest step that fits.
 
     \b
     schedsim cluster --preset llama3-8b --devices 8 --fsdp 8 --batch 2 --recompute selective
     schedsim cluster --preset llama3-405b --devices 512 --tensor 8 --pipeline 8 --batch 32 \\
         --recompute full --compile
+    schedsim cluster --preset llama3-8b --devices 8 --global-batch 16 --mem 80GB --search
     """
-    from ..clusters import cluster
+    budget, as_json = asked["budget"], asked["as_json"]
+    choice = None
+    if asked["search"]:
+        choice = searched(request, budget, asked["global_batch"], asked["effort"])
+        if choice.best is None:
+            return nothing_fits(choice, as_json)
+        found = choice.best
+    else:
+        for option, name in (("--global-batch", "global_batch"), ("--effort", "effort")):
+            if asked[name] is not None:
+                raise SchedsimError(f"{option} is of --search", hint="add --search")
+        from ..clusters import cluster
 
-    with working("simulating the ranks"):
-        found = cluster(request.preset, **request.words())
-    if output is not None:
+        with working("simulating the ranks"):
+            found = cluster(request.preset, **request.words())
+    if asked["output"] is not None:
         from ..simulation.trace import write_trace
 
-        write_trace(found.time.timeline, output)
+        write_trace(found.time.timeline, asked["output"])
     limit = budget if budget is not None else found.fabric.device.memory_bytes
+    settings = _launch(found, asked["launch"])
     if as_json:
-        print_json(found.document() | {"budget_bytes": limit})
+        extra = {"launch": settings} if settings is not None else {}
+        more = search_document(choice) if choice is not None else {}
+        print_json(found.document() | {"budget_bytes": limit} | extra | more)
     else:
         _show(found, limit)
+        if choice is not None:
+            show_choice(choice)
+        if settings is not None:
+            click.echo(f"\n{settings}", nl=False)
     return YES if found.reserved_bytes <= limit else NO
+
+
+def _launch(found: ClusterPrediction, framework: str | None) -> str | None:
+    if framework is None:
+        return None
+    from ..clusters.launch_settings import launch_settings
+
+    return launch_settings(found, framework)
 
 
 def _show(found: ClusterPrediction, limit: int) -> None:
@@ -61,11 +96,7 @@ def _show(found: ClusterPrediction, limit: int) -> None:
         if model.source
         else f"{model.name}, {model.num_parameters:,} parameters"
     )
-    split = [
-        f"{name} {getattr(degrees, name)}"
-        for name in ("fsdp", "replicate", "tensor", "pipeline", "context", "expert")
-        if getattr(degrees, name) > 1
-    ]
+    split = [f"{name} {getattr(degrees, name)}" for name in DEGREES if getattr(degrees, name) > 1]
     click.echo(
         f"{degrees.num_devices} {found.fabric.device.name}: {', '.join(split) or 'no parallelism'}"
     )

@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("devices", "fsdp", "replicate", "tensor", "pipeline", "context", "expert", "schedule"),
         *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "separate_head"),
         *("fused_optimizer", "eager_attention", "regather", "optimizer_in_backward"),
-        "expandable",
+        *("expandable", "search", "global_batch", "launch"),
     ),
     "Device and times": ("device", "efficiency", "times_path"),
     "Output": ("output", "as_json", "help"),

@@ -6,6 +6,7 @@ from .architecture import Architecture, AttentionSizes, ExpertSizes
 from .degrees import Degrees
 from .fabric import Fabric, get_fabric
 from .facade import cluster
+from .joint_choice import ClusterChoice, choose
 from .known_architectures import ARCHITECTURES, get_architecture
 from .prediction import ClusterPrediction, predict
 from .rank_memory import RankMemory, rank_memory
@@ -18,6 +19,7 @@ __all__ = [
     "STATES",
     "Architecture",
     "AttentionSizes",
+    "ClusterChoice",
     "ClusterPrediction",
     "Degrees",
     "ExpertSizes",
@@ -25,6 +27,7 @@ __all__ = [
     "RankMemory",
     "StepTime",
     "Training",
+    "choose",
     "cluster",
     "get_architecture",
     "get_fabric",

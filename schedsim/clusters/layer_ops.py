@@ -311,15 +311,17 @@ class LayerWriter:
 
         def undo() -> None:
             grads = {tape.new_gradient(one): tape.sizes[one] for one in (query, key, value)}
+            # What is gathered is dropped when the op is done, as nobody else reads it.
+            extra = {"kv.whole'": gathered} if gathered else {}
             # Sums of the gradients of queries are taken in fp32.
             tape.emit(
                 RankOp(
                     "mixed'",
                     (tape.gradient("mixed"), *keeps),
-                    grads,
+                    grads | extra,
                     flops=2.5 * flops,
                     moved_bytes=tape.moved(keeps, grads),
-                    workspace_bytes=2 * tape.sizes[query] + 2 * gathered,
+                    workspace_bytes=2 * tape.sizes[query],
                     link_s=2 * seconds,
                     kind="attention",
                 )
@@ -331,10 +333,9 @@ class LayerWriter:
             RankOp(
                 "mixed",
                 reads,
-                writes,
+                writes | ({"kv.whole": gathered} if gathered else {}),
                 flops=product * sizes.value if training.eager_attention else flops,
                 moved_bytes=tape.moved(reads, writes),
-                workspace_bytes=gathered,
                 link_s=seconds,
                 kind="attention",
             ),
@@ -460,7 +461,7 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
             keeps = even or op.kind in ("attention", "scatter")
         if keeps:
             kept |= set(op.writes)
-    return kept
+    return kept - {"kv.whole"}
 
 
 def repeated_ops(layer: LayerOps, kept: set[str]) -> list[RankOp]:

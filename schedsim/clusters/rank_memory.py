@@ -121,7 +121,9 @@ def representative_micro_batches(degrees: Degrees, training: Training) -> int:
     """
     if training.schedule == "gpipe" and degrees.pipeline > 1:
         return 0
-    return 2 * degrees.pipeline if degrees.pipeline > 1 else 3
+    if training.schedule == "interleaved":
+        return 2 * degrees.pipeline
+    return degrees.pipeline + 2 if degrees.pipeline > 1 else 3
 
 
 def issue_simulation(

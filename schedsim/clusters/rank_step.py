@@ -73,7 +73,11 @@ class RankStep(EndWriter):
         self._policy = {
             i: policy
             for stage in stages
-            for i, policy in zip(stage.layers, training.policies(len(stage.layers)), strict=True)
+            for i, policy in zip(
+                stage.layers,
+                training.policies(len(stage.layers), stage.number % degrees.pipeline),
+                strict=True,
+            )
         }
 
     def write(self, actions: Sequence[Action]) -> RankStep:

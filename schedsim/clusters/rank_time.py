@@ -96,7 +96,8 @@ def _pipeline_time(
     times = []
     for stage in stages:
         kinds = tuple(model.has_experts(i) for i in stage.layers)
-        key = (kinds, stage.embedding, stage.head)
+        policies = fixed.policies(len(stage.layers), stage.number % degrees.pipeline)
+        key = (kinds, stage.embedding, stage.head, *policies)
         if key not in seen:
             seen[key] = _stage_time(model, degrees, fixed, fabric, stage)
         times.append(seen[key])

@@ -38,7 +38,7 @@ class Training:
         (`schedsim.pipelines.ORDERS`).
     recompute
         One of `RECOMPUTE` for all layers, or ``"full:4,none:12"``: the first four layers of each
-        stage, then the next twelve.
+        stage, then the next twelve. ``"full/selective/none"``: for each pipeline rank, in order.
     compiled
         Layers are compiled: pointwise ops are fused, and what they write is not kept.
     float8
@@ -99,18 +99,22 @@ class Training:
         """Sequences of one micro-batch."""
         return self.batch // self.micro_batches(degrees)
 
-    def policies(self, num_layers: int) -> list[str]:
-        """What each of `num_layers` layers of a stage recomputes.
+    def policies(self, num_layers: int, rank: int = 0) -> list[str]:
+        """What each of `num_layers` layers of a stage of pipeline rank `rank` recomputes.
 
         Examples
         --------
         >>> Training(recompute="full:1,none:2").policies(3)
         ['full', 'none', 'none']
+        >>> Training(recompute="full/none").policies(2, rank=1)
+        ['none', 'none']
         """
-        if self.recompute in RECOMPUTE:
-            return [self.recompute] * num_layers
+        of_ranks = self.recompute.split("/")
+        mine = of_ranks[min(rank, len(of_ranks) - 1)]
+        if mine in RECOMPUTE:
+            return [mine] * num_layers
         found: list[str] = []
-        for part in self.recompute.split(","):
+        for part in mine.split(","):
             name, _, count = part.strip().partition(":")
             if name not in RECOMPUTE or (count and not count.isdecimal()):
                 raise SchedsimError(
@@ -133,7 +137,14 @@ class Training:
                 f"--zero {self.zero_stage} is not 2 or 3",
                 hint="3 gathers parameters twice, 2 once; --state megatron is stage 1",
             )
-        self.policies(model.num_layers)
+        parts = self.recompute.count("/") + 1
+        if parts not in (1, degrees.pipeline):
+            raise SchedsimError(
+                f"--recompute has {parts} parts for {degrees.pipeline} pipeline ranks",
+                hint="one for all, or one for each, with / between them",
+            )
+        for rank in range(parts):
+            self.policies(model.num_layers, rank)
         count = self.micro_batches(degrees)
         if self.batch % count:
             raise SchedsimError(
@@ -165,7 +176,7 @@ class Training:
     def _check_idle(self, degrees: Degrees) -> None:
         """Refuse what would change nothing."""
         sharded, alone = self.state == "fsdp2", degrees.pipeline == 1
-        policies = self.recompute.replace(",", " ").replace(":", " ").split()
+        policies = self.recompute.translate(str.maketrans(",:/", "   ")).split()
         for given, needed, what, hint in (
             (self.schedule != "1f1b", not alone, f"--schedule {self.schedule}", "add --pipeline"),
             (self.zero_stage == 2, sharded and alone, "--zero 2", "it is of fsdp2 without stages"),

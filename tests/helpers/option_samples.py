@@ -147,7 +147,16 @@ SAMPLES: dict[str, dict[str, Sample]] = {
     "estimate": {**WORKLOAD, "--json": sample()},
     "explain": {**WORKLOAD, **OUTPUT, "--alloc-conf": sample("x:1"), "--top": sample("1")},
     "pipeline": {**WORKLOAD, **OUTPUT, **PIPELINE},
-    "cluster": {**CLUSTER, "--mem": sample("1GB"), "--json": sample(), "-o": sample("a.json.gz")},
+    "cluster": {
+        **CLUSTER,
+        "--mem": sample("60GB"),
+        "--search": sample(mem="50GB", global_batch="8"),
+        "--global-batch": sample("16", search=(), mem="50GB"),
+        "--effort": sample("1", search=(), mem="50GB", global_batch="8"),
+        "--launch": sample("torchtitan"),
+        "--json": sample(),
+        "-o": sample("a.json.gz"),
+    },
     "report": {
         **WORKLOAD,
         "files": sample("plan.json"),
@@ -180,6 +189,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         "--points": sample("7", granularity="op"),
     },
     "plot pipeline": {**WORKLOAD, **PICTURE, **PIPELINE},
+    "plot cluster": {**CLUSTER, **PICTURE},
     "plot sweep": {"results_file": sample("other.jsonl"), **PICTURE},
     "plot validate": {"report_file": sample("other.json"), **PICTURE},
     "sweep": {
@@ -228,6 +238,12 @@ BASES: dict[str, Given] = {
         "-o": ("base.png",),
     },
     "cluster": {"--preset": ("llama3.2-1b",), "--devices": ("8",), "--seq": ("128",)},
+    "plot cluster": {
+        "--preset": ("llama3.2-1b",),
+        "--devices": ("8",),
+        "--seq": ("128",),
+        "-o": ("base.png",),
+    },
     "export": {"--to": ("torch",), "files": ("formula.json",)},
     "report": {"files": ("formula.json",), "-o": ("base.html",)},
     "plot sweep": {"results_file": ("results.jsonl",), "-o": ("base.png",)},

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from ..app import SuggestingGroup, help_without_command
-from . import curve_pictures, memory, pipeline_picture, validation
+from . import cluster_picture, curve_pictures, memory, pipeline_picture, validation
 
 
 @click.group(
     "plot",
     cls=SuggestingGroup,
     invoke_without_command=True,
-    subcommand_metavar="timeline|gantt|frontier|schedule|pipeline|sweep|validate [ARGS]...",
+    subcommand_metavar="timeline|gantt|frontier|schedule|pipeline|cluster|sweep|validate [ARGS]...",
     short_help="Draw memory over a step, the trade-off curve, or a schedule.",
 )
 @click.pass_context
@@ -34,6 +34,7 @@ for one in (
     curve_pictures.frontier,
     curve_pictures.sweep,
     pipeline_picture.pipeline,
+    cluster_picture.cluster_picture,
     validation.validate,
 ):
     command.add_command(one)

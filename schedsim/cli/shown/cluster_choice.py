@@ -1,0 +1,105 @@
+"""A joint choice on the command line: asked for, and shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...errors import SchedsimError
+from ...units import format_bytes, format_bytes_short, format_seconds
+from ..app import NO
+from ..options.cluster_options import ClusterRequest
+from ..show import print_facts, print_json, print_table, working
+
+if TYPE_CHECKING:
+    from ...clusters import ClusterChoice
+
+DEGREES = ("fsdp", "replicate", "tensor", "pipeline", "context", "expert")
+"""Degrees in the order in which they are shown."""
+
+
+def searched(
+    request: ClusterRequest, budget: int | None, global_batch: int | None, effort: int | None
+) -> ClusterChoice:
+    """The joint choice; what it lacks is asked for."""
+    from ...clusters import choose
+
+    for option, value in (
+        ("--mem", budget),
+        ("--devices", request.devices),
+        ("--global-batch", global_batch),
+    ):
+        if value is None:
+            raise SchedsimError(f"--search needs {option}", hint=f"add {option}")
+    words = request.words()
+    if effort is not None:
+        if effort < 1:
+            raise SchedsimError(f"--effort {effort} is not at least 1", hint="40 by default")
+        words["effort"] = effort
+    assert budget is not None
+    assert global_batch is not None
+    with working("choosing"):
+        return choose(request.preset, budget, global_batch=global_batch, **words)
+
+
+def search_document(choice: ClusterChoice) -> dict[str, Any]:
+    """The search, as part of a JSON document."""
+    return {
+        "search": {
+            "optimal": choice.optimal,
+            "lower_bound_s": choice.lower_bound_s,
+            "num_candidates": choice.num_candidates,
+            "num_simulated": choice.num_simulated,
+            "binds": choice.binds,
+            "runners_up": [one.document() for one in choice.runners_up],
+        }
+    }
+
+
+def nothing_fits(choice: ClusterChoice, as_json: bool) -> int:
+    """Says that no candidate fits."""
+    if as_json:
+        print_json(
+            {"schema": "schedsim.cluster/1", "best": None, "least_bytes": choice.least_bytes}
+        )
+    least = format_bytes(choice.least_bytes) if choice.least_bytes else "more"
+    click.echo(
+        f"error: none of {choice.num_candidates} candidates is known to fit, "
+        f"{choice.num_simulated} of them simulated\n"
+        f"hint: the least that one needs is {least}; a larger --effort tries more",
+        err=True,
+    )
+    return NO
+
+
+def show_choice(choice: ClusterChoice) -> None:
+    """What the search found, for people."""
+    assert choice.best is not None
+    gap = choice.best.step_s / choice.lower_bound_s - 1
+    proven = "the fastest of the space" if choice.optimal else f"gap {gap:.1%}"
+    click.echo()
+    print_facts(
+        [
+            ("searched", f"{choice.num_candidates} candidates, {choice.num_simulated} simulated"),
+            ("lower bound", f"{format_seconds(choice.lower_bound_s)} over them: {proven}"),
+            ("binds", choice.binds),
+        ]
+    )
+    click.echo()
+    print_table(
+        (*DEGREES, "micro", "order", "recompute", "step", "reserved"),
+        [
+            (
+                *(str(getattr(one.degrees, name)) for name in DEGREES),
+                str(one.training.micro_batches(one.degrees)),
+                one.training.schedule
+                + (f" x{one.training.num_chunks}" if one.training.num_chunks > 1 else ""),
+                one.training.recompute,
+                format_seconds(one.step_s),
+                format_bytes_short(one.reserved_bytes),
+            )
+            for one in (choice.best, *choice.runners_up)
+        ],
+        right=(0, 1, 2, 3, 4, 5, 6, 9, 10),
+    )

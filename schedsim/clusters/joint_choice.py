@@ -1,0 +1,301 @@
+"""The fastest step that fits: degrees, micro-batches, order and recomputation chosen together.
+
+Candidates are tried by their lower bound on time, so that the search may stop where the next bound
+is not below the best step found: that one is then the fastest of the whole space, in this model.
+For each, every pipeline rank recomputes as little as it can and still fit; a stage that takes less
+time delays nothing, so that no other choice of recomputation from the same list is faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import SchedsimError
+from ..units import format_bytes_short
+from .architecture import Architecture
+from .degrees import Degrees
+from .fabric import Fabric, get_fabric
+from .facade import split_options
+from .known_architectures import get_architecture
+from .prediction import ClusterPrediction, predict
+from .rank_memory import rank_memory
+from .rank_time import step_time
+from .search_space import SearchSpace, StepSettings
+from .stages import rank_stages, split_stages
+from .step_bounds import StepBounds
+from .training import Training
+
+LADDER = ("none", "selective", "full:1/2", "full")
+"""Recomputation of a rank, from the least to the most: a half is of its layers, the others are as
+in the place before."""
+
+
+@dataclass(frozen=True)
+class ClusterChoice:
+    """What came of a search.
+
+    Attributes
+    ----------
+    best
+        The fastest step found that fits; ``None`` where none does.
+    runners_up
+        Others that fit, fastest first, one for each choice of degrees.
+    lower_bound_s
+        No candidate is faster, in this model; equal to the time of `best` where that is proven.
+    num_candidates, num_simulated
+        Of the space; how many were simulated before the bound ended the search.
+    binds
+        What keeps the step from being faster.
+    least_bytes
+        Where nothing fits: the least that any candidate reserved.
+    """
+
+    best: ClusterPrediction | None
+    runners_up: tuple[ClusterPrediction, ...]
+    lower_bound_s: float
+    num_candidates: int
+    num_simulated: int
+    binds: str
+    least_bytes: int | None
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no candidate of the space is faster."""
+        return self.best is not None and self.best.step_s <= self.lower_bound_s * (1 + 1e-12)
+
+
+def rung(name: str, num_layers: int) -> str:
+    """Setting ``recompute`` of a place on the `LADDER` for a stage of `num_layers` layers.
+
+    Examples
+    --------
+    >>> rung("full:1/2", 15)
+    'full:8,selective:7'
+    """
+    policy, _, share = name.partition(":")
+    if not share or num_layers < 2:
+        return policy
+    half = -(-num_layers // 2)
+    less = LADDER[LADDER.index(name) - 1]
+    return f"{policy}:{half},{less}:{num_layers - half}"
+
+
+class _Search:
+    """One search: what fits, what it takes, what was seen on the way."""
+
+    def __init__(self, model: Architecture, fabric: Fabric, budget_bytes: int) -> None:
+        self.model = model
+        self.fabric = fabric
+        self.budget_bytes = budget_bytes
+        self.bounds = StepBounds(model, fabric)
+        self.least_bytes: int | None = None
+
+    def fitted(self, candidate: StepSettings) -> Training | None:
+        """The settings with the least recomputation on each rank that fits; ``None``: nothing."""
+        degrees, training = candidate.degrees, candidate.training
+        stages = split_stages(self.model, degrees, training)
+        sizes = [
+            max(len(stage.layers) for stage in rank_stages(stages, degrees, rank))
+            for rank in range(degrees.pipeline)
+        ]
+        # The two ends first: if any rank does not fit, one of them does not.
+        order = sorted(range(degrees.pipeline), key=lambda k: (min(k, degrees.pipeline - 1 - k), k))
+        found: dict[int, int] = {}
+        for rank in order:
+            place = self._least_rung(candidate, rank, sizes[rank], found.get(rank - 1, 0))
+            if place is None:
+                return None
+            found[rank] = place
+        chosen = [rung(LADDER[found[rank]], sizes[rank]) for rank in range(degrees.pipeline)]
+        one = len(set(chosen)) == 1
+        return replace(training, recompute=chosen[0] if one else "/".join(chosen))
+
+    def _least_rung(
+        self, candidate: StepSettings, rank: int, num_layers: int, guess: int
+    ) -> int | None:
+        """The least place on the ladder that fits, looked for from `guess` on."""
+        place, most = guess, len(LADDER) - 1
+        while not self._fits(candidate, rank, rung(LADDER[place], num_layers), last=place == most):
+            place += 1
+            if place > most:
+                return None
+        while place and place <= guess:
+            if not self._fits(candidate, rank, rung(LADDER[place - 1], num_layers)):
+                break
+            place -= 1
+        return place
+
+    def bounded(self, candidate: StepSettings) -> StepSettings | None:
+        """`candidate` with the least time that its memory's bound allows; ``None``: none fits."""
+        degrees = candidate.degrees
+        stages = split_stages(self.model, degrees, candidate.training)
+        chosen = []
+        for rank in range(degrees.pipeline):
+            mine = rank_stages(stages, degrees, rank)
+            num_layers = max(len(stage.layers) for stage in mine)
+            for name in LADDER:
+                recompute = rung(name, num_layers)
+                needed = self.bounds.memory_bytes(
+                    degrees, replace(candidate.training, recompute=recompute), rank
+                )
+                if needed <= self.budget_bytes:
+                    break
+            else:
+                self.least_bytes = min(needed, self.least_bytes or needed)
+                return None
+            chosen.append(recompute)
+        training = replace(candidate.training, recompute="/".join(chosen))
+        return replace(candidate, bound_s=self.bounds.time_s(degrees, training))
+
+    def _fits(
+        self, candidate: StepSettings, rank: int, recompute: str, *, last: bool = False
+    ) -> bool:
+        degrees = candidate.degrees
+        training = replace(candidate.training, recompute=recompute)
+        needed = self.bounds.memory_bytes(degrees, training, rank)
+        if needed <= self.budget_bytes:
+            needed = rank_memory(self.model, degrees, training, self.fabric, rank).reserved_bytes
+        if last and needed > self.budget_bytes:
+            self.least_bytes = min(needed, self.least_bytes or needed)
+        return needed <= self.budget_bytes
+
+
+def choose(
+    preset: str,
+    budget_bytes: int,
+    *,
+    devices: int,
+    global_batch: int,
+    device: str = "h100-80gb",
+    efficiency: float | None = None,
+    effort: int = 40,
+    **options: Any,
+) -> ClusterChoice:
+    """The fastest step on a cluster for which no device reserves more than `budget_bytes`.
+
+    Parameters
+    ----------
+    preset, device, efficiency
+        As in `schedsim.cluster`.
+    budget_bytes
+        That each device may reserve.
+    devices
+        How many.
+    global_batch
+        Sequences of a step on all devices together.
+    effort
+        Candidates simulated at most; the bound is then that of the best one left.
+    **options
+        Degrees, which are then fixed, and settings of `schedsim.clusters.Training` but those that
+        are chosen: ``batch``, ``num_micro_batches``, ``schedule``, ``num_chunks``, ``recompute``,
+        ``zero_stage``.
+
+    Returns
+    -------
+    ClusterChoice
+
+    Raises
+    ------
+    SchedsimError
+        An option is unknown or is one of those chosen, or no candidate goes together.
+
+    Examples
+    --------
+    >>> found = choose("llama3.2-1b", 80 * 10**9, devices=8, global_batch=8, seq=1024)
+    >>> found.optimal, found.best.training.recompute
+    (True, 'none')
+    """
+    model, fabric = get_architecture(preset), get_fabric(device, efficiency)
+    space = _space(devices, global_batch, options)
+    search = _Search(model, fabric, budget_bytes)
+    every = list(space.candidates(model, fabric))
+    if not every:
+        raise SchedsimError(
+            f"no degrees go with {devices} devices and {global_batch} sequences",
+            hint="the data-parallel ranks must divide --global-batch",
+        )
+    able = [one for one in map(search.bounded, every) if one is not None]
+    able.sort(key=lambda one: one.bound_s)
+    best_s, tried = float("inf"), 0
+    fitting: list[tuple[float, StepSettings, Training]] = []
+    faster: tuple[float, StepSettings] | None = None
+    bound_s = able[-1].bound_s if able else float("inf")
+    for candidate in able:
+        bound_s = candidate.bound_s
+        if bound_s >= best_s or tried >= effort:
+            break
+        tried += 1
+        least_s = step_time(model, candidate.degrees, candidate.training, fabric).step_s
+        if least_s >= best_s:
+            continue
+        training = search.fitted(candidate)
+        if training is None:
+            if faster is None or least_s < faster[0]:
+                faster = least_s, candidate
+            continue
+        taken_s = least_s
+        if training.recompute != "none":
+            taken_s = step_time(model, candidate.degrees, training, fabric).step_s
+            if faster is None or least_s < faster[0]:
+                faster = least_s, candidate
+        fitting.append((taken_s, candidate, training))
+        best_s = min(best_s, taken_s)
+    else:
+        bound_s = best_s
+    fitting.sort(key=lambda row: row[0])
+    shown = _of_different_degrees(fitting)
+    predictions = [predict(model, one.degrees, training, fabric) for _, one, training in shown]
+    return ClusterChoice(
+        predictions[0] if predictions else None,
+        tuple(predictions[1:]),
+        min(best_s, bound_s),
+        len(every),
+        tried,
+        _binds(best_s, faster, budget_bytes),
+        None if predictions else search.least_bytes,
+    )
+
+
+_CHOSEN = ("batch", "num_micro_batches", "schedule", "num_chunks", "recompute", "zero_stage")
+_NUM_SHOWN = 5
+
+
+def _space(devices: int, global_batch: int, options: dict[str, Any]) -> SearchSpace:
+    for name in _CHOSEN:
+        if name in options:
+            raise SchedsimError(f"{name} is chosen by the search", hint="leave it out")
+    for name, value in (("--devices", devices), ("--global-batch", global_batch)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise SchedsimError(f"{name} {value!r} is not a whole number, 1 or more")
+    fixed, settings = split_options(options)
+    return SearchSpace(devices, global_batch, fixed, Training(**settings))
+
+
+def _of_different_degrees(
+    fitting: list[tuple[float, StepSettings, Training]],
+) -> list[tuple[float, StepSettings, Training]]:
+    shown: list[tuple[float, StepSettings, Training]] = []
+    seen: set[Degrees] = set()
+    for row in fitting:
+        if row[1].degrees not in seen and len(shown) < _NUM_SHOWN:
+            seen.add(row[1].degrees)
+            shown.append(row)
+    return shown
+
+
+def _binds(best_s: float, faster: tuple[float, StepSettings] | None, budget_bytes: int) -> str:
+    """Why no step is faster."""
+    if faster is None or faster[0] >= best_s:
+        return "time: every candidate that would be faster by its bound was simulated"
+    gain = 1 - faster[0] / best_s if best_s < float("inf") else 1.0
+    degrees = faster[1].degrees
+    split = ", ".join(
+        f"{name} {getattr(degrees, name)}"
+        for name in ("fsdp", "replicate", "tensor", "pipeline", "context", "expert")
+        if getattr(degrees, name) > 1
+    )
+    return (
+        f"memory: {split or 'one device'} with nothing recomputed would take {gain:.1%} less time, "
+        f"and does not fit in {format_bytes_short(budget_bytes)}"
+    )

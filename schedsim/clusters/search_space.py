@@ -1,0 +1,114 @@
+"""The settings among which a cluster's step is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ..errors import SchedsimError
+from .architecture import Architecture
+from .degrees import Degrees
+from .fabric import Fabric
+from .training import Training
+
+_LEAST_PART = 4096
+"""Tokens of a sequence that a context-parallel rank has at least."""
+_MOST_STAGES = 64
+_CHUNKS = (2, 3, 4, 6, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """One choice of everything but recomputation, and a bound on its time."""
+
+    degrees: Degrees
+    training: Training
+    bound_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """What may be chosen.
+
+    Attributes
+    ----------
+    devices
+        How many.
+    global_batch
+        Sequences of a step, over all ranks.
+    fixed
+        Degrees that were given, by name.
+    training
+        Settings that stay as they are; batch, micro-batches, schedule, chunks and recomputation are
+        chosen.
+    """
+
+    devices: int
+    global_batch: int
+    fixed: Mapping[str, int]
+    training: Training
+
+    def candidates(self, model: Architecture, fabric: Fabric) -> Iterator[StepSettings]:
+        """Every choice that goes together, bounds not yet set.
+
+        Tensor-parallel ranks are in a node; a context-parallel rank has 4,096 tokens or more of a
+        sequence; stages have a micro-batch each at least.
+        """
+        for degrees in self._degrees(model, fabric):
+            if self.global_batch % degrees.data:
+                continue
+            batch = self.global_batch // degrees.data
+            for training in self._trainings(degrees, batch):
+                try:
+                    degrees.check(model)
+                    training.check(model, degrees)
+                except SchedsimError:
+                    continue
+                yield StepSettings(degrees, training)
+
+    def _degrees(self, model: Architecture, fabric: Fabric) -> Iterator[Degrees]:
+        for tensor in self._choices("tensor", _divisors(self.devices, fabric.per_node)):
+            most = min(_MOST_STAGES, model.num_layers)
+            for pipeline in self._choices("pipeline", _divisors(self.devices, most)):
+                parts = _divisors(self.devices, max(1, self.training.seq // _LEAST_PART))
+                for context in self._choices("context", parts):
+                    rest, odd = divmod(self.devices, tensor * pipeline * context)
+                    if odd or not rest:
+                        continue
+                    copies = _divisors(rest, rest) if rest > 64 else [1]
+                    for replicate in self._choices("replicate", copies):
+                        if rest % replicate or (
+                            "fsdp" in self.fixed and self.fixed["fsdp"] != rest // replicate
+                        ):
+                            continue
+                        shards = rest // replicate * context
+                        experts = _divisors(shards, 64) if model.experts else [1]
+                        for expert in self._choices("expert", experts):
+                            yield Degrees(
+                                rest // replicate, replicate, tensor, pipeline, context, expert
+                            )
+
+    def _choices(self, name: str, free: list[int]) -> list[int]:
+        return [self.fixed[name]] if name in self.fixed else free
+
+    def _trainings(self, degrees: Degrees, batch: int) -> Iterator[Training]:
+        for count in _divisors(batch, batch):
+            if count < degrees.pipeline and degrees.pipeline > 1:
+                continue
+            base = replace(self.training, batch=batch, num_micro_batches=count, recompute="none")
+            yield base
+            if degrees.pipeline == 1:
+                if self.training.state == "fsdp2":
+                    yield replace(base, zero_stage=2)
+                continue
+            yield replace(base, schedule="zero-bubble")
+            for chunks in _CHUNKS:
+                yield replace(base, schedule="interleaved", num_chunks=chunks)
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    """Powers of two that divide `number`, at most `most`, and 1."""
+    found = [1]
+    while found[-1] * 2 <= most and number % (found[-1] * 2) == 0:
+        found.append(found[-1] * 2)
+    return found

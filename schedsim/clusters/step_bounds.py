@@ -1,0 +1,163 @@
+"""Lower bounds on the time and the memory of a step, without simulating it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .architecture import Architecture
+from .degrees import Degrees
+from .fabric import Fabric
+from .layer_ops import LayerOps, LayerWriter, kept_tensors, repeated_ops
+from .rank_memory import lasting_bytes
+from .stages import StageParts, layer_share, rank_parameters, rank_stages, split_stages
+from .tape import RankOp
+from .training import Training
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerCosts:
+    """Of a layer under one policy: seconds and bytes kept, its own input among them or not."""
+
+    forward_s: float
+    backward_s: float
+    input_bytes: int
+    kept_bytes: int
+
+
+class StepBounds:
+    """Bounds for settings that share a model and a fabric; layers are written once.
+
+    Notes
+    -----
+    O(ops of a layer) for new sizes of a layer, O(layers) for those known.
+    """
+
+    def __init__(self, model: Architecture, fabric: Fabric) -> None:
+        self.model = model
+        self.fabric = fabric
+        self._layers: dict[tuple[object, ...], LayerOps] = {}
+        self._costs: dict[tuple[object, ...], _LayerCosts] = {}
+
+    def time_s(self, degrees: Degrees, training: Training) -> float:
+        """Seconds that no order of the micro-batches can beat.
+
+        A device runs all its stages for all micro-batches. It cannot begin before the first of them
+        has passed the stages before it, nor end the step before its last backward has passed them
+        again. What hides behind what computes is not counted.
+        """
+        stages = split_stages(self.model, degrees, training)
+        count = training.micro_batches(degrees)
+        times = [self._stage_s(degrees, training, stage) for stage in stages]
+        best = before = 0.0
+        for rank in range(degrees.pipeline):
+            mine = rank_stages(stages, degrees, rank)
+            best = max(best, count * sum(times[stage.number] for stage in mine) + before)
+            before += times[rank]
+        if degrees.pipeline == 1 and training.state == "fsdp2" and training.zero_stage == 3:
+            best = max(best, count * self._shard_links_s(degrees))
+        return best
+
+    def _shard_links_s(self, degrees: Degrees) -> float:
+        """Of one micro-batch: layers are gathered twice, the last one once, and reduced."""
+        shares = [layer_share(self.model, degrees, i) for i in range(self.model.num_layers)]
+        span = degrees.shards * degrees.tensor
+
+        def link_s(size_bytes: int) -> float:
+            return self.fabric.gather_s(size_bytes, degrees.shards, span)
+
+        twice = 2 * sum(link_s(2 * share) for share in shares) - link_s(2 * shares[-1])
+        return twice + sum(link_s(4 * share) for share in shares)
+
+    def memory_bytes(self, degrees: Degrees, training: Training, rank: int) -> int:
+        """Bytes that a pipeline rank holds at once whatever the allocator does.
+
+        What lasts and gathered parameters that stay, with the larger of two: what the first
+        backward finds, as many micro-batches as are begun before it, each with what its layers
+        keep, and the logits; or the whole gradients that are there after it.
+        """
+        stages = rank_stages(split_stages(self.model, degrees, training), degrees, rank)
+        lasting = lasting_bytes(self.model, degrees, training, stages).total
+        count = training.micro_batches(degrees)
+        begun = min(count, degrees.pipeline - rank) if degrees.pipeline > 1 else 1
+        if training.schedule == "gpipe":
+            begun = count
+        stage = stages[-1] if training.schedule == "interleaved" else stages[0]
+        held = begun * self._kept_bytes(degrees, training, stage, rank)
+        if stage.head:
+            held += self._logits_bytes(degrees, training)
+        if training.state != "fsdp2" or (degrees.pipeline == 1 and training.zero_stage == 3):
+            return lasting + held
+        # Whole gradients are added up until the last micro-batch; interleaved stages with one group
+        # of micro-batches are done one after another.
+        whole = rank_parameters(self.model, degrees, stages)[0]
+        added = [rank_parameters(self.model, degrees, [one])[0] for one in stages]
+        several = count > degrees.pipeline or len(stages) == 1
+        sums = (sum(added) if several else max(added)) if count > 1 else 0
+        return lasting + 2 * whole + max(held, 4 * sums)
+
+    def _logits_bytes(self, degrees: Degrees, training: Training) -> int:
+        tokens = training.micro_batch(degrees) * training.seq // degrees.context
+        logits = 2 * tokens * (self.model.vocab // degrees.tensor)
+        if training.compiled_loss or training.loss_chunks > 1:
+            return 2 * logits
+        return 6 * logits
+
+    def _layer_costs(
+        self, degrees: Degrees, training: Training, experts: bool, policy: str
+    ) -> _LayerCosts:
+        tokens = training.micro_batch(degrees) * training.seq // degrees.context
+        key = (
+            *(tokens, degrees.tensor, degrees.context, degrees.expert, training.seq, experts),
+            *(training.compiled, training.float8, training.eager_attention, training.regather),
+            training.wide_norm,
+        )
+        if (*key, policy) in self._costs:
+            return self._costs[*key, policy]
+        if key not in self._layers:
+            writer = LayerWriter(self.model, degrees, training, tokens, self.fabric)
+            self._layers[key] = writer.layer(experts)
+        layer = self._layers[key]
+        kept = kept_tensors(layer, policy, training)
+        again = repeated_ops(layer, kept)
+        read = {t for op in (*again, *layer.backward) for t in op.reads}
+        found = _LayerCosts(
+            sum(self._op_s(op) for op in layer.forward),
+            sum(self._op_s(op) for op in (*again, *layer.backward)),
+            layer.sizes["x"],
+            sum(layer.sizes[t] for t in kept & read if t != layer.output),
+        )
+        self._costs[*key, policy] = found
+        return found
+
+    def _op_s(self, op: RankOp) -> float:
+        if op.stream != "compute":
+            return op.link_s
+        share = self.fabric.attention_share if op.kind == "attention" else 1.0
+        return self.fabric.op_s(op.flops / share, op.float8_flops, op.moved_bytes) + op.link_s
+
+    def _of_layers(
+        self, degrees: Degrees, training: Training, stage: StageParts, rank: int
+    ) -> list[_LayerCosts]:
+        policies = training.policies(len(stage.layers), rank)
+        return [
+            self._layer_costs(degrees, training, self.model.has_experts(number), policy)
+            for number, policy in zip(stage.layers, policies, strict=True)
+        ]
+
+    def _stage_s(self, degrees: Degrees, training: Training, stage: StageParts) -> float:
+        """Forward and backward of one micro-batch."""
+        rank = stage.number % degrees.pipeline
+        costs = self._of_layers(degrees, training, stage, rank)
+        total = sum(one.forward_s + one.backward_s for one in costs)
+        if stage.head:
+            tokens = training.micro_batch(degrees) * training.seq // degrees.context
+            columns = self.model.vocab // degrees.tensor
+            total += 3 * self.fabric.op_s(2.0 * tokens * self.model.hidden * columns, 0, 0)
+        return total
+
+    def _kept_bytes(
+        self, degrees: Degrees, training: Training, stage: StageParts, rank: int
+    ) -> int:
+        costs = self._of_layers(degrees, training, stage, rank)
+        # The input of the first may be a buffer that lasts.
+        return sum(one.kept_bytes for one in costs) + sum(one.input_bytes for one in costs[1:])

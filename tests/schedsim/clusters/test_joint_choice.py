@@ -1,0 +1,112 @@
+"""The joint choice, against all of a small space."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+import schedsim
+from schedsim.clusters import (
+    ARCHITECTURES,
+    Architecture,
+    AttentionSizes,
+    Training,
+    choose,
+    get_fabric,
+    predict,
+)
+from schedsim.clusters.joint_choice import LADDER, rung
+from schedsim.clusters.search_space import SearchSpace
+from schedsim.clusters.stages import rank_stages, split_stages
+from schedsim.errors import SchedsimError
+
+TINY = Architecture("tiny", 4, 512, 8192, 2048, AttentionSizes(8, 8, 64))
+FABRIC = get_fabric("h100-80gb")
+SETTINGS = {"seq": 1024, "compiled_loss": True}
+FIXED = {"context": 1, "tensor": 1}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A model of four layers, by name."""
+    monkeypatch.setitem(ARCHITECTURES, "tiny", TINY)
+
+
+def exhaustive(devices, batch):
+    """(reserved bytes, seconds) of every candidate with every recomputation of every rank."""
+    space = SearchSpace(devices, batch, FIXED, Training(**SETTINGS))
+    for one in space.candidates(TINY, FABRIC):
+        stages = split_stages(TINY, one.degrees, one.training)
+        sizes = [
+            max(len(stage.layers) for stage in rank_stages(stages, one.degrees, rank))
+            for rank in range(one.degrees.pipeline)
+        ]
+        for names in product(LADDER, repeat=one.degrees.pipeline):
+            policy = "/".join(rung(name, size) for name, size in zip(names, sizes, strict=True))
+            training = replace(one.training, recompute=policy)
+            found = predict(TINY, one.degrees, training, FABRIC)
+            yield found.reserved_bytes, found.step_s
+
+
+def test_as_fast_as_the_best_of_all(tiny):
+    """At budgets from that of the leanest step to that of the largest, and below the leanest."""
+    rows = sorted(exhaustive(2, 4))
+    assert len(rows) > 50
+    for place in (0, len(rows) // 8, len(rows) // 3, len(rows) - 1):
+        budget = rows[place][0]
+        found = choose("tiny", budget, devices=2, global_batch=4, effort=1000, **FIXED, **SETTINGS)
+        assert found.optimal
+        assert found.best.reserved_bytes <= budget
+        assert found.best.step_s == pytest.approx(min(s for size, s in rows if size <= budget))
+    none = choose(
+        "tiny", rows[0][0] - 1, devices=2, global_batch=4, effort=1000, **FIXED, **SETTINGS
+    )
+    assert none.best is None
+
+
+def test_less_effort_says_what_it_does_not_know(tiny):
+    """The bound is that of the best candidate left, and the step still fits."""
+    few = choose("tiny", 10**9, devices=4, global_batch=8, effort=1, seq=1024)
+    assert few.num_simulated == 1
+    assert few.best is not None
+    assert few.lower_bound_s <= few.best.step_s
+    assert few.best.reserved_bytes <= 10**9
+
+
+def test_a_stage_recomputes_what_its_own_memory_needs(tiny):
+    """The first stage of 1F1B holds more micro-batches than the last."""
+    words = {"devices": 4, "global_batch": 16, "seq": 4096, "pipeline": 4, "effort": 2}
+    words |= {"state": "megatron", "compiled_loss": True}
+    loose = choose("tiny", 10**11, **words)
+    tight = choose("tiny", loose.best.reserved_bytes * 6 // 10, **words)
+    parts = tight.best.training.recompute.split("/")
+    places = [LADDER.index(rung_of(part)) for part in parts]
+    assert len(set(parts)) > 1
+    assert places[0] == max(places)
+
+
+def rung_of(recompute):
+    """The place of a policy on the ladder."""
+    return next(name for name in LADDER if name.partition(":")[0] == recompute.partition(":")[0])
+
+
+def test_not_worse_than_the_published_settings():
+    """torchtitan's Llama 3 8B on 8 devices, in this model and its memory."""
+    options = {"compiled": True, "device": "h100-96gb"}
+    published = schedsim.cluster("llama3-8b", fsdp=8, batch=2, recompute="selective", **options)
+    found = choose(
+        "llama3-8b", published.reserved_bytes, devices=8, global_batch=16, effort=3, **options
+    )
+    assert found.best.step_s <= published.step_s
+
+
+def test_what_is_chosen_is_not_given():
+    """And numbers are whole."""
+    for options, says in (
+        ({"recompute": "full"}, "recompute is chosen"),
+        ({"global_batch": 0}, "--global-batch 0"),
+        ({"global_batch": 3, "tensor": 1, "pipeline": 1}, "no degrees go with 8 devices"),
+    ):
+        words = {"devices": 8, "global_batch": 8, **options}
+        with pytest.raises(SchedsimError, match=says):
+            choose("llama3.2-1b", 10**10, **words)

@@ -1,0 +1,18 @@
+"""``schedsim plot cluster``: what is drawn, and that it is written."""
+
+import schedsim
+from schedsim.figures.plot_cluster import draw_cluster, stacked_kinds
+
+
+def test_bars_are_the_peaks():
+    """Kinds of each rank add up to what is in use; a row for each stream."""
+    found = schedsim.cluster(
+        "llama3.2-1b", devices=4, pipeline=2, batch=2, seq=512, recompute="full"
+    )
+    stacked = stacked_kinds(found)
+    totals = [sum(sizes[k] for sizes in stacked.values()) for k in range(2)]
+    assert [round(total * 1e9) for total in totals] == [rank.peak_bytes for rank in found.ranks]
+    left, right = draw_cluster(found).axes
+    assert len(left.patches) == 2 * len(stacked)
+    names = [text.get_text() for text in right.get_yticklabels()]
+    assert names == list(found.time.timeline.queue_names)
