@@ -21,7 +21,7 @@ from .known_architectures import get_architecture
 from .prediction import ClusterPrediction, predict
 from .rank_memory import rank_memory
 from .rank_time import step_time
-from .search_space import StepSettings, SearchSpace
+from .search_space import SearchSpace, StepSettings
 from .stages import rank_stages, split_stages
 from .step_bounds import StepBounds
 from .training import Training

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,9 @@ class DropInOptions:
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1)
                 raise SchedsimError(
                     f"options has {name!r}, which schedsim's backend does not know",
-                    hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}",
+                    hint=did_you_mean(str(name), known, f"one of {', '.join(known)}"),
                 )
         if "budget" not in given:
             raise SchedsimError(
