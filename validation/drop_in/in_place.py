@@ -198,4 +198,6 @@ def _inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*inputs: Any, **keywords: Any) -> Any:
         return function(*inputs, **keywords)
 
+    # What Dynamo knows hangs on the code: each model has its own, or one is traced for another.
+    run.__code__ = run.__code__.replace()
     return run

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in.in_place import made_up_loss, session_in  # noqa: E402
+from schedsim.validation.drop_in.in_place import _inlined, made_up_loss, session_in  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -138,3 +138,9 @@ def test_the_made_up_loss_tells_entries_apart():
     x = torch.ones(5, requires_grad=True)
     made_up_loss({"a": x * 2, "b": torch.ones(3)}).backward()
     assert len(set(x.grad.tolist())) == 5
+
+
+def test_each_model_has_code_of_its_own():
+    """Dynamo keeps its graphs by code: those of one model are not tried for another."""
+    one, two = (_inlined(print) for _ in range(2))
+    assert one.__code__ is not two.__code__
