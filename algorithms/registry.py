@@ -6,7 +6,6 @@ row, and knows no planner by name; a planner of another package comes with a row
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.errors import SchedsimError, UnsupportedError, did_you_mean
 from schedsim.plans.curves import ParetoCurve
 from schedsim.plans.plan import Plan
 from schedsim.plugins import load_plugin, load_plugins, plugin_names
@@ -373,10 +372,9 @@ def get_planner(
         info: PlannerInfo = load_plugin(GROUP, planner, _read)
         return info
     known = [*PLANNERS, *added]
-    near = difflib.get_close_matches(planner, known, n=1)
     raise SchedsimError(
         f"unknown planner {planner!r}",
-        hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}",
+        hint=did_you_mean(planner, known, f"one of {', '.join(known)}"),
     )
 
 

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .plans.plan import Plan
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint for an unknown `name`: the nearest of the `known` names, or `otherwise` without one.
+
+    Examples
+    --------
+    >>> did_you_mean("frontire", ["frontier", "rotor"], "one of frontier, rotor")
+    "did you mean 'frontier'?"
+    >>> did_you_mean("x", ["frontier", "rotor"], "one of frontier, rotor")
+    'one of frontier, rotor'
+    """
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 class SchedsimError(Exception):

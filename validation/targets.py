@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
-from schedsim.errors import MissingDependencyError, SchedsimError
+from schedsim.errors import MissingDependencyError, SchedsimError, did_you_mean
 from schedsim.files.workload_files import workload_hash
 from schedsim.plans.setting import StepChanges
 
@@ -260,10 +259,9 @@ def _from_file(text: str, device: str) -> LoadedTarget:
     build = getattr(module, function, None)
     if not callable(build):
         names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        near = difflib.get_close_matches(function, names, n=1)
         raise SchedsimError(
             f"{path} has no function {function!r}",
-            hint=f"did you mean {near[0]!r}?" if near else "it returns (model, inputs, loss)",
+            hint=did_you_mean(function, names, "it returns (model, inputs, loss)"),
         )
     try:
         with torch.device(device):
@@ -375,10 +373,11 @@ def _from_transformers(text: str, device: str) -> LoadedTarget:
     family, sizes = _HF_SIZES.get(name, (name, {}))
     known = list(transformers.CONFIG_MAPPING)
     if family not in known:
-        near = difflib.get_close_matches(family, [*_HF_SIZES, *known], n=1)
         raise SchedsimError(
             f"transformers has no model {name!r}",
-            hint=f"did you mean {near[0]!r}?" if near else "try hf:gpt2, hf:llama, hf:vit, hf:bert",
+            hint=did_you_mean(
+                family, [*_HF_SIZES, *known], "try hf:gpt2, hf:llama, hf:vit, hf:bert"
+            ),
         )
     config = transformers.AutoConfig.for_model(family, **{**sizes, **options})
     if hasattr(config, "use_cache"):

@@ -12,7 +12,7 @@ from importlib import import_module
 import click
 
 from .. import kernels
-from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError
+from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError, did_you_mean
 from .help import GroupedCommand
 
 COMMANDS = (
@@ -48,10 +48,9 @@ class SuggestingGroup(click.Group):
         """Find the command as click does; an unknown one is answered with a hint."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
-            near = difflib.get_close_matches(name, known, n=1)
             raise SchedsimError(
                 f"unknown command {name!r}",
-                hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}",
+                hint=did_you_mean(name, known, f"one of {', '.join(known)}"),
             )
         return super().resolve_command(ctx, args)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import fields
 from typing import Any
 
-from ..errors import SchedsimError
+from ..errors import SchedsimError, did_you_mean
 from .degrees import Degrees
 from .fabric import get_fabric
 from .known_architectures import get_architecture
@@ -26,12 +25,9 @@ def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
     settings = {one.name for one in fields(Training)}
     for name in options:
         if name not in degrees | settings:
-            near = difflib.get_close_matches(name, degrees | settings, n=1)
             raise SchedsimError(
                 f"{name!r} is no option of a cluster",
-                hint=f"did you mean {near[0]!r}?"
-                if near
-                else ", ".join(sorted(degrees | settings)),
+                hint=did_you_mean(name, degrees | settings, ", ".join(sorted(degrees | settings))),
             )
     return (
         {name: value for name, value in options.items() if name in degrees},

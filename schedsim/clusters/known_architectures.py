@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-
-from ..errors import SchedsimError
+from ..errors import SchedsimError, did_you_mean
 from .architecture import Architecture, AttentionSizes, ExpertSizes
 
 
@@ -166,8 +164,7 @@ def get_architecture(name: str) -> Architecture:
     """
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
-    near = difflib.get_close_matches(name, ARCHITECTURES, n=1)
     raise SchedsimError(
         f"--preset {name!r} is no model of clusters",
-        hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(ARCHITECTURES)}",
+        hint=did_you_mean(name, ARCHITECTURES, f"one of {', '.join(ARCHITECTURES)}"),
     )

@@ -6,12 +6,11 @@ simulation, and comes with its true peak and with what it costs over the plan.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SchedsimError, UnsupportedError
+from ..errors import SchedsimError, UnsupportedError, did_you_mean
 from ..plans.plan import Plan
 from ..plugins import load_plugin, load_plugins, plugin_names
 from ..simulation.simulator import simulate
@@ -125,10 +124,9 @@ def get_target(name: str) -> Target:
     if name in known:
         target: Target = load_plugin(GROUP, name, _of_plugin)
         return target
-    near = difflib.get_close_matches(name, known, n=1)
     raise SchedsimError(
         f"unknown target {name!r}",
-        hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}",
+        hint=did_you_mean(name, known, f"one of {', '.join(known)}"),
     )
 
 

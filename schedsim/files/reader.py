@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from .._checks import MAX_SECONDS, check_bytes, check_seconds, shown, shown_key
-from ..errors import InvalidWorkloadError
+from ..errors import InvalidWorkloadError, did_you_mean
 
 _REQUIRED: Any = object()
 _TYPE_NAMES = {str: "text", bool: "true or false", int: "an integer", dict: "an object"}
@@ -285,9 +285,8 @@ class Reader:
     def finish(self) -> None:
         """Raise where the object has fields that nobody took."""
         for name in self._fields:
-            near = difflib.get_close_matches(name, self._known, n=1)
             raise InvalidWorkloadError(
                 "unknown field",
                 path=self._at(name),
-                hint=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._known)}",
+                hint=did_you_mean(name, self._known, f"known: {', '.join(self._known)}"),
             )

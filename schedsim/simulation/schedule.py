@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidScheduleError
+from ..errors import InvalidScheduleError, did_you_mean
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
@@ -113,13 +112,12 @@ class Schedule:
         if unknown.size:
             at = int(unknown[0])
             name = self.op_names[self.runs[at]]
-            near = difflib.get_close_matches(name, workload.op_names, n=1)
             raise InvalidScheduleError(
                 f"schedule[{at}]: unknown op {name!r} in workload {workload.name!r}",
                 rule="unknown op",
                 run_index=at,
                 op_name=name,
-                hint=f"did you mean {near[0]!r}?" if near else "is this the plan's workload?",
+                hint=did_you_mean(name, workload.op_names, "is this the plan's workload?"),
             )
         return bound
 

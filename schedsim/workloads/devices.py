@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._checks import check_bytes, shown
-from ..errors import InvalidWorkloadError, SchedsimError
+from ..errors import InvalidWorkloadError, SchedsimError, did_you_mean
 from ..files.reader import Reader, parse_json
 from ..plugins import load_plugin, plugin_names
 
@@ -117,11 +116,10 @@ def get_device(name: str) -> Device:
     if name in known:
         device: Device = load_plugin(GROUP, name, _of_plugin)
         return device
-    near = difflib.get_close_matches(name, known, n=1)
     able = f"one of {', '.join(known)}, or a file NAME.json"
     raise SchedsimError(
         f"--device {name!r} is unknown",
-        hint=f"did you mean {near[0]!r}?" if near else able,
+        hint=did_you_mean(name, known, able),
     )
 
 

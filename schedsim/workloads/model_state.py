@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
-from ..errors import SchedsimError
+from ..errors import SchedsimError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +85,9 @@ def model_state_bytes(
     31406250000
     """
     if optimizer not in STATE_RULES:
-        near = difflib.get_close_matches(optimizer, STATE_RULES, n=1)
         raise SchedsimError(
             f"--optimizer {optimizer!r} is unknown",
-            hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(STATE_RULES)}",
+            hint=did_you_mean(optimizer, STATE_RULES, f"one of {', '.join(STATE_RULES)}"),
         )
     if zero_stage not in (0, 1, 2, 3):
         raise SchedsimError(f"--zero {zero_stage} is not a stage", hint="0, 1, 2 or 3")

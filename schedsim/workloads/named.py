@@ -13,7 +13,7 @@ from typing import Any
 
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
-from ..errors import SchedsimError
+from ..errors import SchedsimError, did_you_mean
 from ..plugins import load_plugin, plugin_names
 
 GROUP = "schedsim.workloads"
@@ -41,11 +41,8 @@ def named_workload(text: str) -> Chain | Graph:
     name, *given = text.removeprefix(PREFIX).split(",")
     known = workload_names()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
         able = f"one of {', '.join(known)}" if known else "no installed package brings any"
-        raise SchedsimError(
-            f"unknown workload {name!r}", hint=f"did you mean {near[0]!r}?" if near else able
-        )
+        raise SchedsimError(f"unknown workload {name!r}", hint=did_you_mean(name, known, able))
     builder: Callable[..., Any] = load_plugin(GROUP, name, _read)
     options = _options(name, builder, given)
     found = builder(**options)

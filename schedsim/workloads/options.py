@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 
-from ..errors import SchedsimError
+from ..errors import SchedsimError, did_you_mean
 from .devices import DTYPE_BYTES
 from .presets import BARE_MODEL, PRESETS
 from .resnet import ResNetConfig
@@ -89,10 +88,9 @@ def model_config(options: WorkloadOptions) -> TransformerConfig | ResNetConfig:
             )
         name = BARE_MODEL
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
         raise SchedsimError(
             f"--preset {name!r} is unknown",
-            hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(PRESETS)}",
+            hint=did_you_mean(name, PRESETS, f"one of {', '.join(PRESETS)}"),
         )
     if options.head and options.preset is not None:
         raise SchedsimError(
@@ -132,10 +130,9 @@ def check_layers(options: WorkloadOptions) -> None:
 def check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
     """Raise `SchedsimError` where `value` is given and is none of `choices`."""
     if value is not None and value not in choices:
-        near = difflib.get_close_matches(value, choices, n=1)
         raise SchedsimError(
             f"--{option} {value!r} is unknown",
-            hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(choices)}",
+            hint=did_you_mean(value, choices, f"one of {', '.join(choices)}"),
         )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-
 from torch import nn
 
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, did_you_mean
 
 # Tensors of the parameter's own size and format that torch.optim keeps for each parameter.
 _MOMENTS = {"none": 0, "sgd": 0, "sgd-momentum": 1, "adam": 2, "adamw": 2}
@@ -36,12 +34,9 @@ def optimizer_bytes(optimizer: str | int, model: nn.Module) -> int:
             raise SchedsimError(f"optimizer={optimizer} is negative", hint="give bytes, or a name")
         return optimizer
     if optimizer not in _MOMENTS:
-        near = difflib.get_close_matches(str(optimizer), _MOMENTS, n=1)
         raise SchedsimError(
             f"optimizer={optimizer!r} is unknown",
-            hint=f"did you mean {near[0]!r}?"
-            if near
-            else f"one of {', '.join(_MOMENTS)}, or bytes",
+            hint=did_you_mean(str(optimizer), _MOMENTS, f"one of {', '.join(_MOMENTS)}, or bytes"),
         )
     trained = [getattr(p, "_local_tensor", p) for p in model.parameters() if p.requires_grad]
     return _MOMENTS[optimizer] * sum(p.numel() * p.element_size() for p in trained)

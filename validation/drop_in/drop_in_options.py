@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -31,15 +30,19 @@ class DropInOptions:
         A watchdog beside the effort.
     compile
         Compile each half of the schedule.
+    keep
+        Patterns of ops that shall run once, as of `schedsim.dataflow.run_once`: names of ops or
+        paths of modules.
     """
 
     budget: int | str
     optimizer: Any = None
     extra_bytes: int = 0
     planner: str = "auto"
-    effort: float = 5.0
+    effort: float = 2.0
     time_limit_s: float | None = None
     compile: bool = False
+    keep: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, options: Mapping[str, Any] | None) -> DropInOptions:
@@ -59,14 +62,15 @@ class DropInOptions:
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1)
                 raise SchedsimError(
                     f"options has {name!r}, which schedsim's backend does not know",
-                    hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}",
+                    hint=did_you_mean(str(name), known, f"one of {', '.join(known)}"),
                 )
         if "budget" not in given:
             raise SchedsimError(
                 "schedsim's backend needs a budget",
                 hint='torch.compile(model, backend="schedsim", options={"budget": "24GiB"})',
             )
+        keep = given.get("keep", ())
+        given["keep"] = (keep,) if isinstance(keep, str) else tuple(keep)
         return cls(**given)

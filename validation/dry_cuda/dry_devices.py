@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, did_you_mean
 
 MIB, KIB = 2**20, 2**10
 
@@ -125,9 +124,8 @@ def get_dry_device(key: str) -> DryDevice:
     (9, 0)
     """
     if key not in DEVICES:
-        near = difflib.get_close_matches(key, DEVICES, n=1)
         raise SchedsimError(
             f"there is no dry device {key!r}",
-            hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(DEVICES)}",
+            hint=did_you_mean(key, DEVICES, f"one of {', '.join(DEVICES)}"),
         )
     return DEVICES[key]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 
 import torch
 
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, did_you_mean
 
 from .gpt2 import build_gpt2
 from .llama import build_llama
@@ -107,10 +106,9 @@ def build_model(
     1557611200
     """
     if name not in MODELS:
-        near = difflib.get_close_matches(name, MODELS, n=1)
         raise SchedsimError(
             f"unknown model {name!r}",
-            hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(MODELS)}",
+            hint=did_you_mean(name, MODELS, f"one of {', '.join(MODELS)}"),
         )
     if dtype not in DTYPES:
         raise SchedsimError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
@@ -118,10 +116,9 @@ def build_model(
     known = inspect.signature(info.build).parameters
     for option in options:
         if option not in known:
-            near = difflib.get_close_matches(option, known, n=1)
             raise SchedsimError(
                 f"model {name!r} has no option {option!r}",
-                hint=f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}",
+                hint=did_you_mean(option, known, f"it has {', '.join(known)}"),
             )
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
