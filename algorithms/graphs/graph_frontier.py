@@ -18,7 +18,7 @@ from ._block_line import SolvedLine
 from ._cut_table import Order
 from .bounds import least_memory_bytes, scope_of
 from .chen_articulation import chen_articulation
-from .hierarchical import LARGE, solved_line
+from .hierarchical import LARGE, blocks_repeat, solved_line
 from .local_search import local_search
 
 _WORK = 60.0
@@ -28,6 +28,8 @@ _WORK = 60.0
 _LINE_SHARE = 0.35
 _DESCENT_SHARE = 0.25
 _SEARCH_SHARE = 0.6
+# As long as there are so few points, more of them are worth more than better ones.
+_FEW_POINTS, _FEW_SHARE = 8, 0.9
 # Budgets closer together than this part of the store-all peak count as one.
 _RESOLUTION = 500
 
@@ -181,8 +183,8 @@ class _Curve:
         return self.effort.allows(max(self.least_work, 1e-9) + (1.0 - share) * self.whole)
 
     def add_line(self) -> None:
-        """Take in what the blocks of a large graph give at budgets from all to the least."""
-        if self.graph.num_ops < LARGE:
+        """Take in what repeated blocks of a large graph give at budgets from all to the least."""
+        if self.graph.num_ops < LARGE or not blocks_repeat(self.graph):
             return
         try:
             line = solved_line(self.graph, effort=self.effort, seed=self.seed)
@@ -240,7 +242,7 @@ class _Curve:
 
     def refine(self) -> None:
         """Ask in the largest gap, until none is open, there is no time or there are enough."""
-        while len(self.found) < self.num_points and self.is_worth_it(_SEARCH_SHARE):
+        while len(self.found) < self.num_points and self.is_worth_it(self.search_share()):
             gaps = [gap for gap in self.gaps() if gap.num_budgets >= self.finest_bytes]
             if not gaps:
                 break
@@ -260,7 +262,11 @@ class _Curve:
         """What a search may take, so that there is enough for the other points."""
         left = max(1, self.num_points - len(self.found))
         most = 2 * self.whole / self.num_points
-        return max(self.least_work, min(most, self.left(_SEARCH_SHARE) / left))
+        return max(self.least_work, min(most, self.left(self.search_share()) / left))
+
+    def search_share(self) -> float:
+        """Of the effort, until no more points are looked for."""
+        return _FEW_SHARE if len(self.found) < _FEW_POINTS else _SEARCH_SHARE
 
     def gaps(self) -> Iterator[_Gap]:
         """What is open between neighbours."""
