@@ -29,6 +29,34 @@ def test_a_gpt2_trains_in_half_the_memory_with_the_same_losses():
     assert done.stdout.rstrip().endswith("equal: True")
 
 
+def test_one_line_makes_a_loop_fit():
+    """Measured before and after, the loss outside of the model, to the bit; as README shows it."""
+    script = EXAMPLES / "fit_loop.py"
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=600
+    )
+    peaks = [float(text) for text in re.findall(r"([\d.]+) MiB", done.stdout)]
+    assert peaks[1] <= peaks[0] / 2 + 0.1
+    assert done.stdout.rstrip().endswith("equal: True")
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    assert re.sub(r"[\d.]+", "#", done.stdout).strip() in re.sub(r"[\d.]+", "#", readme)
+
+
+def test_the_trainer_of_transformers_saves_and_resumes():
+    """Tied weights, a checkpoint, a callback; losses to the bit, after resuming too."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "train_with_trainer.py")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    assert "equal to the plain Trainer's: True" in done.stdout
+    assert "equal after resuming: True" in done.stdout
+
+
 def test_the_readme_shows_that_loop():
     """Its code is that of the example, in at most 20 lines."""
     readme = (EXAMPLES.parent / "README.md").read_text()

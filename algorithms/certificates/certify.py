@@ -12,7 +12,7 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError, UnsupportedError
 from schedsim.files.workload_files import workload_to_dict
-from schedsim.plans.certificate import Certificate, ProvenBound, ProvenLeast
+from schedsim.plans.certificate import OPTIMAL_GAP, Certificate, ProvenBound, ProvenLeast
 from schedsim.plans.claims import check_belongs
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import Plan
@@ -151,11 +151,14 @@ def _prove_bound(
     plain = ProvenBound(ANY_SCHEDULE, least_s, {"kind": "store-all"})
     if makespan_s == least_s:
         return plain
-    if isinstance(workload, Chain) and (
-        plan.bound_scope == PERSISTENT or plan.lower_bound_s <= graph.store_all_s
-    ):
+    if isinstance(workload, Chain):
         found = _prove_by_programme(workload, plan.budget_bytes)
-        return found or plain
+        # What is optimal over the persistent ones is proven in a moment; a schedule that is faster
+        # than all of these, or may be, takes cuts.
+        if found is not None and found.bound_s <= makespan_s:
+            close = makespan_s <= found.bound_s * (1 + OPTIMAL_GAP)
+            if close or plan.bound_scope == PERSISTENT or plan.lower_bound_s <= least_s:
+                return found
     order: Order = "fixed" if plan.bound_scope <= FIXED_ORDER else "free"
     extra_s = makespan_s - least_s
     return prove_by_cuts(graph, plan.budget_bytes, order, extra_s, effort, max_leaves) or plain

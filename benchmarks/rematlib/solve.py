@@ -54,7 +54,7 @@ def solve(workload: Chain | Graph, budget: int, effort: float) -> dict[str, Any]
     """A certificate of what is found within `budget`, as the library keeps it."""
     plan: Plan
     if isinstance(workload, Chain):
-        plan = try_plan(workload, budget)
+        plan = try_plan(workload, budget, "frontier")  # the class of the library's bounds
     else:
         plan = try_plan(workload, budget, order="fixed", effort=effort)
         if plan.schedule is None:  # found once while the least was looked for

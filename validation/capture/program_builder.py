@@ -161,7 +161,7 @@ class ProgramBuilder:
                 call.outputs.append(-1)
                 became.append(fake)
         # From a generator of its own a repeat would draw other numbers.
-        call.once = isinstance(kwargs.get("generator"), torch.Generator)
+        call.once = isinstance(kwargs.get("generator"), torch.Generator) or _communicates(target)
         _correct_sizes(program, call)
         shared = [program.values[v].storage in arguments for v in call.outputs if v >= 0]
         call.is_view = bool(shared) and all(shared)
@@ -384,6 +384,11 @@ def _draws(target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
     if given.get("dropout_p", 1) == 0 or given.get("train", True) is False:
         return False
     return not (target is aten.native_dropout.default and given["p"] == 0)
+
+
+def _communicates(target: private.OpOverload) -> bool:
+    """Whether other ranks wait for each run of it."""
+    return str(target.namespace) in ("c10d", "c10d_functional", "_c10d_functional", "_dtensor")
 
 
 def _masked_out(

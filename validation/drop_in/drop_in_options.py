@@ -30,15 +30,19 @@ class DropInOptions:
         A watchdog beside the effort.
     compile
         Compile each half of the schedule.
+    keep
+        Patterns of ops that shall run once, as of `schedsim.dataflow.run_once`: names of ops or
+        paths of modules.
     """
 
     budget: int | str
     optimizer: Any = None
     extra_bytes: int = 0
     planner: str = "auto"
-    effort: float = 5.0
+    effort: float = 2.0
     time_limit_s: float | None = None
     compile: bool = False
+    keep: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, options: Mapping[str, Any] | None) -> DropInOptions:
@@ -67,4 +71,6 @@ class DropInOptions:
                 "schedsim's backend needs a budget",
                 hint='torch.compile(model, backend="schedsim", options={"budget": "24GiB"})',
             )
+        keep = given.get("keep", ())
+        given["keep"] = (keep,) if isinstance(keep, str) else tuple(keep)
         return cls(**given)

@@ -108,7 +108,10 @@ class _JointBuilder(ProgramBuilder):
     def _argument(self, node: torch.fx.Node) -> None:
         fake = node.meta["val"]
         if not isinstance(fake, torch.Tensor):
-            raise UnsupportedError(f"{node.name} is a {type(fake).__name__}, not a tensor")
+            raise UnsupportedError(
+                f"its sizes are symbolic ({fake}): give torch.compile dynamic=False, so that each "
+                "shape has a plan"
+            )
         program = self.program
         if private.placeholder_role(node).kind == "tangent" or node.name.startswith("tangents"):
             program.tangents.append(self._value(fake, "computed"))

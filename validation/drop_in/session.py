@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from schedsim import Graph, Schedule, simulate
 from schedsim.api import try_plan
+from schedsim.dataflow.run_once import matches
 from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan
@@ -123,6 +125,8 @@ class Session:
         self._frugal: dict[int, int] = {}
         self._costs: dict[tuple[int, int], PartCost] = {}
         self._records: list[StepRecord] = []
+        self._unknown: set[str] = set()
+        self._num_looks = 0
         self._planned_bytes = -1
         self._planned_records = 0
         self._is_missing = True
@@ -212,13 +216,15 @@ class Session:
         elif not self._records and now > self._planned_bytes:
             self._planned_bytes = now
             self._frugal.clear()
-        if self._is_missing and len(self._records) < _MOST_LINES and not self.is_rehearsing:
+        may_look = len(self._records) < _MOST_LINES and self._num_looks < 4 * _MOST_LINES
+        if self._is_missing and may_look and not self.is_rehearsing:
             self._is_missing = False
+            self._num_looks += 1
             if all(part.is_measured for part in self.parts):
-                self._meter = outside_meter(torch.device(part.device))
-                self._marks = []
-                if self._meter is not None:
-                    self._meter.start()
+                meter = outside_meter(torch.device(part.device))
+                if meter is not None:
+                    meter.start()
+                self._meter, self._marks = meter, []
 
     def _mark(self, what: str) -> None:
         if self._meter is not None:
@@ -232,10 +238,13 @@ class Session:
             self._is_missing = True
 
     def _read_step(self) -> None:
-        if self._meter is None or not all(call.is_done for call in self._calls):
+        if self._meter is None or not self._calls or any(not c.is_done for c in self._calls):
             return
         stretches, self._meter = self._meter.stop(), None
         after: dict[str, list[OutsideBytes]] = {"after forward": [], "after backward": []}
+        if len(stretches) != len(self._marks) + 1:  # backward ran otherwise than once after all
+            self._is_missing = True
+            return
         for (what, _), stretch in zip(self._marks, stretches[1:], strict=True):
             if what in after:
                 after[what].append(stretch)
@@ -273,7 +282,7 @@ class Session:
         for share in _KEPT_SHARES:
             # Of the last, whatever is kept: nothing else is known to follow but a loss.
             outside = max(guessed, room - int(share * store_all.kept_bytes)) if share else guessed
-            plan = self._search(part.workload(static, outside), budget, 1.0)
+            plan = self._search(part.workload(static, outside), budget, 0.3)
             if plan.schedule is not None:
                 break
         assert plan is not None
@@ -311,6 +320,7 @@ class Session:
     def _plan_steps(self) -> None:
         """Divide the budget anew, for all steps seen."""
         self._planned_records = len(self._records)
+        self._look_for_kept()
         record = self._records[-1]
         if len(record.keys) == 1 and len(self._records) == 1:
             self._plan_single(record)
@@ -323,6 +333,14 @@ class Session:
             chosen.update(zip(record.keys, found.costs, strict=True))
         self.peak_bytes = most
         self.numbers = {key: cost.number for key, cost in chosen.items()}
+
+    def _look_for_kept(self) -> None:
+        """Warn of patterns that name nothing, once the parts are known."""
+        names = [name for part in self.parts for name in part.graph.op_names]
+        for pattern in self.options.keep:
+            if not any(matches(name, pattern) for name in names) and pattern not in self._unknown:
+                self._unknown.add(pattern)
+                warnings.warn(f"keep={pattern!r} names no op of the step", stacklevel=2)
 
     def _plan_single(self, record: StepRecord) -> None:
         """Of a step of one part: the code between its halves is one op of its graph."""

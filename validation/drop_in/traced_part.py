@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from schedsim import Graph, Schedule, simulate
+from schedsim.dataflow.run_once import with_once
 
 from ..capture.program import Program
 from ..capture.to_graph import to_graph
@@ -45,7 +46,7 @@ class TracedPart:
         if session.options.compile:
             self.program = fused_where_it_works(joint.program, name)
         self._joint = joint
-        self.graph: Graph = to_graph(self.program, name, 0)
+        self.graph: Graph = with_once(to_graph(self.program, name, 0), session.options.keep)
         self.backend = joint.device
         self.is_measured = False
         self.schedules: list[Schedule] = []

@@ -31,3 +31,14 @@ def test_names_and_roles():
     assert part.gradient_bytes == (16 + 4 + 4 + 4) * 4
     assert part.input_bytes == 8 * 4 * 4
     torch._dynamo.reset()
+
+
+def test_symbolic_sizes_are_refused_with_a_way_out():
+    """A second shape, where torch was not told otherwise: the plain graph runs, and a line says."""
+    torch._dynamo.reset()
+    options = {"budget": 10**9, "effort": 0.2}
+    step = torch.compile(nn.Sequential(nn.Linear(4, 4)), backend="schedsim", options=options)
+    step(torch.randn(8, 4)).sum().backward()
+    with pytest.warns(UserWarning, match="dynamic=False"):
+        step(torch.randn(9, 4)).sum().backward()
+    torch._dynamo.reset()

@@ -49,3 +49,20 @@ def test_every_schedule_gives_the_eager_bits():
     assert part.run_counts[again[0]] == 3  # two backwards
     assert part.cost(number).kept_bytes < part.cost(0).kept_bytes
     torch._dynamo.reset()
+
+
+def test_what_shall_be_kept_runs_once():
+    """By a pattern; one that names nothing is said."""
+    torch._dynamo.reset()
+    x = torch.randn(64, 8, requires_grad=True)
+    weight = torch.nn.Parameter(torch.randn(8, 8))
+    options = {"budget": 10**9, "keep": ["*tanh*", "nothing"], "effort": 0.2}
+    step = torch.compile(stacked, backend="schedsim", options=options)
+    for _ in range(2):
+        step(x, weight)[0].sum().backward()
+    with pytest.warns(UserWarning, match="'nothing' names no op"):
+        step(x, weight)[0].sum().backward()
+    (part,) = session_of(options).parts
+    kept = {op.name for op in part.graph.ops if op.once}
+    assert {name for name in part.graph.op_names if "tanh" in name} <= kept
+    torch._dynamo.reset()
