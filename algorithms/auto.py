@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from schedsim.plans.least_budget import least_of
 from schedsim.plans.offloading import LinkLike
 from schedsim.plans.plan import Plan, make_plan, timed, with_candidates
 from schedsim.plans.scope import ANY_SCHEDULE
+from schedsim.simulation.schedule import Schedule
 
 from .chains.bisection import bisection
 from .chains.chen import chen_greedy
@@ -174,10 +176,13 @@ def _beyond_persistent(
     least = found.least
     if least.scope is not None:
         least = replace(least, scope=ANY_SCHEDULE)
+    schedule = found.schedule
+    if persistent.schedule is not None and _repeats_backward(chain, schedule):
+        schedule = persistent.schedule  # a model's backward adds its gradients, and may run once
     return make_plan(
         chain,
         persistent.budget_bytes,
-        found.schedule,
+        schedule,
         planner="local_search",
         lower_bound_s=found.lower_bound_s,
         bound_scope=ANY_SCHEDULE,
@@ -185,6 +190,14 @@ def _beyond_persistent(
         seed=found.seed,
         search=found.search,
     )
+
+
+def _repeats_backward(chain: Chain, schedule: Schedule | None) -> bool:
+    """Whether `schedule` runs a backward of `chain` a second time; O(runs)."""
+    if schedule is None:
+        return False
+    counts = Counter(schedule.names)
+    return any(counts[f"B{i}"] > 1 for i in range(chain.num_stages))
 
 
 def _of_graph(

@@ -156,7 +156,7 @@ def cells(line: dict[str, Any]) -> list[str]:
     name = "none fits: proven" if never else "-" if best is None else best
     mine, first = overheads.get("auto"), auto["first_cpu_s"]
     return [
-        f"{line['family']} {line['size']}",
+        line["family"],
         str(line["ops"]),
         line["budget"].replace("%", " %"),
         str(line["seed"]),
@@ -167,14 +167,15 @@ def cells(line: dict[str, Any]) -> list[str]:
         "-" if mine is None else f"{100 * ((1 + mine) / (1 + bound) - 1):.3f}",
         "-" if first is None else f"{first:.1f}",
         f"{auto['cpu_s']:.1f}",
+        f"{line['effort']:g}",
     ]
 
 
 def table(lines: list[dict[str, Any]]) -> str:
     """All rows, as Markdown."""
     head = ["graph", "ops", "budget", "seed", "best %", "by", "auto %", "bound %", "gap %"]
-    head += ["first plan s", "auto s"]
-    text = ["| " + " | ".join(head) + " |", "|---|---:|---:|---:|---:|---|" + "---:|" * 5]
+    head += ["first plan s", "auto s", "effort"]
+    text = ["| " + " | ".join(head) + " |", "|---|---:|---:|---:|---:|---|" + "---:|" * 6]
     text += ["| " + " | ".join(cells(line)) + " |" for line in lines]
     return "\n".join(text) + "\n"
 

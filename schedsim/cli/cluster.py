@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @output_option("Write the timeline of one rank to FILE, a Perfetto trace.")
 @click.option("--mem", "budget", type=SizeType(), help="Bytes that a device may reserve.")
 @click.option("--search", is_flag=True, help="Choose degrees, order and recomputation for --mem.")
-@click.option("--global-batch", type=int, help="With --search: sequences of a step on all devices.")
+@click.option("--global-batch", type=int, help="With --search: sequences of a step; one a device.")
 @click.option("--effort", type=int, help="With --search: candidates simulated at most (40).")
 @click.option("--launch", help="Print settings for torchtitan or megatron besides.")
 @cluster_options

@@ -30,7 +30,7 @@ def explain_difference(old: StepPeak, new: StepPeak) -> list[str]:
     --------
     >>> old = StepPeak("m", 4, "a", (HeldTensor("a", 4, "kept", "grad.a"),))
     >>> held = (*old.tensors, HeldTensor("b.1.mul", 8, "kept", "grad.b.1.mul"))
-    >>> explain_difference(old, StepPeak("m", 12, "b.1.mul", held))
+    >>> explain_difference(old, StepPeak("m", 12, "a", held))
     ['+8 B: `b.1.mul` now kept for its backward']
     """
     groups: dict[tuple[str, str, bool], list[_Change]] = {}

@@ -187,8 +187,8 @@ def step_peak(
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.ReLU())
     >>> peak = step_peak(model, (torch.zeros(50, 100),), lambda output: output.sum())
-    >>> peak <= "0.2MiB", peak.by_role()["kept"]
-    (True, 20004)
+    >>> peak <= "0.2MiB", peak.by_role()["static"]
+    (True, 40400)
     """
     if kernels not in KERNELS:
         raise SchedsimError(f"kernels={kernels!r} is unknown", hint="one of 'native', 'cuda'")

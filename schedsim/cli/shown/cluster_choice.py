@@ -25,11 +25,7 @@ def searched(
     """The joint choice; what it lacks is asked for."""
     from ...clusters import choose
 
-    for option, value in (
-        ("--mem", budget),
-        ("--devices", request.devices),
-        ("--global-batch", global_batch),
-    ):
+    for option, value in (("--mem", budget), ("--devices", request.devices)):
         if value is None:
             raise SchedsimError(f"--search needs {option}", hint=f"add {option}")
     words = request.words()
@@ -38,9 +34,10 @@ def searched(
             raise SchedsimError(f"--effort {effort} is not at least 1", hint="40 by default")
         words["effort"] = effort
     assert budget is not None
-    assert global_batch is not None
+    assert request.devices is not None
+    sequences = request.devices if global_batch is None else global_batch
     with working("choosing"):
-        return choose(request.preset, budget, global_batch=global_batch, **words)
+        return choose(request.preset, budget, global_batch=sequences, **words)
 
 
 def search_document(choice: ClusterChoice) -> dict[str, Any]:

@@ -24,6 +24,15 @@ def test_what_is_shown(capsys):
     assert search["lower_bound_s"] > 0
 
 
+def test_one_sequence_a_device_by_default(capsys):
+    """As if it had been given."""
+    line = [*SMALL, "--mem", "60GB", "--effort", "1", "--json"]
+    assert run(line) == 0
+    one = capsys.readouterr().out
+    assert run([*line, "--global-batch", "2"]) == 0
+    assert capsys.readouterr().out == one
+
+
 def test_nothing_fits(capsys):
     """Exit code 1, and the least that would do."""
     assert run([*SMALL, "--global-batch", "2", "--mem", "1GB"]) == 1
@@ -36,7 +45,6 @@ def test_nothing_fits(capsys):
     ("line", "says"),
     [
         ([*SMALL, "--global-batch", "2"], "--search needs --mem"),
-        ([*SMALL, "--mem", "9GB"], "--search needs --global-batch"),
         ([*SMALL[:-1], "--effort", "2"], "--effort is of --search"),
         ([*SMALL, "--global-batch", "2", "--mem", "9GB", "--recompute", "full"], "is chosen"),
         ([*SMALL, "--global-batch", "2", "--mem", "9GB", "--effort", "0"], "--effort 0"),
