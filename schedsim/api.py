@@ -106,7 +106,8 @@ def plan(
         name, by = workload.name, get_planner(planner).name
         budget = format_bytes(result.budget_bytes)
         says = f"{name} does not fit {budget} with {by}"
-        if result.search.interrupted:
+        search = getattr(result, "search", None)  # a pipeline's plan has none of its own
+        if search is not None and search.interrupted:
             says = f"{by} was interrupted before it had a plan of {name} within {budget}"
         raise InfeasibleBudgetError(
             says,

@@ -34,7 +34,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("expandable", "search", "global_batch", "launch"),
     ),
     "Device and times": ("device", "efficiency", "times_path"),
-    "Output": ("output", "as_json", "help"),
+    "Output": ("output", "certificate", "as_json", "help"),
 }
 
 _OWN = "Options"

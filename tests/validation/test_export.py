@@ -229,7 +229,7 @@ def test_jax_saves_the_names():
 
 def test_torchtitan_wraps_the_layers_chosen():
     """Its own policy class, subclassed: those layers alone run again, and gradients stay."""
-    pytest.importorskip("torchtitan", reason="torchtitan is not installed")
+    pytest.importorskip("torchtitan.distributed", reason="torchtitan is not installed")
     chain = build_workload(WorkloadOptions(preset="gpt2", layers=4, batch=8)).workload
     peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
     names = loaded(export(chain, schedsim.plan(chain, int(0.85 * peak)), "torchtitan").text)

@@ -17,6 +17,10 @@ from schedsim.files.document import save
 from schedsim.plans.search import SearchRecord
 
 SEARCH = """
+import signal
+
+# A process that was started in the background of a shell is deaf to it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import schedsim
 from schedsim.api import try_plan
 from schedsim.plans.progress import Progress

@@ -33,7 +33,7 @@ FORMULA_OPTIONS = {
 }  # fmt: skip
 OWN_OPTIONS = {
     ("plan",): {
-        *("--accumulate", "--chunk", "--ways"),
+        *("--accumulate", "--certificate", "--chunk", "--ways"),
         *("--allow", "--gap", "--json", "--maximize", "--mem", "--order", "--output"),
         *("--effort", "--planner"),
         *("--search-seed", "--slots", "--time-limit"),
