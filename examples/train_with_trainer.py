@@ -34,7 +34,8 @@ def run(budget, folder, resume=False):
     model = GPT2LMHeadModel(GPT2Config(**SIZES, **special))  # its head is its embedding
     if budget:
         ids = torch.stack([row["input_ids"] for row in tokens(4)])
-        schedsim.rematerialize(model, {"input_ids": ids, "labels": ids}, budget, in_place=True)
+        given = {"input_ids": ids, "labels": ids}
+        schedsim.rematerialize(model, given, budget, in_place=True, time_limit_s=2)
     settings = TrainingArguments(
         folder, max_steps=4, per_device_train_batch_size=4, save_steps=2, report_to=[], seed=0,
         logging_steps=1, disable_tqdm=True, use_cpu=not torch.cuda.is_available(),

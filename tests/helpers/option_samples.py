@@ -150,8 +150,8 @@ SAMPLES: dict[str, dict[str, Sample]] = {
     "cluster": {
         **CLUSTER,
         "--mem": sample("60GB"),
-        "--search": sample(mem="50GB", global_batch="8"),
-        "--global-batch": sample("16", search=(), mem="50GB"),
+        "--search": sample(mem="50GB", global_batch="8", effort="2"),
+        "--global-batch": sample("16", search=(), mem="50GB", effort="2"),
         "--effort": sample("1", search=(), mem="50GB", global_batch="8"),
         "--launch": sample("torchtitan"),
         "--json": sample(),
