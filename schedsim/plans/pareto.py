@@ -26,6 +26,7 @@ def pareto(
     planner: PlannerLike | None = None,
     *,
     order: Literal["fixed", "free"] | None = None,
+    effort: float | None = None,
     time_limit_s: float | None = None,
     num_points: int | None = None,
     seed: int | None = None,
@@ -43,9 +44,10 @@ def pareto(
         asked at each of `budgets`.
     order
         Of the first runs of a graph: ``"fixed"`` (default) or ``"free"``.
-    time_limit_s, num_points, seed
-        Of the search on a graph: seconds for the whole curve (30), points to look for (24), and
-        of its random choices (0).
+    effort, time_limit_s, num_points, seed
+        Of the search on a graph: units of work for the whole curve (60), after which the same seed
+        gives the same curve on any machine; seconds, which end the search wherever it is; points
+        to look for (24); and of its random choices (0).
     budgets
         In bytes, or texts as `schedsim.plan` takes them; by default 32 budgets spread over the
         range from least to store-all peak.
@@ -73,6 +75,7 @@ def pareto(
     workload = read_workload(workload)
     given: dict[str, Any] = {
         "order": order,
+        "effort": effort,
         "time_limit_s": time_limit_s,
         "num_points": num_points,
         "seed": seed,

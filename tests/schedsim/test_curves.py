@@ -40,6 +40,7 @@ def test_graphs_have_curves():
     """As Python, as text and as JSON, the knee among the points."""
     graph = unit_training_chain(10)
     curve = schedsim.pareto(graph, effort=1.0, num_points=6, seed=1)
+    assert curve.points == schedsim.pareto(graph, effort=1.0, num_points=6, seed=1).points
     document = json.loads(json.dumps(curve.to_dict(), allow_nan=False))
     assert [p["budget_bytes"] for p in document["points"]] == [p.budget_bytes for p in curve.points]
     assert document["knee_budget_bytes"] in [p.budget_bytes for p in curve.points]
@@ -53,6 +54,10 @@ def test_options_of_graphs_are_refused_elsewhere():
     """On chains and for other planners; budgets by the frontier."""
     with pytest.raises(schedsim.SchedsimError, match="order='free'"):
         schedsim.pareto(unit_chain(4), order="free")
+    with pytest.raises(schedsim.SchedsimError, match=r"effort=1\.0"):
+        schedsim.pareto(unit_chain(4), effort=1.0)
+    with pytest.raises(schedsim.SchedsimError, match="effort -1 is not at least 0"):
+        schedsim.pareto(unit_training_chain(3), effort=-1)
     with pytest.raises(schedsim.SchedsimError, match="seed=1"):
         schedsim.pareto(unit_training_chain(3), "dtr", seed=1)
     with pytest.raises(schedsim.SchedsimError, match="chooses its budgets"):
