@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..dataflow.chain import Chain
 from ..plans.plan import Plan
 from ..simulation.simulator import Simulation
-from .choice import Choice, nearest
+from .choice import Choice
 from .code import fill
-from .segments import as_choice, flips, layer_range, layers_of, repeated_stages, singles
+from .segments import chosen_layers, layer_range, nearest_layers
 
 SUFFIX = ".py"
 
@@ -39,15 +39,10 @@ def enable(model):
 
 def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
     """The nearest set of layers."""
-    layers = layers_of(chain, "transformers")
-    wanted = [i for i in repeated_stages(chain, plan) if i in layers]
-    choices = [as_choice(chain, singles(wanted))]
-    choices += [as_choice(chain, singles(layers[:k])) for k in range(len(layers) + 1)]
-    return nearest(chain, plan, choices, lambda choice: flips(chain, choice, layers))
+    return nearest_layers(chain, plan, "transformers")
 
 
 def render(chain: Chain, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with a function for the model."""
-    layers = layer_range(chain)
-    chosen = {start - layers.start for start, _ in choice.data["segments"]}
-    return fill(_CODE, name=chain.name, layers=sorted(chosen), num=len(layers))
+    chosen, num = chosen_layers(chain, choice), len(layer_range(chain))
+    return fill(_CODE, name=chain.name, layers=chosen, num=num)

@@ -13,7 +13,8 @@ from ..dataflow.chain import Chain
 from ..errors import UnsupportedError
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
-from .choice import Choice
+from ..simulation.simulator import Simulation
+from .choice import Choice, nearest
 
 Segments = tuple[tuple[int, int], ...]
 
@@ -132,3 +133,18 @@ def as_choice(chain: Chain, segments: Segments, **data: object) -> Choice:
     if longest > 1:
         says += f", in {len(segments)} segments of up to {longest}"
     return Choice(segment_schedule(chain, segments), says, {"segments": segments, **data})
+
+
+def nearest_layers(chain: Chain, plan: Plan, target: str) -> tuple[Choice, Simulation]:
+    """The nearest set of layers that each run again by themselves, where `target` takes any."""
+    layers = layers_of(chain, target)
+    wanted = [i for i in repeated_stages(chain, plan) if i in layers]
+    choices = [as_choice(chain, singles(wanted))]
+    choices += [as_choice(chain, singles(layers[:k])) for k in range(len(layers) + 1)]
+    return nearest(chain, plan, choices, lambda choice: flips(chain, choice, layers))
+
+
+def chosen_layers(chain: Chain, choice: Choice) -> list[int]:
+    """Where segments of a choice begin, as places among the layers, ascending."""
+    first = layer_range(chain).start
+    return sorted({start - first for start, _ in choice.data["segments"]})

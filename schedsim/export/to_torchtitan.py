@@ -6,9 +6,9 @@ from ..dataflow.chain import Chain
 from ..plans.plan import Plan
 from ..simulation.simulator import Simulation
 from . import older_torchtitan
-from .choice import Choice, nearest
+from .choice import Choice
 from .code import fill
-from .segments import as_choice, flips, layer_range, layers_of, repeated_stages, singles
+from .segments import chosen_layers, layer_range, nearest_layers
 
 SUFFIX = ".py"
 VERSION = "0.3"
@@ -48,18 +48,12 @@ class PlannedAC(FullAC):
 
 def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
     """The nearest set of layers."""
-    layers = layers_of(chain, "torchtitan")
-    wanted = [i for i in repeated_stages(chain, plan) if i in layers]
-    choices = [as_choice(chain, singles(wanted))]
-    choices += [as_choice(chain, singles(layers[:k])) for k in range(len(layers) + 1)]
-    return nearest(chain, plan, choices, lambda choice: flips(chain, choice, layers))
+    return nearest_layers(chain, plan, "torchtitan")
 
 
 def render(chain: Chain, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with a policy."""
-    layers = layer_range(chain)
-    chosen = {start - layers.start for start, _ in choice.data["segments"]}
-    return policy(chain.name, sorted(chosen), len(layers))
+    return policy(chain.name, chosen_layers(chain, choice), len(layer_range(chain)))
 
 
 def policy(name: str, layers: list[int], num: int) -> str:

@@ -8,7 +8,7 @@ from ..simulation.simulator import Simulation
 from . import older_transformers
 from .choice import Choice
 from .code import fill
-from .segments import layer_range
+from .segments import chosen_layers, layer_range, nearest_layers
 
 SUFFIX = ".py"
 VERSION = "5.23"
@@ -45,12 +45,11 @@ def enable(model):
 
 def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
     """The nearest set of layers."""
-    return older_transformers.choose(chain, plan)
+    return nearest_layers(chain, plan, "transformers")
 
 
 def render(chain: Chain, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with a function for the model."""
-    layers = layer_range(chain)
-    chosen = sorted({start - layers.start for start, _ in choice.data["segments"]})
+    layers, chosen = layer_range(chain), chosen_layers(chain, choice)
     periods = (n for n in range(1, len(layers) + 1) if chosen == list(range(0, len(layers), n)))
     return fill(_CODE, name=chain.name, layers=chosen, num=len(layers), every=next(periods, None))
