@@ -12,7 +12,13 @@ from .._checks import MAX_SECONDS, check_bytes, check_seconds, shown, shown_key
 from ..errors import InvalidWorkloadError, SchedsimError, did_you_mean
 
 _REQUIRED: Any = object()
-_TYPE_NAMES = {str: "text", bool: "true or false", int: "an integer", dict: "an object"}
+_TYPE_NAMES = {
+    str: "text",
+    bool: "true or false",
+    int: "an integer",
+    dict: "an object",
+    list: "a list",
+}
 
 # Of a whole schedule: far above any sum of `MAX_SECONDS`, far below the largest float.
 MAX_TOTAL_SECONDS = 1e100 * MAX_SECONDS
@@ -180,7 +186,7 @@ class Reader:
         check_bytes(value, self._at(name))
         return int(value)
 
-    def take_count(self, name: str, default: int, *, least: int = 0) -> int:
+    def take_count(self, name: str, default: Any = _REQUIRED, *, least: int = 0) -> int:
         """The field `name` as a whole number of `least` or more."""
         value = int(self.take(name, int, default))
         if value < least:
@@ -188,6 +194,12 @@ class Reader:
                 f"{shown(value)} is not at least {least}", path=self._at(name)
             )
         return value
+
+    def take_optional_count(self, name: str) -> int | None:
+        """The field `name` as a whole number, zero or more; null, or no field, is ``None``."""
+        if self._fields.get(name) is None:
+            return self.take(name, int, None)
+        return self.take_count(name)
 
     def take_seconds(self, name: str, default: Any = _REQUIRED) -> float:
         """The field `name` as a finite number, zero or more."""
