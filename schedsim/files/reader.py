@@ -197,9 +197,10 @@ class Reader:
 
     def take_optional_count(self, name: str) -> int | None:
         """The field `name` as a whole number, zero or more; null, or no field, is ``None``."""
-        if self._fields.get(name) is None:
-            return self.take(name, int, None)
-        return self.take_count(name)
+        if self._fields.get(name) is not None:
+            return self.take_count(name)
+        self.skip(name)
+        return None
 
     def take_seconds(self, name: str, default: Any = _REQUIRED) -> float:
         """The field `name` as a finite number, zero or more."""
