@@ -8,8 +8,8 @@
 Needs the extra `torch`; the peers ckptplan, PuLP and pwlf (for torch.distributed._tools) and
 transformers are used where they are installed, and said to be missing where not. Rows go to a file
 as they are made, and what is in it whole is not measured again. Peaks are by the CPU allocator's
-own record, operations are counted, times (processor time on one thread) are medians of ratios within a
-round of interleaved steps: the model itself, the peer, and schedsim at the peer's measured peak.
+own record, operations are counted, times (processor time on one thread) are medians of ratios
+within a round of interleaved steps: the model, the peer, and schedsim at the peer's measured peak.
 """
 
 from __future__ import annotations
