@@ -67,7 +67,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     has_loss = skeleton.step.loss_function is not None
     handles = _watch(skeleton.step, spans)
     try:
-        with _recurrence(skeleton), eager_paths():
+        with _recurrence(skeleton), eager_paths(), private.true_layouts():
             graph_module = private.export_joint(skeleton.step, skeleton.tensors, mode)
         return Traced(graph_module, tuple(spans), "direct", has_loss, {})
     except SchedsimError:
@@ -79,8 +79,9 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
             handle.remove()
     skeleton.step.questions = ()  # Dynamo reads the code itself, and takes no answers
     try:
-        step = private.dynamo_graph(skeleton.step, skeleton.tensors, mode)
-        graph_module = private.export_joint(step, skeleton.tensors, mode)
+        with private.true_layouts():
+            step = private.dynamo_graph(skeleton.step, skeleton.tensors, mode)
+            graph_module = private.export_joint(step, skeleton.tensors, mode)
         return Traced(graph_module, (), "dynamo", has_loss, _renamed(skeleton.step, step))
     except Exception as error:
         raise _refusal(direct, error) from error

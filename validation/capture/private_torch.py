@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -350,6 +351,80 @@ def inductor_compiled(
     return run
 
 
+@contextlib.contextmanager
+def dynamo_settings(settings: dict[str, Any]) -> Iterator[None]:
+    """Dynamo's own settings for what is compiled in the block, and only for that."""
+    import torch._dynamo as dynamo
+
+    known = {name: value for name, value in settings.items() if hasattr(dynamo.config, name)}
+    with dynamo.config.patch(known):
+        yield
+
+
+def num_graph_breaks() -> int:
+    """How many kinds of places Dynamo has broken a graph at, or stopped, so far."""
+    from torch._dynamo.utils import counters
+
+    return len(counters["graph_break"])
+
+
+def last_graph_break(seen: int) -> str:
+    """The newest place beyond the first `seen`, in a line; empty where there is none."""
+    from torch._dynamo.utils import counters
+
+    found = list(counters["graph_break"])[seen:]
+    lines = [line.strip() for line in found[-1].splitlines() if line.strip()] if found else []
+    named = [line for line in lines if line.startswith(("Explanation:", "Developer debug"))]
+    return "; ".join([*lines[:1], *(line.partition(":")[2].strip() for line in named)])[:300]
+
+
+BATCH_NORMS = {
+    "_native_batch_norm_legit_functional.default": 0,
+    "_native_batch_norm_legit.default": 0,
+    "_native_batch_norm_legit.no_stats": 0,
+    "native_batch_norm.default": 0,
+    "native_batch_norm_backward.default": 1,
+}
+"""Ops -> the position of the input."""
+
+
+@contextlib.contextmanager
+def true_layouts() -> Iterator[None]:
+    """Within a trace, have batch norms of the CPU lay their results out as their kernels do.
+
+    torch's fakes keep the strides of the input; the kernels write in the order of dimensions, or
+    channels last. A view that a trace takes of the one would fail on the other.
+    """
+    from torch._decomp import decomposition_table
+    from torch._prims_common import suggest_memory_format
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def laid_out(own: Callable[..., Any], position: int) -> Callable[..., Any]:
+        @functools.wraps(own)  # torch looks at its name and module
+        def run(*args: Any, **kwargs: Any) -> Any:
+            first, *rest = own(*args, **kwargs)
+            given = args[position]
+            if first is not None and given.device.type == "cpu":
+                first = torch.empty_like(first, memory_format=suggest_memory_format(given))
+            return (first, *rest)
+
+        return run
+
+    before: dict[Any, Callable[..., Any]] = {}
+    for name, position in BATCH_NORMS.items():
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload)
+        if op in decomposition_table:
+            before[op] = decomposition_table[op]
+            decomposition_table[op] = laid_out(before[op], position)
+    FakeTensorMode.cache_clear()
+    try:
+        yield
+    finally:
+        decomposition_table.update(before)
+        FakeTensorMode.cache_clear()
+
+
 Partition = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
 
 
@@ -405,7 +480,7 @@ def compiled_in_halves(
         partition_fn=partition,
         keep_inference_input_mutations=False,
     )
-    with _quiet_loggers():
+    with _quiet_loggers(), true_layouts():
         found: Callable[..., Any] = compiler(graph_module, list(examples))
     return found
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -221,7 +222,9 @@ def whole_recurrence() -> Iterator[None]:
                 setattr(torch._VF, kind, function)
 
 
+@cache
 def _as_op(kind: str) -> Callable[..., Any]:
+    # One function for good: Dynamo guards on it.
     def packed(*args: Any) -> Any:
         if torch.is_autocast_enabled("cpu"):
             raise UnsupportedError(
