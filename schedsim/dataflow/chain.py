@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from .._checks import check_bytes, check_name, check_seconds, check_total, shown
 from ..errors import InvalidWorkloadError
-from .graph import Graph, Op
+from .chain_graph import lowered
+from .graph import Graph
 from .shown_in_notebooks import ShownInNotebooks
 from .variants import StageVariant, check_distinct
 
@@ -180,55 +181,7 @@ class Chain(ShownInNotebooks):
         Activations are named ``a0..aL``, saved bundles without their output ``r1..rL`` (absent
         where empty) and gradients ``d1..dL``; index ``i + 1`` belongs to stage ``i``.
         """
-        num = self.num_stages
-        forward: list[Op] = []
-        backward: list[Op] = []
-        for i, stage in enumerate(self.stages):
-            output, residual = f"a{i + 1}", f"r{i + 1}"
-            writes = {output: stage.output_bytes}
-            reads = [f"d{i + 1}", f"a{i}", output]
-            optional: tuple[str, ...] = ()
-            if stage.saved_bytes > stage.output_bytes:
-                writes[residual] = stage.saved_bytes - stage.output_bytes
-                reads.append(residual)
-                optional = (residual,)
-            forward.append(
-                Op(
-                    name=f"F{i}",
-                    phase="forward",
-                    time_s=stage.forward_s,
-                    workspace_bytes=stage.forward_workspace_bytes,
-                    reads=(f"a{i}",),
-                    writes=writes,
-                    optional=optional,
-                    saving_workspace_bytes=stage.saving_workspace_bytes,
-                )
-            )
-            previous = self.stages[i - 1].output_bytes if i else 0
-            backward.append(
-                Op(
-                    name=f"B{i}",
-                    phase="backward",
-                    time_s=stage.backward_s,
-                    workspace_bytes=stage.backward_workspace_bytes,
-                    reads=tuple(reads),
-                    writes={f"d{i}": previous} if i else {},
-                )
-            )
-        loss = Op(
-            name="loss",
-            phase="loss",
-            time_s=self.loss_s,
-            workspace_bytes=self.loss_workspace_bytes,
-            reads=(f"a{num}",),
-            writes={f"d{num}": self.stages[-1].output_bytes},
-        )
-        return Graph(
-            name=self.name,
-            ops=(*forward, loss, *reversed(backward)),
-            inputs={"a0": self.input_bytes},
-            static_bytes=self.static_bytes,
-        )
+        return lowered(self)
 
     def stage_label(self, op_name: str) -> str:
         """``"F3 (block3)"``: an op name with the name of the stage it belongs to."""

@@ -100,6 +100,32 @@ class Graph(ShownInNotebooks):
             total += op.saving_workspace_bytes or 0
         check_total(total, "ops")
 
+    @classmethod
+    def unchecked(
+        cls, name: str, ops: tuple[Op, ...], inputs: dict[str, int], static_bytes: int
+    ) -> Graph:
+        """A graph of ops that are known to be right, without looking at each of them again.
+
+        For what was lowered from a workload that has been checked: names are distinct, each tensor
+        is written before it is read, and no op is a copy.
+        """
+        graph = object.__new__(cls)
+        producers = {tensor: i for i, op in enumerate(ops) for tensor in op.writes}
+        for field_name, value in (
+            ("name", name),
+            ("ops", ops),
+            ("inputs", inputs),
+            ("static_bytes", static_bytes),
+            ("results", ()),
+            ("pool_static_bytes", {}),
+            ("input_pools", {}),
+            ("variants", ()),
+            ("_op_index", {op.name: i for i, op in enumerate(ops)}),
+            ("_producers", producers),
+        ):
+            object.__setattr__(graph, field_name, value)
+        return graph
+
     def _check_pools(self) -> None:
         for pool, size in self.pool_static_bytes.items():
             path = f"pool_static_bytes.{shown_key(pool)}"
