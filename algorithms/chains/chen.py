@@ -13,7 +13,7 @@ from .segment_schedule import equal_starts, segment_schedule
 MAX_THRESHOLDS = 400
 """The search over all thresholds tries this many at the most, evenly spaced."""
 
-MAX_WORK = 4_000_000
+MAX_WORK = 2_000_000
 """Stages times thresholds: beyond, chains are so long that fewer thresholds are tried."""
 
 
@@ -55,7 +55,7 @@ def chen_greedy(
     search
         ``"paper"``: the six values of appendix A around ``b0 = sqrt(x y)``; ``"all"``: those, and
         every threshold at which the segments change, `MAX_THRESHOLDS` of them at the most (of
-        more than ten thousand stages, `MAX_WORK` divided by the number of stages).
+        more than 5,000 stages, `MAX_WORK` divided by the number of stages).
 
     References
     ----------

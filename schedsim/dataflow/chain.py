@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from .._checks import check_bytes, check_name, check_seconds, check_total, shown
 from ..errors import InvalidWorkloadError
 from .chain_graph import lowered
 from .graph import Graph
+from .op import as_items
 from .shown_in_notebooks import ShownInNotebooks
 from .variants import StageVariant, check_distinct
 
@@ -54,7 +55,7 @@ class Stage:
     variants: tuple[StageVariant, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "variants", tuple(self.variants))
+        object.__setattr__(self, "variants", as_items(self.variants, "variants", StageVariant))
 
     def check(self, path: str) -> None:
         """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
@@ -117,7 +118,7 @@ class Chain(ShownInNotebooks):
         check_bytes(self.static_bytes, "static_bytes")
         check_seconds(self.loss_s, "loss_s")
         check_bytes(self.loss_workspace_bytes, "loss_workspace_bytes")
-        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "stages", as_items(self.stages, "stages", Stage))
         if not self.stages:
             raise InvalidWorkloadError("a chain needs at least one stage", path="stages")
         seen: dict[str, int] = {}
@@ -210,7 +211,12 @@ class Chain(ShownInNotebooks):
         InvalidWorkloadError
             The sequences differ in length, or a number is not what its field takes.
         """
-        num = len(forward_s)
+        try:
+            num = len(forward_s)
+        except TypeError:
+            raise InvalidWorkloadError(
+                f"{shown(forward_s)} is not a list", path="forward_s"
+            ) from None
         zeros = [0] * num
         columns = {
             "forward_s": forward_s,
@@ -225,6 +231,8 @@ class Chain(ShownInNotebooks):
             else backward_workspace_bytes,
         }
         for field, column in columns.items():
+            if not hasattr(column, "__len__") or isinstance(column, Mapping):
+                raise InvalidWorkloadError(f"{shown(column)} is not a list", path=field)
             if len(column) != num:
                 raise InvalidWorkloadError(
                     f"{len(column)} entries, but forward_s has {num}", path=field

@@ -191,3 +191,19 @@ def test_bad_calibration_files(tmp_path, document, message):
 def test_the_wrong_device_is_refused():
     with pytest.raises(SchedsimError, match="cannot be measured on cuda"):
         measured_costs(two_layers(), "cuda")
+
+
+def test_times_from_the_cache_say_how_old_they_are(monkeypatch):
+    """And are measured again where that is asked for; what is measured then is kept."""
+    captured = two_layers()
+    assert measured_costs(captured, "cpu", target_s=0.001).notes == ()
+    later = measuring.time.time() + 7200
+    monkeypatch.setattr(measuring.time, "time", lambda: later)
+    (note,) = measured_costs(captured, "cpu", target_s=0.001).notes
+    assert note.startswith("times of ")
+    assert "measured 2 hours ago, spread " in note
+    assert note.endswith("--remeasure measures them again")
+    assert note in captured.with_costs(measured_costs(captured, "cpu")).notes
+    again = measured_costs(captured, "cpu", use_cache=False, target_s=0.001)
+    assert again.notes == ()
+    assert measured_costs(captured, "cpu").time_s == again.time_s
