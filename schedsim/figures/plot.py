@@ -234,7 +234,7 @@ def draw_validation(report: dict[str, Any], *, axes: Axes | None = None) -> Figu
     peaks = report["predicted"]["peak_bytes"], report["measured"]["peak_bytes"]
     gap = peaks[1] / peaks[0] - 1.0 if peaks[0] else 0.0
     axes.set(
-        title=f"{report['name']}: measured peak {gap:+.2%} of predicted",
+        title=f"{plain(str(report['name']))}: measured peak {gap:+.2%} of predicted",
         xlabel="op run",
         ylabel=f"live memory [{unit}]",
         xlim=(0, predicted.size),

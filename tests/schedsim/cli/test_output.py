@@ -6,10 +6,8 @@ import json
 import os
 import pty
 import re
-import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from schedsim.algorithms import all_planners
@@ -120,19 +118,6 @@ def test_plan_in_a_pipe():
         "  schedsim explain plan.json                        # why its peak is there\n"
         "  schedsim compare chain.json --mem 60              # other planners\n"
     )
-
-
-def test_the_next_steps_work(capsys):
-    """Each suggested line runs, and the first keeps the planner and its options."""
-    run(["plan", "chain.json", "--mem", "60", "--planner", "rotor", "--slots", "60"])
-    lines = capsys.readouterr().out.split("\nnext\n")[1].splitlines()
-    steps = [shlex.split(line, comments=True) for line in lines]
-    assert steps[0][2:] == shlex.split(
-        "chain.json --mem 60 --planner rotor --slots 60 -o plan.json"
-    )
-    for step in steps:
-        assert run(step[1:]) == 0
-    assert json.loads(Path("plan.json").read_text())["planner"] == "rotor"
 
 
 def test_compare_in_a_pipe():
