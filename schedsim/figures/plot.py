@@ -223,6 +223,8 @@ def draw_validation(report: dict[str, Any], *, axes: Axes | None = None) -> Figu
     figure, axes = canvas(axes)
     predicted = np.array(report["timeline"]["predicted_bytes"], dtype=float)
     measured = np.array(report["timeline"]["measured_bytes"], dtype=float)
+    if not predicted.size:
+        raise ValueError("no runs")
     budget = report.get("budget_bytes")
     factor, unit = byte_unit(int(max([*predicted, *measured, budget or 0])))
     edges = np.arange(predicted.size + 1)
