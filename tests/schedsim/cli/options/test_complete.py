@@ -53,8 +53,9 @@ def test_every_value_that_is_offered_is_taken():
         assert len(values) > 1
         for value in values:
             dtype = {"dtype": "fp32"} if value == "adam" else {}
-            given = {"layers": 1, "static": "auto", **dtype, field: value}                assert build_workload(WorkloadOptions(**given)).workload.op_names
-assert names("plan --device ") == device_names()
+            given = {"layers": 1, "static": "auto", **dtype, field: value}
+            assert build_workload(WorkloadOptions(**given)).workload.op_names
+    assert names("plan --device ") == device_names()
     for value in names("plan --synthetic "):
         assert build_workload(WorkloadOptions(synthetic=value, layers=3)).workload.num_stages
     assert names("plan --level ") == ["block", "op"]

@@ -37,7 +37,8 @@ def test_a_report_is_drawn(call, folder):
 @pytest.mark.parametrize("place", list(places(REPORT)), ids=".".join)
 def test_a_damaged_report_is_drawn_or_refused(call, folder, place):
     """Any value in any place, or none: never a fault of ours."""
-    for value in ODD:
+    # Drawing takes a while: of what is drawn whatever it is, a few.
+    for value in (None, 10**400, "a$\\b") if place == ("name",) else ODD:
         document = copy.deepcopy(REPORT)
         inner = document
         for key in place[:-1]:
