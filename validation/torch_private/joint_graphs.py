@@ -1,8 +1,4 @@
-"""The one place that touches what PyTorch does not document: joint graphs, descriptors, fakes.
-
-Written for torch 2.13 and 2.11. Each function here has a test of its own that fails first, and by
-name, when a new torch moves one of them; nothing else of this package imports a private module.
-"""
+"""Joint graphs of forward and backward, what their nodes stand for, and fake tensors."""
 
 from __future__ import annotations
 
@@ -16,11 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.multiprocessing.reductions import StorageWeakRef as StorageWeakRef
-from torch.utils import _pytree as pytree
 
-Tree = pytree.TreeSpec
-OpOverload = torch._ops.OpOverload
+from .op_modes import without_modes
 
 
 class Role(NamedTuple):
@@ -44,26 +37,6 @@ def is_fake(value: object) -> bool:
     return isinstance(value, FakeTensor)
 
 
-def storage_key(tensor: torch.Tensor) -> int:
-    """A number that two tensors share where they share storage, as long as either lives."""
-    return int(tensor.untyped_storage()._cdata)
-
-
-def weakly(tensor: torch.Tensor) -> StorageWeakRef:
-    """A reference to the storage of `tensor` that does not hold it, whoever else does."""
-    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch's
-
-
-def is_gone(reference: StorageWeakRef) -> bool:
-    """Whether nobody holds the storage any more."""
-    return bool(reference.expired())  # type: ignore[no-untyped-call]  # torch's
-
-
-def is_profiling() -> bool:
-    """Whether a profiler is running, of which there can be one."""
-    return bool(torch._C._autograd._profiler_enabled())
-
-
 def sequence_number() -> int:
     """The number that the next autograd node will carry."""
     return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
@@ -75,14 +48,10 @@ def current_node_number() -> int:
     return -1 if node is None else int(node._sequence_nr())
 
 
-def flatten(tree: Any) -> tuple[list[Any], Tree]:
-    """Leaves of nested tuples, lists and dicts, and how to put them together again."""
-    return pytree.tree_flatten(tree)
-
-
-def unflatten(leaves: Sequence[Any], spec: Tree) -> Any:
-    """The inverse of `flatten`."""
-    return pytree.tree_unflatten(leaves, spec)
+def function_of(context: object) -> type | None:
+    """The class of the autograd function whose forward has `context` as its first argument."""
+    found: type | None = getattr(context, "_forward_cls", None)
+    return found
 
 
 def export_joint(
@@ -306,26 +275,6 @@ def asked_by(ask: Callable[[Any, torch.Tensor], Any]) -> Iterator[None]:
             setattr(FunctionalTensor, name, method)
 
 
-def allocations(run: Callable[[], Any]) -> list[int]:
-    """Bytes that the CPU allocator gave out (positive) and took back, in order, during `run`."""
-    from torch.profiler import ProfilerActivity, profile
-
-    from ..measure.quiet import quiet_stderr
-
-    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with quiet_stderr():
-        profiler.start()
-    try:
-        run()
-    finally:
-        with quiet_stderr():
-            profiler.stop()
-    recorded: Any = profiler.profiler
-    events = recorded.kineto_results.events()
-    found = [event for event in events if event.name() == "[memory]"]
-    return [int(event.nbytes()) for event in sorted(found, key=lambda e: e.start_ns())]
-
-
 def inductor_compiled(
     function: Callable[..., Sequence[Any]], examples: Sequence[torch.Tensor], mode: FakeTensorMode
 ) -> Callable[[list[Any]], Sequence[Any]]:
@@ -372,7 +321,6 @@ def compiled_in_halves(
         How many tensors are saved may differ from call to call.
     """
     from torch._dynamo.backends.common import aot_autograd
-    from torch.utils._python_dispatch import _disable_current_modes
 
     made: list[Any] = []
 
@@ -385,7 +333,7 @@ def compiled_in_halves(
         **_: Any,
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
         fixed = frozenset(static_lifetime_input_indices or ())
-        with _disable_current_modes():  # tensors made meanwhile are real
+        with without_modes():  # tensors made meanwhile are real
             made.append(prepare(joint, num_fwd_outputs, fixed))
         return _halves_without_saving(joint, num_fwd_outputs)
 

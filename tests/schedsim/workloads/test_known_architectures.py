@@ -18,7 +18,19 @@ PUBLISHED = {
     "mixtral-8x7b": 46_702_792_704,
     "deepseek-v3": 671_026_404_352,
     "deepseek-v2-lite": 15_706_484_224,
+    "mistral-7b": 7_241_732_096,
+    "gpt2": 124_439_808,
+    "gpt2-xl": 1_557_611_200,
+    "gemma3-1b": 999_885_952,
+    # The released 4B, 12B and 27B have 4,300,079,472, 12,187,325,040 and 27,432,406,640, of which
+    # vision encoder and projection are 416,866,032 and 1152 (h + 1).
+    "gemma3-4b": 4_300_079_472 - 416_866_032 - 1152 * 2561,
+    "gemma3-12b": 12_187_325_040 - 416_866_032 - 1152 * 3841,
+    "gemma3-27b": 27_432_406_640 - 416_866_032 - 1152 * 5377,
     "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-14b": 14_768_307_200,
     "qwen3-8b": 8_190_735_360,
     "qwen3-32b": 32_762_123_264,
     "qwen3-30b-a3b": 30_532_122_624,
@@ -50,6 +62,6 @@ def test_active_parameters(name, billions):
 
 def test_an_unknown_model_is_refused_with_the_nearest():
     """One line, and a hint."""
-    with pytest.raises(SchedsimError, match="no model of clusters") as caught:
+    with pytest.raises(SchedsimError, match="no language model") as caught:
         get_architecture("llama3-8")
     assert "llama3-8b" in caught.value.hint

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.capture import private_torch as private  # noqa: E402
-from schedsim.validation.compiled import private_inductor as inductor  # noqa: E402
+from schedsim.validation.torch_private import inductor_calls as inductor  # noqa: E402
+from schedsim.validation.torch_private import joint_graphs as private  # noqa: E402
 
 aten = torch.ops.aten
 

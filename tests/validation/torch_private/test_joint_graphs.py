@@ -5,12 +5,9 @@ When a new torch breaks capture, these say by name what has moved.
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
-from schedsim.validation.capture import private_torch as private
+from schedsim.validation.torch_private import joint_graphs as private
 from torch import nn
 
 
@@ -88,33 +85,6 @@ def test_sequence_numbers_count_autograd_nodes():
     assert private.sequence_number() == before + 1
 
 
-def test_storage_keys_of_fakes():
-    """Views share, copies do not."""
-    with private.fake_mode():
-        x = torch.zeros(4, 4)
-        assert private.is_fake(x)
-        assert private.storage_key(x.t()[1:]) == private.storage_key(x)
-        assert private.storage_key(x.clone()) != private.storage_key(x)
-
-
-def test_allocations_are_recorded():
-    """4 MB in, 4 MB kept, in the allocator's own record."""
-    kept = []
-    changes = private.allocations(lambda: kept.append((torch.ones(1 << 20) + 1) * 2))
-    assert sum(changes) == 4 << 20
-    assert max(changes) == 4 << 20
-
-
-def test_no_other_module_imports_private_torch():
-    """All of it stands behind the adapter."""
-    names = re.compile(r"torch\._[a-z]\w*|from torch\S* import _\w+")
-    root = Path(__file__).parents[3] / "validation"
-    own = [root / name for name in ("capture", "op_level", "costs")]
-    for file in [file for folder in own for file in folder.glob("*.py")]:
-        if file.name != "private_torch.py":
-            assert names.findall(file.read_text()) == [], file
-
-
 def test_inductor_compiles_functional_ops_and_empties_its_arguments():
     mode = private.fake_mode()
     with mode:
@@ -154,6 +124,21 @@ def test_inductor_cuts_a_joint_graph_in_two(step):
     assert kept <= names
     assert kept <= taken
     assert halves.num_outputs == 4  # the loss, and what the norm updates
+
+
+def test_an_autograd_function_is_found_by_its_context():
+    """While its forward runs."""
+    seen = []
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            seen.append(private.function_of(ctx))
+            return x * 2
+
+    Twice.apply(torch.ones(1))
+    assert seen == [Twice]
+    assert private.function_of(None) is None
 
 
 def test_what_compile_returns_is_opened():

@@ -140,12 +140,14 @@ class Architecture:
         Learned positions; 0 for none.
     plain_norm
         Norms with a shift beside the gain, and biases in every product (as GPT).
+    post_norm
+        Whether what attention and MLP give passes a norm of its own before it is added (as Gemma).
     source
         Where the sizes are from.
 
     Examples
     --------
-    >>> from schedsim.clusters import get_architecture
+    >>> from schedsim.workloads import get_architecture
     >>> get_architecture("llama3-8b").num_parameters
     8030261248
     """
@@ -162,6 +164,7 @@ class Architecture:
     tied: bool = False
     positions: int = 0
     plain_norm: bool = False
+    post_norm: bool = False
     source: str = ""
 
     def has_experts(self, layer: int) -> bool:
@@ -173,15 +176,20 @@ class Architecture:
         """Of one norm over the width."""
         return (2 if self.plain_norm else 1) * self.hidden
 
+    @property
+    def branch_norm_parameters(self) -> int:
+        """Of the norms before and after an attention or an MLP."""
+        return (2 if self.post_norm else 1) * self.norm_parameters
+
     def attention_parameters(self) -> int:
-        """Of one attention and the norm before it."""
-        return self.attention.num_parameters(self.hidden) + self.norm_parameters
+        """Of one attention and the norms around it."""
+        return self.attention.num_parameters(self.hidden) + self.branch_norm_parameters
 
     def dense_parameters(self) -> int:
-        """Of one dense MLP and the norm before it."""
+        """Of one dense MLP and the norms around it."""
         bias = self.ffn_width + self.hidden if self.plain_norm else 0
         products = 3 if self.gated else 2
-        return products * self.hidden * self.ffn_width + bias + self.norm_parameters
+        return products * self.hidden * self.ffn_width + bias + self.branch_norm_parameters
 
     def routed_parameters(self, layer: int) -> int:
         """Of the routed experts of a layer; 0 in a dense one."""
@@ -194,7 +202,7 @@ class Architecture:
         count = self.attention_parameters()
         if self.experts is None or not self.has_experts(layer):
             return count + self.dense_parameters()
-        return count + self.experts.common_parameters(self.hidden) + self.norm_parameters
+        return count + self.experts.common_parameters(self.hidden) + self.branch_norm_parameters
 
     def layer_parameters(self, layer: int) -> int:
         """Of a layer."""

@@ -1,7 +1,6 @@
-"""The one place that touches inductor: decompositions, which ops it fuses, compiling a graph.
+"""Inductor: decompositions, which ops it fuses, compiling a graph.
 
-Written for torch 2.13. Each function has a test of its own that fails first, and by name, when a
-new torch moves something; settings of inductor are changed for our own compilations alone.
+Settings of inductor are changed for our own compilations alone.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from .op_modes import without_modes
 
 aten = torch.ops.aten
 
@@ -73,9 +74,8 @@ def draw_seeds(count: int, device: str) -> torch.Tensor:
 def outside_of_traces() -> Iterator[None]:
     """As if no trace were going on: for graphs of our own that are made within another's."""
     from torch._guards import tracing
-    from torch.utils._python_dispatch import _disable_current_modes
 
-    with tracing(None), _disable_current_modes():
+    with tracing(None), without_modes():
         yield
 
 

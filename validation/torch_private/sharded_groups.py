@@ -1,4 +1,4 @@
-"""What is read of FSDP2 beyond its documented interface; tests tell when a version changes it."""
+"""What is read of FSDP2 beyond its documented interface."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ def is_sharded(module: nn.Module) -> bool:
     return isinstance(module, FSDPModule)
 
 
+def state_of(module: Any) -> Any:
+    """The state of a sharded module."""
+    return module._get_fsdp_state()
+
+
 def states(model: nn.Module) -> Iterator[Any]:
     """The states of the sharded modules in `model`."""
     for module in model.modules():
         if is_sharded(module):
-            get_state: Any = module._get_fsdp_state
-            yield get_state()
+            yield state_of(module)
 
 
 def is_grouped(module: Any) -> bool:
     """Whether `module` was sharded in one call with others, to be gathered together."""
-    return len(module._get_fsdp_state()._modules) > 1
+    return len(state_of(module)._modules) > 1
 
 
 def groups(state: Any) -> list[Any]:

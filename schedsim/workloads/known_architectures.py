@@ -25,20 +25,26 @@ _LLAMA3 = "Dubey et al. 2024, The Llama 3 herd of models, arXiv 2407.21783, tabl
 _LLAMA2 = "Touvron et al. 2023, Llama 2, arXiv 2307.09288"
 
 
-def _gpt(name: str, layers: int, hidden: int, heads: int) -> Architecture:
+_KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198, table 3"
+_GPT2 = "Radford et al. 2019, table 2, as released"
+
+
+def _gpt(
+    name: str, layers: int, hidden: int, heads: int, vocab: int = 51200, positions: int = 2048
+) -> Architecture:
     """Biases everywhere, two products in an MLP, learned positions, the head tied."""
     return Architecture(
         name=name,
         num_layers=layers,
         hidden=hidden,
-        vocab=51200,
+        vocab=vocab,
         ffn_width=4 * hidden,
         attention=AttentionSizes(heads, heads, hidden // heads, bias=True, output_bias=True),
         gated=False,
         tied=True,
-        positions=2048,
+        positions=positions,
         plain_norm=True,
-        source="Korthikanti et al. 2022, arXiv 2205.05198, table 3",
+        source=_KORTHIKANTI if vocab == 51200 else _GPT2,
     )
 
 
@@ -74,6 +80,24 @@ def _gpt_oss(name: str, layers: int, experts: int) -> Architecture:
         attention=AttentionSizes(64, 8, 64, bias=True, output_bias=True, sinks=True),
         experts=ExpertSizes(experts, 4, 2880, bias=True),
         source="OpenAI 2025, gpt-oss-120b & gpt-oss-20b model card, arXiv 2508.10925, table 1",
+    )
+
+
+def _gemma3(
+    name: str, layers: int, hidden: int, heads: tuple[int, int, int], ffn: int, vocab: int = 262208
+) -> Architecture:
+    """Four norms a layer, norms of queries and keys, the head tied; the language model alone."""
+    return Architecture(
+        name=name,
+        num_layers=layers,
+        hidden=hidden,
+        vocab=vocab,
+        ffn_width=ffn,
+        attention=AttentionSizes(*heads, head_norm=True),
+        tied=True,
+        post_norm=True,
+        source="Gemma Team 2025, Gemma 3 technical report, arXiv 2503.19786, as released; without "
+        "its vision encoder",
     )
 
 
@@ -132,7 +156,18 @@ ARCHITECTURES: dict[str, Architecture] = {
             experts=ExpertSizes(64, 6, 1408, shared_width=2816),
             source="DeepSeek-AI 2024, DeepSeek-V2, arXiv 2405.04434, appendix B",
         ),
+        _llama(
+            "mistral-7b",
+            32,
+            4096,
+            (32, 8),
+            14336,
+            vocab=32000,
+            source="Jiang et al. 2023, Mistral 7B, arXiv 2310.06825, table 1",
+        ),
         _qwen3("qwen3-0.6b", 28, 1024, (16, 8), 3072, tied=True),
+        _qwen3("qwen3-1.7b", 28, 2048, (16, 8), 6144, tied=True),
+        _qwen3("qwen3-4b", 36, 2560, (32, 8), 9728, tied=True),
         _qwen3("qwen3-8b", 36, 4096, (32, 8), 12288),
         _qwen3("qwen3-14b", 40, 5120, (40, 8), 17408),
         _qwen3("qwen3-32b", 64, 5120, (64, 8), 25600),
@@ -140,6 +175,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         _qwen3("qwen3-235b-a22b", 94, 4096, (64, 4), 12288, ExpertSizes(128, 8, 1536)),
         _gpt_oss("gpt-oss-20b", 24, 32),
         _gpt_oss("gpt-oss-120b", 36, 128),
+        _gemma3("gemma3-1b", 26, 1152, (4, 1, 256), 6912, vocab=262144),
+        _gemma3("gemma3-4b", 34, 2560, (8, 4, 256), 10240),
+        _gemma3("gemma3-12b", 48, 3840, (16, 8, 256), 15360),
+        _gemma3("gemma3-27b", 62, 5376, (32, 16, 128), 21504),
+        _gpt("gpt2", 12, 768, 12, 50257, 1024),
+        _gpt("gpt2-medium", 24, 1024, 16, 50257, 1024),
+        _gpt("gpt2-large", 36, 1280, 20, 50257, 1024),
+        _gpt("gpt2-xl", 48, 1600, 25, 50257, 1024),
         _gpt("gpt-22b", 48, 6144, 64),
         _gpt("gpt3-175b", 96, 12288, 96),
         _gpt("mt-nlg-530b", 105, 20480, 128),
@@ -165,6 +208,6 @@ def get_architecture(name: str) -> Architecture:
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
     raise SchedsimError(
-        f"--preset {name!r} is no model of clusters",
+        f"--preset {name!r} is no language model",
         hint=did_you_mean(name, ARCHITECTURES, f"one of {', '.join(ARCHITECTURES)}"),
     )
