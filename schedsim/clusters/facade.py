@@ -7,9 +7,9 @@ from typing import Any
 
 from .._arguments import checked
 from ..errors import SchedsimError, did_you_mean
+from ..workloads.known_architectures import get_architecture
 from .degrees import Degrees
 from .fabric import get_fabric
-from .known_architectures import get_architecture
 from .prediction import ClusterPrediction, predict
 from .training import Training
 

@@ -108,6 +108,9 @@ def read(
         raise SchedsimError(
             f"--level {source.level} is of a model", hint="a formula takes --granularity"
         )
+    models = [name for name in source.files if is_target(name)]
+    if len(models) > 1:
+        raise SchedsimError(f"{models[1]} is a second workload", hint="give one at a time")
     # Plans first: they know their workload, and a model is captured as they count it.
     items = {name: _load(name) for name in source.files if not is_target(name)}
     alone = remembered(source, items)
