@@ -172,7 +172,7 @@ class _BudgetedCall:
 
         # A hook that is registered later is part of the step.
         torch._dynamo.config.skip_nnmodule_hook_guards = False
-        self._run: Any = torch.compile(run, backend=backend, dynamic=False)
+        self._run: Any = torch.compile(run, backend=backend, dynamic=session.options.dynamic)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         model = self._model
