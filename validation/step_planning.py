@@ -41,6 +41,7 @@ from .ranks.envelope import envelope
 from .ranks.one_plan import planned_once
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
+from .torch_private.pytrees import tree_leaves
 from .ways.accumulate import AccumulatedStep
 from .ways.chunk import chunked, read_chunks
 from .ways.microbatch import MicroBatch, Splitter, bytes_of, check_splits, clone_tensors
@@ -312,7 +313,7 @@ def _whole(parts: list[MicroBatch]) -> list[Any]:
     seen: set[int] = set()
     tensors = []
     for part in parts:
-        for leaf in torch.utils._pytree.tree_leaves((part.inputs, part.keywords, part.buffers)):
+        for leaf in tree_leaves((part.inputs, part.keywords, part.buffers)):
             if isinstance(leaf, Tensor) and leaf.data_ptr() not in seen:
                 seen.add(leaf.data_ptr())
                 tensors.append(leaf)
@@ -698,9 +699,9 @@ def resolved_budget(
     most = store_all_peak(captured) if captured is not None else 0
     resident: list[Any] = [*model.parameters(), *model.buffers()]
     resident += [p.grad for p in model.parameters() if p.grad is not None]
-    resident += [leaf for leaf in torch.utils._pytree.tree_leaves(inputs) if _is_tensor(leaf)]
+    resident += [leaf for leaf in tree_leaves(inputs) if _is_tensor(leaf)]
     if isinstance(settings.optimizer, torch.optim.Optimizer):
-        leaves = torch.utils._pytree.tree_leaves(dict(settings.optimizer.state))
+        leaves = tree_leaves(dict(settings.optimizer.state))
         resident += [leaf for leaf in leaves if _is_tensor(leaf)]
     budgets = settings.ranks.gather_from(
         "read the budget", lambda: budget_in_bytes(settings.budget, most, resident)

@@ -325,7 +325,7 @@ def _unpacked(built: Any, name: str) -> LoadedTarget:
 
 
 def _moved(target: LoadedTarget, device: str) -> LoadedTarget:
-    from torch.utils._pytree import tree_map_only
+    from .torch_private.pytrees import tree_map_only
 
     def move(tree: Any) -> Any:
         return tree_map_only(Tensor, lambda tensor: tensor.to(device), tree)

@@ -42,8 +42,7 @@ from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
-from ._line import PackedChain, Table
-from ._recurrence import find_classes, least_memory
+from ._recurrence import PackedChain, Table, find_classes, least_memory
 from ._recurrence_exact import DONE, TOO_MANY_POINTS, solve_exact
 from ._recurrence_runs import list_runs
 from ._recurrence_slots import solve_dense

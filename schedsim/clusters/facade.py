@@ -6,9 +6,9 @@ from dataclasses import fields
 from typing import Any
 
 from ..errors import SchedsimError, did_you_mean
+from ..workloads.known_architectures import get_architecture
 from .degrees import Degrees
 from .fabric import get_fabric
-from .known_architectures import get_architecture
 from .prediction import ClusterPrediction, predict
 from .training import Training
 

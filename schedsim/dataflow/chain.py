@@ -277,12 +277,29 @@ class Chain(ShownInNotebooks):
                     f"{len(column)} entries, but forward_s has {num}", path=field
                 )
         stages = tuple(
-            Stage(f"s{i}", **{field: _plain(column[i]) for field, column in columns.items()})
+            Stage(
+                f"s{i}",
+                **{field: _plain(column[i], f"{field}[{i}]") for field, column in columns.items()},
+            )
             for i in range(num)
         )
-        return cls(name, _plain(input_bytes), stages, static_bytes=_plain(static_bytes))
+        return cls(
+            name,
+            _plain(input_bytes, "input_bytes"),
+            stages,
+            static_bytes=_plain(static_bytes, "static_bytes"),
+        )
 
 
-def _plain(number: Any) -> Any:
+def _plain(number: Any, path: str) -> Any:
     """`number` as Python's own, where it is one of numpy's."""
-    return number.item() if hasattr(number, "item") else number
+    if not hasattr(number, "item"):
+        return number
+    try:
+        return number.item()
+    except ValueError:  # an array of several: the column has two dimensions
+        raise InvalidWorkloadError(
+            f"{shown(number.tolist())} is not one number",
+            path=path,
+            hint="columns have one dimension",
+        ) from None

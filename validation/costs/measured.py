@@ -13,9 +13,9 @@ import torch
 
 from schedsim.errors import SchedsimError
 
-from ..capture import private_torch as private
 from ..capture.program import Call, Program, map_refs, refs
 from ..capture.to_graph import op_calls, tensor_names
+from ..measure.allocator import allocations
 from .cache import ProfileCache
 from .signature import signature
 from .table import Costs
@@ -246,7 +246,7 @@ def _cuda_time(run: Callable[[], Any], device: torch.device, target_s: float) ->
 def _cpu_workspace(run: Callable[[], Any]) -> int:
     """The allocator's record of one run: the highest balance, less what is left at its end."""
     kept: list[Any] = []
-    changes = private.allocations(lambda: kept.append(run()))
+    changes = allocations(lambda: kept.append(run()))
     balance = peak = 0
     for change in changes:
         balance += change

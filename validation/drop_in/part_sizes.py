@@ -1,4 +1,4 @@
-"""The bytes of a part of a step at the sizes of a batch: evaluated, not traced or measured again."""
+"""The bytes of a part of a step at the sizes of a batch: evaluated, not measured again."""
 
 from __future__ import annotations
 

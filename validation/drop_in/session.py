@@ -11,9 +11,9 @@ import torch
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
-from ..capture.private_torch import StorageWeakRef, is_gone, weakly
 from ..measure.allocator import close_later
 from ..measure.cuda import requested_bytes
+from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
 from .drop_in_options import DropInOptions
 from .held_state import HeldState
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter

@@ -421,7 +421,8 @@ class StepPlans:
                 if not searches:
                     return False
                 plan = self._plan_single(record)
-                assert plan.schedule is not None and plan.peak_bytes is not None
+                assert plan.schedule is not None
+                assert plan.peak_bytes is not None
                 part = self._parts[record.keys[0][0]]
                 numbers[record.keys[0]] = part.add(plan.schedule)
                 most = max(most, plan.peak_bytes)
