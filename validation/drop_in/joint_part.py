@@ -156,7 +156,8 @@ class _JointBuilder(ProgramBuilder):
         value = self._value(fake, kind)
         if kind == "static" and _found_in(program.values[value].shape):
             raise UnsupportedError(f"parameter {self._name_at(position)} has a size that varies")
-        for dim, size in enumerate(fake.shape):
+        sizes: list[Any] = list(fake.shape)
+        for dim, size in enumerate(sizes):
             if private.is_symbolic(size):
                 number = self._size(size)
                 if isinstance(number, VaryingSize) and number.text.isidentifier():
@@ -203,9 +204,8 @@ class _JointBuilder(ProgramBuilder):
         """What the caller gets lives on; its maker runs once, as a repeat would only add to it."""
         program = self.program
         for node, role in outputs:
-            if not isinstance(self.became.get(node), Ref) or role.kind == "mutation":
+            if node is None or not isinstance(self.became[node], Ref) or role.kind == "mutation":
                 continue  # the new content of an input is copied there at once
-            assert node is not None
             value = self._ref(node)
             storage = program.storages[program.values[value].storage]
             if storage.kind == "computed":

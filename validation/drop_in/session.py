@@ -157,13 +157,16 @@ class Session:
         return found
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
+        # The profiler's ranges that are open here were begun under the record that ends here; they
+        # write to it as they end, if any record runs by then. The next one begins a step later.
+        may_start = self._meter is None
         self._read_step()
         self._stop_measuring()
         self._calls = []
         self.plans.begin(self._resident_bytes(part, arguments, binding))
         wanted = self._is_missing or self.plans.is_longest((self.parts.index(part), 0), binding)
         may_look = len(self.plans.records) < _MOST_LINES and self._num_looks < 4 * _MOST_LINES
-        if wanted and may_look and not self.is_rehearsing:
+        if wanted and may_look and may_start and not self.is_rehearsing:
             self._is_missing = False
             self._num_looks += 1
             if all(part.is_measured for part in self.parts):

@@ -54,13 +54,12 @@ def known_of(size: torch.SymInt) -> tuple[int, int | None]:
 
 @functools.cache
 def _expression_text(expression: Any) -> str | None:
-    import sympy
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
     from torch.utils._sympy.printers import PythonPrinter
 
     if free_unbacked_symbols(expression):
         return None
-    text: str = PythonPrinter().doprint(sympy.expand(expression))
+    text: str = PythonPrinter().doprint(expression.expand())
     return text
 
 

@@ -27,7 +27,7 @@ def sizes():
             Storage(VaryingSize("4*s0"), "input"),
             Storage(VaryingSize("8*s0"), "computed", 0),
         ],
-        calls=[Call("double", torch.ops.aten.double.default, (Ref(0),), {}, outputs=[1])],
+        calls=[Call("double", torch.ops.aten.exp.default, (Ref(0),), {}, outputs=[1])],
         inputs={0: 0},
     )
     return PartSizes(program, {"s0": OpenSize(1, 0, "L['x'].size()[1]", 10, 64)})
