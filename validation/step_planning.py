@@ -80,6 +80,7 @@ class Settings:
     check: str | int = "plan"
     ranks: Ranks = ALONE
     compile: bool = False
+    remeasure: bool = False
 
     @property
     def bound_ranks(self) -> Ranks:
@@ -446,7 +447,8 @@ def _by_op(
         # What traced code notes is not left behind: only a run tells the class of the output.
         with torch.no_grad(), untouched(model):
             own.note(model(*inputs, **keywords))
-    costs = measured_costs(captured, next(model.parameters()).device)
+    device = next(model.parameters()).device
+    costs = measured_costs(captured, device, use_cache=not settings.remeasure)
     if settings.costs == "operations":
         costs = counted_costs(captured, costs)
     captured = captured.with_costs(costs)
@@ -480,7 +482,11 @@ def _by_block(
 ) -> CapturedStep:
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
-    times = BlockTimes(next(model.parameters()).device, num_ranks=len(settings.bound_ranks.members))
+    times = BlockTimes(
+        next(model.parameters()).device,
+        read=not settings.remeasure,
+        num_ranks=len(settings.bound_ranks.members),
+    )
     try:
         captured = capture_chain(
             model,

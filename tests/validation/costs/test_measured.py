@@ -121,3 +121,19 @@ def test_the_workspace_is_the_highest_balance_beyond_what_is_left(monkeypatch):
     record = [8, 4, -8, 2]
     monkeypatch.setattr(measuring, "allocations", lambda run: record)
     assert measuring._cpu_workspace(lambda: None) == 12 - 6
+
+
+def test_times_from_the_cache_say_how_old_they_are(monkeypatch):
+    """And are measured again where that is asked for; what is measured then is kept."""
+    captured = two_layers()
+    assert measured_costs(captured, "cpu", target_s=0.001).notes == ()
+    later = measuring.time.time() + 7200
+    monkeypatch.setattr(measuring.time, "time", lambda: later)
+    (note,) = measured_costs(captured, "cpu", target_s=0.001).notes
+    assert note.startswith("times of ")
+    assert "measured 2 hours ago, spread " in note
+    assert note.endswith("--remeasure measures them again")
+    assert note in captured.with_costs(measured_costs(captured, "cpu")).notes
+    again = measured_costs(captured, "cpu", use_cache=False, target_s=0.001)
+    assert again.notes == ()
+    assert measured_costs(captured, "cpu").time_s == again.time_s
