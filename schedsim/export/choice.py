@@ -110,7 +110,7 @@ def own_runs(workload: Chain | Graph, plan: Plan) -> NDArray[np.int32]:
     return schedule.bind(workload)
 
 
-class Outcome(Protocol):
+class ReplayedChoice(Protocol):
     """What a configuration costs."""
 
     @property
@@ -126,7 +126,7 @@ class Outcome(Protocol):
         """Of the step."""
 
 
-def outcome_of(workload: Chain | Graph, plan: Plan, choice: Choice) -> Outcome:
+def outcome_of(workload: Chain | Graph, plan: Plan, choice: Choice) -> ReplayedChoice:
     """What `choice` costs, by simulation; its copies go over the link of the plan."""
     link = plan.setting.link
     if not choice.host or link is None:
@@ -134,7 +134,7 @@ def outcome_of(workload: Chain | Graph, plan: Plan, choice: Choice) -> Outcome:
     return with_host_copies(workload, choice.schedule, choice.host, link)
 
 
-def _fits(outcome: Outcome, plan: Plan) -> bool:
+def _fits(outcome: ReplayedChoice, plan: Plan) -> bool:
     link = plan.setting.link
     limit = None if link is None else link.host_bytes
     if isinstance(outcome, HostCopies) and limit is not None and outcome.host_bytes > limit:
@@ -152,7 +152,7 @@ def nearest(
 
     `improve` gives the neighbours of a choice; the search goes on while one of them is better.
     """
-    best: tuple[tuple[bool, float, float], Choice, Outcome] | None = None
+    best: tuple[tuple[bool, float, float], Choice, ReplayedChoice] | None = None
 
     def consider(choice: Choice) -> bool:
         nonlocal best
