@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .._checks import check_bytes, check_name, check_seconds, check_total, shown
 from ..errors import InvalidWorkloadError
 from .graph import Graph, Op
+from .recorded_step import RecordedStep
 from .shown_in_notebooks import ShownInNotebooks
 from .variants import StageVariant, check_distinct
 
@@ -93,6 +94,8 @@ class Chain(ShownInNotebooks):
         Parameters, gradients, optimizer state: resident all the time.
     loss_s, loss_workspace_bytes
         Time and workspace of the loss op; zero unless given.
+    recorded
+        As of `Graph`.
 
     Examples
     --------
@@ -107,6 +110,7 @@ class Chain(ShownInNotebooks):
     static_bytes: int = 0
     loss_s: float = 0.0
     loss_workspace_bytes: int = 0
+    recorded: RecordedStep | None = field(default=None, compare=False, repr=False)
 
     kind = "chain"
 
@@ -228,6 +232,7 @@ class Chain(ShownInNotebooks):
             ops=(*forward, loss, *reversed(backward)),
             inputs={"a0": self.input_bytes},
             static_bytes=self.static_bytes,
+            recorded=self.recorded,
         )
 
     def stage_label(self, op_name: str) -> str:

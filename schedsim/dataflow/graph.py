@@ -11,6 +11,7 @@ from .._checks import check_bytes, check_name, check_total, shown, shown_key
 from ..errors import InvalidWorkloadError
 from .arrays import GraphArrays, build_arrays
 from .op import PHASES, Op, as_names
+from .recorded_step import RecordedStep
 from .queues import COMPUTE, DEVICE, HOST, is_compute
 from .shown_in_notebooks import ShownInNotebooks
 from .store_all_time import store_all_makespan
@@ -45,6 +46,9 @@ class Graph(ShownInNotebooks):
         Input -> memory pool, for those that do not live on the ``device``.
     variants
         Other ways to save tensors, that a planner may choose where their kinds are allowed.
+    recorded
+        What the ops asked of an allocator, where that was recorded: what is reserved is then
+        predicted of these requests. No planner looks at it, and no hash or file holds it.
 
     Examples
     --------
@@ -61,6 +65,7 @@ class Graph(ShownInNotebooks):
     pool_static_bytes: Mapping[str, int] = field(default_factory=dict)
     input_pools: Mapping[str, str] = field(default_factory=dict)
     variants: tuple[GraphVariant, ...] = ()
+    recorded: RecordedStep | None = field(default=None, compare=False, repr=False)
 
     kind = "graph"
 

@@ -29,6 +29,7 @@ from .bench import Bench
 from .block_program import make_program
 from .block_timing import IMPLAUSIBLE, measure_times, spread_of, step_seconds
 from .lowering import lowered
+from .recorded_blocks import record_blocks
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
 from .repeated_forward import (
     PYTHON,
@@ -267,6 +268,9 @@ def capture_chain(
                 + ("; not kept: is the machine busy?" if spread > MOST_SPREAD else "")
             )
             workload = lowered(workload.name, parts, sizes, rows, library)
+        if chosen.name == "cuda" and sharding is None and ranks.alone:
+            requests = record_blocks(workload, layout, step, model, device)
+            workload = replace(workload, recorded=requests)
     if library:
         notes.append(f"matrix libraries keep {library} bytes on the device, counted as static")
     return CapturedChain(
