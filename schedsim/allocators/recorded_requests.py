@@ -19,8 +19,8 @@ def recorded_requests(
 ) -> Requests:
     """What `num_steps` steps of a simulated schedule ask of the allocator, block by block.
 
-    Before the first step what is resident is asked for, a request each; what the workload counts as
-    static beyond those is one more. In a run the op's own record is played; at its end the blocks
+    Before the first step what is resident is asked for, block by block as it lies; what the workload
+    counts as static beyond that is one more request. In a run the op's own record is played; at its end the blocks
     of every tensor that nobody reads any more are given back. Then comes what follows the last op.
 
     Notes
@@ -66,9 +66,14 @@ class _Player:
 
     def played(self) -> Requests:
         resident = self.recorded.resident_bytes
+        gaps = []
         for size in resident:
-            self._ask(size, "resident", -1)
-        rest = self.given_bytes - sum(resident)
+            item = self._ask(abs(size), "resident", -1)
+            if size < 0:
+                gaps.append(item)
+        for item in gaps:
+            self._give_back(item, -1)
+        rest = self.given_bytes - sum(size for size in resident if size > 0)
         if rest > 0:
             self._ask(rest, "static bytes", -1)
         num = len(self.names)
@@ -116,8 +121,11 @@ class _Player:
     def _release(self, block: int, event: int) -> None:
         item = self.live.pop(block, None)
         if item is not None:
-            self.items.append(~item)
-            self.events.append(event)
+            self._give_back(item, event)
+
+    def _give_back(self, item: int, event: int) -> None:
+        self.items.append(~item)
+        self.events.append(event)
 
 
 def _dying(simulation: Simulation) -> list[list[str]]:

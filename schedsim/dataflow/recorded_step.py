@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 SAVING = "+"
 """Behind the name of a forward op that keeps its bundle: another record than without."""
@@ -20,8 +21,9 @@ class RecordedStep:
     Attributes
     ----------
     resident_bytes
-        Of each tensor that is there before the first step, in the order in which they are made:
-        parameters, buffers, inputs, gradients that the loop keeps.
+        Of each block that is there before the first step, in the order of their addresses:
+        parameters, buffers, inputs, gradients that the loop keeps. A negative number is a gap
+        between them: it is asked for in its place, and given back before the step.
     block_bytes
         Of each block, as asked for, not rounded.
     holders
@@ -32,6 +34,8 @@ class RecordedStep:
     first_end, later_end
         After the last op: the optimizer's step and the release of gradients, in the first step,
         which makes the optimizer's state, and in later ones.
+    allocator_options
+        Of `schedsim.allocators.CachingOptions`: the settings of the allocator that was recorded.
     """
 
     resident_bytes: tuple[int, ...]
@@ -40,6 +44,7 @@ class RecordedStep:
     records: Mapping[str, tuple[int, ...]]
     first_end: tuple[int, ...] = ()
     later_end: tuple[int, ...] = ()
+    allocator_options: Mapping[str, Any] = field(default_factory=dict)
     _by_holder: dict[str, list[int]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

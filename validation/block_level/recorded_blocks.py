@@ -14,8 +14,9 @@ from schedsim.dataflow.graph import Graph
 from schedsim.dataflow.recorded_step import SAVING, RecordedStep
 from schedsim.simulation.schedule import Schedule
 
+from ..measure.cuda import allocator_settings
 from ..measure.cuda_requests import RequestEvent, RequestRecord, recording_requests
-from ..measure.storage import storages
+from ..measure.resident_layout import resident_layout
 from .block_program import BlockRun, make_program
 from .parts import StepInputs
 from .runtime import BlockStep, StepLayout
@@ -40,7 +41,7 @@ def record_blocks(
     """
     schedule = _replaying(len(layout.parts))
     program = make_program(workload, schedule, len(layout.parts))
-    resident = _resident_bytes(model, layout.loss, step)
+    resident = resident_layout(_resident(model, layout.loss, step), device)
     with recording_requests(device) as record:
         watch = _Watch(record, isinstance(workload, Chain), len(layout.parts))
         running = BlockStep(layout, program, step, watch)
@@ -60,12 +61,11 @@ def _replaying(num_parts: int) -> Schedule:
     return Schedule.from_names(names)
 
 
-def _resident_bytes(model: nn.Module, loss: Any, step: StepInputs) -> tuple[int, ...]:
+def _resident(model: nn.Module, loss: Any, step: StepInputs) -> list[Any]:
     tensors = static_tensors(model, loss)
     gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
     given = tensors_in((step.arguments, dict(step.keywords), step.extra, step.side))
-    seen = {s._cdata: s.nbytes() for s in storages([*tensors, *given, *gradients])}
-    return tuple(size for size in seen.values() if size)
+    return [*tensors, *given, *gradients]
 
 
 @dataclass
@@ -161,7 +161,13 @@ def _assembled(
     for key, block in late:
         if not holders[block]:
             records[key].append(~block)
-    return RecordedStep(resident, tuple(sizes), tuple(holders), _with_plain(records, holders))
+    return RecordedStep(
+        resident,
+        tuple(sizes),
+        tuple(holders),
+        _with_plain(records, holders),
+        allocator_options=allocator_settings(),
+    )
 
 
 def _with_plain(
