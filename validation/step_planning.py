@@ -24,6 +24,7 @@ from schedsim.simulation.simulator import simulate
 from schedsim.units import format_bytes
 
 from .block_level import capture_chain
+from .block_level.gradients_made import given_gradients
 from .block_level.repeated_forward import untouched
 from .block_level.scheduled_blocks import loss_of
 from .block_level.transfers import measured_links
@@ -480,25 +481,28 @@ def _by_block(
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
     times = BlockTimes(next(model.parameters()).device, num_ranks=len(settings.bound_ranks.members))
+    several = isinstance(settings.accumulate, int) and settings.accumulate > 1
+    # From the second micro-batch on, gradients are there before the step.
+    resident = settings.keep_gradients or several
     try:
-        captured = capture_chain(
-            model,
-            inputs,
-            settings.loss,
-            kwargs=keywords,
-            rounds=3,
-            known_times=times.find,
-            movable=bool(settings.offload),
-            recorded=recorded,
-            ranks=settings.bound_ranks,
-        )
+        with given_gradients(model, settings.loss, resident=resident):
+            captured = capture_chain(
+                model,
+                inputs,
+                settings.loss,
+                kwargs=keywords,
+                rounds=3,
+                known_times=times.find,
+                movable=bool(settings.offload),
+                recorded=recorded,
+                ranks=settings.bound_ranks,
+            )
     finally:
         handle.remove()
     times.keep(captured.workload, captured.times_spread)
     if settings.offload:
         captured = captured.with_input_held
     static = captured.workload.static_bytes
-    several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     if settings.keep_gradients and several:
         added += state.gradients_bytes  # the caller's, besides those of the micro-batches
     workload = replace(captured.workload, static_bytes=static + added)

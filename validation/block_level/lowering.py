@@ -19,6 +19,7 @@ def lowered(
 ) -> Chain | Graph:
     """The workload: a chain where the parts are a line. `rows` has one per part, the loss last."""
     times = _times(parts, sizes, rows)
+    held = _gradients_beside(parts, sizes, rows)
     loss_s = _median(rows[-1].backward_s)
     loss_workspace = rows[-1].forward_workspace_bytes
     static = sizes.static_bytes + library
@@ -30,11 +31,12 @@ def lowered(
             backward_s,
             sizes.value_bytes[i + 1],
             row.saved_bytes,
-            row.forward_workspace_bytes,
-            row.backward_workspace_bytes,
-            row.saving_workspace_bytes,
+            row.forward_workspace_bytes + forward,
+            row.backward_workspace_bytes + backward,
+            row.saving_workspace_bytes + forward,
         )
         for i, (row, (forward_s, backward_s)) in enumerate(zip(rows, times, strict=False))
+        for forward, backward in [held[i]]
     ]
     if is_line(parts):
         return Chain(name, sizes.value_bytes[0], tuple(stages), static, loss_s, loss_workspace)
@@ -96,6 +98,30 @@ def _graph(
         "loss", "loss", loss_s, loss_workspace_bytes, (f"a{num}",), {f"d{num}.loss": size[num]}
     )
     return Graph(name, (*forward, loss, *reversed(backward)), {"a0": size[0]}, static_bytes)
+
+
+def _gradients_beside(
+    parts: Sequence[Part], sizes: Sizes, rows: Sequence[Measured]
+) -> list[tuple[int, int]]:
+    """Of each part, gradients of parameters that are alive beside its forward and its backward.
+
+    Beside a backward, all that those before it made; what it makes itself is in its workspace. A
+    forward that runs again may run beside as many, but then the backward of the part after it
+    comes later, beside no fewer, and with every checkpoint before that part still there: only what
+    the forward needs more than that backward is charged.
+    """
+    size, num = sizes.value_bytes, len(parts)
+    found = []
+    there = rows[num].made_bytes
+    need = size[num] + rows[num].forward_workspace_bytes
+    for i in range(num - 1, -1, -1):
+        part, row = parts[i], rows[i]
+        read = sum(size[value] for value in part.reads if value)
+        workspace = max(row.forward_workspace_bytes, row.saving_workspace_bytes)
+        found.append((min(there, max(0, read + workspace - need)), there))
+        need = row.saved_bytes + size[i + 1] + read + row.backward_workspace_bytes
+        there += row.made_bytes
+    return found[::-1]
 
 
 def _times(
