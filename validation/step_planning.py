@@ -245,12 +245,10 @@ def bare(workload: Chain | Graph, static_bytes: int) -> Chain | Graph:
             )
             for stage in workload.stages
         )
-        bare_chain = replace(workload, stages=stages, static_bytes=static_bytes, loss_s=0.0)
-        if hasattr(bare_chain, "loss_workspace_bytes"):
-            bare_chain = replace(bare_chain, loss_workspace_bytes=0)
-        return bare_chain
-    none: dict[str, Any] = {"workspace_bytes": 0, "saving_workspace_bytes": None}
-    ops = tuple(replace(op, time_s=0.0, **none) for op in workload.ops)
+        none: dict[str, Any] = {"loss_s": 0.0, "loss_workspace_bytes": 0, "gradient_bytes": ()}
+        return replace(workload, stages=stages, static_bytes=static_bytes, **none)
+    clear: dict[str, Any] = {"workspace_bytes": 0, "saving_workspace_bytes": None}
+    ops = tuple(replace(op, time_s=0.0, **clear) for op in workload.ops)
     return replace(workload, ops=ops, static_bytes=static_bytes)
 
 

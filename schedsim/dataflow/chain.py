@@ -96,6 +96,11 @@ class Chain(ShownInNotebooks):
         Time and workspace of the loss op; zero unless given.
     recorded
         As of `Graph`.
+    gradient_bytes
+        Gradients of parameters that the backward of each stage, and at last the loss, makes and
+        that stay to the end of the step; empty for none. The workspaces of the stages hold them:
+        of a backward what it makes and what those before it made, of a forward the latter. So they
+        are an upper bound for whoever looks at stages alone; `graph` has each where it is made.
 
     Examples
     --------
@@ -111,6 +116,7 @@ class Chain(ShownInNotebooks):
     loss_s: float = 0.0
     loss_workspace_bytes: int = 0
     recorded: RecordedStep | None = field(default=None, compare=False, repr=False)
+    gradient_bytes: tuple[int, ...] = ()
 
     kind = "chain"
 
@@ -132,12 +138,54 @@ class Chain(ShownInNotebooks):
                     path=f"stages[{i}].name",
                 )
             seen[stage.name] = i
+        object.__setattr__(self, "gradient_bytes", tuple(self.gradient_bytes))
+        self._check_gradients()
         total = self.input_bytes + self.static_bytes + self.loss_workspace_bytes
         for stage in self.stages:
             total += stage.output_bytes + stage.saved_bytes  # the gradient, and what is kept
             total += stage.forward_workspace_bytes + stage.backward_workspace_bytes
             total += stage.saving_workspace_bytes or 0
         check_total(total, "stages")
+
+    def _check_gradients(self) -> None:
+        if not self.gradient_bytes:
+            return
+        if len(self.gradient_bytes) != self.num_stages + 1:
+            raise InvalidWorkloadError(
+                f"{len(self.gradient_bytes)} entries for {self.num_stages} stages and the loss",
+                path="gradient_bytes",
+            )
+        for i, size in enumerate(self.gradient_bytes):
+            check_bytes(size, f"gradient_bytes[{i}]")
+        if self.loss_workspace_bytes < self.gradient_bytes[-1]:
+            raise InvalidWorkloadError(
+                "less than the gradients that the loss makes", path="loss_workspace_bytes"
+            )
+        for i, (stage, beside) in enumerate(zip(self.stages, self.beside_bytes, strict=True)):
+            saving = stage.saving_workspace_bytes
+            for name, size, least in (
+                ("forward", stage.forward_workspace_bytes, beside),
+                ("saving", beside if saving is None else saving, beside),
+                ("backward", stage.backward_workspace_bytes, beside + self.gradient_bytes[i]),
+            ):
+                if size < least:
+                    raise InvalidWorkloadError(
+                        f"{size} is less than the {least} bytes of gradients beside it",
+                        path=f"stages[{i}].{name}_workspace_bytes",
+                        hint="workspaces hold the gradients of gradient_bytes",
+                    )
+
+    @property
+    def beside_bytes(self) -> tuple[int, ...]:
+        """Of each stage, gradients of parameters that are there before its backward."""
+        if not self.gradient_bytes:
+            return (0,) * self.num_stages
+        found = []
+        there = self.gradient_bytes[-1]
+        for made in reversed(self.gradient_bytes[:-1]):
+            found.append(there)
+            there += made
+        return tuple(found[::-1])
 
     @property
     def num_stages(self) -> int:
@@ -182,9 +230,11 @@ class Chain(ShownInNotebooks):
         """The chain lowered to ops and tensors (design: F_i, B_i and loss).
 
         Activations are named ``a0..aL``, saved bundles without their output ``r1..rL`` (absent
-        where empty) and gradients ``d1..dL``; index ``i + 1`` belongs to stage ``i``.
+        where empty) and gradients ``d1..dL``; index ``i + 1`` belongs to stage ``i``. Gradients of
+        parameters are ``g1..gL``, and ``g`` those of the loss.
         """
         num = self.num_stages
+        made, beside = self.gradient_bytes or (0,) * (num + 1), self.beside_bytes
         forward: list[Op] = []
         backward: list[Op] = []
         for i, stage in enumerate(self.stages):
@@ -201,11 +251,13 @@ class Chain(ShownInNotebooks):
                     name=f"F{i}",
                     phase="forward",
                     time_s=stage.forward_s,
-                    workspace_bytes=stage.forward_workspace_bytes,
+                    workspace_bytes=stage.forward_workspace_bytes - beside[i],
                     reads=(f"a{i}",),
                     writes=writes,
                     optional=optional,
-                    saving_workspace_bytes=stage.saving_workspace_bytes,
+                    saving_workspace_bytes=None
+                    if stage.saving_workspace_bytes is None
+                    else stage.saving_workspace_bytes - beside[i],
                 )
             )
             previous = self.stages[i - 1].output_bytes if i else 0
@@ -214,24 +266,33 @@ class Chain(ShownInNotebooks):
                     name=f"B{i}",
                     phase="backward",
                     time_s=stage.backward_s,
-                    workspace_bytes=stage.backward_workspace_bytes,
+                    workspace_bytes=stage.backward_workspace_bytes - beside[i] - made[i],
                     reads=tuple(reads),
-                    writes={f"d{i}": previous} if i else {},
+                    writes={
+                        **({f"d{i}": previous} if i else {}),
+                        **({f"g{i + 1}": made[i]} if made[i] else {}),
+                    },
                 )
             )
         loss = Op(
             name="loss",
             phase="loss",
             time_s=self.loss_s,
-            workspace_bytes=self.loss_workspace_bytes,
+            workspace_bytes=self.loss_workspace_bytes - made[num],
             reads=(f"a{num}",),
-            writes={f"d{num}": self.stages[-1].output_bytes},
+            writes={
+                f"d{num}": self.stages[-1].output_bytes,
+                **({"g": made[num]} if made[num] else {}),
+            },
         )
         return Graph(
             name=self.name,
             ops=(*forward, loss, *reversed(backward)),
             inputs={"a0": self.input_bytes},
             static_bytes=self.static_bytes,
+            results=tuple(
+                f"g{i + 1}" if i < num else "g" for i, size in enumerate(made) if size
+            ),
             recorded=self.recorded,
         )
 

@@ -253,6 +253,7 @@ class Bench:
             behind += self.rows[-2].backward_workspace_bytes
             self.releases_output = freed >= behind and self._can_release_output(values)
             row.forward_workspace_bytes = freed if self.releases_output else held
+            row.forward_workspace_bytes = max(row.forward_workspace_bytes, row.made_bytes)
             return
         out = sizes[i + 1]
         row.forward_workspace_bytes = max(0, counts.forward_peak_bytes - out)
@@ -260,5 +261,5 @@ class Bench:
         row.saving_workspace_bytes = max(0, saving - row.saved_bytes)
         consumers = max(1, sum(i + 1 in part.reads for part in self.layout.parts))
         written = sum(sizes[value] for value in self.layout.parts[i].reads if value)
-        charged = row.saved_bytes + consumers * out + written
+        charged = row.saved_bytes + consumers * out + written + row.made_bytes
         row.backward_workspace_bytes = max(0, backward - charged)

@@ -19,7 +19,11 @@ def lowered(
 ) -> Chain | Graph:
     """The workload: a chain where the parts are a line. `rows` has one per part, the loss last."""
     times = _times(parts, sizes, rows)
-    held = _gradients_beside(parts, sizes, rows)
+    made = [row.made_bytes for row in rows]
+    # A chain's stages hold them; a graph has them as tensors.
+    line = is_line(parts)
+    beside = _gradients_beside(rows) if line else [0] * len(parts)
+    own = made if line else [0] * len(rows)
     loss_s = _median(rows[-1].backward_s)
     loss_workspace = rows[-1].forward_workspace_bytes
     static = sizes.static_bytes + library
@@ -31,16 +35,18 @@ def lowered(
             backward_s,
             sizes.value_bytes[i + 1],
             row.saved_bytes,
-            row.forward_workspace_bytes + forward,
-            row.backward_workspace_bytes + backward,
-            row.saving_workspace_bytes + forward,
+            row.forward_workspace_bytes + beside[i],
+            row.backward_workspace_bytes + beside[i] + own[i],
+            row.saving_workspace_bytes + beside[i],
         )
         for i, (row, (forward_s, backward_s)) in enumerate(zip(rows, times, strict=False))
-        for forward, backward in [held[i]]
     ]
-    if is_line(parts):
-        return Chain(name, sizes.value_bytes[0], tuple(stages), static, loss_s, loss_workspace)
-    return _graph(name, parts, sizes, stages, static, loss_s, loss_workspace)
+    if line:
+        given = {"gradient_bytes": tuple(made) if any(made) else ()}
+        return Chain(
+            name, sizes.value_bytes[0], tuple(stages), static, loss_s, loss_workspace, **given
+        )
+    return _graph(name, parts, sizes, stages, static, loss_s, loss_workspace, made)
 
 
 def _graph(
@@ -51,6 +57,7 @@ def _graph(
     static_bytes: int,
     loss_s: float,
     loss_workspace_bytes: int,
+    made_bytes: Sequence[int],
 ) -> Graph:
     """The blocks as a graph, lowered as a chain is; a gradient per reader of each value."""
     num = len(parts)
@@ -91,35 +98,33 @@ def _graph(
                 stage.backward_s,
                 stage.backward_workspace_bytes,
                 (*from_, *read, f"a{i + 1}", *optional),
-                {f"d{value}.{i}": size[value] for value in part.reads if value},
+                {
+                    **{f"d{value}.{i}": size[value] for value in part.reads if value},
+                    **({f"g{i + 1}": made_bytes[i]} if made_bytes[i] else {}),
+                },
             )
         )
+    own = {"g": made_bytes[num]} if made_bytes[num] else {}
+    loss_workspace_bytes -= made_bytes[num]
     loss = Op(
-        "loss", "loss", loss_s, loss_workspace_bytes, (f"a{num}",), {f"d{num}.loss": size[num]}
+        "loss",
+        "loss",
+        loss_s,
+        loss_workspace_bytes,
+        (f"a{num}",),
+        {f"d{num}.loss": size[num], **own},
     )
-    return Graph(name, (*forward, loss, *reversed(backward)), {"a0": size[0]}, static_bytes)
+    ops = (*forward, loss, *reversed(backward))
+    results = tuple(t for op in ops for t in op.writes if t[0] == "g")
+    return Graph(name, ops, {"a0": size[0]}, static_bytes, results)
 
 
-def _gradients_beside(
-    parts: Sequence[Part], sizes: Sizes, rows: Sequence[Measured]
-) -> list[tuple[int, int]]:
-    """Of each part, gradients of parameters that are alive beside its forward and its backward.
-
-    Beside a backward, all that those before it made; what it makes itself is in its workspace. A
-    forward that runs again may run beside as many, but then the backward of the part after it
-    comes later, beside no fewer, and with every checkpoint before that part still there: only what
-    the forward needs more than that backward is charged.
-    """
-    size, num = sizes.value_bytes, len(parts)
+def _gradients_beside(rows: Sequence[Measured]) -> list[int]:
+    """Of each part, the gradients of parameters that were made before its backward."""
     found = []
-    there = rows[num].made_bytes
-    need = size[num] + rows[num].forward_workspace_bytes
-    for i in range(num - 1, -1, -1):
-        part, row = parts[i], rows[i]
-        read = sum(size[value] for value in part.reads if value)
-        workspace = max(row.forward_workspace_bytes, row.saving_workspace_bytes)
-        found.append((min(there, max(0, read + workspace - need)), there))
-        need = row.saved_bytes + size[i + 1] + read + row.backward_workspace_bytes
+    there = rows[-1].made_bytes
+    for row in reversed(rows[:-1]):
+        found.append(there)
         there += row.made_bytes
     return found[::-1]
 
