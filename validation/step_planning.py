@@ -152,7 +152,7 @@ class CapturedStep:
         Where the step is one of `num_parts` micro-batches: what cuts them, the samples in the
         largest, which this is, and the same for other sizes.
     kept_gradients_bytes
-        Of gradients among the static bytes of a step op by op.
+        Of gradients among the static bytes.
     recorded, guards
         What a forward was seen to do besides computing, and the Python that the plan stands for:
         another state takes another plan.
@@ -514,6 +514,7 @@ def _by_block(
         slim.module,
         (*notes, *captured.notes),
         output_class,
+        kept_gradients_bytes=state.gradients_bytes if captured.keeps_gradients else 0,
         device=next(model.parameters()).device,
         _own_static_bytes=static,
     )

@@ -19,9 +19,10 @@ def recorded_requests(
 ) -> Requests:
     """What `num_steps` steps of a simulated schedule ask of the allocator, block by block.
 
-    Before the first step what is resident is asked for, block by block as it lies; what the workload
-    counts as static beyond that is one more request. In a run the op's own record is played; at its end the blocks
-    of every tensor that nobody reads any more are given back. Then comes what follows the last op.
+    Before the first step what is resident is asked for, block by block as it lies; what the
+    workload counts as static beyond that is one more request. In a run the op's own record is
+    played; at its end the blocks of every tensor that nobody reads any more are given back. Then
+    comes what follows the last op.
 
     Notes
     -----

@@ -290,9 +290,7 @@ class Chain(ShownInNotebooks):
             ops=(*forward, loss, *reversed(backward)),
             inputs={"a0": self.input_bytes},
             static_bytes=self.static_bytes,
-            results=tuple(
-                f"g{i + 1}" if i < num else "g" for i, size in enumerate(made) if size
-            ),
+            results=tuple(f"g{i + 1}" if i < num else "g" for i, size in enumerate(made) if size),
             recorded=self.recorded,
         )
 
@@ -337,13 +335,13 @@ class Chain(ShownInNotebooks):
             if backward_workspace_bytes is None
             else backward_workspace_bytes,
         }
-        for field, column in columns.items():
+        for key, column in columns.items():
             if len(column) != num:
                 raise InvalidWorkloadError(
-                    f"{len(column)} entries, but forward_s has {num}", path=field
+                    f"{len(column)} entries, but forward_s has {num}", path=key
                 )
         stages = tuple(
-            Stage(f"s{i}", **{field: _plain(column[i]) for field, column in columns.items()})
+            Stage(f"s{i}", **{key: _plain(column[i]) for key, column in columns.items()})
             for i in range(num)
         )
         return cls(name, _plain(input_bytes), stages, static_bytes=_plain(static_bytes))

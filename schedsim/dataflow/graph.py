@@ -11,8 +11,8 @@ from .._checks import check_bytes, check_name, check_total, shown, shown_key
 from ..errors import InvalidWorkloadError
 from .arrays import GraphArrays, build_arrays
 from .op import PHASES, Op, as_names
-from .recorded_step import RecordedStep
 from .queues import COMPUTE, DEVICE, HOST, is_compute
+from .recorded_step import RecordedStep
 from .shown_in_notebooks import ShownInNotebooks
 from .store_all_time import store_all_makespan
 from .variants import GraphVariant, check_distinct

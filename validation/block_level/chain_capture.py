@@ -33,8 +33,8 @@ from .gradients_made import (
     trained_parameters,
 )
 from .lowering import lowered
-from .recorded_blocks import record_blocks
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
+from .recorded_blocks import record_blocks
 from .repeated_forward import (
     PYTHON,
     Buffers,
@@ -199,8 +199,9 @@ def capture_chain(
     Bytes are measured block by block; times in whole steps, that replay every block and that store
     all where that fits. Parameters, their gradients, buffers and random numbers are left as they
     were. Static bytes are parameters, buffers and the tensors of the loss
-    and of side inputs; gradients too where parameters have some when this is called. Otherwise the
-    gradients of parameters count from the backward that makes them. A forward's time is what replaying the block makes a step longer, and the
+    and of side inputs; gradients too where parameters have some when this is called. Otherwise
+    gradients of parameters count from the backward that makes them. A forward's time is what
+    replaying the block makes a step longer, and the
     times of store-all add up to what was measured.
 
     Examples

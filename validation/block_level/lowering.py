@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from schedsim.dataflow.chain import Chain, Stage
@@ -42,10 +43,9 @@ def lowered(
         for i, (row, (forward_s, backward_s)) in enumerate(zip(rows, times, strict=False))
     ]
     if line:
-        given = {"gradient_bytes": tuple(made) if any(made) else ()}
-        return Chain(
-            name, sizes.value_bytes[0], tuple(stages), static, loss_s, loss_workspace, **given
-        )
+        input_bytes, gradients = sizes.value_bytes[0], tuple(made) if any(made) else ()
+        chain = Chain(name, input_bytes, tuple(stages), static, loss_s, loss_workspace)
+        return replace(chain, gradient_bytes=gradients)
     return _graph(name, parts, sizes, stages, static, loss_s, loss_workspace, made)
 
 

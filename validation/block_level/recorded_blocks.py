@@ -43,7 +43,7 @@ def record_blocks(
     program = make_program(workload, schedule, len(layout.parts))
     resident = resident_layout(_resident(model, layout.loss, step), device)
     with recording_requests(device) as record:
-        watch = _Watch(record, isinstance(workload, Chain), len(layout.parts))
+        watch = _Marks(record, isinstance(workload, Chain), len(layout.parts))
         running = BlockStep(layout, program, step, watch)
         loss = running.forward()
         running.backward(torch.ones_like(loss))
@@ -69,7 +69,7 @@ def _resident(model: nn.Module, loss: Any, step: StepInputs) -> list[Any]:
 
 
 @dataclass
-class _Watch:
+class _Marks:
     """Marks the runs of a step, and notes where their values and gradients lie.
 
     Attributes
@@ -119,7 +119,7 @@ def _addresses(tree: Any) -> list[int]:
 
 
 def _assembled(
-    events: Sequence[RequestEvent], watch: _Watch, resident: tuple[int, ...]
+    events: Sequence[RequestEvent], watch: _Marks, resident: tuple[int, ...]
 ) -> RecordedStep:
     sizes: list[int] = []
     made_in: list[str] = []

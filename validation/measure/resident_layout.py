@@ -1,4 +1,4 @@
-"""How what is resident lies in the segments of CUDA's allocator, as requests that lay it so again."""
+"""How resident tensors lie in the segments of CUDA's allocator, as requests that lay them so."""
 
 from __future__ import annotations
 

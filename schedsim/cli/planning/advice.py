@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from ...allocators import EXACT
 from ...api import try_plan
 from ...errors import SchedsimError
 from ...plans.plan import Plan
