@@ -7,9 +7,9 @@
 
 Needs the extra `torch`; the peers ckptplan, PuLP and pwlf (for torch.distributed._tools) and
 transformers are used where they are installed, and said to be missing where not. Rows go to a file
-as they are made, and what is in it is not measured again. Peaks are by the CPU allocator's own
-record, operations are counted, times (processor time on one thread) are medians of ratios within a
-round of interleaved steps: the model itself, the peer, and schedsim at the peer's measured peak.
+as they are made, and what is in it whole is not measured again. Peaks are by the CPU allocator's
+own record, operations are counted, times (processor time on one thread) are medians of ratios
+within a round of interleaved steps: the model, the peer, and schedsim at the peer's measured peak.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Rows:
         return row["model"], row["method"], row["setting"]
 
     def has(self, *key: str) -> bool:
-        """Whether that is measured already."""
-        return any(self.key(row) == key for row in self.rows)
+        """Whether that is measured already, the times of both plans included."""
+        return any(self.key(row) == key and is_whole(row) for row in self.rows)
 
     def add(self, row: dict[str, Any]) -> None:
         """Keep `row`, in place of an older one."""
@@ -88,6 +88,12 @@ class Rows:
             file.writelines(json.dumps(one) + "\n" for one in self.rows)
         os.chmod(file.name, 0o644)
         os.replace(file.name, self.path)
+
+
+def is_whole(row: dict[str, Any]) -> bool:
+    """Whether the plan for the fewest operations was timed, where there is one."""
+    fewest = row.get("by_operations", {})
+    return "extra_flops" not in fewest or "over_plain" in fewest
 
 
 def measure(args: argparse.Namespace) -> None:

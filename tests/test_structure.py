@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -63,6 +64,74 @@ def test_real_models_do_not_know_the_command_line(file):
     """Validation is called by the commands, and calls none."""
     for name in imported(file):
         assert not name.startswith("schedsim.cli")
+
+
+def private_names(tree: ast.Module) -> set[str]:
+    """Names with one leading underscore that a module gives to something of its own."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+            found.add(node.attr)
+    return {name for name in found if name.startswith("_")}
+
+
+def reaches_into_torch(tree: ast.Module, ours: set[str]) -> list[str]:
+    """What a module takes by a private name that nothing of `ours` has; ops of aten are public."""
+    found, has_torch = [], False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            inside = getattr(node, "module", None) or ""
+            names = [f"{inside}.{alias.name}".strip(".") for alias in node.names]
+            has_torch |= any(name.partition(".")[0] == "torch" for name in names)
+            found += [name for name in names if re.match(r"(torch|functorch)\b.*\.(_|exp)", name)]
+    if not has_torch:
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and re.match(r"_[a-z_]*[a-z]$", node.attr):
+            text = ast.unparse(node)
+            of_torch = text.startswith("torch.") or node.attr not in ours
+            if of_torch and not re.match(r"(torch\.ops\.)?aten\._|os\._exit", text):
+                found.append(text)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr"):
+            name = node.args[1].value if isinstance(node.args[1], ast.Constant) else ""
+            if re.match(r"_[a-z]", name) and name not in ours:
+                found.append(ast.unparse(node))
+    return found
+
+
+def test_one_room_knows_what_torch_does_not_document():
+    """Private modules, functions and attributes of torch are reached for in it alone."""
+    room = ROOT / "validation" / "torch_private"
+    folders = ("schedsim", "algorithms", "validation")
+    files = [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
+    files = [file for file in files if room not in file.parents]
+    ours = {name for file in files for name in private_names(parsed(file))}
+    found = {str(f.relative_to(ROOT)): reaches_into_torch(parsed(f), ours) for f in files}
+    assert {file: names for file, names in found.items() if names} == {}
+
+
+def test_what_reaches_into_torch_is_found():
+    """Imports, attributes, names in texts; neither ops nor names of our own."""
+    code = """
+import torch._dynamo as dynamo
+from torch.utils import _pytree
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.data import DataLoader
+aten._softmax(torch.ops.aten._to_copy(torch.__version__))
+torch.autograd._get_sequence_nr(module._buffers, own._mine, getattr(p, "_local_tensor", p))
+"""
+    assert sorted(reaches_into_torch(ast.parse(code), {"_mine"})) == [
+        "getattr(p, '_local_tensor', p)",
+        "module._buffers",
+        "torch._dynamo",
+        "torch.autograd._get_sequence_nr",
+        "torch.fx.experimental.proxy_tensor.make_fx",
+        "torch.utils._pytree",
+    ]
 
 
 # Words of the core that happen to be names of planners, where they mean something else.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.files.document import load
@@ -22,6 +21,7 @@ from .environment import check_device
 from .ranks import ALONE, Ranks, ranks_of
 from .rematerialized import Rematerialized
 from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
+from .torch_private.pytrees import tree_map_only
 from .ways.choices import price
 from .ways.way import Way
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.plans.plan import Plan
@@ -47,6 +46,8 @@ from .step_planning import (
     resolved_budget,
     store_all_peak,
 )
+from .torch_private.module_tables import tables_of
+from .torch_private.pytrees import tree_flatten
 from .ways.choices import choose, wanted
 from .ways.way import Way, table
 
@@ -79,10 +80,7 @@ class Rematerialized(nn.Module):
         super().__init__()
         hidden = self.__dict__  # not registered: its contents are, below
         hidden["_model"] = model
-        hidden["_parameters"] = model._parameters
-        hidden["_buffers"] = model._buffers
-        hidden["_modules"] = model._modules
-        hidden["_non_persistent_buffers_set"] = model._non_persistent_buffers_set
+        hidden.update(tables_of(model))
         self.training = model.training
         self._settings, self._shapes, self._max_shapes = settings, shapes, max_shapes
         self._budget_bytes: int | None = None

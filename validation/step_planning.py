@@ -42,6 +42,7 @@ from .ranks.envelope import envelope
 from .ranks.one_plan import planned_once
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
+from .torch_private.pytrees import tree_leaves
 from .ways.accumulate import AccumulatedStep
 from .ways.chunk import chunked, read_chunks
 from .ways.microbatch import MicroBatch, Splitter, bytes_of, check_splits, clone_tensors
@@ -80,6 +81,7 @@ class Settings:
     check: str | int = "plan"
     ranks: Ranks = ALONE
     compile: bool = False
+    remeasure: bool = False
 
     @property
     def bound_ranks(self) -> Ranks:
@@ -311,7 +313,7 @@ def _whole(parts: list[MicroBatch]) -> list[Any]:
     seen: set[int] = set()
     tensors = []
     for part in parts:
-        for leaf in torch.utils._pytree.tree_leaves((part.inputs, part.keywords, part.buffers)):
+        for leaf in tree_leaves((part.inputs, part.keywords, part.buffers)):
             if isinstance(leaf, Tensor) and leaf.data_ptr() not in seen:
                 seen.add(leaf.data_ptr())
                 tensors.append(leaf)
@@ -444,7 +446,8 @@ def _by_op(
         # What traced code notes is not left behind: only a run tells the class of the output.
         with torch.no_grad(), untouched(model):
             own.note(model(*inputs, **keywords))
-    costs = measured_costs(captured, next(model.parameters()).device)
+    device = next(model.parameters()).device
+    costs = measured_costs(captured, device, use_cache=not settings.remeasure)
     if settings.costs == "operations":
         costs = counted_costs(captured, costs)
     captured = captured.with_costs(costs)
@@ -478,7 +481,11 @@ def _by_block(
 ) -> CapturedStep:
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
-    times = BlockTimes(next(model.parameters()).device, num_ranks=len(settings.bound_ranks.members))
+    times = BlockTimes(
+        next(model.parameters()).device,
+        read=not settings.remeasure,
+        num_ranks=len(settings.bound_ranks.members),
+    )
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     # From the second micro-batch on, gradients are there before the step.
     resident = settings.keep_gradients or several
@@ -701,9 +708,9 @@ def resolved_budget(
     most = store_all_peak(captured) if captured is not None else 0
     resident: list[Any] = [*model.parameters(), *model.buffers()]
     resident += [p.grad for p in model.parameters() if p.grad is not None]
-    resident += [leaf for leaf in torch.utils._pytree.tree_leaves(inputs) if _is_tensor(leaf)]
+    resident += [leaf for leaf in tree_leaves(inputs) if _is_tensor(leaf)]
     if isinstance(settings.optimizer, torch.optim.Optimizer):
-        leaves = torch.utils._pytree.tree_leaves(dict(settings.optimizer.state))
+        leaves = tree_leaves(dict(settings.optimizer.state))
         resident += [leaf for leaf in leaves if _is_tensor(leaf)]
     budgets = settings.ranks.gather_from(
         "read the budget", lambda: budget_in_bytes(settings.budget, most, resident)

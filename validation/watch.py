@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import SchedsimError
 from schedsim.units import format_bytes
@@ -16,6 +15,7 @@ from schedsim.units import format_bytes
 from .measure import StorageTracker, storage_bytes
 from .measure.cuda import requested_bytes, requested_peak, reset_peak
 from .rematerialized import Rematerialized
+from .torch_private.pytrees import tree_leaves
 
 
 class PlanLeftWarning(UserWarning):

@@ -75,7 +75,7 @@ def plan_reserved(
     best: _Measured | None = None
     inner, low, high = budget_bytes, 0, budget_bytes
     plan = first
-    for _ in range(max_plans):
+    for left in reversed(range(max_plans)):
         if plan.feasible:
             found = _measure(workload, plan, inner, budget_bytes, allocator, options)
             if found.fits and not (spare_waits and found.num_emptied):
@@ -99,7 +99,7 @@ def plan_reserved(
                 break
             inner = floor  # the least memory: once, before giving up
             high = floor + 1
-        if high - low <= _RESOLUTION * budget_bytes and low:
+        if not left or (high - low <= _RESOLUTION * budget_bytes and low):
             break
         plan = planner(inner)
     chosen, least = best, LeastBudget()

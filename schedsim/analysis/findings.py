@@ -72,7 +72,7 @@ def _share(part: int, whole: int) -> str:
 
 def _static(simulation: Simulation) -> Finding | None:
     static, peak = simulation.static_bytes, simulation.peak_bytes
-    if static < LARGE * peak:
+    if not static or static < LARGE * peak:
         return None
     return Finding(
         "static",
@@ -104,7 +104,7 @@ def _floor(graph: Graph, simulation: Simulation, own_bytes: Sequence[int]) -> Fi
     largest = max(range(graph.num_ops), key=own_bytes.__getitem__)
     own = own_bytes[largest]
     moving = simulation.peak_bytes - simulation.static_bytes
-    if own < DOMINANT * moving:
+    if not own or own < DOMINANT * moving:
         return None
     return Finding(
         "floor",
@@ -119,7 +119,7 @@ def _floor(graph: Graph, simulation: Simulation, own_bytes: Sequence[int]) -> Fi
 def _working_set(simulation: Simulation) -> Finding | None:
     parts = simulation.by_category()
     rebuilt = parts["recompute"]
-    if rebuilt < LARGE * (simulation.peak_bytes - simulation.static_bytes):
+    if not rebuilt or rebuilt < LARGE * (simulation.peak_bytes - simulation.static_bytes):
         return None
     return Finding(
         "working-set",

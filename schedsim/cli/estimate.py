@@ -38,13 +38,15 @@ def command(source: Source, as_json: bool) -> int:
     Model state is counted unless --static says otherwise. Where the step does not fit a device as
     it is, it is planned within the memory of the device: the table says how much longer it then
     takes, and where that is proven best. Nothing is kept free for the allocator or the driver.
-    Exit code 1 where the step fits no device.
+    hf:NAME is a published model, hf:FILE its config.json, hf:llama a family's defaults by
+    transformers. Exit code 1 where the step fits no device.
 
     \b
     schedsim estimate --preset llama3-8b --batch 1
-    schedsim estimate --preset gpt2-xl --batch 8 --optimizer sgd-momentum-mixed --device h100
+    schedsim estimate hf:Qwen/Qwen3-30B-A3B --optimizer adamw --batch 8 --seq 4096
+    schedsim estimate hf:my_model/config.json --optimizer sgd-momentum-mixed --device h100
     """
-    options = source.formula()
+    options = _by_formula(source)
     if options is None or options.synthetic is not None:
         raise SchedsimError(
             "estimate takes a model by formula: it is timed on each device",
@@ -54,17 +56,59 @@ def command(source: Source, as_json: bool) -> int:
         raise SchedsimError(
             f"--level {source.level} is of a model", hint="a formula takes --granularity"
         )
+    if source.again:
+        raise SchedsimError("--remeasure is of a model", hint="the times here are rooflines")
     if options.times_path is not None:
         raise SchedsimError("--times are of one device", hint="leave --times out")
     if options.static is None:
         options = replace(options, static="auto")
     with working("planning for each device"):
         lines, rows = _rows(options)
+        model = _model(options)
     if as_json:
-        print_json({"schema": "schedsim.estimate/1", "assumptions": lines, "devices": rows})
+        document = {"schema": "schedsim.estimate/1", "model": model, "assumptions": lines}
+        print_json({**document, "devices": rows})
     else:
-        _show(lines, rows)
+        _show(model, lines, rows)
     return YES if any(row["fits"] for row in rows) else NO
+
+
+def _by_formula(source: Source) -> WorkloadOptions | None:
+    """The formula that the options mean; ``hf:`` before them is a preset of that name."""
+    from ..workloads import WorkloadOptions
+
+    named = [name for name in source.files if name.startswith("hf:")]
+    if not named:
+        return source.formula()
+    others = [name for name in source.files if name not in named] + named[1:]
+    if others or source.options.get("preset") is not None:
+        other = others[0] if others else f"--preset {source.options['preset']}"
+        raise SchedsimError(f"both {named[0]} and {other} are given", hint="one model at a time")
+    return WorkloadOptions(**{**source.options, "preset": named[0]}, allow=source.allow)
+
+
+def _model(options: WorkloadOptions) -> dict[str, Any]:
+    """The model by itself: what `accelerate estimate-memory` says of one, from its formula."""
+    from ..workloads import model_state_bytes
+    from ..workloads.build import model_record
+    from ..workloads.devices import DTYPE_BYTES
+    from ..workloads.model_state import optimizer_of
+    from ..workloads.options import model_config
+
+    config = model_config(options)
+    record = model_record(config)
+    element, optimizer = DTYPE_BYTES[config.dtype], optimizer_of(options.optimizer, config.dtype)
+    parts = record.stages if len(record.stages) > 1 else ()
+    largest = max((stage.num_parameters for stage in parts), default=None)
+    return {
+        "name": record.name,
+        "dtype": config.dtype,
+        "num_parameters": record.num_parameters,
+        "largest_layer_bytes": None if largest is None else largest * element,
+        "weights_bytes": record.num_parameters * element,
+        "optimizer": options.optimizer or optimizer,
+        "state_bytes": model_state_bytes(record.num_parameters, optimizer=optimizer),
+    }
 
 
 def _rows(options: WorkloadOptions) -> tuple[list[str], list[dict[str, Any]]]:
@@ -109,7 +153,45 @@ def _outcome(workload: Any, device: Device, peak_bytes: int) -> dict[str, Any]:
     }
 
 
-def _show(lines: list[str], rows: list[dict[str, Any]]) -> None:
+def _one_line(model: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """The model in one line, and the smallest devices that it trains on."""
+    fitting = [row for row in rows if row["fits"]]
+    whole = next((row["device"] for row in fitting if not row["overhead"]), "none")
+    first = fitting[0] if fitting else None
+    recomputing = "none"
+    if first is not None:
+        recomputing = f"{first['device']}, {percent(first['overhead'])}"
+    largest = model["largest_layer_bytes"]
+    print_table(
+        (
+            "model",
+            "dtype",
+            "largest layer",
+            "weights",
+            model["optimizer"],
+            "a step",
+            "fits as it is",
+            "recomputing",
+        ),
+        [
+            (
+                model["name"],
+                model["dtype"],
+                "-" if largest is None else format_bytes_short(largest),
+                format_bytes_short(model["weights_bytes"]),
+                format_bytes_short(model["state_bytes"]),
+                format_bytes_short(rows[0]["store_all_bytes"]),
+                whole,
+                recomputing,
+            )
+        ],
+        left=2,
+    )
+
+
+def _show(model: dict[str, Any], lines: list[str], rows: list[dict[str, Any]]) -> None:
+    _one_line(model, rows)
+    click.echo()
     for line in lines:
         click.echo(line)
     click.echo()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .architecture import Architecture, AttentionSizes, ExpertSizes
+from ..workloads.architecture import Architecture, AttentionSizes, ExpertSizes
+from ..workloads.known_architectures import ARCHITECTURES, get_architecture
 from .degrees import Degrees
 from .fabric import Fabric, get_fabric
 from .facade import cluster
 from .joint_choice import ClusterChoice, choose
-from .known_architectures import ARCHITECTURES, get_architecture
 from .prediction import ClusterPrediction, predict
 from .rank_memory import RankMemory, rank_memory
 from .rank_time import StepTime, step_time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from ..errors import SchedsimError
-from .architecture import Architecture
+from ..workloads.architecture import Architecture
 
 
 @dataclass(frozen=True, slots=True)

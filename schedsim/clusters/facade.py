@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from .._arguments import checked
 from ..errors import SchedsimError, did_you_mean
+from ..workloads.known_architectures import get_architecture
 from .degrees import Degrees
 from .fabric import get_fabric
-from .known_architectures import get_architecture
 from .prediction import ClusterPrediction, predict
 from .training import Training
 
@@ -60,6 +61,7 @@ def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
     )
 
 
+@checked
 def cluster(
     preset: str,
     *,

@@ -13,11 +13,11 @@ from typing import Any
 
 from ..errors import SchedsimError
 from ..units import format_bytes_short
-from .architecture import Architecture
+from ..workloads.architecture import Architecture
+from ..workloads.known_architectures import get_architecture
 from .degrees import Degrees
 from .fabric import Fabric, get_fabric
 from .facade import split_options
-from .known_architectures import get_architecture
 from .prediction import ClusterPrediction, predict
 from .rank_memory import rank_memory
 from .rank_time import step_time

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .architecture import Architecture
+from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
 from .tape import RankOp, Tape
@@ -242,6 +242,10 @@ class LayerWriter:
         )
         return made
 
+    def _after(self, branch: str, made: str) -> str:
+        """The norm of a branch before it is added, where the model has one."""
+        return self.norm(branch, made) if self.model.post_norm else branch
+
     # Attention.
 
     def _attention(self, given: str) -> str:
@@ -263,7 +267,7 @@ class LayerWriter:
                 )
         mixed = self._mix(query, key, value)
         out = self.product(mixed, "o", sizes.output_width // t, model.hidden)
-        part = self.scatter(out, "o.part")
+        part = self._after(self.scatter(out, "o.part"), "o.normed")
         return self.add(given, part, "h", dropout=model.plain_norm)
 
     def _turned(self, given: str, made: str) -> str:
@@ -363,7 +367,7 @@ class LayerWriter:
     def _dense(self, given: str) -> str:
         whole = self.gather(self.norm(given, "n2"), "n2.whole")
         out = self._perceptron(whole, "", self.model.ffn_width // self.degrees.tensor, self.tokens)
-        part = self.scatter(out, "m.part")
+        part = self._after(self.scatter(out, "m.part"), "m.normed")
         return self.add(given, part, "out", dropout=self.model.plain_norm)
 
     def _perceptron(self, given: str, name: str, width: int, tokens: int) -> str:
@@ -401,7 +405,8 @@ class LayerWriter:
         if experts.shared_width:
             width = experts.shared_width // degrees.tensor
             mixed = self.add(mixed, self._perceptron(whole, "s.", width, self.tokens), "m.sum")
-        return self.add(given, self.scatter(mixed, "m.part"), "out")
+        part = self._after(self.scatter(mixed, "m.part"), "m.normed")
+        return self.add(given, part, "out")
 
     def _exchange(self, given: str, made: str) -> str:
         """Each token to the rank that holds its expert, or back."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import SchedsimError
 from ..units import format_bytes, format_seconds
-from .architecture import Architecture
+from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
 from .rank_memory import RankMemory, rank_memory

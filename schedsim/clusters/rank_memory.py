@@ -11,7 +11,7 @@ from ..allocators import Requests, play
 from ..allocators.requests import requests_of
 from ..pipelines.orders import Action, make_order
 from ..simulation.simulator import simulate
-from .architecture import Architecture
+from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
 from .rank_step import RankStep, kind_of

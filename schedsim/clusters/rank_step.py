@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ..dataflow.graph import Op
 from ..pipelines.orders import Action
-from .architecture import Architecture
+from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
 from .layer_ops import LayerOps, LayerWriter, kept_tensors, repeated_ops

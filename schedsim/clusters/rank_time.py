@@ -10,7 +10,7 @@ from ..pipelines import keep_all, make_order, make_pipeline, run_pipeline
 from ..pipelines.orders import Action
 from ..plans.links import Link
 from ..simulation.simulator import simulate
-from .architecture import Architecture
+from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
 from .rank_memory import rank_actions

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..dataflow.graph import Graph, Op
 from ..simulation.schedule import Schedule
-from .architecture import Architecture
+from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
 from .stages import StageParts, end_parameters, layer_shard, layer_share

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..errors import SchedsimError
-from .architecture import Architecture
+from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
 from .training import Training

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .architecture import Architecture
+from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .training import Training
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from ..errors import SchedsimError
 from ..pipelines.orders import ORDERS
-from .architecture import Architecture
+from ..workloads.architecture import Architecture
 from .degrees import Degrees
 
 RECOMPUTE = ("none", "core", "selective", "full")

@@ -5,14 +5,20 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from .._checks import MAX_SECONDS, check_bytes, check_seconds, shown, shown_key
-from ..errors import InvalidWorkloadError, did_you_mean
+from ..errors import InvalidWorkloadError, SchedsimError, did_you_mean
 
 _REQUIRED: Any = object()
-_TYPE_NAMES = {str: "text", bool: "true or false", int: "an integer", dict: "an object"}
+_TYPE_NAMES = {
+    str: "text",
+    bool: "true or false",
+    int: "an integer",
+    dict: "an object",
+    list: "a list",
+}
 
 # Of a whole schedule: far above any sum of `MAX_SECONDS`, far below the largest float.
 MAX_TOTAL_SECONDS = 1e100 * MAX_SECONDS
@@ -21,6 +27,7 @@ MAX_TOTAL_SECONDS = 1e100 * MAX_SECONDS
 _MAX_SETTING_DEPTH = 4
 
 Choice = TypeVar("Choice", bound=str)
+Made = TypeVar("Made")
 
 
 def parse_json(data: bytes) -> Any:
@@ -186,6 +193,22 @@ class Reader:
         check_bytes(value, self._at(name))
         return int(value)
 
+    def take_count(self, name: str, default: Any = _REQUIRED, *, least: int = 0) -> int:
+        """The field `name` as a whole number of `least` or more."""
+        value = int(self.take(name, int, default))
+        if value < least:
+            raise InvalidWorkloadError(
+                f"{shown(value)} is not at least {least}", path=self._at(name)
+            )
+        return value
+
+    def take_optional_count(self, name: str) -> int | None:
+        """The field `name` as a whole number, zero or more; null, or no field, is ``None``."""
+        if self._fields.get(name) is not None:
+            return self.take_count(name)
+        self.skip(name)
+        return None
+
     def take_seconds(self, name: str, default: Any = _REQUIRED) -> float:
         """The field `name` as a finite number, zero or more."""
         value = self._pop(name, default)
@@ -198,11 +221,14 @@ class Reader:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidWorkloadError(f"{shown(value)} is not a number", path=self._at(name))
         try:
-            return float(value)
+            number = float(value)
         except OverflowError:
             raise InvalidWorkloadError(
                 f"{shown(value)} is too large a number", path=self._at(name)
             ) from None
+        if not math.isfinite(number):
+            raise InvalidWorkloadError(f"{number} is not a finite number", path=self._at(name))
+        return number
 
     def take_total_seconds(self, name: str) -> float:
         """The field `name` as a time of many runs: finite, zero or more."""
@@ -233,6 +259,16 @@ class Reader:
     def take_object(self, name: str, default: Any = _REQUIRED) -> Reader:
         """The field `name` as a reader of its own."""
         return Reader(self._pop(name, default), self._at(name))
+
+    def make(self, kind: Callable[..., Made], *values: Any) -> Made:
+        """`kind` of `values`, taken from here: what it refuses is named by its place here."""
+        try:
+            return kind(*values)
+        except InvalidWorkloadError as error:
+            path = self._at(error.path) if error.path else self._path
+            raise InvalidWorkloadError(error.reason, path=path, hint=error.hint) from None
+        except SchedsimError as error:
+            raise InvalidWorkloadError(error.message, path=self._path, hint=error.hint) from None
 
     def names(self) -> tuple[str, ...]:
         """The fields that nobody took yet."""

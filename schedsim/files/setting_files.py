@@ -59,7 +59,7 @@ def _link_to_dict(link: Link) -> dict[str, float]:
 
 def _read_direction(item: Reader) -> Link:
     rate = item.take_number("bytes_per_s")
-    link = Link(rate, item.take_seconds("latency_s", 0.0))
+    link = item.make(Link, rate, item.take_seconds("latency_s", 0.0))
     item.finish()
     return link
 
@@ -86,7 +86,7 @@ def _level_to_dict(level: MemoryLevel) -> dict[str, Any]:
 def read_level(item: Reader) -> MemoryLevel:
     """A memory level."""
     slots, write_s = item.take("num_slots", int), item.take_seconds("write_s")
-    level = MemoryLevel(slots, write_s, item.take_seconds("read_s"))
+    level = item.make(MemoryLevel, slots, write_s, item.take_seconds("read_s"))
     item.finish()
     return level
 
@@ -102,7 +102,7 @@ def _read_allocator(item: Reader) -> AllocatorChoice:
         options=item.take_settings("options"),
         inner_budget_bytes=item.take_optional_bytes("inner_budget_bytes", None),
         reserved_bytes=item.take_optional_bytes("reserved_bytes", None),
-        num_emptied=item.take("num_emptied", int, 0),
+        num_emptied=item.take_count("num_emptied", 0),
     )
     item.finish()
     return choice
@@ -119,7 +119,7 @@ def _read_step(item: Reader) -> StepChanges:
         structure=item.take("structure", str, ""),
         added_bytes=item.take("added_bytes", int, 0),
         chunk=item.take_settings("chunk"),
-        accumulate=item.take("accumulate", int, 1),
+        accumulate=item.take_count("accumulate", 1, least=1),
         generator_states_bytes=item.take_bytes("generator_states_bytes", 0),
         compiled=item.take("compiled", bool, False),
     )

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from ..errors import SchedsimError
 from ..plans.links import Link
+from ..workloads.build import model_record as record_of
 from ..workloads.devices import DTYPE_BYTES, Roofline, get_device
-from ..workloads.model_state import model_state_bytes
+from ..workloads.model_state import model_state_bytes, optimizer_of
 from ..workloads.ops import ModelRecord, OpRecord, StageRecord
 from ..workloads.options import WorkloadOptions, model_config
-from ..workloads.resnet import ResNetConfig, resnet_model
-from ..workloads.transformer import TransformerConfig, transformer_model
+from ..workloads.transformer import TransformerConfig
 from .pipeline import Collectives, WeightGradient
 
 
 def model_record(options: WorkloadOptions) -> ModelRecord:
     """The model that `options` mean as op records, a stage a layer (or block) as they say."""
-    config = model_config(options)
-    if isinstance(config, ResNetConfig):
-        return resnet_model(config)
-    return transformer_model(config, split_layers=options.granularity == "block")
+    return record_of(model_config(options), split_layers=options.granularity == "block")
 
 
 def layer_state_bytes(options: WorkloadOptions) -> tuple[int, ...]:
     """Parameters, gradients and optimizer state of each layer, as ``--static auto`` counts them."""
     config = model_config(options)
-    optimizer = options.optimizer or ("adam" if config.dtype == "fp32" else "adam-mixed")
+    optimizer = optimizer_of(options.optimizer, config.dtype)
     return tuple(
         model_state_bytes(
             stage.num_parameters,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .._checks import shown
 from ..errors import InvalidWorkloadError
 from ..files.plan_files import read_source
 from ..files.reader import Reader, parse_json
@@ -69,57 +70,53 @@ def read_pipeline_plan(path: str | os.PathLike[str]) -> SavedPipelinePlan:
         raise InvalidWorkloadError(
             f"{path}: the plan has no schedule: nothing fitted", hint="plan with a larger budget"
         )
-    at = ""
     try:
-        at = "stage_plans"
-        plans = tuple(
-            tuple(StagePlan(tuple(_text(one).split())) for one in several)
-            for several in document["stage_plans"]
-        )
-        at = "cuts"
-        cuts = tuple(_whole(cut) for cut in document["cuts"])
-        numbers = []
-        for at in ("num_devices", "num_micro_batches"):
-            numbers.append(_whole(document[at]))
-        at = "step"
-        peak, makespan = _whole(document["step"]["peak_bytes"]), document["step"]["makespan_s"]
-        at = "options"
-        owed = document["options"].get("most_owed")
-        at = "source"
-        reader = Reader(document, "")
-        source = read_source(reader)
-        at = "given"
-        given = dict(document.get("given", {}))
-        at = "budget_bytes"
-        budget = document["budget_bytes"]
-        return SavedPipelinePlan(
-            order_name=_text(document["order"]),
-            num_devices=numbers[0],
-            num_micro_batches=numbers[1],
-            cuts=cuts,
-            most_owed=None if owed is None else _whole(owed),
-            stage_plans=plans,
-            budget_bytes=None if budget is None else _whole(budget),
-            peak_bytes=peak,
-            makespan_s=float(makespan),
-            source=source,
-            given=given,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, InvalidWorkloadError) or hasattr(error, "hint"):
-            raise
-        raise InvalidWorkloadError(
-            f"{path}: missing, or not what it should be", path=at, hint="was the file edited?"
-        ) from None
+        return _read(Reader(document, ""))
+    except InvalidWorkloadError as error:
+        hint = error.hint or "was the file edited?"
+        located = InvalidWorkloadError(f"{path}: {error.message}", hint=hint)
+        located.path = error.path
+        raise located from None
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError
-    return value
+def _read(reader: Reader) -> SavedPipelinePlan:
+    """The plan, of a file that has a schedule; fields that a replay does not need stay."""
+    step, options = reader.take_object("step"), reader.take_object("options")
+    return SavedPipelinePlan(
+        order_name=reader.take("order", str),
+        num_devices=reader.take_count("num_devices", least=1),
+        num_micro_batches=reader.take_count("num_micro_batches", least=1),
+        cuts=_cuts(reader),
+        most_owed=options.take_optional_count("most_owed"),
+        stage_plans=_stage_plans(reader),
+        budget_bytes=reader.take_optional_bytes("budget_bytes"),
+        peak_bytes=step.take_bytes("peak_bytes"),
+        makespan_s=step.take_total_seconds("makespan_s"),
+        source=read_source(reader),
+        given=reader.take_settings("given") if "given" in reader.names() else {},
+    )
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
+def _cuts(reader: Reader) -> tuple[int, ...]:
+    cuts = reader.take("cuts", list)
+    for i, cut in enumerate(cuts):
+        if isinstance(cut, bool) or not isinstance(cut, int) or cut < 0:
+            raise InvalidWorkloadError(f"{shown(cut)} is no layer's number", path=f"cuts[{i}]")
+    if len(cuts) < 2:
+        raise InvalidWorkloadError("fewer than the two ends of a pipeline", path="cuts")
+    return tuple(cuts)
+
+
+def _stage_plans(reader: Reader) -> tuple[tuple[StagePlan, ...], ...]:
+    """A plan for each micro-batch of each stage: texts of runs with blanks between them."""
+    found = []
+    for i, several in enumerate(reader.take("stage_plans", list)):
+        if not isinstance(several, list):
+            raise InvalidWorkloadError(f"{shown(several)} is not a list", path=f"stage_plans[{i}]")
+        for k, text in enumerate(several):
+            if not isinstance(text, str):
+                raise InvalidWorkloadError(
+                    f"{shown(text)} is not text", path=f"stage_plans[{i}][{k}]"
+                )
+        found.append(tuple(StagePlan(tuple(text.split())) for text in several))
+    return tuple(found)

@@ -106,6 +106,5 @@ def replays(snapshot: Snapshot, confs: Iterable[str] = SETTINGS) -> list[Replaye
         options = CachingOptions.parse(conf)
         fields = {name: getattr(options, name) for name in CachingOptions.__dataclass_fields__}
         got = play(requests, "cuda-caching", **fields)
-        reserved, allocated = got.peak_reserved_bytes, int(got.allocated_bytes.max(initial=0))
-        found.append(Replayed(conf, reserved, allocated))
+        found.append(Replayed(conf, got.peak_reserved_bytes, got.peak_allocated_bytes))
     return found

@@ -11,15 +11,19 @@ from ..dataflow.variants import check_allowed
 from ..errors import SchedsimError
 from ..units import format_bytes
 from .devices import Roofline, get_device
+from .diffusion import DiTConfig, SDXLConfig, dit_model, sdxl_model
 from .graph_variants import with_graph_variants
-from .model_state import STATE_RULES, model_state_bytes
+from .language_model import LanguageModelConfig, language_model
+from .model_state import STATE_RULES, model_state_bytes, optimizer_of
 from .ops import ModelRecord, to_chain, to_graph
 from .options import WorkloadOptions, check_choice, check_layers, model_config
+from .presets import ModelConfig
 from .record_variants import stage_variants
 from .resnet import ResNetConfig, resnet_model
 from .synthetic import SYNTHETIC
 from .times import with_measured_times
 from .transformer import TransformerConfig, transformer_model
+from .whisper import WhisperConfig, whisper_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +63,14 @@ no embedding or head, static 0')
             f"--efficiency {efficiency:g} is not in (0, 1]", hint="0.5 means half of the peak rates"
         )
     _check_times(options)
-    if isinstance(config, ResNetConfig):
-        model, title = resnet_model(config), _image_title(config, options)
-    else:
-        model = transformer_model(config, split_layers=options.granularity == "block")
-        title = _title(config, options)
+    by_op = options.granularity == "op" or isinstance(config, SDXLConfig | WhisperConfig)
+    model = model_record(config, split_layers=options.granularity == "block")
+    title = _title(config, replace(options, granularity="op") if by_op else options)
     static_bytes, state = _static(options, config, model)
     roofline = Roofline(device, efficiency)
     allow = check_allowed(options.allow or ())
     workload: Chain | Graph
-    if options.granularity == "op":
+    if by_op:
         workload = to_graph(model, roofline, static_bytes=static_bytes)
         if allow:
             workload = with_graph_variants(workload, model, allow, config.dtype, roofline)
@@ -81,6 +83,21 @@ no embedding or head, static 0')
         workload = with_measured_times(workload, options.times_path)
         times = f"times: measured, from {options.times_path}"
     return BuiltWorkload(workload, (title, state, times))
+
+
+def model_record(config: ModelConfig, *, split_layers: bool = False) -> ModelRecord:
+    """The model that runs as `config` says, as op records."""
+    if isinstance(config, ResNetConfig):
+        return resnet_model(config)
+    if isinstance(config, LanguageModelConfig):
+        return language_model(config, split_layers=split_layers)
+    if isinstance(config, DiTConfig):
+        return dit_model(config)
+    if isinstance(config, SDXLConfig):
+        return sdxl_model(config)
+    if isinstance(config, WhisperConfig):
+        return whisper_model(config)
+    return transformer_model(config, split_layers=split_layers)
 
 
 def variants(options: WorkloadOptions) -> list[tuple[str, WorkloadOptions]]:
@@ -99,7 +116,7 @@ def variants(options: WorkloadOptions) -> list[tuple[str, WorkloadOptions]]:
         return []
     config = model_config(options)
     found = []
-    if isinstance(config, TransformerConfig):
+    if isinstance(config, TransformerConfig | LanguageModelConfig):
         if (options.granularity or "layer") == "layer":
             found.append(("--granularity block", replace(options, granularity="block")))
         if config.attention == "eager":
@@ -135,9 +152,7 @@ def _check_times(options: WorkloadOptions) -> None:
             )
 
 
-def _static(
-    options: WorkloadOptions, config: TransformerConfig | ResNetConfig, model: ModelRecord
-) -> tuple[int, str]:
+def _static(options: WorkloadOptions, config: ModelConfig, model: ModelRecord) -> tuple[int, str]:
     """Bytes of model state, and the line that says how they were counted."""
     if options.static != "auto":
         for option in ("optimizer", "zero_stage", "data_parallel"):
@@ -165,7 +180,7 @@ def _static(
             f"--zero {options.zero_stage} has nothing to shard over without --data-parallel",
             hint="add --data-parallel 8, or leave --zero out",
         )
-    optimizer = options.optimizer or ("adam" if config.dtype == "fp32" else "adam-mixed")
+    optimizer = optimizer_of(options.optimizer, config.dtype)
     zero_stage = options.zero_stage or 0
     data_parallel = 1 if options.data_parallel is None else options.data_parallel
     size = model_state_bytes(
@@ -183,7 +198,27 @@ def _static(
     )
 
 
-def _title(config: TransformerConfig, options: WorkloadOptions) -> str:
+def _title(config: ModelConfig, options: WorkloadOptions) -> str:
+    if isinstance(config, ResNetConfig):
+        return _image_title(config, options)
+    how = f"{config.dtype}, by {options.granularity or 'layer'}"
+    if isinstance(config, DiTConfig | SDXLConfig):
+        edge = f"{config.latent} x {config.latent} latents"
+        return f"{config.name}, batch {config.batch}, {edge}, {how}"
+    if isinstance(config, WhisperConfig):
+        length = f"{config.frames} frames and {config.text} tokens"
+        return f"{config.name}, batch {config.batch}, {length}, {how}"
+    if isinstance(config, LanguageModelConfig):
+        layers = f"{config.num_layers} layers of " if options.layers is not None else ""
+        size = f"micro-batch {config.batch}, sequence {config.seq}"
+        return (
+            f"{layers}{config.name}, {size}, {config.dtype}, {config.attention} attention, by "
+            + (options.granularity or "layer")
+        )
+    return _transformer_title(config, options)
+
+
+def _transformer_title(config: TransformerConfig, options: WorkloadOptions) -> str:
     layers = f"{config.num_layers} layer{'s' if config.num_layers != 1 else ''} of {config.name}"
     what = layers if options.preset is None or options.layers is not None else config.name
     if options.hidden is not None or options.heads is not None:

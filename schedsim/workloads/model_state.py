@@ -38,6 +38,22 @@ STATE_RULES: dict[str, StateRule] = {
 }
 
 
+def optimizer_of(name: str | None, dtype: str) -> str:
+    """The rule that `name` means for a step in `dtype`: Adam by default, mixed unless in fp32.
+
+    AdamW keeps what Adam keeps; the mixed rule has an fp32 master copy.
+
+    Examples
+    --------
+    >>> optimizer_of("adamw", "bf16"), optimizer_of(None, "fp32")
+    ('adam-mixed', 'adam')
+    """
+    if name in (None, "adamw"):
+        return "adam" if dtype == "fp32" else "adam-mixed"
+    assert name is not None
+    return name
+
+
 def model_state_bytes(
     num_parameters: int,
     *,
@@ -87,7 +103,7 @@ def model_state_bytes(
     if optimizer not in STATE_RULES:
         raise SchedsimError(
             f"--optimizer {optimizer!r} is unknown",
-            hint=did_you_mean(optimizer, STATE_RULES, f"one of {', '.join(STATE_RULES)}"),
+            hint=did_you_mean(optimizer, STATE_RULES, f"adamw, or one of {', '.join(STATE_RULES)}"),
         )
     if zero_stage not in (0, 1, 2, 3):
         raise SchedsimError(f"--zero {zero_stage} is not a stage", hint="0, 1, 2 or 3")

@@ -36,7 +36,8 @@ def named_workload(text: str) -> Chain | Graph:
     Raises
     ------
     SchedsimError
-        No package brings this name, it does not take an option, or what it gives is no workload.
+        No package brings this name, it does not take an option, it fails, or what it gives is no
+        workload.
     """
     name, *given = text.removeprefix(PREFIX).split(",")
     known = workload_names()
@@ -45,7 +46,16 @@ def named_workload(text: str) -> Chain | Graph:
         raise SchedsimError(f"unknown workload {name!r}", hint=did_you_mean(name, known, able))
     builder: Callable[..., Any] = load_plugin(GROUP, name, _read)
     options = _options(name, builder, given)
-    found = builder(**options)
+    try:
+        found = builder(**options)
+    except SchedsimError:
+        raise
+    except Exception as error:  # of a stranger's code: whatever it raises
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise SchedsimError(
+            f"workload {name!r} cannot be made: {what}",
+            hint="give it other options, or tell its package",
+        ) from error
     if not isinstance(found, Chain | Graph):
         raise SchedsimError(
             f"workload {name!r} gave a {type(found).__name__}",

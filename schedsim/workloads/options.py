@@ -6,9 +6,13 @@ from dataclasses import dataclass, replace
 
 from ..errors import SchedsimError, did_you_mean
 from .devices import DTYPE_BYTES
-from .presets import BARE_MODEL, PRESETS
+from .diffusion import DiTConfig, SDXLConfig
+from .hf_configs import PREFIX, hf_config
+from .language_model import LanguageModelConfig
+from .presets import BARE_MODEL, PRESETS, ModelConfig
 from .resnet import ResNetConfig
 from .transformer import TransformerConfig
+from .whisper import WhisperConfig
 
 GRANULARITIES = ("layer", "block", "op")
 ATTENTIONS = ("eager", "flash", "selective")
@@ -65,7 +69,7 @@ class WorkloadOptions:
     allow: tuple[str, ...] | None = None
 
 
-def model_config(options: WorkloadOptions) -> TransformerConfig | ResNetConfig:
+def model_config(options: WorkloadOptions) -> ModelConfig:
     """The model that `options` mean, checked.
 
     Raises
@@ -87,7 +91,7 @@ def model_config(options: WorkloadOptions) -> TransformerConfig | ResNetConfig:
                 hint="try --layers 96, or --preset gpt2",
             )
         name = BARE_MODEL
-    if name not in PRESETS:
+    if name not in PRESETS and not name.startswith(PREFIX):
         raise SchedsimError(
             f"--preset {name!r} is unknown",
             hint=did_you_mean(name, PRESETS, f"one of {', '.join(PRESETS)}"),
@@ -105,9 +109,13 @@ def model_config(options: WorkloadOptions) -> TransformerConfig | ResNetConfig:
     check_choice("dtype", options.dtype, tuple(DTYPE_BYTES))
     check_choice("attention", options.attention, ATTENTIONS)
     check_choice("granularity", options.granularity, GRANULARITIES)
-    config = PRESETS[name]
+    config = hf_config(name) if name.startswith(PREFIX) else PRESETS[name]
     if isinstance(config, ResNetConfig):
         return _resnet(config, options)
+    if isinstance(config, LanguageModelConfig):
+        return _language_model(config, options)
+    if isinstance(config, DiTConfig | SDXLConfig | WhisperConfig):
+        return _fixed_model(config, options)
     return _transformer(config, options)
 
 
@@ -170,25 +178,75 @@ def _transformer(config: TransformerConfig, options: WorkloadOptions) -> Transfo
     return config
 
 
-def _resnet(config: ResNetConfig, options: WorkloadOptions) -> ResNetConfig:
-    hint = "a ResNet takes --batch and --dtype"
-    for option in ("layers", "hidden", "heads", "seq", "attention", "tensor_parallel"):
+def _refuse(name: str, options: WorkloadOptions, fields: tuple[str, ...], hint: str) -> None:
+    """Raise `SchedsimError` for the first of `fields` that is given, and for parallelism."""
+    for option in (*fields, "tensor_parallel"):
         value = getattr(options, option)
         if value is not None:
             flag = f"--{option.replace('_', '-')} {value}"
-            raise SchedsimError(f"{flag} does not go with resnet-{config.depth}", hint=hint)
+            raise SchedsimError(f"{flag} does not go with {name}", hint=hint)
     if options.sequence_parallel:
+        raise SchedsimError(f"--sequence-parallel does not go with {name}", hint=hint)
+    if options.allow:
+        raise SchedsimError(f"--allow does not go with {name}", hint="its ops have no variants yet")
+
+
+def _language_model(config: LanguageModelConfig, options: WorkloadOptions) -> LanguageModelConfig:
+    hint = f"leave it out; schedsim cluster --preset {config.name} splits models over devices"
+    if config.name not in PRESETS:
+        hint = "leave it out"
+    _refuse(config.name, options, ("hidden", "heads"), hint)
+    architecture = config.architecture
+    if options.layers is not None:
+        architecture = replace(architecture, num_layers=options.layers)
+    config = LanguageModelConfig(
+        architecture=architecture,
+        seq=config.seq if options.seq is None else options.seq,
+        batch=config.batch if options.batch is None else options.batch,
+        dtype=options.dtype or config.dtype,
+        attention=options.attention or config.attention,
+    )
+    config.check()
+    return config
+
+
+def _fixed_model(
+    config: DiTConfig | SDXLConfig | WhisperConfig, options: WorkloadOptions
+) -> DiTConfig | SDXLConfig | WhisperConfig:
+    hint = f"{config.name} takes --batch and --dtype"
+    _refuse(config.name, options, ("layers", "hidden", "heads", "seq", "attention"), hint)
+    one_stage = not isinstance(config, DiTConfig)
+    if options.granularity == "block" or (one_stage and options.granularity == "layer"):
         raise SchedsimError(
-            f"--sequence-parallel does not go with resnet-{config.depth}", hint=hint
+            f"--granularity {options.granularity} does not go with {config.name}",
+            hint="its layers are no line: it is planned by op" if one_stage else "layer, or op",
         )
-    if options.granularity == "block":
-        raise SchedsimError(
-            "--granularity block is for transformers: a residual block is one stage",
-            hint="use --granularity layer (a stage per residual block) or op",
-        )
+    batch = _checked_batch(options)
+    return replace(config, batch=batch or config.batch, dtype=options.dtype or config.dtype)
+
+
+def _checked_batch(options: WorkloadOptions) -> int | None:
     if options.batch is not None and options.batch < 1:
         raise SchedsimError(
             f"--batch {options.batch} is not at least 1",
             hint="give a whole number of 1 or more to --batch",
         )
-    return replace(config, batch=options.batch or config.batch, dtype=options.dtype or config.dtype)
+    return options.batch
+
+
+def _resnet(config: ResNetConfig, options: WorkloadOptions) -> ResNetConfig:
+    name, hint = f"resnet-{config.depth}", "a ResNet takes --batch and --dtype"
+    for option in ("layers", "hidden", "heads", "seq", "attention", "tensor_parallel"):
+        value = getattr(options, option)
+        if value is not None:
+            flag = f"--{option.replace('_', '-')} {value}"
+            raise SchedsimError(f"{flag} does not go with {name}", hint=hint)
+    if options.sequence_parallel:
+        raise SchedsimError(f"--sequence-parallel does not go with {name}", hint=hint)
+    if options.granularity == "block":
+        raise SchedsimError(
+            "--granularity block is for transformers: a residual block is one stage",
+            hint="use --granularity layer (a stage per residual block) or op",
+        )
+    batch = _checked_batch(options)
+    return replace(config, batch=batch or config.batch, dtype=options.dtype or config.dtype)

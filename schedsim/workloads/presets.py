@@ -1,80 +1,85 @@
-"""Models by name."""
+"""Models by name: the configuration in which each runs, from the one table of sizes."""
 
 from __future__ import annotations
 
+from .architecture import Architecture
+from .diffusion import DiTConfig, SDXLConfig
+from .known_architectures import ARCHITECTURES
+from .language_model import LanguageModelConfig
 from .resnet import ResNetConfig
 from .transformer import TransformerConfig
+from .whisper import WhisperConfig
+
+ModelConfig = (
+    TransformerConfig | LanguageModelConfig | ResNetConfig | DiTConfig | SDXLConfig | WhisperConfig
+)
+"""How a model by formula runs."""
+
+_SEQUENCES = {"llama3": 8192, "mistral": 8192}
+"""Sequences of the released models that differ from `SEQUENCE`, by how names begin."""
+
+SEQUENCE = 4096
+"""Tokens of a sequence where neither the option nor the model says."""
 
 
-def _gpt(name: str, layers: int, hidden: int, heads: int, **more: int) -> TransformerConfig:
-    sizes = {"vocab": 50257, "positions": 1024, "seq": 1024, **more}
-    return TransformerConfig(
-        name=name,
-        num_layers=layers,
-        hidden=hidden,
-        num_heads=heads,
-        embedding=True,
-        head=True,
-        **sizes,  # type: ignore[arg-type]
+def config_of(model: Architecture) -> TransformerConfig | LanguageModelConfig:
+    """`model` as it runs: by the accounting of `transformer` where that can write it.
+
+    That is where its heads divide its width, and nothing is particular to it: such models can be
+    resized and split over tensor-parallel ranks.
+    """
+    sizes = model.attention
+    begins = next(
+        (seq for name, seq in _SEQUENCES.items() if model.name.startswith(name)), SEQUENCE
     )
-
-
-def _korthikanti(name: str, layers: int, hidden: int, heads: int) -> TransformerConfig:
-    return _gpt(name, layers, hidden, heads, vocab=51200, positions=2048, seq=2048)
-
-
-def _llama(
-    name: str, layers: int, hidden: int, heads: int, ffn: int, kv_heads: int = 0, **more: int
-) -> TransformerConfig:
-    sizes = {"vocab": 32000, "seq": 4096, "tied": False, **more}
+    particular = (
+        model.experts is not None
+        or sizes.kv_rank
+        or sizes.head_norm
+        or sizes.sinks
+        or model.post_norm
+        or sizes.query_width != model.hidden
+        or (sizes.value != sizes.head_width)
+    )
+    plain = model.plain_norm and not model.gated and sizes.bias and sizes.output_bias
+    llama = model.gated and not (model.plain_norm or sizes.bias or sizes.output_bias)
+    if particular or not (plain or llama):
+        return LanguageModelConfig(architecture=model, seq=begins)
+    kv_heads = sizes.num_kv_heads if sizes.num_kv_heads != sizes.num_heads else 0
     return TransformerConfig(
-        name=name,
-        num_layers=layers,
-        hidden=hidden,
-        num_heads=heads,
+        name=model.name,
+        num_layers=model.num_layers,
+        hidden=model.hidden,
+        num_heads=sizes.num_heads,
         num_kv_heads=kv_heads,
-        ffn=ffn,
-        dtype="bf16",
-        attention="flash",
-        gated=True,
-        rms_norm=True,
-        bias=False,
-        dropout=False,
+        ffn=0 if plain and model.ffn_width == 4 * model.hidden else model.ffn_width,
+        seq=model.positions or begins,
+        vocab=model.vocab,
+        positions=model.positions,
+        tied=model.tied,
         embedding=True,
         head=True,
-        **sizes,  # type: ignore[arg-type]
+        gated=model.gated,
+        rms_norm=llama,
+        bias=plain,
+        dropout=plain,
+        dtype="fp16" if plain else "bf16",
+        attention="eager" if plain else "flash",
     )
 
 
-def _llama3(
-    name: str, layers: int, hidden: int, heads: int, ffn: int, *, tied: bool = False
-) -> TransformerConfig:
-    return _llama(name, layers, hidden, heads, ffn, 8, vocab=128256, tied=tied, seq=8192)
+def _dit(name: str, layers: int, hidden: int, heads: int) -> DiTConfig:
+    return DiTConfig(name=name, num_layers=layers, hidden=hidden, num_heads=heads)
 
 
-PRESETS: dict[str, TransformerConfig | ResNetConfig] = {
-    # Radford et al. 2019, table 2, as released.
-    "gpt2": _gpt("gpt2", 12, 768, 12),
-    "gpt2-medium": _gpt("gpt2-medium", 24, 1024, 16),
-    "gpt2-large": _gpt("gpt2-large", 36, 1280, 20),
-    "gpt2-xl": _gpt("gpt2-xl", 48, 1600, 25),
-    # Korthikanti et al. 2022, table 3.
-    "gpt-22b": _korthikanti("gpt-22b", 48, 6144, 64),
-    "gpt3-175b": _korthikanti("gpt3-175b", 96, 12288, 96),
-    "mt-nlg-530b": _korthikanti("mt-nlg-530b", 105, 20480, 128),
-    "gpt-1t": _korthikanti("gpt-1t", 128, 25600, 160),
-    # Touvron et al. 2023, "Llama 2".
-    "llama2-7b": _llama("llama2-7b", 32, 4096, 32, 11008),
-    "llama2-13b": _llama("llama2-13b", 40, 5120, 40, 13824),
-    "llama2-70b": _llama("llama2-70b", 80, 8192, 64, 28672, 8),
-    # Dubey et al. 2024, "The Llama 3 herd of models", table 3; Llama 3.2 as released.
-    "llama3-8b": _llama3("llama3-8b", 32, 4096, 32, 14336),
-    "llama3-70b": _llama3("llama3-70b", 80, 8192, 64, 28672),
-    "llama3-405b": _llama3("llama3-405b", 126, 16384, 128, 53248),
-    "llama3.2-1b": _llama3("llama3.2-1b", 16, 2048, 32, 8192, tied=True),
-    "llama3.2-3b": _llama3("llama3.2-3b", 28, 3072, 24, 8192, tied=True),
-    # Jiang et al. 2023, "Mistral 7B", table 1, without its window.
-    "mistral-7b": _llama("mistral-7b", 32, 4096, 32, 14336, 8, seq=8192),
+def _whisper(
+    name: str, layers: int, hidden: int, mels: int = 80, vocab: int = 51865
+) -> WhisperConfig:
+    return WhisperConfig(name=name, num_layers=layers, hidden=hidden, mels=mels, vocab=vocab)
+
+
+PRESETS: dict[str, ModelConfig] = {
+    **{name: config_of(model) for name, model in ARCHITECTURES.items()},
     # Dosovitskiy et al. 2021, table 1: 14 x 14 patches and a class token.
     "vit-b16": TransformerConfig(
         name="vit-b16",
@@ -94,6 +99,18 @@ PRESETS: dict[str, TransformerConfig | ResNetConfig] = {
     "resnet-50": ResNetConfig(depth=50),
     "resnet-101": ResNetConfig(depth=101),
     "resnet-152": ResNetConfig(depth=152),
+    # Peebles & Xie 2023, table 1, patches of 2.
+    "dit-s2": _dit("dit-s2", 12, 384, 6),
+    "dit-b2": _dit("dit-b2", 12, 768, 12),
+    "dit-l2": _dit("dit-l2", 24, 1024, 16),
+    "dit-xl2": _dit("dit-xl2", 28, 1152, 16),
+    "sdxl-unet": SDXLConfig(),
+    # Radford et al. 2022, table 1, as released.
+    "whisper-tiny": _whisper("whisper-tiny", 4, 384),
+    "whisper-base": _whisper("whisper-base", 6, 512),
+    "whisper-small": _whisper("whisper-small", 12, 768),
+    "whisper-medium": _whisper("whisper-medium", 24, 1024),
+    "whisper-large-v3": _whisper("whisper-large-v3", 32, 1280, 128, 51866),
 }
 """Presets: those of language models carry embedding and head; batch and sequence can be changed."""
 

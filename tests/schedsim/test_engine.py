@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from offloaded_stages import offloaded
 from queue_graphs import random_queue_graph, random_queue_schedule, single_queue_instance
 from slow_engine import slow_course
 
-from schedsim import Chain, DeadlockError, Graph, Op, SchedsimError, Schedule, Stage, simulate
+from schedsim import DeadlockError, Graph, Op, SchedsimError, Schedule, simulate
 from schedsim.plans.links import Link, with_copies
-from schedsim.simulation.engine import CAUSES
 from schedsim.simulation.simulator import CATEGORIES
 from schedsim.simulation.waiting import critical_path, critical_s, idle_s
 
@@ -116,18 +116,6 @@ def test_one_queue_equals_the_linear_pass(seed, num_ops):
         assert engine.live_tensors(run) == linear.live_tensors(run)
 
 
-def two_stages() -> Chain:
-    """Forward 1 s, backward 2 s, activations of 4 bytes and bundles of 10, copies of 1 s each."""
-    return Chain("two", 4, (Stage("s0", 1, 2, 4, 10), Stage("s1", 1, 2, 4, 10)))
-
-
-def offloaded(names: str, **more) -> tuple[Graph, Schedule]:
-    """The two stages with copies at 4 bytes a second, and a schedule of them."""
-    return with_copies(two_stages(), d2h=Link(4), h2d=Link(4), **more), Schedule.from_names(
-        names.split()
-    )
-
-
 def test_offloading_by_hand():
     """r1 (6 bytes, 1.5 s a copy) leaves after F0 and comes back from the start of B1.
 
@@ -143,16 +131,6 @@ def test_offloading_by_hand():
     assert (simulation.makespan_s, simulation.overhead, simulation.num_copies) == (6, 0, 2)
     assert simulation.busy_s == {"compute": 6, "d2h": 1.5, "h2d": 1.5}
     assert simulation.num_recomputed == 0
-
-
-def test_a_copy_has_its_place_in_the_schedule():
-    """a0 goes at once; behind F0 it may come back when it is there, behind B1 when that starts."""
-    early = simulate(*offloaded("F0 d2h:a0 h2d:a0 F1 loss B1 B0"))
-    assert early.start_s.tolist()[1:3] == [0, 1]
-    late = simulate(*offloaded("F0 d2h:a0 F1 loss B1 h2d:a0 B0"))
-    assert late.start_s.tolist()[1:2] == [0]
-    assert late.start_s.tolist()[5] == 2
-    assert CAUSES[late.course.cause[5]] == "turn"
 
 
 def test_a_message_goes_as_soon_as_it_can():
@@ -178,44 +156,6 @@ def test_a_message_goes_as_soon_as_it_can():
     assert (simulation.peak_bytes, simulation.peak_op) == (16, "send")
     assert graph.store_all_s == simulation.makespan_s == 11
     assert graph.busiest_queue_s == 11
-
-
-def test_memory_is_waited_for():
-    """28 bytes: with r1 going to the host at 1-2.5 s, the loss waits for it, and B1 (32 - 6)."""
-    graph, schedule = offloaded("F0 d2h:r1 F1 loss B1 h2d:r1 B0")
-    simulation = simulate(graph, schedule, {"device": 26})
-    # The loss needs 28 with r1, 22 without; h2d:r1 needs 26 + 6 as long as B1 runs.
-    assert simulation.start_s.tolist() == [0, 1, 1, 2.5, 2.5, 4.5, 6]
-    assert simulation.peak_by_pool["device"] == 26
-    causes = [CAUSES[code] for code in simulation.course.cause]
-    assert causes == ["nothing", "input", "queue", "memory", "queue", "memory", "input"]
-    assert simulation.course.blocker.tolist() == [-1, 0, 0, 1, 3, 4, 5]
-
-
-def test_a_deadlock_says_who_waits_for_what():
-    """r1 is fetched too early: B1 finds 2 of the 4 bytes that it needs."""
-    graph, schedule = offloaded("F0 d2h:a1 d2h:r1 h2d:a1 h2d:r1 F1 loss B1 B0")
-    with pytest.raises(DeadlockError) as caught:
-        simulate(graph, schedule, {"device": 30})
-    error = caught.value
-    assert (error.rule, error.run_index, error.op_name) == ("memory", 7, "B1")
-    assert len(error.waits) == 1
-    assert "after 7 of 9 runs" in error.message
-    assert "schedule[7] B1 on compute waits for 4 B of pool 'device', where 2 B are free" in str(
-        error
-    )
-    assert "r1 (6 B, until schedule[8] B0)" in error.message
-    assert error.hint.startswith("2 B more in 'device'")
-
-
-def test_a_deadlock_names_runs_that_wait_for_others():
-    """The loss waits for memory, and the copy of its gradient for the loss."""
-    chain = two_stages()
-    graph = with_copies(chain, d2h=Link(4), h2d=Link(4), tensors=["d2"])
-    schedule = Schedule.from_names(["F0", "F1", "loss", "d2h:d2", "B1", "B0"])
-    with pytest.raises(DeadlockError) as caught:
-        simulate(graph, schedule, {"device": 27})
-    assert caught.value.waits[1] == ("schedule[3] d2h:d2 on d2h waits for d2 of schedule[2] loss")
 
 
 def test_what_does_not_fit_at_the_start_is_said():
@@ -244,16 +184,6 @@ def test_in_place_waits_for_nobody():
     assert soon.peak_by_pool["device"] == 16
     late = simulate(graph, Schedule.from_names(["f", "d2h:x", "wait", "relu", "b"]))
     assert late.peak_by_pool["device"] == 8
-
-
-def test_what_is_copied_keeps_its_category():
-    """On its way to the host and back, what a backward op reads is saved, and a gradient one."""
-    graph, schedule = offloaded("F0 d2h:r1 F1 loss B1 h2d:r1 B0")
-    host = simulate(graph, schedule).pool_timeline("host")
-    assert host["saved"].max() == 6
-    assert sum(row.max() for row in host.values()) == 6
-    graph, schedule = offloaded("F0 F1 loss d2h:d2 B1 B0", tensors=["d2"])
-    assert simulate(graph, schedule).pool_timeline("host")["gradients"].max() == 4
 
 
 @given(seed=SEEDS, num_ops=st.integers(1, 12))

@@ -30,10 +30,6 @@ RECOMPUTED = Schedule.from_names(
 )
 
 
-def codes(workload: Chain | Graph, schedule: Schedule | None = None) -> set[str]:
-    return {finding.code for finding in explain(workload, schedule).findings}
-
-
 def legal(workload: Chain | Graph, names: list[str]) -> schedsim.Simulation | None:
     try:
         return simulate(workload, Schedule.from_names(names))
@@ -108,25 +104,6 @@ def test_what_is_alive_says_who_waits_for_it():
     alive = {tensor.name: tensor for tensor in explain(CHAIN, RECOMPUTED).alive}
     assert alive["a1"].next_op in ("F1", "B1")
     assert alive["a0"].next_op == "F0"
-
-
-def test_findings_of_what_people_ask():
-    """Checkpointing that changes nothing, resident state, the loss, wasted repeats, the floor."""
-    last = runs("F0 F1 F2 F3 loss F3 B3 B2 B1 B0")
-    found = codes(CHAIN, last)
-    assert {"unchanged", "wasted"} <= found
-    assert "unchanged" not in codes(CHAIN, RECOMPUTED)
-    assert "store-all" in codes(CHAIN)
-    assert "loss" in codes(CHAIN)
-    resident = Chain("s", 4, CHAIN.stages, static_bytes=10_000)
-    assert "static" in codes(resident)
-    assert "static" not in codes(CHAIN)
-    one = Chain("one", 1, (schedsim.Stage("a", 1, 1, 1, 100),))
-    assert "floor" in codes(one)
-    rebuilt = Schedule.from_names(
-        ["F0", "F1", "F2", "F3", "loss", "F0", "F1", "F2", "F3", "B3", "B2", "B1", "B0"]
-    )
-    assert "working-set" in codes(CHAIN, rebuilt)
 
 
 def test_the_floor_holds_for_every_schedule():

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import schedsim
 from schedsim import Chain, Graph, InvalidWorkloadError, Stage
-from schedsim.files import reader
 from schedsim.files.document import MAX_FILE_BYTES, from_dict, to_dict
 from schedsim.files.workload_files import workload_hash
 
@@ -109,35 +108,6 @@ def test_cycles_are_called_cycles():
     reordered = changed(GRAPH, ["ops"], GRAPH["ops"][::-1])
     with pytest.raises(InvalidWorkloadError, match="stands later"):
         from_dict(reordered)
-
-
-def test_near_misses_are_suggested():
-    """A slip in a field's name gets the right name in the hint."""
-    with pytest.raises(InvalidWorkloadError) as caught:
-        from_dict(changed(CHAIN, ["stages", 0, "ouput_bytes"], 1))
-    assert "output_bytes" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[" * 100_000, '{"a":' * 100_000, "NaN", '{"a": NaN}', '{"a": Infinity}', "\xff",
-     '{"a": 1, "a": 2}', "9" * 5000, '{"schema": "schedsim.chain/1"', "nul", '"text"', "[]", "3"],
-)  # fmt: skip
-def test_malformed_documents_are_refused(tmp_path, text):
-    """Not JSON, not our JSON, too deep, or not text: one error class, with the file's name."""
-    file = tmp_path / "bad.json"
-    file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(InvalidWorkloadError, match=r"bad\.json"):
-        schedsim.load(file)
-
-
-@pytest.mark.parametrize("document", [CHAIN, GRAPH, PLAN], ids=["chain", "graph", "plan"])
-def test_truncation_anywhere_is_refused(document):
-    """A file cut at any byte is never read as something else."""
-    data = json.dumps(document).encode()
-    for cut in range(len(data)):
-        with pytest.raises(InvalidWorkloadError):
-            from_dict(reader.parse_json(data[:cut]))
 
 
 def test_a_giant_file_is_refused_unread(tmp_path):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import html
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,22 +83,3 @@ def test_one_stage_and_very_many(num_stages):
     )
     assert "<img" in chain._repr_html_()
     assert "<img" in schedsim.simulate(chain, schedsim.Schedule.store_all(chain))._repr_html_()
-
-
-def test_matplotlib_is_loaded_only_then():
-    """Not with schedsim, and not with a plan."""
-    code = (
-        "import sys, schedsim; "
-        "c = schedsim.Chain.from_arrays('n', 1, forward_s=[1], backward_s=[1], output_bytes=[1], "
-        "saved_bytes=[1]); p = schedsim.plan(c, 99); print('matplotlib' in sys.modules); "
-        "p._repr_html_(); print('matplotlib' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-        cwd=ROOT,
-    )
-    assert done.stdout.split() == ["False", "True", "False"]

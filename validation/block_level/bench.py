@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..measure import Meter
 from ..ranks import ALONE, Ranks
+from ..torch_private.pytrees import tree_flatten, tree_map_only
 from .block_program import BlockProgram
 from .gradients_made import MadeGradients
 from .parts import StepInputs

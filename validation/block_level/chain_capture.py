@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
@@ -23,6 +22,8 @@ from ..guards.state import Places
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
 from ..ranks import ALONE, Ranks, ranks_of
+from ..torch_private.pytrees import tree_map_only
+from ..torch_private.storage_refs import version_of
 from .bench import Bench
 from .block_program import make_program
 from .block_timing import IMPLAUSIBLE, measure_times, spread_of, step_seconds
@@ -392,11 +393,11 @@ def _settled(
         part = replace(part, reads=tuple(moved[value] for value in part.reads))
         read = [values[value] if value else None for value in part.reads]
         watched = tensors_in(read) + (tensors_in(values[0]) if 0 in part.reads else [])
-        versions = [tensor._version for tensor in watched]
+        versions = [version_of(tensor) for tensor in watched]
         before = copies(other_buffers(part.modules))
         with torch.no_grad():
             out = tree_map_only(Tensor, Tensor.detach, part.call(step, *read))
-        changed = [tensor._version for tensor in watched] != versions
+        changed = [version_of(tensor) for tensor in watched] != versions
         aliased = bool(storage_keys(read) & (storage_keys(out) - given))
         touched = changed_buffers(before)
         kept = [(m, n, b) for m, n, b in other_buffers(part.modules) if (m, n) in touched]

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..guards.differential import without_step_hooks
 from ..measure import storage_bytes
+from ..measure.storage import local
 
 
 def trained_parameters(model: nn.Module, loss: Any) -> list[nn.Parameter]:
@@ -49,7 +50,7 @@ def own_gradients(model: nn.Module, loss: Any) -> Iterator[bool]:
     neither to free nor to count.
     """
     parameters = trained_parameters(model, loss)
-    sharded = any(hasattr(p, "_local_tensor") for p in parameters)
+    sharded = any(local(p) is not p for p in parameters)
     resident = sharded or any(p.grad is not None for p in parameters)
     with (
         given_gradients(model, loss, resident=resident),

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..dry_cuda import has_values
 from ..guards.recording import python_generators, restore_python_generators
+from ..torch_private.module_tables import AnyBatchNorm, buffers_of
 
 
 def generators(model: nn.Module) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def frozen_statistics(modules: Iterable[nn.Module]) -> Iterator[None]:
         module
         for root in modules
         for module in root.modules()
-        if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
+        if isinstance(module, AnyBatchNorm) and module.training and module.track_running_stats
     }
     try:
         for module in found:
@@ -103,10 +103,10 @@ def other_buffers(modules: Iterable[nn.Module]) -> Buffers:
     seen: set[int] = set()
     for root in modules:
         for module in root.modules():
-            if id(module) in seen or isinstance(module, _BatchNorm):
+            if id(module) in seen or isinstance(module, AnyBatchNorm):
                 continue
             seen.add(id(module))
-            for name, buffer in module._buffers.items():
+            for name, buffer in buffers_of(module).items():
                 if buffer is not None:
                     found.append((module, name, buffer))
     return found
@@ -117,7 +117,7 @@ def changed_buffers(before: Buffers) -> list[tuple[nn.Module, str]]:
     return [
         (module, name)
         for module, name, copy in before
-        if (now := module._buffers[name]) is None or not same_values(now, copy)
+        if (now := buffers_of(module)[name]) is None or not same_values(now, copy)
     ]
 
 
@@ -147,14 +147,14 @@ def copies(buffers: Buffers) -> Buffers:
 @contextmanager
 def replaced_buffers(snapshot: Buffers) -> Iterator[None]:
     """Run with copies of `snapshot` in place of the buffers, which come back as they were."""
-    kept = [(module, name, module._buffers[name]) for module, name, _ in snapshot]
+    kept = [(module, name, buffers_of(module)[name]) for module, name, _ in snapshot]
     try:
         for module, name, value in snapshot:
-            module._buffers[name] = value.clone()
+            buffers_of(module)[name] = value.clone()
         yield
     finally:
         for module, name, buffer in kept:
-            module._buffers[name] = buffer
+            buffers_of(module)[name] = buffer
 
 
 @contextmanager
@@ -169,7 +169,7 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
         (module, name, buffer, buffer.to("cpu", copy=True))
         for root in roots
         for module in root.modules()
-        for name, buffer in module._buffers.items()
+        for name, buffer in buffers_of(module).items()
         if buffer is not None
     ]
     try:
@@ -178,7 +178,7 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
         with torch.no_grad():
             for module, name, buffer, value in saved:
                 buffer.copy_(value)
-                module._buffers[name] = buffer
+                buffers_of(module)[name] = buffer
         state.restore()
 
 

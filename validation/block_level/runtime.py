@@ -18,11 +18,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from schedsim.errors import SchedsimError
 
 from ..guards.state import NO_PLACES, Places
+from ..torch_private.pytrees import tree_flatten, tree_map_only, tree_unflatten
+from ..torch_private.storage_refs import storage_key
 from .block_program import BlockProgram, BlockRun
 from .parts import Part, StepInputs
 from .repeated_forward import (
@@ -274,7 +275,7 @@ class BlockStep:
         for value in reads:
             for i, leaf in enumerate(leaves_of(self.values.get(value))):
                 if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
-                    places[leaf.untyped_storage()._cdata] = (value, i, leaf.dtype)
+                    places[storage_key(leaf)] = (value, i, leaf.dtype)
 
         if self.copies is not None:
             return _holding(places, cell)
@@ -283,7 +284,7 @@ class BlockStep:
             # Detached: an output saved by its own node would keep that node alive, in a circle.
             if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
                 return tensor.detach()
-            cell.kept.add(tensor.untyped_storage()._cdata)
+            cell.kept.add(storage_key(tensor))
             return _placed(tensor, places) or tensor.detach()
 
         def unpack(packed: Any) -> Tensor:
@@ -332,7 +333,7 @@ class BlockStep:
         kept = cell.kept | bundle.cell.kept if bundle is not None else cell.kept
         leaves = [leaf for leaf in leaves_of(self.values[last]) if isinstance(leaf, Tensor)]
         plain = all(leaf.layout == torch.strided for leaf in leaves)
-        if plain and not kept & {leaf.untyped_storage()._cdata for leaf in leaves}:
+        if plain and not kept & {storage_key(leaf) for leaf in leaves}:
             del self.values[last]
 
     def _loss_backward(self, gradient: Tensor) -> None:
@@ -405,7 +406,7 @@ def _holding(
     def pack(tensor: Tensor) -> Any:
         content: Any = tensor.detach()
         if tensor.layout == torch.strided and not (tensor.is_conj() or tensor.is_neg()):
-            cell.kept.add(tensor.untyped_storage()._cdata)
+            cell.kept.add(storage_key(tensor))
             content = _placed(tensor, places) or content
         held = _Held(content)
         cell.held.append(weakref.ref(held))
@@ -421,7 +422,7 @@ def _holding(
 
 def _placed(tensor: Tensor, places: Mapping[int, tuple[int, int, torch.dtype]]) -> _Place | None:
     """`tensor` as a view of one of the values in `places`, by storage."""
-    found = places.get(tensor.untyped_storage()._cdata)
+    found = places.get(storage_key(tensor))
     if found is None or found[2] != tensor.dtype:
         return None
     view = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
@@ -431,7 +432,7 @@ def _placed(tensor: Tensor, places: Mapping[int, tuple[int, int, torch.dtype]]) 
 def _place_in(cell: _Cell, value: int, out: Any) -> None:
     """Let what a bundle keeps of its part's own output be looked up there, as it may leave."""
     places = {
-        leaf.untyped_storage()._cdata: (value, i, leaf.dtype)
+        storage_key(leaf): (value, i, leaf.dtype)
         for i, leaf in enumerate(leaves_of(out))
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided
     }

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import UnsupportedError
 
+from ..torch_private.pytrees import tree_leaves
 from .block_program import BlockProgram
 from .parts import OtherPath, StepInputs
 from .repeated_forward import RandomState

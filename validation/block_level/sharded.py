@@ -17,7 +17,7 @@ from torch import nn
 from schedsim.errors import UnsupportedError
 from schedsim.units import format_bytes
 
-from ..ranks import private_fsdp as private
+from ..torch_private import sharded_groups as private
 from .block_program import BlockProgram, BlockRun
 from .parts import Part
 
@@ -140,4 +140,4 @@ def _has_own(module: nn.Module) -> bool:
 
 
 def _gathered_bytes(module: Any) -> int:
-    return private.gathered_bytes(module._get_fsdp_state())
+    return private.gathered_bytes(private.state_of(module))

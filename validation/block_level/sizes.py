@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ..measure import storage_bytes
 from ..measure.storage import storages
+from ..torch_private.pytrees import tree_flatten, tree_leaves
+from ..torch_private.storage_refs import key_of, storage_key
 from .parts import Part, StepInputs
 
 
@@ -30,7 +31,7 @@ def tensors_in(tree: Any) -> list[Tensor]:
 
 def storage_keys(tree: Any) -> set[int]:
     """Keys of the storages under the tensors in a tree."""
-    return {storage._cdata for storage in storages(tree)}
+    return {key_of(storage) for storage in storages(tree)}
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Sizes:
         known = storage_keys([*resident, *side])
         sizes = []
         for number, value in enumerate(values):
-            tensors = [t for t in tensors_in(value) if t.untyped_storage()._cdata not in known]
+            tensors = [t for t in tensors_in(value) if storage_key(t) not in known]
             sizes.append(storage_bytes(tensors))
             if number == 0:
                 known |= storage_keys(value)  # what passes the input on adds nothing

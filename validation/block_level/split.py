@@ -23,7 +23,7 @@ from schedsim.errors import UnsupportedError
 
 from ..guards.recording import Recorded
 from ..guards.state import Places
-from ..ranks.private_fsdp import is_sharded
+from ..torch_private.sharded_groups import is_sharded
 from .parts import OtherPath, Part, StepInputs
 from .repeated_forward import PYTHON, RandomState, frozen_statistics, generators, untouched
 

@@ -6,10 +6,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 from schedsim.errors import SchedsimError
 
+from ..torch_private.pytrees import tree_flatten
+from ..torch_private.storage_refs import storage_key
 from .block_program import BlockRun
 from .sizes import tensors_in
 from .transfers import Mover, Parked
@@ -135,11 +136,11 @@ class Copies:
             given = [inputs.arguments, dict(inputs.keywords), inputs.extra, inputs.side]
             modules = {m for part in self.step.layout.parts for m in part.modules}
             static = [t for m in modules for t in (*m.parameters(), *m.buffers())]
-            self._static = {int(t.untyped_storage()._cdata) for t in (*static, *tensors_in(given))}
+            self._static = {storage_key(t) for t in (*static, *tensors_in(given))}
         return self._static
 
     def _stays(self, tensor: Tensor) -> bool:
-        return int(tensor.untyped_storage()._cdata) in self._kept()
+        return storage_key(tensor) in self._kept()
 
 
 def _is_moved(held: Any) -> bool:
@@ -158,7 +159,7 @@ def check_movable(step: BlockStep, index: int, expected_bytes: int, name: str) -
     assert copies is not None
     holders = copies._holders(step.bundles[index])
     kept = {
-        int(h.content.untyped_storage()._cdata): h.content.untyped_storage().nbytes()
+        storage_key(h.content): h.content.untyped_storage().nbytes()
         for h in holders
         if _is_moved(h) and not copies._stays(h.content)
     }

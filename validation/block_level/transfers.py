@@ -19,6 +19,8 @@ from torch import Tensor
 
 from schedsim.plans.links import Link
 
+from ..torch_private.storage_refs import storage_key
+
 
 class HostPool:
     """Buffers of host memory, kept from step to step; pinned for CUDA.
@@ -180,7 +182,7 @@ class Mover:
 
 
 def _key(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return storage_key(tensor)
 
 
 def _bytes_of(storage: torch.UntypedStorage, device: torch.device) -> Tensor:

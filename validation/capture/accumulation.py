@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..torch_private.op_modes import schema_name
 from .program import Call, Program, refs
 from .to_graph import result_storages
 
@@ -36,8 +37,8 @@ def add_in_place(program: Program) -> None:
 def _is_kept_gradient(program: Program, value: int) -> bool:
     """Whether `value` is a gradient that a loss took in its forward, to be scaled in backward."""
     maker = program.values[value].call
-    schema = getattr(program.calls[maker].target, "_schema", None) if maker >= 0 else None
-    return getattr(schema, "name", "") == "schedsim::chunked_cross_entropy"
+    name = schema_name(program.calls[maker].target) if maker >= 0 else ""
+    return name == "schedsim::chunked_cross_entropy"
 
 
 def _overwritten(program: Program, call: Call, parts: list[int], results: frozenset[int]) -> int:

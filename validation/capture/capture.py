@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import SchedsimError
 
 from ..guards.recording import Recorded, record
+from ..torch_private import joint_graphs as private
+from ..torch_private.pytrees import tree_leaves
 from . import attention
-from . import private_torch as private
 from .captured import CapturedGraph
 from .fronts import trace
 from .optimizer_state import optimizer_bytes

@@ -13,7 +13,7 @@ from torch import nn
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
-from . import private_torch as private
+from ..torch_private import joint_graphs as private
 from .eager_paths import eager_paths
 from .recurrent import whole_recurrence
 from .skeleton import Skeleton

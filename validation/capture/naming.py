@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from . import private_torch as private
+from ..torch_private import joint_graphs as private
 from .fronts import Span, Traced
 from .program import Program
 

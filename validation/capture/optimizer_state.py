@@ -6,6 +6,8 @@ from torch import nn
 
 from schedsim.errors import SchedsimError, did_you_mean
 
+from ..torch_private.storage_refs import share_of
+
 # Tensors of the parameter's own size and format that torch.optim keeps for each parameter.
 _MOMENTS = {"none": 0, "sgd": 0, "sgd-momentum": 1, "adam": 2, "adamw": 2}
 
@@ -38,5 +40,5 @@ def optimizer_bytes(optimizer: str | int, model: nn.Module) -> int:
             f"optimizer={optimizer!r} is unknown",
             hint=did_you_mean(str(optimizer), _MOMENTS, f"one of {', '.join(_MOMENTS)}, or bytes"),
         )
-    trained = [getattr(p, "_local_tensor", p) for p in model.parameters() if p.requires_grad]
+    trained = [share_of(p) for p in model.parameters() if p.requires_grad]
     return _MOMENTS[optimizer] * sum(p.numel() * p.element_size() for p in trained)

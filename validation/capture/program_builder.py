@@ -11,7 +11,9 @@ import torch
 from schedsim.errors import UnsupportedError
 
 from ..guards.asking import Expect
-from . import private_torch as private
+from ..torch_private import joint_graphs as private
+from ..torch_private.op_modes import OpOverload, schema_name, schema_of
+from ..torch_private.storage_refs import storage_key
 from . import recurrent
 from .accumulation import add_in_place
 from .dropout import Factors, as_in_eager
@@ -61,7 +63,7 @@ class ProgramBuilder:
 
     def _value(self, fake: torch.Tensor, kind: str, call: int = -1, position: int = 0) -> int:
         program = self.program
-        key = private.storage_key(fake)
+        key = storage_key(fake)
         if key not in self.by_key:
             self.by_key[key] = len(program.storages)
             here = fake.device.type == self.device
@@ -121,12 +123,12 @@ class ProgramBuilder:
             self.became[node] = args[0]
             return
         target = node.target
-        if not isinstance(target, private.OpOverload):
+        if not isinstance(target, OpOverload):
             raise UnsupportedError(
                 f"{self.namer.place(node)} uses {target}, which is no plain tensor op",
                 hint=WAY_OUT,
             )
-        if target._schema.is_mutable:
+        if schema_of(target).is_mutable:
             raise UnsupportedError(
                 f"{self.namer.place(node)} writes in place by {target}, which tracing left in",
                 hint="use the form of the op that returns a new tensor",
@@ -134,7 +136,7 @@ class ProgramBuilder:
         program = self.program
         index = len(program.calls)
         call = Call(
-            name=target._schema.name.partition("::")[2],
+            name=schema_name(target).partition("::")[2],
             target=target,
             args=args,
             kwargs=kwargs,
@@ -368,7 +370,7 @@ def _phase(node: torch.fx.Node, is_loss: bool) -> str:
     return "backward" if private.is_backward(node) else "forward"
 
 
-def _draws(target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _draws(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a run changes the random state.
 
     Attention ops carry the tag of random ones even without dropout, so arguments are looked at.
@@ -377,28 +379,29 @@ def _draws(target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
         return recurrent.draws(args)
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
-    names = [argument.name for argument in target._schema.arguments]
+    arguments = schema_of(target).arguments
+    names = [argument.name for argument in arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
-    defaults = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
+    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
     given = defaults | given
     if given.get("dropout_p", 1) == 0 or given.get("train", True) is False:
         return False
     return not (target is aten.native_dropout.default and given["p"] == 0)
 
 
-def _communicates(target: private.OpOverload) -> bool:
+def _communicates(target: OpOverload) -> bool:
     """Whether other ranks wait for each run of it."""
     return str(target.namespace) in ("c10d", "c10d_functional", "_c10d_functional", "_dtensor")
 
 
 def _masked_out(
-    target: private.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[int, ...]:
     """Positions of the gradients that the op is asked not to compute.
 
     Some fakes of such ops return them all the same.
     """
-    names = [argument.name for argument in target._schema.arguments]
+    names = [argument.name for argument in schema_of(target).arguments]
     mask = (dict(zip(names, args, strict=False)) | kwargs).get("output_mask", ())
     return tuple(position for position, wanted in enumerate(mask) if not wanted)
 

@@ -19,7 +19,8 @@ from torch.utils.flop_counter import register_flop_formula
 from schedsim.errors import UnsupportedError
 
 from ..measure.storage import COMPOSITES
-from . import private_torch as private
+from ..torch_private import joint_graphs as private
+from ..torch_private.recurrent_functions import own_function, replaced_functions
 
 _KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
@@ -56,7 +57,7 @@ def _run(
 ) -> list[Tensor]:
     """Output and final states by torch's own function, time first."""
     kind, *options = how
-    function = getattr(torch._C._VariableFunctions, kind)
+    function = own_function(kind)
     start: Any = states if kind == "lstm" else states[0]
     if batch_sizes is None:
         found = function(x, start, weights, *options, False)
@@ -208,17 +209,8 @@ COMPOSITES[torch.ops.schedsim.recurrent_backward.default] = _eager_backward
 @contextlib.contextmanager
 def whole_recurrence() -> Iterator[None]:
     """Trace recurrent layers on the CPU as one op each."""
-    own = {kind: vars(torch._VF).get(kind) for kind in _KINDS}
-    try:
-        for kind in _KINDS:
-            setattr(torch._VF, kind, _as_op(kind))
+    with replaced_functions({kind: _as_op(kind) for kind in _KINDS}):
         yield
-    finally:
-        for kind, function in own.items():
-            if function is None:
-                delattr(torch._VF, kind)
-            else:
-                setattr(torch._VF, kind, function)
 
 
 def _as_op(kind: str) -> Callable[..., Any]:
@@ -228,11 +220,7 @@ def _as_op(kind: str) -> Callable[..., Any]:
                 "a recurrent layer under autocast cannot be captured op by op", hint="level='block'"
             )
         x, second, *rest = args
-        is_packed = isinstance(rest[0], Tensor) or (
-            isinstance(second, Tensor) and len(rest) == 7 and not isinstance(rest[0], bool)
-            and _is_states(rest[0])
-        )  # fmt: skip
-        if is_packed:
+        if not isinstance(rest[1], bool):  # packed: states and weights, then whether with biases
             states, weights, bias, layers, dropout, train, both = rest
             sizes, batch_first = second, False
         else:
@@ -246,10 +234,6 @@ def _as_op(kind: str) -> Callable[..., Any]:
         return (out, first, last) if kind == "lstm" else (out, first)
 
     return packed
-
-
-def _is_states(given: Any) -> bool:
-    return isinstance(given, Tensor) or (isinstance(given, tuple | list) and len(given) == 2)
 
 
 @register_flop_formula(torch.ops.schedsim.recurrent)

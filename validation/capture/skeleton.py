@@ -15,7 +15,9 @@ from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..guards.asking import Answers, Question
 from ..guards.recording import Recorded
-from . import private_torch as private
+from ..torch_private import joint_graphs as private
+from ..torch_private.pytrees import TreeSpec, tree_flatten, tree_unflatten
+from ..torch_private.storage_refs import storage_key
 
 Loss = Callable[..., torch.Tensor]
 
@@ -35,7 +37,7 @@ class CallPlan(NamedTuple):
         How many of the last positional inputs go to the loss.
     """
 
-    spec: private.Tree
+    spec: TreeSpec
     is_tensor: tuple[bool, ...]
     constants: tuple[Any, ...]
     num_extra: int
@@ -48,7 +50,7 @@ class CallPlan(NamedTuple):
         SchedsimError
             The inputs are not nested as the captured ones, or another constant is among them.
         """
-        leaves, spec = private.flatten((tuple(inputs), dict(kwargs)))
+        leaves, spec = tree_flatten((tuple(inputs), dict(kwargs)))
         if spec != self.spec:
             raise SchedsimError(
                 "the inputs are not nested as the captured ones: "
@@ -74,7 +76,7 @@ class CallPlan(NamedTuple):
             next(rest) if tensor else constant
             for tensor, constant in zip(self.is_tensor, self.constants, strict=True)
         ]
-        inputs, kwargs = private.unflatten(leaves, self.spec)
+        inputs, kwargs = tree_unflatten(leaves, self.spec)
         return inputs, kwargs
 
 
@@ -237,7 +239,7 @@ def make_skeleton(
         own = list(loss.buffers()) if isinstance(loss, nn.Module) else []
         for buffer in [*model.buffers(), *own]:
             memo.setdefault(id(buffer), _fake(buffer, device))
-        leaves, spec = private.flatten((tuple(inputs), dict(kwargs)))
+        leaves, spec = tree_flatten((tuple(inputs), dict(kwargs)))
         tensors = []
         for leaf in leaves:
             if isinstance(leaf, torch.Tensor):
@@ -263,7 +265,7 @@ def make_skeleton(
     needs = tuple(n.removeprefix("model.") for n, p in step.named_parameters() if p.requires_grad)
     storages: dict[int, int] = {}
     for tensor in [*step.parameters(), *step.buffers()]:
-        storages[private.storage_key(tensor)] = tensor.untyped_storage().nbytes()
+        storages[storage_key(tensor)] = tensor.untyped_storage().nbytes()
     return Skeleton(step, tuple(tensors), device, canonical, needs, sum(storages.values()))
 
 

@@ -15,7 +15,7 @@ from ..capture.program import Call, Program
 from ..capture.to_graph import to_graph
 from ..costs.measured import measure_call
 from ..costs.signature import signature
-from . import private_inductor as inductor
+from ..torch_private import inductor_calls as inductor
 from .fuse import fused
 from .group import FusedGroup, Groups
 from .joining import JoinedRuns, join_runs

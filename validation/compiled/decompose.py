@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
-from ..capture import private_torch as private
 from ..capture.program import Call, Program, Ref, Storage, Value, map_refs, refs
 from ..costs.signature import signature
-from . import private_inductor as inductor
+from ..torch_private import inductor_calls as inductor
+from ..torch_private import joint_graphs as private
+from ..torch_private.op_modes import OpOverload, schema_of
+from ..torch_private.storage_refs import storage_key
 from .fusible import HEAVY, fusible_target
 
 aten = torch.ops.aten
@@ -72,7 +74,7 @@ class _Decomposer:
     def _parts(self, call: Call) -> torch.fx.Graph | None:
         if call.is_view or call.tokens or not call.outputs:
             return None
-        if not isinstance(call.target, private.OpOverload):
+        if not isinstance(call.target, OpOverload):
             return None
         key = signature(self.old, call)
         if key not in self.known:
@@ -110,7 +112,7 @@ class _Decomposer:
             target = node.target
             if target is operator.getitem or target in _DRAWS:
                 continue
-            if not isinstance(target, private.OpOverload) or target._schema.is_mutable:
+            if not isinstance(target, OpOverload) or schema_of(target).is_mutable:
                 return False
             if any(isinstance(leaf, torch.SymInt) for leaf in _leaves(node.meta.get("val"))):
                 return False
@@ -127,16 +129,14 @@ class _Decomposer:
         if len(made) < len(call.outputs):
             return False
         given = {id(n) for n in graph.nodes if n.op == "placeholder"}
-        storages = [
-            private.storage_key(n.meta["val"]) for n in graph.nodes if n.op == "placeholder"
-        ]
+        storages = [storage_key(n.meta["val"]) for n in graph.nodes if n.op == "placeholder"]
         for value, node in zip(call.outputs, made, strict=False):
             if value < 0:
                 continue
             if not isinstance(node, torch.fx.Node) or id(node) in given:
                 return False
             fake, meant = node.meta["val"], self.old.values[value]
-            if private.storage_key(fake) in storages:
+            if storage_key(fake) in storages:
                 return False
             if tuple(fake.shape) != meant.shape or fake.dtype != meant.dtype:
                 return False
@@ -153,7 +153,7 @@ class _Decomposer:
         storage_of: dict[int, int] = {}  # of the trace -> of the new program
         for node, value in zip(placeholders, arguments, strict=True):
             became[node] = Ref(value)
-            storage_of[private.storage_key(node.meta["val"])] = new.values[value].storage
+            storage_of[storage_key(node.meta["val"])] = new.values[value].storage
         output = next(node for node in graph.nodes if node.op == "output").args[0]
         made = list(output) if isinstance(output, tuple | list) else [output]
         value_of: dict[torch.fx.Node, int] = {}
@@ -203,7 +203,7 @@ class _Decomposer:
                 continue
             holder = users.get(position) if part.is_tuple else node
             known = value_of.get(holder, -1) if holder is not None else -1
-            key = private.storage_key(fake)
+            key = storage_key(fake)
             if known < 0:
                 storage = storage_of.get(key, -1)
                 value = self._value(
@@ -292,11 +292,11 @@ def _is_view(node: torch.fx.Node) -> bool:
     if not isinstance(fake, torch.Tensor):
         return False
     keys = {
-        private.storage_key(n.meta["val"])
+        storage_key(n.meta["val"])
         for n in node.all_input_nodes
         if isinstance(n.meta.get("val"), torch.Tensor)
     }
-    return private.storage_key(fake) in keys
+    return storage_key(fake) in keys
 
 
 def _plain(tree: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..capture import private_torch as private
+from ..torch_private.op_modes import OpOverload, schema_name
 
 aten = torch.ops.aten
 
@@ -62,7 +62,7 @@ _NOT = (aten.native_dropout.default,)
 
 def fusible_target(target: Any) -> bool:
     """Whether inductor makes a loop of `target` that others can join."""
-    if not isinstance(target, private.OpOverload) or target in _NOT:
+    if not isinstance(target, OpOverload) or target in _NOT:
         return False
     if target in _REDUCTIONS or target in _MOVES or is_draw(target) or is_iota(target):
         return True
@@ -92,5 +92,4 @@ def is_iota(target: Any) -> bool:
 
 
 def _named(target: Any, name: str) -> bool:
-    schema = getattr(target, "_schema", None)
-    return schema is not None and schema.name == name
+    return schema_name(target) == name

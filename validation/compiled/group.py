@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ..capture import private_torch as private
 from ..capture.program import Call, Program, Ref, Value, map_refs, refs
-from . import private_inductor as inductor
+from ..torch_private import inductor_calls as inductor
+from ..torch_private import joint_graphs as private
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from schedsim.workloads.devices import get_device
 
+from ..torch_private.op_modes import TorchDispatchMode, schema_of
+from ..torch_private.pytrees import tree_leaves
 from .calibration import Calibration
 from .work import Work
 
@@ -60,7 +60,7 @@ def _work(func: Any, args: Any, kwargs: Any, out: Any) -> Work:
     inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     dtype = next((t.dtype for t in (*outputs, *inputs) if t.dtype.is_floating_point), None)
     name = _NAMES.get(dtype, "fp32") if dtype is not None else "fp32"
-    returns = func._schema.returns
+    returns = schema_of(func).returns
     views = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
     if views or (not inputs and func.__name__.startswith("empty")):
         return Work(0, 0, "memory", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..capture.program import Call, Program, map_refs
+from ..torch_private.op_modes import schema_of
 
 
 def signature(program: Program, call: Call) -> str:
@@ -23,7 +24,7 @@ def signature(program: Program, call: Call) -> str:
 
 def target_name(call: Call) -> str:
     """Name of the function."""
-    schema = getattr(call.target, "_schema", None)
+    schema = schema_of(call.target)
     if schema is None:
         return str(getattr(call.target, "__name__", call.target))
     return f"{schema.name}.{schema.overload_name or 'default'}"

@@ -11,8 +11,8 @@ import torch
 
 from schedsim.errors import UnsupportedError
 
-from ..capture import private_torch as private
 from ..guards.plan_variants import PlainStepWarning
+from ..torch_private import joint_graphs as private
 from .drop_in_options import DropInOptions
 from .joint_part import joint_part
 from .session import Session

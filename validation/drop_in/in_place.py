@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
@@ -18,6 +17,8 @@ from ..capture.capture import record_step
 from ..guards.differential import Both
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
 from ..step_check import no_room_for
+from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of, watch_hooks
+from ..torch_private.pytrees import tree_leaves
 from .backend import compiled_part
 from .drop_in_options import DropInOptions
 from .session import Session
@@ -59,7 +60,7 @@ def in_place(
     session = Session(options)
     call = _BudgetedCall(model, session)
     # The call of a module looks here first; copies and pickles of the module leave it behind.
-    model._compiled_call_impl = call
+    call_instead(model, call)
     _sessions[model] = session
     session.is_rehearsing = True
     try:
@@ -103,16 +104,16 @@ def _compared(
     if why is not None:
         return f"not compared with the plain step: {why}"
     # Dynamo traces a function no more once it was called in a mode that looks at every op.
-    call, model._compiled_call_impl = model._compiled_call_impl, None
+    call = replacement_of(model)
+    call_instead(model, None)
     try:
         with untouched(model):
             recorded = record_step(model, made_up_loss, inputs, keywords)
     finally:
-        model._compiled_call_impl = call
+        call_instead(model, call)
 
     def plain(*inputs: Any, **keywords: Any) -> torch.Tensor:
-        own: Any = model
-        return made_up_loss(own._call_impl(*inputs, **keywords))
+        return made_up_loss(call_as_itself(model)(*inputs, **keywords))
 
     def planned(*inputs: Any, **keywords: Any) -> torch.Tensor:
         return made_up_loss(model(*inputs, **keywords))
@@ -137,7 +138,7 @@ def _compared(
 def restore(model: nn.Module) -> nn.Module:
     """`model` without a budget, as it was before `rematerialize(..., in_place=True)`."""
     _sessions.pop(model, None)
-    model._compiled_call_impl = None
+    call_instead(model, None)
     return model
 
 
@@ -165,19 +166,18 @@ class _BudgetedCall:
         self._session = session
         self._gave_up = False
 
-        run = _inlined(self._model._call_impl)
+        run = _inlined(call_as_itself(model))
 
         def backend(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
             return compiled_part(session, graph_module, inputs)
 
-        # A hook that is registered later is part of the step.
-        torch._dynamo.config.skip_nnmodule_hook_guards = False
+        watch_hooks()
         self._run: Any = torch.compile(run, backend=backend, dynamic=False)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         model = self._model
         if not model.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return model._call_impl(*inputs, **keywords)
+            return call_as_itself(model)(*inputs, **keywords)
         before = self._session.num_forwards
         found = self._run(*inputs, **keywords)
         if self._session.num_forwards == before and not self._gave_up:

@@ -9,13 +9,13 @@ import torch
 
 from schedsim.errors import UnsupportedError
 
-from ..capture import private_torch as private
 from ..capture.accumulation import add_in_place
 from ..capture.effects import add_gradients, order_draws
 from ..capture.fronts import Traced
 from ..capture.naming import clean
 from ..capture.program import Program, Ref, refs
 from ..capture.program_builder import ProgramBuilder, needed_for
+from ..torch_private import joint_graphs as private
 
 
 class JointPart(NamedTuple):

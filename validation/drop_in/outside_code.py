@@ -6,9 +6,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from ..capture.private_torch import is_profiling
 from ..measure.allocator import AllocatorRecord, most_and_left
 from ..measure.cuda import requested_bytes, requested_peak, reset_peak
+from ..torch_private.profiler_records import is_profiling
 
 
 class OutsideBytes(NamedTuple):

@@ -18,10 +18,10 @@ from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
-from ..capture.private_torch import StorageWeakRef, is_gone, weakly
 from ..measure.allocator import close_later
 from ..measure.cuda import requested_bytes
 from ..step_budget import budget_in_bytes
+from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
 from .drop_in_options import DropInOptions
 from .held_state import HeldState
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter

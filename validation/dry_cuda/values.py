@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 from schedsim.errors import UnsupportedError
 
+from ..torch_private.op_modes import TorchDispatchMode, is_functional, schema_of
+from ..torch_private.pytrees import tree_flatten, tree_map
 from .values_kernels import SUBSTITUTES
 
 aten = torch.ops.aten
@@ -70,7 +70,7 @@ def _is_traced(item: Any) -> bool:
     if not isinstance(item, Tensor):
         return isinstance(item, torch.SymInt)
     plain = type(item) in (Tensor, torch.nn.Parameter)
-    return not plain or item.is_meta or torch._is_functional_tensor(item)
+    return not plain or item.is_meta or is_functional(item)
 
 
 def _on_cpu(item: Any) -> Any:
@@ -99,7 +99,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outs = tree_flatten(out)[0]
         if any(map(_is_traced, outs)) or not any(map(_on_cuda, (*given, *outs))):
             return out
-        returns = func._schema.returns
+        returns = schema_of(func).returns
         is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
         if is_view or func.overloadpacket in _MAKES_NOTHING:
             return out

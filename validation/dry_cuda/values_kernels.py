@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import enable_reentrant_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from schedsim.errors import UnsupportedError
 
+from ..torch_private.op_modes import TorchDispatchMode
 from .values_cells import gru_cell, gru_cell_backward, lstm_cell, lstm_cell_backward
 
 aten = torch.ops.aten

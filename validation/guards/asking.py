@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from schedsim.errors import SchedsimError, UnsupportedError
+
+from ..torch_private.pytrees import tree_flatten, tree_unflatten
 
 _QUESTIONS: dict[Any, str] = {
     Tensor.item: "item()",

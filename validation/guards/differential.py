@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import SchedsimError
 
 from ..measure.meters import Meter
+from ..torch_private.module_tables import buffers_of, step_hooks
+from ..torch_private.pytrees import tree_leaves
+from ..torch_private.storage_refs import unseen_writes
 from .recording import (
     Recorded,
     detached_copies,
@@ -231,18 +233,18 @@ class Both:
             (module, name, buffer, buffer.detach().clone())
             for root in roots
             for module in root.modules()
-            for name, buffer in module._buffers.items()
+            for name, buffer in buffers_of(module).items()
             if buffer is not None
         ]
         written = self.recorded.written if self.recorded is not None else ()
         contents = [(tensor, tensor.detach().clone()) for tensor in written]
         buffers = tuple(buffer for _, _, buffer, _ in tables)
-        unseen: Any = torch.autograd._unsafe_preserve_version_counter(buffers)  # type: ignore[attr-defined]
         devices = sorted({p.device for p in parameters if p.device.type == "cuda"}, key=str)
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices))
             stack.enter_context(without_step_hooks(parameters))
             stack.enter_context(torch.enable_grad())
+            stack.enter_context(unseen_writes(buffers))
             try:
                 for parameter in parameters:
                     parameter.grad = None
@@ -253,16 +255,15 @@ class Both:
                 with torch.no_grad():
                     for module, name, buffer, content in tables:
                         buffer.copy_(content)
-                        module._buffers[name] = buffer
+                        buffers_of(module)[name] = buffer
                     for tensor, content in contents:
                         tensor.copy_(content)
-                unseen.__exit__(None, None, None)
 
 
 @contextmanager
 def without_step_hooks(parameters: list[nn.Parameter]) -> Iterator[None]:
     """Without hooks that run when a gradient is there: an optimizer's step may be among them."""
-    tables = [getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters]
+    tables = [step_hooks(p) for p in parameters]
     had = [(table, dict(table)) for table in tables if table]
     try:
         for table, _ in had:

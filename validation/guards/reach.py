@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from ..torch_private.joint_graphs import function_of
+
 _ALSO = (
     "torch", "numpy", "schedsim", "builtins", "sympy", "mpmath", "networkx", "triton", "optree",
     "typing_extensions", "jinja2", "filelock", "fsspec", "scipy", "numba", "pytest", "_pytest",
@@ -108,7 +110,7 @@ class CodeRun:
         self.codes[code] = frame.f_globals
         # The backward of an autograd function runs later, if ever: it counts from its forward on.
         if code.co_name in ("forward", "setup_context") and code.co_argcount and code.co_varnames:
-            owner = getattr(frame.f_locals.get(code.co_varnames[0]), "_forward_cls", None)
+            owner = function_of(frame.f_locals.get(code.co_varnames[0]))
             for name in ("backward", "vjp", "setup_context"):
                 method = getattr(owner, name, None)
                 if isinstance(method, FunctionType):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from schedsim.errors import UnsupportedError
 
+from ..torch_private.module_tables import parameters_of
+from ..torch_private.op_modes import TorchDispatchMode, schema_of
+from ..torch_private.pytrees import tree_leaves, tree_map_only
+from ..torch_private.storage_refs import storage_key, unseen_writes
 from .asking import Answers, Question
 from .reach import CodeRun, Reach, static_reach
 from .state import NO_PLACES, Places, StateChange, StateSnapshot
@@ -207,7 +209,8 @@ class _Recorder:
         python, undo = python_generators(), _Undo(buffers)
         codes, answers = CodeRun(), Answers()
         # Buffers end as they began, and nobody who saved one need know.
-        unseen: Any = torch.autograd._unsafe_preserve_version_counter(tuple(buffers))  # type: ignore[attr-defined]
+        unseen = ExitStack()
+        unseen.enter_context(unseen_writes(buffers))
         try:
             # As in training, but nothing is kept for a backward.
             keeping = saved_tensors_hooks(lambda tensor: None, _not_kept)
@@ -219,7 +222,7 @@ class _Recorder:
             warm = tuple(places.take())
         finally:
             undo.restore()
-            unseen.__exit__(None, None, None)
+            unseen.close()
             around.restore()
             restore_python_generators(python)
         effects = [str(change) for change in changes]
@@ -255,7 +258,7 @@ def is_reparametrised(change: StateChange) -> bool:
     if not isinstance(owner, nn.Module) or not isinstance(change.now, Tensor):
         return False
     name = change.path.rpartition(".")[2]
-    parameters = owner._parameters
+    parameters = parameters_of(owner)
     return f"{name}_orig" in parameters or {f"{name}_g", f"{name}_v"} <= set(parameters)
 
 
@@ -268,7 +271,7 @@ def _torch_generators(model: nn.Module) -> Iterator[None]:
 
 def _storage(tensor: Tensor) -> int:
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return storage_key(tensor)
     except (NotImplementedError, RuntimeError):  # sparse, nested
         return id(tensor)
 
@@ -290,7 +293,7 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        schema = getattr(func, "_schema", None)
+        schema = schema_of(func)
         if schema is not None and schema.is_mutable:
             self._keep(schema, args, kwargs)
         out = func(*args, **kwargs)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from ..torch_private.profiler_records import allocator_events, marks, memory_events
 from .quiet import quiet_stderr
 
 _PHASE = "schedsim phase"
@@ -58,6 +58,19 @@ def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any
     return list(zip(changes, results, strict=True))
 
 
+def allocations(run: Callable[[], Any]) -> list[int]:
+    """Bytes that the CPU allocator gave out (positive) and took back, in order, during `run`."""
+    recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with quiet_stderr():
+        recorder.start()
+    try:
+        run()
+    finally:
+        with quiet_stderr():
+            recorder.stop()
+    return [change for _, change in memory_events(recorder)]
+
+
 class AllocatorRecord:
     """What the CPU allocator does from `start` to `stop`, in phases that begin with a `mark`.
 
@@ -82,13 +95,10 @@ class AllocatorRecord:
         """(address, change of bytes) in order, of each phase."""
         with quiet_stderr():
             self._recorder.stop()
-        profiler: Any = self._recorder.profiler
-        found_by_torch = profiler.kineto_results
-        begins = [event.start_ns() for event in found_by_torch.events() if event.name() == _PHASE]
         # Events arrive by thread: put them in order of time.
         found = sorted(
-            [(time_ns, None) for time_ns in begins]
-            + list(_cpu_memory(found_by_torch.experimental_event_tree())),
+            [(time_ns, None) for time_ns in marks(self._recorder, _PHASE)]
+            + list(allocator_events(self._recorder)),
             key=lambda item: item[0],
         )
         phases: list[list[tuple[int, int]]] = []
@@ -122,14 +132,3 @@ def _of_known(phase: list[tuple[int, int]], alive: set[int]) -> Iterator[int]:
         else:
             alive.remove(address)
         yield size
-
-
-def _cpu_memory(roots: Any) -> Iterator[tuple[int, tuple[int, int]]]:
-    """(time, (address, change of bytes)) of what the CPU allocator did."""
-    waiting = list(roots)
-    while waiting:
-        event = waiting.pop()
-        waiting.extend(event.children)
-        kind, fields = event.typed
-        if kind == _EventType.Allocation and fields.device.type == "cpu":
-            yield event.start_time_ns, (fields.ptr, fields.alloc_size)

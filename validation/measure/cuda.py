@@ -13,6 +13,8 @@ from torch import nn
 from schedsim.allocators import CachingOptions
 from schedsim.errors import SchedsimError
 
+from ..torch_private.profiler_records import forget_library_workspaces
+
 
 @dataclass(frozen=True, slots=True)
 class CudaPeak:
@@ -92,7 +94,7 @@ def library_workspace_bytes(device: torch.device | str = "cuda") -> int:
     there, so that it belongs to what is always resident and not to the first op measured.
     """
     torch.cuda.synchronize(device)
-    torch._C._cuda_clearCublasWorkspaces()  # so that a second call finds the same
+    forget_library_workspaces()  # so that a second call finds the same
     before = requested_bytes(device)
     with torch.no_grad():
         for dtype in (torch.float32, torch.bfloat16, torch.float16):

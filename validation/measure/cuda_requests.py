@@ -11,6 +11,8 @@ import torch
 
 from schedsim.errors import SchedsimError
 
+from ..torch_private.cuda_history import requests_in_history, start_history, stop_history
+
 MOST_EVENTS = 1_000_000
 
 
@@ -63,10 +65,7 @@ class RequestRecord:
         """
         torch.cuda.synchronize(self.device)
         number = self.device.index
-        trace = torch.cuda.memory._snapshot()["device_traces"][
-            torch.cuda.current_device() if number is None else number
-        ]
-        found = [e for e in trace if e["action"] in ("alloc", "free_completed")]
+        found = requests_in_history(torch.cuda.current_device() if number is None else number)
         first = self.marks[0][0]
         if len(found) != self._num_events() - first:
             raise SchedsimError(
@@ -81,16 +80,13 @@ class RequestRecord:
 def recording_requests(device: torch.device) -> Iterator[RequestRecord]:
     """Record what the allocator of `device` is asked for in the block."""
     torch.cuda.synchronize(device)
-    memory: Any = torch.cuda.memory
-    memory._record_memory_history(
-        enabled="all", context=None, max_entries=MOST_EVENTS, clear_history=True
-    )
+    start_history(MOST_EVENTS)
     record = RequestRecord(device)
     record.mark("")
     try:
         yield record
     finally:
-        memory._record_memory_history(enabled=None)
+        stop_history()
 
 
 def _marked(

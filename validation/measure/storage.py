@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from ..torch_private.op_modes import TorchDispatchMode
+from ..torch_private.pytrees import tree_leaves
+from ..torch_private.storage_refs import key_of, share_of
 
 COMPOSITES: dict[Any, Callable[..., Any]] = {}
 """Ops of this package -> the Python function behind, whose own ops are counted too."""
@@ -30,7 +32,7 @@ def storage_bytes(tensors: Any) -> int:
     >>> storage_bytes([x, x[:5], torch.zeros(1)])
     44
     """
-    found = {s._cdata: s.nbytes() for s in storages(tensors)}
+    found = {key_of(s): s.nbytes() for s in storages(tensors)}
     return sum(found.values())
 
 
@@ -46,8 +48,7 @@ def storages(tensors: Any) -> Iterator[torch.UntypedStorage]:
 
 def local(tensor: Tensor) -> Tensor:
     """`tensor`, or this rank's share of one that is spread over ranks."""
-    share = getattr(tensor, "_local_tensor", None)
-    return share if isinstance(share, Tensor) else tensor
+    return share_of(tensor)
 
 
 @dataclass(slots=True)
@@ -106,9 +107,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def add(self, tensors: Any, kind: str) -> None:
         """Count the storages under `tensors`, where they are not yet, and label them `kind`."""
         for storage in storages(tensors):
-            self._foreign.pop(storage._cdata, None)
+            self._foreign.pop(key_of(storage), None)
             self._meet(storage)
-            self._label(storage._cdata, kind)
+            self._label(key_of(storage), kind)
         self._raise_peak()
 
     def mark(self) -> None:
@@ -161,7 +162,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What an op reads and none has made was there before."""
         if isinstance(argument, Tensor):
             storage = local(argument).untyped_storage()
-            key = storage._cdata
+            key = key_of(storage)
             if key not in self._sizes and key not in self._foreign:
                 self._foreign[key] = weakref.ref(storage, self._forgetter(self._foreign, key))
         elif isinstance(argument, list | tuple):
@@ -173,7 +174,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return lambda _: table.pop(key, None)
 
     def _meet(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
+        key, size = key_of(storage), storage.nbytes()
         known = self._sizes.get(key)
         if known == size or key in self._foreign:
             return

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from ..capture import private_torch as private
 from ..capture.naming import short_op_name
 from ..capture.skeleton import Skeleton
 from ..measure.storage import StorageTracker, local
+from ..torch_private import joint_graphs as private
+from ..torch_private.op_modes import schema_name
+from ..torch_private.pytrees import tree_leaves
+from ..torch_private.storage_refs import key_of, storage_key
 
 
 @dataclass(slots=True)
@@ -77,11 +79,11 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
         """Count what was there before the step, by a name of its own."""
         self._current = name
         self.add([tensor], held)
-        self._open[private.storage_key(local(tensor))].held = held
+        self._open[storage_key(local(tensor))].held = held
 
     def life_of(self, tensor: Tensor) -> Life:
         """The life of the storage under `tensor`, which is alive."""
-        return self._open[private.storage_key(local(tensor))]
+        return self._open[storage_key(local(tensor))]
 
     def now(self) -> int:
         """The moment; every op comes after it."""
@@ -126,7 +128,7 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
         if self.in_backward and not recomputed:
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, Tensor):
-                    life = self._open.get(private.storage_key(local(leaf)))
+                    life = self._open.get(storage_key(local(leaf)))
                     if life is not None and not life.reader:
                         life.reader = name
         return super().__torch_dispatch__(func, types, args, kwargs)
@@ -135,7 +137,7 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
         """The name of the op that runs now, and whether the backward pass repeats it."""
         if self.op_name:
             return self.op_name, False
-        short = short_op_name(func._schema.name.partition("::")[2])
+        short = short_op_name(schema_name(func).partition("::")[2])
         path = self._modules[-1]
         own = f"{path}.{short}" if path else short
         if not self.in_backward:
@@ -148,7 +150,7 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
         return f"grad.{self._by_node.get(node, own)}", False
 
     def _meet(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
+        key = key_of(storage)
         known = key in self._sizes
         super()._meet(storage)
         if key not in self._sizes:

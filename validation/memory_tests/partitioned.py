@@ -8,10 +8,11 @@ import torch
 
 from schedsim.errors import UnsupportedError
 
-from ..capture import private_torch as private
 from ..capture.fronts import WAY_OUT, Traced
 from ..capture.naming import Namer, short_op_name
 from ..capture.skeleton import Skeleton
+from ..torch_private import joint_graphs as private
+from ..torch_private.op_modes import OpOverload, schema_name
 from .lifetimes import LifetimeTracker, hold_state
 
 
@@ -112,9 +113,9 @@ def _names(joint: torch.fx.GraphModule) -> tuple[dict[str, str], dict[str, str]]
         if is_tangent or private.is_backward(node) or behind.intersection(node.all_input_nodes):
             behind.add(node)
         target = node.target
-        if not isinstance(target, private.OpOverload):
+        if not isinstance(target, OpOverload):
             continue
-        short = short_op_name(target._schema.name.partition("::")[2])
+        short = short_op_name(schema_name(target).partition("::")[2])
         path = namer.module(node)
         own = f"{path}.{short}" if path else short
         forward[node.name] = own

@@ -16,10 +16,10 @@ from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.units import format_bytes, format_bytes_short, parse_bytes
 
 from ..capture import attention
-from ..capture import private_torch as private
 from ..capture.eager_paths import eager_paths
 from ..capture.optimizer_state import optimizer_bytes
 from ..capture.skeleton import Loss, Skeleton, make_skeleton
+from ..torch_private import joint_graphs as private
 from .lifetimes import Life, LifetimeTracker, hold_state
 from .partitioned import run_partitioned
 

@@ -9,8 +9,8 @@ import torch
 
 from schedsim.errors import UnsupportedError
 
-from ..capture import private_torch as private
 from ..capture.program import Program
+from ..torch_private import joint_graphs as private
 from .emit import Half, Halves, emit
 from .random_replay import RandomReplay
 

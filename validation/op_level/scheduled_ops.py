@@ -14,6 +14,7 @@ from schedsim.errors import SchedsimError
 
 from ..capture.skeleton import run_step
 from ..guards.asking import Expect, OtherAnswer
+from ..torch_private.storage_refs import version_of
 from .emit import Halves, emit
 from .random_replay import RandomReplay
 
@@ -182,12 +183,12 @@ class _Slots:
 
         Not of buffers: the ops that read those which the step updates do not repeat.
         """
-        return [resident[i]._version for i in self.guarded]
+        return [version_of(resident[i]) for i in self.guarded]
 
     def check_versions(self, resident: list[torch.Tensor], versions: list[int]) -> None:
         """Raise where one has been changed in place since `versions` were taken."""
         for i, version in zip(self.guarded, versions, strict=True):
-            if resident[i]._version != version:
+            if version_of(resident[i]) != version:
                 value = self.resident[i]
                 what = self.names.get(value, f"input {self.positions.get(value)}")
                 raise SchedsimError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+
+from ..torch_private.process_groups import active_wrapper
 
 
 def bucket_bytes(module: nn.Module, *, gradients_resident: bool) -> int | None:
@@ -14,7 +15,7 @@ def bucket_bytes(module: nn.Module, *, gradients_resident: bool) -> int | None:
     A bucket holds a copy of each gradient. Where gradients are views of the buckets and are counted
     from before the step (`gradients_resident`), there is nothing besides.
     """
-    wrapper: Any = DistributedDataParallel._active_ddp_module
+    wrapper: Any = active_wrapper()
     if wrapper is None or getattr(wrapper, "module", None) is not module:
         return None
     if wrapper.gradient_as_bucket_view and gradients_resident:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from schedsim.errors import SchedsimError
 
+from ..torch_private.process_groups import default_group, default_store
 from .failures import Interrupted, RankError, agree_on, heard, is_agreed, told
 from .patience import GRACE_S, Lookout, wait_in_turns
 
@@ -172,7 +173,7 @@ class _Channel:
             list(members), backend="gloo", use_local_synchronization=True
         )
         self.rank = dist.get_rank()
-        store = dist.distributed_c10d._get_default_store()
+        store = default_store()
         prefixed: Any = dist.PrefixStore  # type: ignore[attr-defined]
         self.store = prefixed(f"schedsim/{self.group.group_name}", store)
         self.turn = 0  # how many exchanges there were; the same on all ranks
@@ -182,7 +183,7 @@ class _Channel:
     @classmethod
     def of(cls, members: tuple[int, ...]) -> _Channel:
         """The channel of these ranks, made once for each default group."""
-        world = dist.distributed_c10d._get_default_group()
+        world = default_group()
         found = cls.known.get(members)
         if found is None or found[0] is not world:
             cls.known = {key: value for key, value in cls.known.items() if value[0] is world}

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..block_level.repeated_forward import untouched
 from ..block_level.scheduled_blocks import plain_loss
 from ..capture.skeleton import count_extra_inputs
+from ..torch_private.module_tables import buffers_of, set_buffers
+from ..torch_private.pytrees import tree_leaves
 from .chunked_loss import chunked_cross_entropy
 from .chunked_mlp import in_chunks
 from .logits import ChunkedLoss
@@ -278,7 +279,7 @@ def _one_sample(
     for path, buffer in part.buffers.items():
         parent, _, name = path.rpartition(".")
         owner = splitter.loss.get_submodule(parent)
-        owner._buffers = {**owner._buffers, name: buffer}
+        set_buffers(owner, {**buffers_of(owner), name: buffer})
     return splitter.loss, part.inputs, part.keywords
 
 

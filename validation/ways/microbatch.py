@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..models.losses import CrossEntropy, PixelCrossEntropy
+from ..torch_private.module_tables import AnyBatchNorm, buffers_of, gradient_hooks, set_buffers
+from ..torch_private.pytrees import tree_flatten, tree_map_only, tree_unflatten
 from .twin import twin
 
 IGNORED = -100
@@ -101,14 +102,14 @@ class Splitter:
             yield
             return
         tables = [(path, *_owner(self.loss, path)) for path in part.buffers]
-        had = [owner._buffers for _, owner, _ in tables]
+        had = [buffers_of(owner) for _, owner, _ in tables]
         try:
             for path, owner, name in tables:
-                owner._buffers = {**owner._buffers, name: part.buffers[path]}
+                set_buffers(owner, {**buffers_of(owner), name: part.buffers[path]})
             yield
         finally:
             for (_, owner, _), table in zip(tables, had, strict=True):
-                owner._buffers = table
+                set_buffers(owner, table)
 
 
 def batch_size(inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> int:
@@ -143,7 +144,7 @@ def check_splits(model: nn.Module) -> None:
         called for each part and again for the sum.
     """
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+        if isinstance(module, AnyBatchNorm) and module.training:
             raise UnsupportedError(
                 f"{name or type(module).__name__} normalises over the batch: with micro-batches "
                 "its results and statistics are those of smaller batches",
@@ -161,7 +162,7 @@ def check_splits(model: nn.Module) -> None:
 def check_hooks(model: nn.Module) -> None:
     """Refuse hooks on parameters' gradients."""
     for name, p in model.named_parameters():
-        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+        if gradient_hooks(p):
             raise UnsupportedError(
                 f"a hook on the gradient of {name} would be called for every micro-batch",
                 hint="leave accumulate= out, or do what the hook does after backward",

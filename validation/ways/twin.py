@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from ..torch_private.module_tables import children_of
+
 
 def twin(model: nn.Module) -> nn.Module:
     """`model` with modules of its own, and the same tensors.
@@ -31,7 +33,7 @@ def _twin(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
     fields: dict[str, Any] = dict(module.__dict__)
     fields["_modules"] = {
         name: None if child is None else _twin(child, known)
-        for name, child in module._modules.items()
+        for name, child in children_of(module).items()
     }
     made.__dict__.update(fields)
     return made

@@ -46,7 +46,7 @@ def _synthetic() -> list[str]:
 def _optimizers() -> list[str]:
     from ...workloads import STATE_RULES
 
-    return list(STATE_RULES)
+    return ["adamw", *STATE_RULES]
 
 
 def _choices(name: str) -> Callable[[], Iterable[str]]:

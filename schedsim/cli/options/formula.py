@@ -8,7 +8,12 @@ from typing import Any
 
 # (flag, field of WorkloadOptions, type, help)
 OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
-    ("--preset", "preset", str, "Model: gpt2, gpt2-xl, gpt3-175b, llama2-7b, vit-b16, ..."),
+    (
+        "--preset",
+        "preset",
+        str,
+        "Model: gpt2-xl, llama3-8b, qwen3-30b-a3b, sdxl-unet, ...; hf:CONFIG.",
+    ),
     ("--layers", "layers", int, "Number of layers; alone, layers of gpt3-175b."),
     ("--hidden", "hidden", int, "Width h."),
     ("--heads", "heads", int, "Number of attention heads."),
@@ -20,7 +25,7 @@ OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--tensor-parallel", "tensor_parallel", int, "Tensor-parallel degree."),
     ("--data-parallel", "data_parallel", int, "Data-parallel degree, for --zero."),
     ("--zero", "zero_stage", int, "ZeRO stage 0 to 3."),
-    ("--optimizer", "optimizer", str, "For --static auto: adam-mixed, adam (fp32 models), sgd."),
+    ("--optimizer", "optimizer", str, "For --static auto: adamw, adam-mixed, adam (fp32), sgd."),
     ("--device", "device", str, "Device whose peaks set the times; a100-80gb by default."),
     ("--efficiency", "efficiency", float, "Share of the device's peaks reached; 1 by default."),
     ("--times", "times_path", str, "File with measured times."),

@@ -15,7 +15,7 @@ from ...workloads import build_workload, variants
 from ..given.loaded import Loaded
 from ..options.level_options import level_words, read_levels
 from ..options.link import link_words
-from ..options.typed_sizes import size_text
+from ..options.typed_sizes import number_text, size_text
 from ..show import percent, working
 from ..shown.allocations import allocator_words
 from .request import DEFAULT_PLANNER, FLAGS, PlanRequest
@@ -29,7 +29,7 @@ def option_words(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> l
             continue  # of the link, or the levels
         name = "search_seed" if name == "seed" else name
         text = ",".join(value) if name == "allow" else str(value)
-        same += [FLAGS[name], f"{value:g}" if isinstance(value, int | float) else text]
+        same += [FLAGS[name], number_text(value) if isinstance(value, int | float) else text]
     return [*link_words(options), *level_words(options), *same, *allocator_words(plan)]
 
 

@@ -33,6 +33,38 @@ def test_every_device_has_a_row_that_plan_agrees_with(capsys):
             assert row["overhead"] == pytest.approx(plan.overhead, abs=1e-9)
 
 
+def test_the_model_in_one_line(capsys):
+    """As accelerate says it of one; what fits whole, and what recomputing, with its price."""
+    line = "hf:meta-llama/Llama-3.2-1B --optimizer adamw --batch 1 --seq 8192"
+    assert run(["estimate", *line.split()]) == 0
+    head, row = (text.split() for text in capsys.readouterr().out.splitlines()[:2])
+    assert (
+        " ".join(head) == "model dtype largest layer weights adamw a step fits as it is recomputing"
+    )
+    assert row[:2] == ["llama3.2-1b", "bf16"]
+    embedding = 128256 * 2048 * 2
+    assert row[2:6:2] == [f"{embedding / 1e6:.1f}", "2.47"]
+    assert " ".join(row[-6:]) == "38.23 GB a100-40gb v100, +16.95 %"
+    assert run(["estimate", *line.split(), "--json"]) == 0
+    model = json.loads(capsys.readouterr().out)["model"]
+    assert model["num_parameters"] == 1_235_814_400
+    assert model["state_bytes"] == 16 * model["num_parameters"]
+
+
+def test_a_configuration_of_ones_own(capsys, tmp_path):
+    """A file or its folder; the options are those of a formula."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,
+             "num_attention_heads": 4, "vocab_size": 1000}  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **sizes}))
+    line = ["estimate", f"hf:{tmp_path}", "--batch", "2", "--dtype", "fp32", "--device", "h100"]
+    assert run([*line, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    layer = 4 * 256 * 256 + 3 * 256 * 512 + 2 * 256
+    assert found["model"]["num_parameters"] == 4 * layer + 2 * 1000 * 256 + 256
+    assert "micro-batch 2" in found["assumptions"][0]
+
+
 def test_where_nothing_fits_the_exit_code_is_no(capsys):
     """Model state alone, 16 bytes for each of 405,853,388,800 parameters, is 6.5 TB."""
     assert run(["estimate", "--preset", "llama3-405b", "--device", "h100"]) == 1
@@ -48,6 +80,10 @@ def test_where_nothing_fits_the_exit_code_is_no(capsys):
         ("--synthetic uniform --layers 4", "estimate takes a model by formula"),
         ("--layers 4 --times t.json", "--times are of one device"),
         ("--preset gpt2 --device abacus", "--device 'abacus' is unknown"),
+        ("hf:nobody/nothing", "hf:nobody/nothing is neither a file nor a model"),
+        ("hf:qwen3-8b chain.json", "both hf:qwen3-8b and chain.json are given"),
+        ("hf:qwen3-8b --preset gpt2", "both hf:qwen3-8b and --preset gpt2 are given"),
+        ("--preset qwen3-8b --hidden 64", "--hidden 64 does not go with qwen3-8b"),
         ("", "no workload"),
     ],
 )

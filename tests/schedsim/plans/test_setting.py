@@ -9,10 +9,9 @@ import pytest
 import schedsim
 from schedsim.dataflow.variants import StageVariant
 from schedsim.files.document import from_dict, to_dict
-from schedsim.plans.levels import MemoryLevel, MemoryLevels
 from schedsim.plans.links import Link
 from schedsim.plans.offloading import Offloading
-from schedsim.plans.setting import PLAIN, AllocatorChoice, Setting, StepChanges
+from schedsim.plans.setting import PLAIN, Setting
 
 CHAIN = schedsim.Chain.from_arrays(
     "four", 4, forward_s=[1] * 4, backward_s=[2] * 4, output_bytes=[4] * 4, saved_bytes=[20] * 4
@@ -68,32 +67,6 @@ def test_what_is_neither_schedule_nor_plan_is_refused():
     """A list of names is the likely mistake."""
     with pytest.raises(schedsim.SchedsimError, match="neither a schedule nor a plan"):
         schedsim.simulate(CHAIN, ["F0"])
-
-
-SETTINGS = {
-    "plain": PLAIN,
-    "link": Setting(copies=Offloading(Link(64.0), Link(32.0, 0.5), host_bytes=100)),
-    "levels": Setting(copies=MemoryLevels((MemoryLevel(3, 0.5, 0.25), MemoryLevel(9, 2.0, 1.0)))),
-    "allocator": Setting(allocator=AllocatorChoice("best-fit", {"alignment_bytes": 4}, 50, 56, 2)),
-    "step": Setting(step=StepChanges("op", "sha256:0", 12, {"head": 4}, 3, 5056)),
-}
-
-
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_every_setting_survives_a_file(setting):
-    """What is read is what was written."""
-    import dataclasses
-
-    plan = dataclasses.replace(schedsim.plan(CHAIN, 60), setting=setting)
-    again = from_dict(json.loads(json.dumps(to_dict(plan))))
-    assert again.setting == setting
-    assert again == plan
-
-
-def test_variants_survive_a_file():
-    """They are whole in it, as the workload may not have them any more."""
-    plan = with_variants()
-    assert from_dict(json.loads(json.dumps(to_dict(plan)))).setting == plan.setting
 
 
 def test_limits_of_the_caller_come_before_those_of_the_plan():

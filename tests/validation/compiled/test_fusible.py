@@ -6,13 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.compiled import private_inductor as inductor  # noqa: E402
 from schedsim.validation.compiled.fusible import (  # noqa: E402
     HEAVY,
     elementwise_target,
     fusible_target,
     is_draw,
 )
+from schedsim.validation.torch_private import inductor_calls as inductor  # noqa: E402
 
 aten = torch.ops.aten
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from chains import random_schedule
 from schedsim.validation.capture import capture
-from schedsim.validation.capture import private_torch as private
 from schedsim.validation.costs import measured_costs
+from schedsim.validation.measure.allocator import allocations
 from step_models import make_step
 
 from schedsim import Schedule, simulate
@@ -30,7 +30,7 @@ def test_workspaces_make_up_what_the_kernels_allocate(name, tmp_path, monkeypatc
         module(*inputs).backward()  # kernels made on first use are not part of a step
         model.zero_grad()
         balance = peak = 0
-        for change in private.allocations(lambda module=module: module(*inputs).backward()):
+        for change in allocations(lambda module=module: module(*inputs).backward()):
             balance += change
             peak = max(peak, balance)
         predicted = simulate(graph, schedule).peak_bytes

@@ -1,0 +1,329 @@
+"""Published language models as op records: grouped or latent attention, dense MLPs or experts.
+
+The accounting is that of `transformer_layer`, with flash attention or eager. What is particular:
+
+- A norm of queries and keys, and a norm behind a branch, keep their input.
+- Latent attention (DeepSeek-AI 2024, "DeepSeek-V2", arXiv 2405.04434, section 2.1) keeps both
+  latents before and after their norm; keys are put together from the latent's and the position's
+  part, values are read where they are.
+- Rotary position codes are applied in place; attention is counted over the whole sequence, also in
+  layers with a window, and logits of sinks take nothing.
+- Each token goes to as many experts as the model says, and none is dropped: one copy of it for
+  each, their gates and products, and their outputs, weighted and added up.
+- A whole model on one device: for parallelism, `schedsim.clusters`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..errors import SchedsimError
+from .architecture import Architecture
+from .devices import DTYPE_BYTES
+from .ops import ModelRecord, OpRecord, StageRecord, merge_stages
+from .stage_tape import StageTape
+
+_INDEX_BYTES = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LanguageModelConfig:
+    """A published language model and how it is run.
+
+    Parameters
+    ----------
+    architecture
+        Its sizes.
+    seq, batch
+        Tokens of a sequence; sequences at once.
+    dtype
+        Number format of activations.
+    attention
+        ``"flash"`` or ``"eager"``.
+    """
+
+    architecture: Architecture
+    seq: int = 4096
+    batch: int = 1
+    dtype: str = "bf16"
+    attention: str = "flash"
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self.architecture.name
+
+    @property
+    def num_layers(self) -> int:
+        """The model's."""
+        return self.architecture.num_layers
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the whole model."""
+        return self.architecture.num_parameters
+
+    def check(self) -> None:
+        """Raise `SchedsimError` naming the option and its value where one is out of range."""
+        for option, value in (
+            ("layers", self.num_layers),
+            ("seq", self.seq),
+            ("batch", self.batch),
+        ):
+            if value < 1:
+                raise SchedsimError(
+                    f"--{option} {value} is not at least 1",
+                    hint=f"give a whole number of 1 or more to --{option}",
+                )
+        if self.attention == "selective":
+            raise SchedsimError(
+                f"--attention selective does not go with {self.name}", hint="flash or eager"
+            )
+
+
+def language_model(config: LanguageModelConfig, *, split_layers: bool = False) -> ModelRecord:
+    """`config` as op records, a stage per layer, or two (attention, MLP) with `split_layers`.
+
+    Raises
+    ------
+    SchedsimError
+        Sizes are out of range.
+
+    Examples
+    --------
+    >>> from schedsim.workloads import get_architecture
+    >>> config = LanguageModelConfig(architecture=get_architecture("qwen3-30b-a3b"))
+    >>> language_model(config).num_parameters == config.num_parameters
+    True
+    """
+    config.check()
+    model = config.architecture
+    # Layers of a kind are equal: they share their ops, which lets `to_chain` replay one for all.
+    parts = {
+        experts: [_attention(config), _experts(config) if experts else _mlp(config)]
+        for experts in {model.has_experts(i) for i in range(model.num_layers)}
+    }
+    merged = {experts: merge_stages("layer", both) for experts, both in parts.items()}
+    stages = [_embedding(config)]
+    for i in range(model.num_layers):
+        experts = model.has_experts(i)
+        for part in parts[experts] if split_layers else [merged[experts]]:
+            name = f"layer{i}.{part.name}" if split_layers else f"layer{i}"
+            stages.append(replace(part, name=name))
+    stages.append(_head(config))
+    tokens = config.batch * config.seq
+    return ModelRecord(model.name, tokens * _INDEX_BYTES, tuple(stages), config.dtype)
+
+
+def _tape(config: LanguageModelConfig) -> tuple[StageTape, int, int]:
+    """(a tape whose input is the hidden state, tokens, bytes of an element)."""
+    tokens, element = config.batch * config.seq, DTYPE_BYTES[config.dtype]
+    return (
+        StageTape(element, {"in": tokens * config.architecture.hidden * element}),
+        tokens,
+        element,
+    )
+
+
+def _attention(config: LanguageModelConfig) -> StageRecord:
+    model, (tape, tokens, element) = config.architecture, _tape(config)
+    sizes, h = model.attention, model.hidden
+    normed = tape.norm("norm", "in", "n", parameters=model.norm_parameters)
+    if sizes.kv_rank:
+        reads = _latent(tape, model, normed, tokens)
+    else:
+        query, key = sizes.query_width, sizes.num_kv_heads * sizes.head_width
+        value = sizes.num_kv_heads * sizes.value
+        wide = query + key + value
+        bias = wide if sizes.bias else 0
+        made = {"q": query, "k": key, "v": value}
+        product = OpRecord(
+            "qkv",
+            (normed,),
+            {name: tokens * width * element for name, width in made.items()},
+            2 * tokens * h * wide,
+            (h * wide + bias) * element,
+        )
+        tape.op(
+            product,
+            saved=(normed,),
+            backward_flops=2 * product.flops,
+            parameters=h * wide + bias,
+        )
+        reads = ("q", "k", "v")
+        if sizes.head_norm:
+            gain = sizes.head_width
+            reads = (
+                tape.norm("q_norm", "q", "q.n", parameters=gain),
+                tape.norm("k_norm", "k", "k.n", parameters=gain),
+                "v",
+            )
+    mixed = _mix(tape, config, reads)
+    bias = h if sizes.output_bias else 0
+    branch = tape.product(
+        "proj", mixed, "o", rows=tokens, inner=sizes.output_width, outer=h, bias=bias
+    )
+    return _added(tape, model, branch, "attention")
+
+
+def _latent(tape: StageTape, model: Architecture, normed: str, tokens: int) -> tuple[str, str, str]:
+    """Queries, keys and values through their latents; the product that values are a part of."""
+    sizes, h = model.attention, model.hidden
+    plain = sizes.head_width - sizes.rope_width
+    query, inner = normed, h
+    if sizes.query_rank:
+        inner = sizes.query_rank
+        down = tape.product("q_down", normed, "q.down", rows=tokens, inner=h, outer=inner)
+        query = tape.norm("q_norm", down, "q.n", parameters=inner)
+    query = tape.product("q_up", query, "q", rows=tokens, inner=inner, outer=sizes.query_width)
+    rank = sizes.kv_rank
+    tape.product("kv_down", normed, "kv.down", rows=tokens, inner=h, outer=rank + sizes.rope_width)
+    narrow = tokens * rank * tape.element_bytes
+    # The norm takes the latent's part alone; the rest is the position's part of every key.
+    tape.op(
+        OpRecord("kv_norm", ("kv.down",), {"kv.n": narrow}, 8 * tokens * rank),
+        saved=("kv.down",),
+        backward_flops=12 * tokens * rank,
+        parameters=rank,
+    )
+    outer = sizes.num_heads * (plain + sizes.value)
+    tape.product("kv_up", "kv.n", "kv", rows=tokens, inner=rank, outer=outer)
+    key = tokens * sizes.query_width * tape.element_bytes
+    tape.pointwise("keys", ("kv", "kv.down"), "k", key)
+    return query, "k", "kv"
+
+
+def _mix(tape: StageTape, config: LanguageModelConfig, reads: tuple[str, str, str]) -> str:
+    sizes = config.architecture.attention
+    element, heads = tape.element_bytes, sizes.num_heads
+    rows = config.batch * config.seq * heads
+    made = rows * sizes.value * element
+    scored, weighed = (2 * rows * config.seq * w for w in (sizes.head_width, sizes.value))
+    query, key, value = reads
+    sinks = heads if sizes.sinks else 0
+    if config.attention == "flash":
+        record = OpRecord(
+            "attention", reads, {"c": made, "lse": 4 * rows}, scored + weighed, 0, ("lse",)
+        )
+        # The backward computes the scores again, then two products for each of the forward's.
+        tape.op(
+            record,
+            saved=(*dict.fromkeys(reads), "c", "lse"),
+            backward_flops=3 * scored + 2 * weighed,
+            parameters=sinks,
+        )
+        return "c"
+    scores = rows * config.seq
+    tape.op(
+        OpRecord("scores", (query, key), {"s": scores * element}, scored),
+        saved=(query, key),
+        backward_flops=2 * scored,
+    )
+    tape.op(
+        OpRecord("softmax", ("s",), {"p": scores * element}, 5 * scores),
+        saved=("p",),
+        backward_flops=4 * scores,
+        parameters=sinks,
+    )
+    tape.op(
+        OpRecord("context", ("p", value), {"c": made}, weighed),
+        saved=("p", value),
+        backward_flops=2 * weighed,
+    )
+    return "c"
+
+
+def _added(tape: StageTape, model: Architecture, branch: str, name: str) -> StageRecord:
+    if model.post_norm:
+        branch = tape.norm("post_norm", branch, "post", parameters=model.norm_parameters)
+    tape.add("residual", "in", branch, "out")
+    return tape.stage(name)
+
+
+def _perceptron(
+    tape: StageTape, given: str, prefix: str, sizes: tuple[int, int, int], parameters: int
+) -> str:
+    """Gate, up, their product and down: of (rows, width outside, width inside)."""
+    rows, h, width = sizes
+    inner = rows * width * tape.element_bytes
+    up, down = parameters * 2 // 3, parameters - parameters * 2 // 3
+    gate, other, made, out = (f"{prefix}{name}" for name in ("g", "u", "m", "o"))
+    element = tape.element_bytes
+    first = OpRecord(
+        f"{prefix}up", (given,), {gate: inner, other: inner}, 4 * rows * h * width, up * element
+    )
+    tape.op(first, saved=(given,), backward_flops=2 * first.flops, parameters=up)
+    tape.pointwise(f"{prefix}silu_mul", (gate, other), made, inner, saved=(gate, other), flops=10)
+    size = rows * h * element
+    last = OpRecord(f"{prefix}down", (made,), {out: size}, 2 * rows * h * width, down * element)
+    tape.op(last, saved=(made,), backward_flops=2 * last.flops, parameters=down)
+    return out
+
+
+def _mlp(config: LanguageModelConfig) -> StageRecord:
+    model, (tape, tokens, _) = config.architecture, _tape(config)
+    normed = tape.norm("norm", "in", "n", parameters=model.norm_parameters)
+    sizes = tokens, model.hidden, model.ffn_width
+    out = _perceptron(tape, normed, "", sizes, 3 * model.hidden * model.ffn_width)
+    return _added(tape, model, out, "mlp")
+
+
+def _experts(config: LanguageModelConfig) -> StageRecord:
+    model, (tape, tokens, element) = config.architecture, _tape(config)
+    experts, h = model.experts, model.hidden
+    assert experts is not None
+    normed = tape.norm("norm", "in", "n", parameters=model.norm_parameters)
+    routed, sent = experts.num_routed, tokens * experts.num_active
+    bias = routed if experts.bias else 0
+    tape.product("router", normed, "logits", rows=tokens, inner=h, outer=routed, bias=bias)
+    # Which experts, and by what weight: both are kept, the choice has no gradient.
+    chosen = {"weights": sent * element, "choice": sent * _INDEX_BYTES}
+    tape.op(
+        OpRecord("route", ("logits",), chosen, 5 * tokens * routed), saved=("weights", "choice")
+    )
+    arrived = sent * h * element
+    tape.op(
+        OpRecord("dispatch", (normed, "choice"), {"sent": arrived}, sent * h),
+        saved=("choice",),
+        gradients=(normed,),
+    )
+    sizes = sent, h, experts.width
+    out = _perceptron(tape, "sent", "expert_", sizes, experts.routed_parameters(h))
+    mixed = tokens * h * element
+    branch = "mixed"
+    tape.op(
+        OpRecord("combine", (out, "weights", "choice"), {branch: mixed}, 2 * sent * h),
+        saved=(out, "weights", "choice"),
+        gradients=(out, "weights"),
+        backward_flops=4 * sent * h,
+    )
+    if experts.shared_width:
+        shared = tokens, h, experts.shared_width
+        beside = _perceptron(tape, normed, "shared_", shared, 3 * h * experts.shared_width)
+        branch = tape.add("shared_sum", branch, beside, "both")
+    return _added(tape, model, branch, "mlp")
+
+
+def _embedding(config: LanguageModelConfig) -> StageRecord:
+    model, tokens = config.architecture, config.batch * config.seq
+    size = tokens * model.hidden * DTYPE_BYTES[config.dtype]
+    lookup = OpRecord("lookup", ("in",), {"out": size}, tokens * model.hidden)
+    back = OpRecord("lookup'", ("d.out", "in"), {}, tokens * model.hidden)
+    return StageRecord("embedding", (lookup,), (back,), model.embedding_parameters)
+
+
+def _head(config: LanguageModelConfig) -> StageRecord:
+    model, (tape, tokens, element) = config.architecture, _tape(config)
+    normed = tape.norm("norm", "in", "n", parameters=model.norm_parameters)
+    weights = model.hidden * model.vocab
+    # Korthikanti et al. 2022, section 4.3: the loss is taken in fp32, 4 s b v.
+    logits = OpRecord(
+        "logits",
+        (normed,),
+        {"out": tokens * model.vocab * 4},
+        2 * tokens * weights,
+        weights * element,
+    )
+    own = 0 if model.tied else weights
+    tape.op(logits, saved=(normed,), backward_flops=2 * logits.flops, parameters=own)
+    return tape.stage("head")

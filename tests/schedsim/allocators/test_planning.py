@@ -1,0 +1,140 @@
+"""Plans whose budget bounds what an allocator reserves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import schedsim
+from schedsim import Schedule, allocate, simulate
+from schedsim.allocators import ALLOCATORS
+from schedsim.allocators.planning import plan_reserved
+from schedsim.api import try_plan
+from schedsim.workloads import WorkloadOptions, build_workload
+
+
+@pytest.fixture(scope="module")
+def layers():
+    return build_workload(WorkloadOptions(layers=24, hidden=768, heads=12, seq=512)).workload
+
+
+@pytest.mark.parametrize("share", [0.5, 0.15])
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_a_plan_is_within_the_budget_as_reserved(layers, allocator, share):
+    budget = int(share * simulate(layers, Schedule.store_all(layers)).peak_bytes)
+    exact = schedsim.plan(layers, budget)
+    plan = schedsim.plan(layers, budget, allocator=allocator)
+    simulation = simulate(layers, plan.schedule)
+    found = allocate(simulation, allocator, num_steps=2)
+    if plan.setting.allocator.num_emptied:
+        found = allocate(simulation, allocator, num_steps=2, capacity_bytes=budget)
+    assert found.fits
+    assert found.peak_reserved_bytes == plan.setting.allocator.reserved_bytes <= budget
+    assert plan.budget_bytes == budget
+    assert plan.peak_bytes == simulation.peak_bytes <= plan.setting.allocator.inner_budget_bytes
+    assert plan.makespan_s >= exact.makespan_s * (1 - 1e-9)
+    assert plan.lower_bound_s <= exact.lower_bound_s * (1 + 1e-9)
+    assert plan.status == ("optimal" if plan.gap == 0 else "feasible")
+
+
+def test_a_budget_too_small_for_the_allocator_is_infeasible(layers):
+    least = schedsim.api.try_plan(layers, 1).min_feasible_bytes
+    plan = schedsim.api.try_plan(layers, least, allocator="cuda-caching")
+    assert plan.status == "infeasible"
+    assert plan.min_feasible_bytes > least
+    again = schedsim.api.try_plan(layers, plan.min_feasible_bytes, allocator="cuda-caching")
+    assert again.feasible
+    with pytest.raises(schedsim.InfeasibleBudgetError):
+        schedsim.plan(layers, least, allocator="cuda-caching")
+
+
+def test_a_plan_file_keeps_the_allocator(layers, tmp_path):
+    budget = int(0.3 * simulate(layers, Schedule.store_all(layers)).peak_bytes)
+    plan = schedsim.plan(
+        layers, budget, allocator="cuda-caching", allocator_options={"expandable_segments": True}
+    )
+    schedsim.save(plan, tmp_path / "plan.json")
+    allocator = schedsim.load(tmp_path / "plan.json").setting.allocator
+    assert allocator == plan.setting.allocator
+    assert allocator.name == "cuda-caching"
+    assert allocator.options == {"expandable_segments": True}
+
+
+def test_plans_that_never_wait_for_the_device(layers):
+    """Slower or as fast as those that may, with nothing returned to the device."""
+    budget = int(0.15 * simulate(layers, Schedule.store_all(layers)).peak_bytes)
+    quick = schedsim.plan(layers, budget, allocator="cuda-caching")
+    calm = schedsim.plan(
+        layers, budget, allocator="cuda-caching", allocator_options={"spare_waits": True}
+    )
+    assert calm.setting.allocator.num_emptied == 0
+    assert calm.makespan_s >= quick.makespan_s
+    free = allocate(simulate(layers, calm.schedule), num_steps=2)
+    assert free.peak_reserved_bytes == calm.setting.allocator.reserved_bytes <= budget
+
+
+def test_a_plan_with_copies_is_measured_as_it_is_replayed(layers):
+    budget = int(0.15 * simulate(layers, Schedule.store_all(layers)).peak_bytes)
+    plan = schedsim.plan(
+        layers, budget, "hrevolve", levels=[(24, 1e-5, 1e-5)], allocator="cuda-caching"
+    )
+    simulation = plan.simulate(layers)
+    assert simulation.peak_bytes == plan.peak_bytes
+    assert simulation.makespan_s == plan.makespan_s
+    found = allocate(simulation, num_steps=2, capacity_bytes=budget)
+    assert found.fits
+    assert found.peak_reserved_bytes == plan.setting.allocator.reserved_bytes
+
+
+def test_no_more_plans_are_made_than_asked_for(layers):
+    """The fastest of the first two, where a third would be faster; the bound says by how much."""
+    budget = int(0.15 * simulate(layers, Schedule.store_all(layers)).peak_bytes)
+    asked = []
+
+    def planner(inner: int) -> schedsim.Plan:
+        asked.append(inner)
+        return try_plan(layers, inner)
+
+    few = plan_reserved(layers, budget, planner, max_plans=2)
+    assert asked[0] == budget
+    assert len(asked) == 2
+    assert asked[1] < budget
+    more = plan_reserved(layers, budget, planner)
+    assert len(asked) <= 2 + 12
+    assert more.makespan_s <= few.makespan_s
+    assert few.lower_bound_s == more.lower_bound_s
+
+
+def test_an_exact_fit_needs_one_plan(layers):
+    """Where everything fits as reserved, the first plan is the answer, and optimal still."""
+    asked = []
+
+    def planner(inner: int) -> schedsim.Plan:
+        asked.append(inner)
+        return try_plan(layers, inner)
+
+    plan = plan_reserved(layers, 10**12, planner)
+    assert asked == [10**12]
+    assert plan.status == "optimal"
+    assert plan.setting.allocator.inner_budget_bytes == 10**12
+
+
+def test_a_planner_that_knows_no_least_budget_is_believed_in_nothing(layers):
+    """Nothing fits, and nobody can say what would: no number is made up."""
+
+    def silent(inner: int) -> schedsim.Plan:
+        plan = try_plan(layers, 1)
+        return replace(plan, least=schedsim.plans.least_budget.LeastBudget())
+
+    plan = plan_reserved(layers, 1, silent)
+    assert plan.status == "infeasible"
+    assert plan.min_feasible_bytes is None
+    assert plan.setting.allocator.name == "cuda-caching"
+
+
+def test_an_unknown_allocator_is_refused_before_anything_is_planned(layers):
+    """The names that there are stand in the hint."""
+    with pytest.raises(schedsim.SchedsimError, match="unknown allocator 'buddy'") as caught:
+        plan_reserved(layers, 1, pytest.fail, "buddy")
+    assert "cuda-caching" in caught.value.hint

@@ -1,0 +1,80 @@
+"""Snapshots of memory on the command line."""
+
+from __future__ import annotations
+
+import json
+
+from snapshot_files import FORWARD, MIB, document, event, small, written
+
+from schedsim.cli.app import run
+from schedsim.snapshots import examine, read_snapshot
+
+
+def test_the_command(tmp_path, capsys):
+    """A table for people, one document for programs."""
+    path = str(small(tmp_path))
+    assert run(["explain", path, "--alloc-conf", "expandable_segments:True"]) == 0
+    out = capsys.readouterr().out
+    assert "net.py:7 forward" in out
+    assert "expandable_segments:True" in out
+    assert run(["explain", path, "--json"]) == 0
+    assert '"schema": "schedsim.snapshot-findings/1"' in capsys.readouterr().out
+    assert run(["explain", path, "--layers", "3"]) == 2
+    assert "takes no other workload" in capsys.readouterr().err
+    assert run(["explain", "--layers", "3", "--alloc-conf", "x:1"]) == 2
+
+
+def test_simulate_replays_a_snapshot(tmp_path, capsys):
+    """Under the allocator and settings that are named."""
+    path = str(small(tmp_path))
+    assert run(["simulate", path, "--allocator", "cuda-caching"]) == 0
+    assert "reserved" in capsys.readouterr().out
+    assert run(["simulate", path]) == 2
+    assert "--allocator" in capsys.readouterr().err
+
+
+def test_the_numbers_are_those_of_the_findings(tmp_path, capsys):
+    """In the text, in the document and in the file; --top cuts off the smaller places."""
+    path = small(tmp_path)
+    findings = examine(read_snapshot(path))
+    file = tmp_path / "found.json"
+    assert run(["explain", str(path), "--json", "-o", str(file)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads(file.read_text()) == json.loads(json.dumps(findings.to_dict()))
+    assert run(["explain", str(path), "--top", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "4.50 kB (4.39 KiB) asked for, after event 2 of 4" in out
+    assert "net.py:7 forward" in out
+    assert "_init_group" not in out
+    assert "the 3 blocks alive at the peak" in out
+    assert "no setting tried would reserve much less" in out
+
+
+def test_a_setting_that_helps_is_advised(tmp_path, capsys):
+    """30 and then 44 MiB of one thing at a time: growing segments reserve 60 instead of 74."""
+    events = [
+        event("alloc", 0, 30 * MIB, FORWARD),
+        event("free_completed", 0, 30 * MIB),
+        event("alloc", 64 * MIB, 44 * MIB, FORWARD),
+        event("free_completed", 64 * MIB, 44 * MIB),
+    ]
+    left = [(0, 30 * MIB, []), (64 * MIB, 44 * MIB, [])]
+    path = written(tmp_path, document(left, events))
+    assert run(["explain", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "PYTORCH_ALLOC_CONF=expandable_segments:True would reserve 18.9 % less" in out
+
+
+def test_a_replay_beside_what_was_recorded(tmp_path, capsys):
+    """The model's bytes, and the record's own; nothing else may stand beside a snapshot."""
+    path, file = str(small(tmp_path)), tmp_path / "replay.json"
+    line = ["simulate", path, "--allocator", "cuda-caching", "--json", "-o", str(file)]
+    assert run(line) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads(file.read_text())
+    assert document["recorded_reserved_bytes"] == 2 * MIB
+    assert document["peak_reserved_bytes"] == 2 * MIB
+    assert document["requested_bytes"] == 4500
+    for other in (["--mem", "1GB"], ["--layers", "3"], ["--schedule", "x"]):
+        assert run(["simulate", path, *other]) == 2
+        assert "replayed by itself" in capsys.readouterr().err

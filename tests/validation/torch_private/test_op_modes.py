@@ -1,0 +1,61 @@
+"""Modes that see ops, and the schemas of these."""
+
+from __future__ import annotations
+
+import torch
+from schedsim.validation.torch_private.op_modes import (
+    OpOverload,
+    TorchDispatchMode,
+    is_functional,
+    schema_name,
+    schema_of,
+    without_modes,
+)
+
+aten = torch.ops.aten
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(schema_name(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_ops_but_for_those_run_without_it():
+    """By name."""
+    with Seen() as mode:
+        x = torch.zeros(2)
+        with without_modes():
+            torch.ones(2)
+        x.add_(1)
+    assert mode.names == ["aten::zeros", "aten::add_"]
+
+
+def test_schemas_of_ops():
+    """What changes in place, what is a view; what is no op has none."""
+    assert isinstance(aten.add_.Tensor, OpOverload)
+    assert schema_of(aten.add_.Tensor).is_mutable
+    assert not schema_of(aten.add.Tensor).is_mutable
+    assert [argument.name for argument in schema_of(aten.exp.default).arguments] == ["self"]
+    (made,) = schema_of(aten.view.default).returns
+    assert made.alias_info is not None
+    assert not made.alias_info.is_write
+    assert schema_of(len) is None
+    assert schema_name(len) == ""
+
+
+def test_functional_tensors_are_told():
+    """Those that a trace puts around others."""
+    seen = []
+
+    def function(x):
+        seen.append(is_functional(x))
+        return x + 1
+
+    torch.func.functionalize(function)(torch.zeros(2))
+    assert seen == [True]
+    assert not is_functional(torch.zeros(2))

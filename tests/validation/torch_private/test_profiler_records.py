@@ -1,0 +1,35 @@
+"""The profiler's record of the CPU allocator."""
+
+from __future__ import annotations
+
+import torch
+from schedsim.validation.measure.quiet import quiet_stderr
+from schedsim.validation.torch_private.profiler_records import (
+    allocator_events,
+    is_profiling,
+    marks,
+    memory_events,
+)
+from torch.profiler import ProfilerActivity, profile, record_function
+
+
+def test_allocations_and_marks_are_in_order_of_time():
+    """Two ways to the same bytes; one of them has addresses."""
+    recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    assert not is_profiling()
+    with quiet_stderr():
+        recorder.start()
+    assert is_profiling()
+    with record_function("here"):
+        pass
+    x = torch.zeros(1000)
+    del x
+    with quiet_stderr():
+        recorder.stop()
+    assert not is_profiling()
+    [begin] = marks(recorder, "here")
+    events = memory_events(recorder)
+    assert [change for _, change in events] == [4000, -4000]
+    assert begin < events[0][0] <= events[1][0]
+    (_, (place, size)), (_, (other, back)) = sorted(allocator_events(recorder))
+    assert (size, back, place == other) == (4000, -4000, True)

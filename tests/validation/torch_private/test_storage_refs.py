@@ -1,0 +1,60 @@
+"""Who shares memory with whom, and for how long."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from schedsim.validation.torch_private.joint_graphs import fake_mode, is_fake
+from schedsim.validation.torch_private.storage_refs import (
+    is_gone,
+    key_of,
+    share_of,
+    storage_key,
+    unseen_writes,
+    version_of,
+    weakly,
+)
+
+
+def test_views_share_a_key_and_copies_do_not():
+    """Of fake tensors too."""
+    for mode in (contextlib.nullcontext(), fake_mode()):
+        with mode:
+            x = torch.zeros(4, 4)
+            assert is_fake(x) == (not isinstance(mode, contextlib.nullcontext))
+            assert storage_key(x.t()[1:]) == storage_key(x) == key_of(x.untyped_storage())
+            copy = x.clone()
+            assert storage_key(copy) != storage_key(x)
+
+
+def test_a_weak_reference_holds_nothing():
+    """It is gone when the last view is."""
+    x = torch.zeros(4)
+    view, reference = x[1:], weakly(x)
+    del x
+    assert not is_gone(reference)
+    del view
+    assert is_gone(reference)
+
+
+def test_writes_count_but_for_those_that_shall_not():
+    """A backward checks the count of what was saved for it."""
+    weight = torch.ones(2, requires_grad=True)
+    x = torch.ones(2)
+    before = version_of(x)
+    out = (weight * x).sum()
+    with unseen_writes([x]):
+        x.zero_()
+        assert version_of(x) == before + 1
+        x.fill_(1)
+    assert version_of(x) == before
+    out.backward()
+    x.view(2, 1).zero_()
+    assert version_of(x) == before + 1
+
+
+def test_a_plain_tensor_is_all_of_its_share():
+    """Sharded ones are in the tests of ranks."""
+    x = torch.zeros(2)
+    assert share_of(x) is x

@@ -1,0 +1,109 @@
+"""Inductor: decompositions, which ops it fuses, compiling a graph.
+
+Settings of inductor are changed for our own compilations alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from .op_modes import without_modes
+
+aten = torch.ops.aten
+
+# Inductor would make scatters of these, which are no quicker than the kernels.
+_KEPT_WHOLE = (
+    aten.embedding_dense_backward.default,
+    aten.max_pool2d_with_indices.default,
+    aten.max_pool2d_with_indices_backward.default,
+)
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """How inductor takes ops apart before it fuses them."""
+    import torch._inductor.lowering  # noqa: F401 - some decompositions look there
+    from torch._inductor.decomposition import select_decomp_table
+
+    table = dict(select_decomp_table())
+    for op in _KEPT_WHOLE:
+        table.pop(op, None)
+    return table
+
+
+def traced(
+    function: Callable[..., Any], examples: Sequence[torch.Tensor], mode: FakeTensorMode
+) -> torch.fx.Graph:
+    """`function` on flat fake tensors as a graph of decomposed ops."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with mode, torch.no_grad():
+        made = make_fx(function, decomposition_table=decompositions())(*examples)
+    graph: torch.fx.Graph = made.graph
+    return graph
+
+
+def random_from_seed(size: Sequence[int], seed: torch.Tensor, kind: str) -> torch.Tensor:
+    """Numbers that follow from `seed` alone, as inductor draws them; ``rand`` or ``randn``."""
+    from torch._inductor import inductor_prims
+
+    made: torch.Tensor = inductor_prims.random(size, seed, kind)
+    return made
+
+
+def random_op() -> Any:
+    """The op behind `random_from_seed`, which graphs call."""
+    import torch._inductor.inductor_prims
+
+    return torch.ops.prims.inductor_random.default
+
+
+def draw_seeds(count: int, device: str) -> torch.Tensor:
+    """`count` seeds drawn from the device's generator, as inductor's own code draws them."""
+    limits = torch.iinfo(torch.int64)
+    return torch.randint(limits.min, limits.max, [count], device=device)
+
+
+@contextmanager
+def outside_of_traces() -> Iterator[None]:
+    """As if no trace were going on: for graphs of our own that are made within another's."""
+    from torch._guards import tracing
+
+    with tracing(None), without_modes():
+        yield
+
+
+@contextmanager
+def own_settings() -> Iterator[None]:
+    """Inductor's settings for our own graphs, as they were afterwards."""
+    from torch._inductor import config
+
+    with config.patch(
+        reorder_for_peak_memory=False,
+        reorder_for_locality=False,
+        # Checked once when the group is made; in each call it would cost as much as the launch.
+        size_asserts=False,
+        alignment_asserts=False,
+    ):
+        yield
+
+
+def compile_function(
+    function: Callable[..., Any], examples: Sequence[torch.Tensor], mode: FakeTensorMode
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """Inductor's code for `function` of flat tensors; it takes its arguments in one list."""
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with own_settings(), mode, torch.no_grad():
+        made = make_fx(function, decomposition_table=decompositions())(*examples)
+        compiled: Any = compile_fx_inner(made, list(examples))
+    # Without the bookkeeping of a whole compiled step around it.
+    found: Callable[[list[Any]], Sequence[Any]] = getattr(compiled, "current_callable", compiled)
+    return found

@@ -1,0 +1,404 @@
+"""Joint graphs of forward and backward, what their nodes stand for, and fake tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from .op_modes import without_modes
+
+
+class Role(NamedTuple):
+    """What a graph input or output is: ``kind``, and the name or position it has in the model.
+
+    Inputs: parameter, buffer, input, tangent, other. Outputs: output, mutation, gradient, other.
+    """
+
+    kind: str
+    key: str | int
+    of: str = ""
+
+
+def fake_mode() -> FakeTensorMode:
+    """A mode in which tensors have sizes and no memory; real constants are let in."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def is_fake(value: object) -> bool:
+    """Whether `value` is a tensor without memory of its own."""
+    return isinstance(value, FakeTensor)
+
+
+def sequence_number() -> int:
+    """The number that the next autograd node will carry."""
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+
+
+def current_node_number() -> int:
+    """The number of the autograd node whose backward runs now; -1 where none does."""
+    node = torch._C._current_autograd_node()
+    return -1 if node is None else int(node._sequence_nr())
+
+
+def function_of(context: object) -> type | None:
+    """The class of the autograd function whose forward has `context` as its first argument."""
+    found: type | None = getattr(context, "_forward_cls", None)
+    return found
+
+
+def export_joint(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode
+) -> torch.fx.GraphModule:
+    """Forward and backward of `module` on fake `inputs` as one functional graph."""
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+    from torch._guards import TracingContext, tracing
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet_loggers())
+        stack.enter_context(mode)
+        stack.enter_context(tracing(TracingContext(mode)))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        # Backward nodes take the names of modules from their forward ones.
+        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        joint = aot_export_joint_with_descriptors(stack, module, inputs)
+        graph_module: torch.fx.GraphModule = joint.graph_module
+    return graph_module
+
+
+class CutGraph(NamedTuple):
+    """A joint graph cut in two, as torch.compile runs it.
+
+    Attributes
+    ----------
+    module
+        What the parameters and buffers in the roles are of.
+    joint, forward, backward
+        Nodes keep the names that they have in `joint`.
+    num_outputs
+        Of `forward`, before what it keeps for `backward`.
+    """
+
+    module: nn.Module
+    joint: torch.fx.GraphModule
+    forward: torch.fx.GraphModule
+    backward: torch.fx.GraphModule
+    num_outputs: int
+
+
+def inductor_halves(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode
+) -> CutGraph:
+    """`module` on fake `inputs`, read by Dynamo, decomposed and cut as inductor has it cut."""
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.decomposition import select_decomp_table
+
+    graph = dynamo_graph(module, inputs, mode)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet_loggers())
+        stack.enter_context(mode)
+        stack.enter_context(tracing(TracingContext(mode)))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        table = select_decomp_table()
+        exported = aot_export_joint_with_descriptors(stack, graph, inputs, decompositions=table)
+        joint: torch.fx.GraphModule = exported.graph_module
+        roles = [role for _, role in output_roles(joint.graph)]
+        num_outputs = sum(role.kind in ("output", "mutation") for role in roles)
+        whole = copy.deepcopy(joint.graph)  # the partitioner clears tags that say what is backward
+        kept = torch.fx.GraphModule(joint, whole)
+        forward, backward = min_cut_rematerialization_partition(
+            joint, None, compiler="inductor", num_fwd_outputs=num_outputs
+        )
+    return CutGraph(graph, kept, forward, backward, num_outputs)
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The model inside of what ``torch.compile`` returned; any other as it is."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def dynamo_graph(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode
+) -> nn.Module:
+    """`module` with its Python traced away by Dynamo, as one graph, ready for `export_joint`."""
+    import torch._dynamo as dynamo
+    from torch._dynamo import functional_export
+
+    entry = getattr(functional_export, "dynamo_graph_capture_for_export", None)
+    entry = entry or functional_export._dynamo_graph_capture_for_export
+    # Libraries warn through a logger inside forward; that is no reason to give a graph up.
+    names = ("debug", "info", "warning", "warning_once", "info_once", "warning_advice", "error")
+    silent = {getattr(logging.Logger, name) for name in names if hasattr(logging.Logger, name)}
+    settings = ("ignore_logging_functions", "ignore_logger_methods")  # of 2.13, of older ones
+    with (
+        mode,
+        warnings.catch_warnings(),
+        _quiet_loggers(),
+        dynamo.config.patch({name: silent for name in settings if hasattr(dynamo.config, name)}),
+    ):
+        warnings.simplefilter("ignore")
+        dynamo.reset()
+        graph: nn.Module = entry(module)(*inputs)
+    return graph
+
+
+@contextlib.contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """What fails in a trace is raised, and need not be logged too."""
+    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch._subclasses")]
+    loggers.append(logging.getLogger("torch._subclasses.fake_tensor"))
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def placeholder_role(node: torch.fx.Node) -> Role:
+    """What a placeholder of a joint graph stands for."""
+    from torch._functorch._aot_autograd import descriptors as d
+
+    desc = node.meta.get("desc")
+    if isinstance(desc, d.ParamAOTInput):
+        return Role("parameter", desc.target)
+    if isinstance(desc, d.BufferAOTInput):
+        return Role("buffer", desc.target)
+    if isinstance(desc, d.PlainAOTInput):
+        return Role("input", desc.idx)
+    if isinstance(desc, d.TangentAOTInput) and isinstance(desc.output, d.PlainAOTOutput):
+        return Role("tangent", desc.output.idx)
+    return Role("other", repr(desc))
+
+
+def output_roles(graph: torch.fx.Graph) -> list[tuple[Any, Role]]:
+    """The outputs of a joint graph (a node or ``None`` each) with what they are."""
+    from torch._functorch._aot_autograd import descriptors as d
+
+    node = next(node for node in graph.nodes if node.op == "output")
+    found: list[tuple[Any, Role]] = []
+    for value, desc in zip(node.args[0], node.meta["desc"], strict=True):
+        role = Role("other", repr(desc))
+        if isinstance(desc, d.PlainAOTOutput):
+            role = Role("output", desc.idx)
+        elif isinstance(desc, d.InputMutationAOTOutput):
+            role = _of_input("mutation", desc.mutated_input)
+        elif isinstance(desc, d.GradAOTOutput):
+            role = _of_input("gradient", desc.grad_of)
+        found.append((value, role))
+    return found
+
+
+def _of_input(kind: str, desc: Any) -> Role:
+    from torch._functorch._aot_autograd import descriptors as d
+
+    if isinstance(desc, d.ParamAOTInput):
+        return Role(kind, desc.target, "parameter")
+    if isinstance(desc, d.BufferAOTInput):
+        return Role(kind, desc.target, "buffer")
+    if isinstance(desc, d.PlainAOTInput):
+        return Role(kind, desc.idx, "input")
+    return Role(kind, repr(desc), "other")
+
+
+def is_backward(node: torch.fx.Node) -> bool:
+    """Whether a node of a joint graph was traced in the backward pass."""
+    return bool(node.meta.get("partitioner_tag") == "is_backward")
+
+
+def is_gradient_sum(node: torch.fx.Node) -> bool:
+    """Whether the autograd engine made the node, to add up the gradients of one tensor."""
+    return "Gradient addition" in (node.meta.get("stack_trace") or "")
+
+
+def node_sequence_number(node: torch.fx.Node) -> int:
+    """Number of the autograd node that a forward op belongs to, or that a backward op is of."""
+    return int(node.meta.get("seq_nr", -1))
+
+
+def module_path(node: torch.fx.Node) -> str | None:
+    """Where Dynamo says the node comes from, like ``model.h.0.mlp``; ``None`` if it does not."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return None
+    path = next(reversed(stack.values()))[0]
+    return str(path) if isinstance(path, str) else None
+
+
+@contextlib.contextmanager
+def autograd_within_an_op() -> Iterator[None]:
+    """Let autograd work in the kernel of an op, which runs below it."""
+    keys = torch._C.DispatchKey
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for name in ("AutogradCPU", "AutogradOther", "AutogradFunctionality", "ADInplaceOrView"):
+        excluded = excluded.remove(getattr(keys, name))
+    included = torch._C._dispatch_tls_local_include_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield
+
+
+@contextlib.contextmanager
+def asked_by(ask: Callable[[Any, torch.Tensor], Any]) -> Iterator[None]:
+    """Within a trace, have ``ask(method, tensor)`` answer what Python asks of a tensor.
+
+    The tensors of a trace answer some questions by asking others, past all modes.
+    """
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    names = ("__bool__", "__int__", "__float__", "__index__", "tolist")
+    own = {name: vars(FunctionalTensor)[name] for name in names if name in vars(FunctionalTensor)}
+
+    def asking(method: Any) -> Any:
+        return lambda tensor: ask(method, tensor)
+
+    try:
+        for name in own:
+            setattr(FunctionalTensor, name, asking(getattr(torch.Tensor, name)))
+        yield
+    finally:
+        for name, method in own.items():
+            setattr(FunctionalTensor, name, method)
+
+
+def inductor_compiled(
+    function: Callable[..., Sequence[Any]], examples: Sequence[torch.Tensor], mode: FakeTensorMode
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """`function`, of functional ops on flat tensors, compiled by inductor.
+
+    It takes its arguments in one list, which it empties as it goes. Equal ops are not merged: what
+    is computed twice stays so.
+    """
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with config.patch(fallback_random=True), mode, torch.no_grad():
+        graph = make_fx(function, decomposition_table=select_decomp_table())(*examples)
+        compiled: Any = compile_fx_inner(graph, list(examples))
+
+    def run(arguments: list[Any]) -> Sequence[Any]:
+        found: Sequence[Any] = compiled(arguments)
+        return found
+
+    return run
+
+
+Partition = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
+
+
+def compiled_in_halves(
+    graph_module: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    prepare: Callable[[torch.fx.GraphModule, int, frozenset[int]], Any],
+) -> Callable[..., Any]:
+    """A graph of Dynamo as a function whose forward and backward are those of a `prepare` d object.
+
+    AOTAutograd traces forward and backward without decomposing anything, and keeps what is its own:
+    copies into inputs that change, outputs that are views, the node of the autograd graph.
+
+    Parameters
+    ----------
+    prepare
+        Of the joint graph, its number of forward outputs, and the positions of inputs that stay
+        where they are; the object has ``forward(arguments) -> [*outputs, *saved]`` and
+        ``backward([*saved, *gradients of outputs]) -> gradients of inputs``. Both empty their list.
+        How many tensors are saved may differ from call to call.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+
+    made: list[Any] = []
+
+    def partition(
+        joint: torch.fx.GraphModule,
+        _inputs: Any,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: Sequence[int] | None = None,
+        **_: Any,
+    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        fixed = frozenset(static_lifetime_input_indices or ())
+        with without_modes():  # tensors made meanwhile are real
+            made.append(prepare(joint, num_fwd_outputs, fixed))
+        return _halves_without_saving(joint, num_fwd_outputs)
+
+    def forward(_module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _boxed(made[-1].forward)
+
+    def backward(_module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _boxed(made[-1].backward)
+
+    def inference(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _boxed(lambda arguments: module.forward(*arguments))
+
+    compiler = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        partition_fn=partition,
+        keep_inference_input_mutations=False,
+    )
+    with _quiet_loggers():
+        found: Callable[..., Any] = compiler(graph_module, list(examples))
+    return found
+
+
+def _boxed(function: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    def run(arguments: list[Any]) -> Any:
+        return function(arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _halves_without_saving(
+    joint: torch.fx.GraphModule, num_outputs: int
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """The halves of `joint` by name and layout alone, for AOTAutograd's records; neither is run."""
+    end = next(node for node in joint.graph.nodes if node.op == "output")
+    outputs: Any = end.args[0]
+    descs = end.meta.get("desc")
+    halves = []
+    for of_backward in (False, True):
+        graph, copied = torch.fx.Graph(), {}
+        for node in joint.graph.nodes:
+            if node.op == "placeholder" and ("tangents" in node.name) == of_backward:
+                copied[node] = graph.node_copy(node)
+        wanted = outputs[num_outputs:] if of_backward else outputs[:num_outputs]
+        for node in wanted:
+            if isinstance(node, torch.fx.Node) and node not in copied:
+                stub = graph.call_function(torch.empty, ((0,),))
+                stub.meta = dict(node.meta)
+                copied[node] = stub
+        last = graph.output(tuple(copied.get(node) for node in wanted))
+        if descs is not None:
+            part = descs[num_outputs:] if of_backward else descs[:num_outputs]
+            last.meta["desc"] = list(part)
+        halves.append(torch.fx.GraphModule(joint, graph))
+    return halves[0], halves[1]
+
+
+def input_names(graph_module: torch.fx.GraphModule) -> list[str]:
+    """Where Dynamo says that the inputs of its graph come from, like ``L['self'].fc.weight``."""
+    names = []
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            source = getattr(node, "_dynamo_source", None)
+            name = getattr(source, "name", None)
+            names.append(str(name() if callable(name) else name or node.name))
+    return names

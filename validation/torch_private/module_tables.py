@@ -1,0 +1,85 @@
+"""What a module has in its own tables, its buffers and hooks among it, and how it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
+
+__all__ = [
+    "AnyBatchNorm",
+    "buffers_of",
+    "call_as_itself",
+    "call_instead",
+    "children_of",
+    "gradient_hooks",
+    "parameters_of",
+    "replacement_of",
+    "set_buffers",
+    "step_hooks",
+    "tables_of",
+    "watch_hooks",
+]
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
+    """Name -> buffer of `module` itself; writing to the table registers and checks nothing."""
+    return module._buffers
+
+
+def set_buffers(module: nn.Module, table: dict[str, Tensor | None]) -> None:
+    """Give `module` another table of buffers."""
+    module._buffers = table
+
+
+def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
+    """Name -> parameter of `module` itself."""
+    return module._parameters
+
+
+def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
+    """Name -> submodule, those under two names under both."""
+    return module._modules
+
+
+def tables_of(module: nn.Module) -> dict[str, Any]:
+    """The tables by which a module has its parameters, buffers and children, under their names."""
+    names = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+    return {name: getattr(module, name) for name in names}
+
+
+def step_hooks(parameter: Tensor) -> dict[int, Any] | None:
+    """The hooks that run when a gradient has been accumulated, in torch's own table."""
+    return getattr(parameter, "_post_accumulate_grad_hooks", None)
+
+
+def gradient_hooks(parameter: Tensor) -> bool:
+    """Whether something is called with the gradient of `parameter`, or after it."""
+    return bool(getattr(parameter, "_backward_hooks", None) or step_hooks(parameter))
+
+
+def call_instead(module: nn.Module, call: Callable[..., Any] | None) -> None:
+    """Have ``module(...)`` run `call`; ``None`` for its own. Copies and pickles leave it behind."""
+    own: Any = module
+    own._compiled_call_impl = call
+
+
+def replacement_of(module: nn.Module) -> Callable[..., Any] | None:
+    """What ``module(...)`` runs in place of its own call; ``None`` for its own."""
+    found: Callable[..., Any] | None = module._compiled_call_impl
+    return found
+
+
+def call_as_itself(module: nn.Module) -> Callable[..., Any]:
+    """The call of `module` with its hooks, whatever was put in its place."""
+    own: Any = module
+    found: Callable[..., Any] = own._call_impl
+    return found
+
+
+def watch_hooks() -> None:
+    """Have Dynamo guard the hooks of modules: one that is registered later is part of the step."""
+    torch._dynamo.config.skip_nnmodule_hook_guards = False

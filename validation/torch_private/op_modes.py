@@ -1,0 +1,33 @@
+"""Modes in which Python sees every op, and what is seen there."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+OpOverload = torch._ops.OpOverload
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """As if no mode were entered: tensors made meanwhile are real, ops run unseen."""
+    found: AbstractContextManager[Any] = _disable_current_modes()
+    return found
+
+
+def is_functional(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is one of functionalisation's own."""
+    return bool(torch._is_functional_tensor(tensor))
+
+
+def schema_of(target: Any) -> Any:
+    """The schema of an op (``name``, ``arguments``, ``returns``, ``is_mutable``), else ``None``."""
+    return getattr(target, "_schema", None)
+
+
+def schema_name(target: Any) -> str:
+    """Like ``aten::mul``; empty for what is no op."""
+    return str(getattr(schema_of(target), "name", ""))

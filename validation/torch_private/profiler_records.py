@@ -1,0 +1,43 @@
+"""What torch's profiler knows of the CPU allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._C._profiler import _EventType
+
+
+def is_profiling() -> bool:
+    """Whether a profiler is running, of which there can be one."""
+    return bool(torch._C._autograd._profiler_enabled())
+
+
+def memory_events(profiler: Any) -> list[tuple[int, int]]:
+    """(time in ns, change of bytes) in order, of a stopped ``torch.profiler.profile``."""
+    events = profiler.profiler.kineto_results.events()
+    found = [(e.start_ns(), int(e.nbytes())) for e in events if e.name() == "[memory]"]
+    return sorted(found, key=lambda event: event[0])
+
+
+def marks(profiler: Any, name: str) -> list[int]:
+    """Times in ns of the ranges called `name`, of a stopped profiler."""
+    events = profiler.profiler.kineto_results.events()
+    return [int(event.start_ns()) for event in events if event.name() == name]
+
+
+def allocator_events(profiler: Any) -> Iterator[tuple[int, tuple[int, int]]]:
+    """(time in ns, (address, change of bytes)) of the CPU allocator, by thread, in no one order."""
+    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
+    while waiting:
+        event = waiting.pop()
+        waiting.extend(event.children)
+        kind, fields = event.typed
+        if kind == _EventType.Allocation and fields.device.type == "cpu":
+            yield event.start_time_ns, (fields.ptr, fields.alloc_size)
+
+
+def forget_library_workspaces() -> None:
+    """Let go of what cuBLAS keeps, so that the next product takes it anew."""
+    torch._C._cuda_clearCublasWorkspaces()

@@ -1,0 +1,50 @@
+"""Which tensors share memory, how long it lives, and who wrote to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef as StorageWeakRef
+
+
+def key_of(storage: torch.UntypedStorage) -> int:
+    """A number that two handles of one storage share, as long as either lives."""
+    return int(storage._cdata)
+
+
+def storage_key(tensor: Tensor) -> int:
+    """A number that two tensors share where they share storage, as long as either lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def weakly(tensor: Tensor) -> StorageWeakRef:
+    """A reference to the storage of `tensor` that does not hold it, whoever else does."""
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch's
+
+
+def is_gone(reference: StorageWeakRef) -> bool:
+    """Whether nobody holds the storage any more."""
+    return bool(reference.expired())  # type: ignore[no-untyped-call]  # torch's
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often `tensor`, or a view of it, was written in place."""
+    return int(tensor._version)
+
+
+@contextmanager
+def unseen_writes(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Let writes to `tensors` not count: they end as they began, and nobody need know."""
+    given: Any = tuple(tensors)
+    with torch.autograd._unsafe_preserve_version_counter(given):  # type: ignore[attr-defined]
+        yield
+
+
+def share_of(tensor: Tensor) -> Tensor:
+    """`tensor`, or this rank's share of one that is spread over ranks."""
+    share = getattr(tensor, "_local_tensor", None)
+    return share if isinstance(share, Tensor) else tensor
