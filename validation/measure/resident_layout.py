@@ -23,7 +23,8 @@ def resident_layout(tensors: Any, device: torch.device) -> tuple[int, ...]:
     """
     kept = {storage.data_ptr() for storage in storages(tensors) if storage.nbytes()}
     number = device.index if device.index is not None else torch.cuda.current_device()
-    segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == number]
+    memory: Any = torch.cuda.memory  # its function has no types
+    segments = [s for s in memory.memory_snapshot() if s["device"] == number]
     found: list[int] = []
     for segment in sorted(segments, key=lambda s: int(s["address"])):
         found += _of_segment(segment["address"], segment["blocks"], kept)
