@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from schedsim.algorithms import all_planners
@@ -28,7 +24,7 @@ TIME = re.compile(r"[\d.,]+ (?:s|ms|us|ns)\b")
 FORMULA_OPTIONS = {
     "--attention", "--batch", "--data-parallel", "--device", "--dtype", "--efficiency",
     "--granularity", "--head", "--heads", "--hidden", "--layers", "--level", "--optimizer",
-    "--preset", "--seed", "--seq", "--sequence-parallel", "--static", "--synthetic",
+    "--preset", "--remeasure", "--seed", "--seq", "--sequence-parallel", "--static", "--synthetic",
     "--tensor-parallel", "--times", "--zero",
 }  # fmt: skip
 OWN_OPTIONS = {
@@ -71,30 +67,6 @@ def start(*arguments: str, **more) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, **more)
 
 
-def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """What the command line writes where all its streams are a terminal."""
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "schedsim", *arguments]
-    kept = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
-    settings = {**kept, "TERM": "xterm", "COLUMNS": "80", **environment}
-    process = subprocess.Popen(
-        command, stdin=follower, stdout=follower, stderr=follower, env=settings
-    )
-    os.close(follower)
-    parts = []
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:  # Linux's word for the end of a pseudo-terminal
-            break
-        if not part:
-            break
-        parts.append(part)
-    os.close(leader)
-    assert process.wait() == 0
-    return b"".join(parts).decode().replace("\r\n", "\n")
-
-
 def test_plan_in_a_pipe():
     """The whole text; recomputing F0 and F1 for 2 s more is what 60 bytes cost."""
     done = start("plan", "chain.json", "--mem", "60")
@@ -122,19 +94,6 @@ def test_plan_in_a_pipe():
     )
 
 
-def test_the_next_steps_work(capsys):
-    """Each suggested line runs, and the first keeps the planner and its options."""
-    run(["plan", "chain.json", "--mem", "60", "--planner", "rotor", "--slots", "60"])
-    lines = capsys.readouterr().out.split("\nnext\n")[1].splitlines()
-    steps = [shlex.split(line, comments=True) for line in lines]
-    assert steps[0][2:] == shlex.split(
-        "chain.json --mem 60 --planner rotor --slots 60 -o plan.json"
-    )
-    for step in steps:
-        assert run(step[1:]) == 0
-    assert json.loads(Path("plan.json").read_text())["planner"] == "rotor"
-
-
 def test_compare_in_a_pipe():
     """Columns aligned with spaces, no trailing ones, no escape codes."""
     done = start("compare", "chain.json", "--mem", "60", "--planners", "store_all,rotor")
@@ -147,16 +106,6 @@ def test_compare_in_a_pipe():
     assert not re.search(r" $", done.stdout, re.MULTILINE)
 
 
-def test_tables_on_a_terminal():
-    """Bold heads; every name whole in 80 columns."""
-    text = on_a_terminal("planners")
-    assert "\x1b[1m" in text
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    assert all(len(line) <= 80 for line in plain.splitlines())
-    for name in ("recompute_all", "chen_greedy", "exhaustive"):
-        assert len(re.findall(rf"^{name} ", plain, re.MULTILINE)) == 2
-
-
 def test_planners_fit_a_hundred_columns_in_a_pipe(capsys):
     """No cell is lost: the words are those of the table's own rows, over several lines."""
     assert run(("planners",)) == 0
@@ -165,11 +114,6 @@ def test_planners_fit_a_hundred_columns_in_a_pipe(capsys):
     words = set(text.split())
     for info in all_planners().values():
         assert set(f"{info.complexity} {info.optimal_for} {info.summary}".split()) <= words
-
-
-def test_no_color_is_honoured():
-    """Not one escape code."""
-    assert "\x1b" not in on_a_terminal("planners", NO_COLOR="1")
 
 
 def test_json_is_alone_on_stdout():
