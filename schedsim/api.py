@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ._arguments import check_arguments, checked
 from ._checks import MAX_SECONDS, shown
 from .dataflow.chain import Chain
 from .dataflow.graph import Graph
@@ -40,6 +41,7 @@ PlannerLike = str | Callable[..., Any]
 """A planner by name, or the function itself: ``(workload, budget_bytes, *, options)``."""
 
 
+@checked
 def plan(
     workload: WorkloadLike,
     budget_bytes: int | str,
@@ -124,6 +126,7 @@ def _least_hint(plan: Plan) -> str:
     return f"{plan.least.sentence(plan.least.op or '')}: budget_bytes={plan.min_feasible_bytes}"
 
 
+@checked
 def simulate(
     workload: WorkloadLike,
     schedule: Schedule | Plan,
@@ -195,6 +198,7 @@ def simulate(
     )
 
 
+@checked
 def try_plan(
     workload: WorkloadLike,
     budget_bytes: int | str,
@@ -252,6 +256,7 @@ def _run(
     return replace(plan, planning_s=time.perf_counter() - started)
 
 
+@checked
 def certify(workload: WorkloadLike, plan: Plan, **limits: Any) -> Certificate:
     """What is proven of `plan`, with the proofs: see `schedsim.algorithms.certificates.certify`.
 
@@ -292,6 +297,7 @@ def check_options(info: PlannerInfo, options: Mapping[str, Any]) -> None:
         The hint names the nearest of its own options, or all.
     """
     takes = info.options()
+    check_arguments(info.load(), options)
     for name in options:
         if name not in takes and not info.takes_any():
             near = difflib.get_close_matches(name, takes, n=1)
@@ -308,6 +314,7 @@ def check_options(info: PlannerInfo, options: Mapping[str, Any]) -> None:
         )
 
 
+@checked
 def compare(
     workload: WorkloadLike,
     budget_bytes: int | str,

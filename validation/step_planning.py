@@ -80,6 +80,7 @@ class Settings:
     check: str | int = "plan"
     ranks: Ranks = ALONE
     compile: bool = False
+    remeasure: bool = False
 
     @property
     def bound_ranks(self) -> Ranks:
@@ -328,7 +329,7 @@ def _capture(
     rest_bytes: int,
 ) -> CapturedStep:
     """The step with chunks; `rest_bytes` of inputs are resident besides."""
-    state = resident_state(model, settings.optimizer, settings.extra_bytes)
+    state = resident_state(_held(model, settings.loss), settings.optimizer, settings.extra_bytes)
     added = state.optimizer_bytes + state.extra_bytes + rest_bytes
     chunks = {piece: int(num) for piece, num in read_chunks(settings.chunk).items()}
 
@@ -344,7 +345,16 @@ def _capture(
     def by_block(notes: tuple[str, ...]) -> CapturedStep:
         def measure() -> CapturedStep:
             other, changed = with_chunks("block")
-            found = _by_block(other, inputs, keywords, changed, state, added, notes, recorded)
+            try:
+                found = _by_block(other, inputs, keywords, changed, state, added, notes, recorded)
+            except UnsupportedError as error:
+                if not notes:
+                    raise
+                raise UnsupportedError(
+                    f"{error.message}; {notes[0]}",
+                    hint="in_place=True, for a loop that computes the loss itself, runs what can "
+                    "be traced within the budget and the rest as it is",
+                ) from error
             guards = None
             if recorded is not None:
                 # Blocks run the model's own Python; a chunked twin has taken its attributes over.
@@ -389,6 +399,14 @@ def _capture(
         note = f"planned by blocks, as it cannot be captured op by op: {why}"
         warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=5)
         return by_block((note,))
+
+
+def _held(model: nn.Module, loss: Any) -> nn.Module:
+    """Whatever has parameters that are trained: a loss may have some of its own."""
+    inner = getattr(loss, "inner_loss", loss)
+    if not isinstance(inner, nn.Module) or next(inner.parameters(), None) is None:
+        return model
+    return nn.ModuleList([model, inner])
 
 
 def structure_of(model: nn.Module, loss: Any) -> StateSnapshot:
@@ -446,7 +464,8 @@ def _by_op(
         # What traced code notes is not left behind: only a run tells the class of the output.
         with torch.no_grad(), untouched(model):
             own.note(model(*inputs, **keywords))
-    costs = measured_costs(captured, next(model.parameters()).device)
+    device = next(model.parameters()).device
+    costs = measured_costs(captured, device, use_cache=not settings.remeasure)
     if settings.costs == "operations":
         costs = counted_costs(captured, costs)
     captured = captured.with_costs(costs)
@@ -480,7 +499,11 @@ def _by_block(
 ) -> CapturedStep:
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
-    times = BlockTimes(next(model.parameters()).device, num_ranks=len(settings.bound_ranks.members))
+    times = BlockTimes(
+        next(model.parameters()).device,
+        read=not settings.remeasure,
+        num_ranks=len(settings.bound_ranks.members),
+    )
     try:
         captured = capture_chain(
             model,
@@ -493,6 +516,16 @@ def _by_block(
             recorded=recorded,
             ranks=settings.bound_ranks,
         )
+    except (SchedsimError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # of the model's own code, whose blocks do not stand alone
+        if not settings.bound_ranks.alone:
+            raise
+        text = " ".join(str(error).split())[:200]
+        raise UnsupportedError(
+            f"{type(model).__name__} cannot be run block by block: {type(error).__name__}: {text}",
+            hint="use --level op, or list the blocks yourself",
+        ) from error
     finally:
         handle.remove()
     times.keep(captured.workload, captured.times_spread)

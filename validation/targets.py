@@ -202,6 +202,11 @@ def read_target(
     """
     level = level or "block"
     if device is not None and device.partition(":")[0] not in ("cpu", "cuda", "dry"):
+        if remeasure:
+            raise SchedsimError(
+                f"--remeasure measures, and the times of --device {device} are a roofline",
+                hint="leave --remeasure out, or name a device that is here: --device cpu",
+            )
         return _for_a_device_elsewhere(text, level, device)
     target = load_target(text, device)
     captured = capture_target(

@@ -50,6 +50,8 @@ from ._recurrence_slots import solve_dense
 MAX_STAGES = 4000
 """Beyond this the O(L^2) tables alone take gigabytes."""
 
+_MOST = 2**62
+
 
 class WorkLimitReached(PlannerLimitError):
     """The exact recurrence passed the limit set on points or on work."""
@@ -218,7 +220,8 @@ class Problem:
         WorkLimitReached
             More than `max_points` break points in all, or `max_work` points merged.
         """
-        code, table = solve_exact(self.line, cap_bytes - self.outside_bytes, max_points, max_work)
+        limits = min(max_points, _MOST), min(max_work, _MOST)  # as kernels count
+        code, table = solve_exact(self.line, cap_bytes - self.outside_bytes, *limits)
         if code != DONE:
             what = "break points" if code == TOO_MANY_POINTS else "points merged"
             limit = max_points if code == TOO_MANY_POINTS else max_work

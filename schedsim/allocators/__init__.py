@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import checked
 from ..dataflow.queues import DEVICE
 from ..errors import SchedsimError
 from .allocation import Allocation, summarize
@@ -21,6 +22,7 @@ EXACT = "exact"
 ALLOCATORS = ("cuda-caching", "best-fit", "first-fit")
 
 
+@checked
 def allocate(
     simulation: Simulation,
     allocator: str = "cuda-caching",

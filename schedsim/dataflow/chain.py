@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .._checks import check_bytes, check_name, check_seconds, check_total, shown
 from ..errors import InvalidWorkloadError
-from .graph import Graph, Op
+from .chain_graph import lowered
+from .graph import Graph
+from .op import as_items
 from .shown_in_notebooks import ShownInNotebooks
 from .variants import StageVariant, check_distinct
 
@@ -53,7 +55,7 @@ class Stage:
     variants: tuple[StageVariant, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "variants", tuple(self.variants))
+        object.__setattr__(self, "variants", as_items(self.variants, "variants", StageVariant))
 
     def check(self, path: str) -> None:
         """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
@@ -116,7 +118,7 @@ class Chain(ShownInNotebooks):
         check_bytes(self.static_bytes, "static_bytes")
         check_seconds(self.loss_s, "loss_s")
         check_bytes(self.loss_workspace_bytes, "loss_workspace_bytes")
-        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "stages", as_items(self.stages, "stages", Stage))
         if not self.stages:
             raise InvalidWorkloadError("a chain needs at least one stage", path="stages")
         seen: dict[str, int] = {}
@@ -180,55 +182,7 @@ class Chain(ShownInNotebooks):
         Activations are named ``a0..aL``, saved bundles without their output ``r1..rL`` (absent
         where empty) and gradients ``d1..dL``; index ``i + 1`` belongs to stage ``i``.
         """
-        num = self.num_stages
-        forward: list[Op] = []
-        backward: list[Op] = []
-        for i, stage in enumerate(self.stages):
-            output, residual = f"a{i + 1}", f"r{i + 1}"
-            writes = {output: stage.output_bytes}
-            reads = [f"d{i + 1}", f"a{i}", output]
-            optional: tuple[str, ...] = ()
-            if stage.saved_bytes > stage.output_bytes:
-                writes[residual] = stage.saved_bytes - stage.output_bytes
-                reads.append(residual)
-                optional = (residual,)
-            forward.append(
-                Op(
-                    name=f"F{i}",
-                    phase="forward",
-                    time_s=stage.forward_s,
-                    workspace_bytes=stage.forward_workspace_bytes,
-                    reads=(f"a{i}",),
-                    writes=writes,
-                    optional=optional,
-                    saving_workspace_bytes=stage.saving_workspace_bytes,
-                )
-            )
-            previous = self.stages[i - 1].output_bytes if i else 0
-            backward.append(
-                Op(
-                    name=f"B{i}",
-                    phase="backward",
-                    time_s=stage.backward_s,
-                    workspace_bytes=stage.backward_workspace_bytes,
-                    reads=tuple(reads),
-                    writes={f"d{i}": previous} if i else {},
-                )
-            )
-        loss = Op(
-            name="loss",
-            phase="loss",
-            time_s=self.loss_s,
-            workspace_bytes=self.loss_workspace_bytes,
-            reads=(f"a{num}",),
-            writes={f"d{num}": self.stages[-1].output_bytes},
-        )
-        return Graph(
-            name=self.name,
-            ops=(*forward, loss, *reversed(backward)),
-            inputs={"a0": self.input_bytes},
-            static_bytes=self.static_bytes,
-        )
+        return lowered(self)
 
     def stage_label(self, op_name: str) -> str:
         """``"F3 (block3)"``: an op name with the name of the stage it belongs to."""
@@ -257,7 +211,12 @@ class Chain(ShownInNotebooks):
         InvalidWorkloadError
             The sequences differ in length, or a number is not what its field takes.
         """
-        num = len(forward_s)
+        try:
+            num = len(forward_s)
+        except TypeError:
+            raise InvalidWorkloadError(
+                f"{shown(forward_s)} is not a list", path="forward_s"
+            ) from None
         zeros = [0] * num
         columns = {
             "forward_s": forward_s,
@@ -272,6 +231,8 @@ class Chain(ShownInNotebooks):
             else backward_workspace_bytes,
         }
         for field, column in columns.items():
+            if not hasattr(column, "__len__") or isinstance(column, Mapping):
+                raise InvalidWorkloadError(f"{shown(column)} is not a list", path=field)
             if len(column) != num:
                 raise InvalidWorkloadError(
                     f"{len(column)} entries, but forward_s has {num}", path=field

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...allocators import EXACT
@@ -113,7 +113,7 @@ def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
     own = _own_options(planner, {**{name: given[name] for name in FLAGS}, "allow": allow}, link)
     check_levels(level_texts, planner)
     request = PlanRequest(
-        source=Source(source.files, source.options, source.level, allow or ()),
+        source=replace(source, allow=allow or ()),
         budget=given["budget"],
         planner=planner,
         own=own,

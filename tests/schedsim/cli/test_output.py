@@ -24,7 +24,7 @@ TIME = re.compile(r"[\d.,]+ (?:s|ms|us|ns)\b")
 FORMULA_OPTIONS = {
     "--attention", "--batch", "--data-parallel", "--device", "--dtype", "--efficiency",
     "--granularity", "--head", "--heads", "--hidden", "--layers", "--level", "--optimizer",
-    "--preset", "--seed", "--seq", "--sequence-parallel", "--static", "--synthetic",
+    "--preset", "--remeasure", "--seed", "--seq", "--sequence-parallel", "--static", "--synthetic",
     "--tensor-parallel", "--times", "--zero",
 }  # fmt: skip
 OWN_OPTIONS = {
