@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -213,7 +214,9 @@ def whole_recurrence() -> Iterator[None]:
         yield
 
 
+@cache
 def _as_op(kind: str) -> Callable[..., Any]:
+    # One function for good: Dynamo guards on it.
     def packed(*args: Any) -> Any:
         if torch.is_autocast_enabled("cpu"):
             raise UnsupportedError(
