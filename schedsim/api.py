@@ -47,7 +47,7 @@ def plan(
     budget_bytes: int | str,
     planner: PlannerLike | None = None,
     *,
-    allocator: str = "exact",
+    allocator: str | None = None,
     allocator_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Plan:
@@ -67,7 +67,9 @@ def plan(
         is replayed before it is believed. By default ``auto``, the best that is in time.
     allocator
         ``"exact"``: the budget bounds the bytes of tensors and workspaces. Any other (see
-        `schedsim.allocate`): it bounds what that allocator reserves for them.
+        `schedsim.allocate`): it bounds what that allocator reserves for them. By default
+        ``"cuda-caching"`` for a step captured on a CUDA device, with the settings that the device's
+        allocator had there; ``"exact"`` for any other workload, and where something is copied.
     allocator_options
         Of `schedsim.allocate`.
     **options
@@ -204,7 +206,7 @@ def try_plan(
     budget_bytes: int | str,
     planner: PlannerLike | None = None,
     *,
-    allocator: str = "exact",
+    allocator: str | None = None,
     allocator_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Plan:
@@ -229,6 +231,8 @@ def try_plan(
         )
     check_options(info, options)
     asked_bytes = read_budget(budget_bytes, workload)
+    if allocator is None:
+        allocator, allocator_options = _own_allocator(workload, info, options)
     if allocator == "exact":
         return _run(info, workload, asked_bytes, options)
     from .allocators.planning import plan_reserved
@@ -240,6 +244,17 @@ def try_plan(
         allocator,
         **(allocator_options or {}),
     )
+
+
+def _own_allocator(
+    workload: Chain | Graph, info: PlannerInfo, options: Mapping[str, Any]
+) -> tuple[str, Mapping[str, Any]]:
+    """The allocator that bounds `workload` where none is asked for, and its options."""
+    recorded = workload.recorded
+    copies = info.needs_link or any(options.get(name) for name in ("link", "levels", "allow"))
+    if recorded is None or copies:
+        return "exact", {}
+    return "cuda-caching", recorded.allocator_options
 
 
 def _run(

@@ -24,6 +24,7 @@ from schedsim.simulation.simulator import simulate
 from schedsim.units import format_bytes
 
 from .block_level import capture_chain
+from .block_level.gradients_made import given_gradients
 from .block_level.repeated_forward import untouched
 from .block_level.scheduled_blocks import loss_of
 from .block_level.transfers import measured_links
@@ -153,7 +154,7 @@ class CapturedStep:
         Where the step is one of `num_parts` micro-batches: what cuts them, the samples in the
         largest, which this is, and the same for other sizes.
     kept_gradients_bytes
-        Of gradients among the static bytes of a step op by op.
+        Of gradients among the static bytes.
     recorded, guards
         What a forward was seen to do besides computing, and the Python that the plan stands for:
         another state takes another plan.
@@ -246,12 +247,10 @@ def bare(workload: Chain | Graph, static_bytes: int) -> Chain | Graph:
             )
             for stage in workload.stages
         )
-        bare_chain = replace(workload, stages=stages, static_bytes=static_bytes, loss_s=0.0)
-        if hasattr(bare_chain, "loss_workspace_bytes"):
-            bare_chain = replace(bare_chain, loss_workspace_bytes=0)
-        return bare_chain
-    none: dict[str, Any] = {"workspace_bytes": 0, "saving_workspace_bytes": None}
-    ops = tuple(replace(op, time_s=0.0, **none) for op in workload.ops)
+        none: dict[str, Any] = {"loss_s": 0.0, "loss_workspace_bytes": 0, "gradient_bytes": ()}
+        return replace(workload, stages=stages, static_bytes=static_bytes, **none)
+    clear: dict[str, Any] = {"workspace_bytes": 0, "saving_workspace_bytes": None}
+    ops = tuple(replace(op, time_s=0.0, **clear) for op in workload.ops)
     return replace(workload, ops=ops, static_bytes=static_bytes)
 
 
@@ -511,18 +510,22 @@ def _by_block(
         read=not settings.remeasure,
         num_ranks=len(settings.bound_ranks.members),
     )
+    several = isinstance(settings.accumulate, int) and settings.accumulate > 1
+    # From the second micro-batch on, gradients are there before the step.
+    resident = settings.keep_gradients or several
     try:
-        captured = capture_chain(
-            model,
-            inputs,
-            settings.loss,
-            kwargs=keywords,
-            rounds=3,
-            known_times=times.find,
-            movable=bool(settings.offload),
-            recorded=recorded,
-            ranks=settings.bound_ranks,
-        )
+        with given_gradients(model, settings.loss, resident=resident):
+            captured = capture_chain(
+                model,
+                inputs,
+                settings.loss,
+                kwargs=keywords,
+                rounds=3,
+                known_times=times.find,
+                movable=bool(settings.offload),
+                recorded=recorded,
+                ranks=settings.bound_ranks,
+            )
     except (SchedsimError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # of the model's own code, whose blocks do not stand alone
@@ -539,7 +542,6 @@ def _by_block(
     if settings.offload:
         captured = captured.with_input_held
     static = captured.workload.static_bytes
-    several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     if settings.keep_gradients and several:
         added += state.gradients_bytes  # the caller's, besides those of the micro-batches
     workload = replace(captured.workload, static_bytes=static + added)
@@ -553,6 +555,7 @@ def _by_block(
         slim.module,
         (*notes, *captured.notes),
         output_class,
+        kept_gradients_bytes=state.gradients_bytes if captured.keeps_gradients else 0,
         device=next(model.parameters()).device,
         _own_static_bytes=static,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ..errors import InvalidWorkloadError
 from .chain_graph import lowered
 from .graph import Graph
 from .op import as_items
+from .recorded_step import RecordedStep
 from .shown_in_notebooks import ShownInNotebooks
 from .variants import StageVariant, check_distinct
 
@@ -95,6 +96,13 @@ class Chain(ShownInNotebooks):
         Parameters, gradients, optimizer state: resident all the time.
     loss_s, loss_workspace_bytes
         Time and workspace of the loss op; zero unless given.
+    recorded
+        As of `Graph`.
+    gradient_bytes
+        Gradients of parameters that the backward of each stage, and at last the loss, makes and
+        that stay to the end of the step; empty for none. The workspaces of the stages hold them:
+        of a backward what it makes and what those before it made, of a forward the latter. So they
+        are an upper bound for whoever looks at stages alone; `graph` has each where it is made.
 
     Examples
     --------
@@ -109,6 +117,8 @@ class Chain(ShownInNotebooks):
     static_bytes: int = 0
     loss_s: float = 0.0
     loss_workspace_bytes: int = 0
+    recorded: RecordedStep | None = field(default=None, compare=False, repr=False)
+    gradient_bytes: tuple[int, ...] = ()
 
     kind = "chain"
 
@@ -130,12 +140,54 @@ class Chain(ShownInNotebooks):
                     path=f"stages[{i}].name",
                 )
             seen[stage.name] = i
+        object.__setattr__(self, "gradient_bytes", tuple(self.gradient_bytes))
+        self._check_gradients()
         total = self.input_bytes + self.static_bytes + self.loss_workspace_bytes
         for stage in self.stages:
             total += stage.output_bytes + stage.saved_bytes  # the gradient, and what is kept
             total += stage.forward_workspace_bytes + stage.backward_workspace_bytes
             total += stage.saving_workspace_bytes or 0
         check_total(total, "stages")
+
+    def _check_gradients(self) -> None:
+        if not self.gradient_bytes:
+            return
+        if len(self.gradient_bytes) != self.num_stages + 1:
+            raise InvalidWorkloadError(
+                f"{len(self.gradient_bytes)} entries for {self.num_stages} stages and the loss",
+                path="gradient_bytes",
+            )
+        for i, size in enumerate(self.gradient_bytes):
+            check_bytes(size, f"gradient_bytes[{i}]")
+        if self.loss_workspace_bytes < self.gradient_bytes[-1]:
+            raise InvalidWorkloadError(
+                "less than the gradients that the loss makes", path="loss_workspace_bytes"
+            )
+        for i, (stage, beside) in enumerate(zip(self.stages, self.beside_bytes, strict=True)):
+            saving = stage.saving_workspace_bytes
+            for name, size, least in (
+                ("forward", stage.forward_workspace_bytes, beside),
+                ("saving", beside if saving is None else saving, beside),
+                ("backward", stage.backward_workspace_bytes, beside + self.gradient_bytes[i]),
+            ):
+                if size < least:
+                    raise InvalidWorkloadError(
+                        f"{size} is less than the {least} bytes of gradients beside it",
+                        path=f"stages[{i}].{name}_workspace_bytes",
+                        hint="workspaces hold the gradients of gradient_bytes",
+                    )
+
+    @property
+    def beside_bytes(self) -> tuple[int, ...]:
+        """Of each stage, gradients of parameters that are there before its backward."""
+        if not self.gradient_bytes:
+            return (0,) * self.num_stages
+        found = []
+        there = self.gradient_bytes[-1]
+        for made in reversed(self.gradient_bytes[:-1]):
+            found.append(there)
+            there += made
+        return tuple(found[::-1])
 
     @property
     def num_stages(self) -> int:
@@ -180,7 +232,8 @@ class Chain(ShownInNotebooks):
         """The chain lowered to ops and tensors (design: F_i, B_i and loss).
 
         Activations are named ``a0..aL``, saved bundles without their output ``r1..rL`` (absent
-        where empty) and gradients ``d1..dL``; index ``i + 1`` belongs to stage ``i``.
+        where empty) and gradients ``d1..dL``; index ``i + 1`` belongs to stage ``i``. Gradients of
+        parameters are ``g1..gL``, and ``g`` those of the loss.
         """
         return lowered(self)
 
@@ -230,17 +283,17 @@ class Chain(ShownInNotebooks):
             if backward_workspace_bytes is None
             else backward_workspace_bytes,
         }
-        for field, column in columns.items():
+        for key, column in columns.items():
             if not hasattr(column, "__len__") or isinstance(column, Mapping):
-                raise InvalidWorkloadError(f"{shown(column)} is not a list", path=field)
+                raise InvalidWorkloadError(f"{shown(column)} is not a list", path=key)
             if len(column) != num:
                 raise InvalidWorkloadError(
-                    f"{len(column)} entries, but forward_s has {num}", path=field
+                    f"{len(column)} entries, but forward_s has {num}", path=key
                 )
         stages = tuple(
             Stage(
                 f"s{i}",
-                **{field: _plain(column[i], f"{field}[{i}]") for field, column in columns.items()},
+                **{key: _plain(column[i], f"{key}[{i}]") for key, column in columns.items()},
             )
             for i in range(num)
         )

@@ -31,15 +31,26 @@ def lowered(chain: Chain) -> Graph:
         ops=_ops(chain),
         inputs={"a0": chain.input_bytes},
         static_bytes=chain.static_bytes,
+        results=_results(chain),
+        recorded=chain.recorded,
     )
-    graph.__dict__["arrays"] = _arrays(chain)  # where `cached_property` looks first
+    if not chain.gradient_bytes:  # with them, as of any graph: only models on a device have any
+        graph.__dict__["arrays"] = _arrays(chain)  # where `cached_property` looks first
     return graph
+
+
+def _results(chain: Chain) -> tuple[str, ...]:
+    """Gradients of parameters, in the order of their making: ``g`` those of the loss, ``g<i>``."""
+    num = chain.num_stages
+    made = [(f"g{i + 1}" if i < num else "g", size) for i, size in enumerate(chain.gradient_bytes)]
+    return tuple(name for name, size in reversed(made) if size)
 
 
 def _ops(chain: Chain) -> tuple[Op, ...]:
     num = chain.num_stages
     forward: list[Op] = []
     backward: list[Op] = []
+    made, beside = chain.gradient_bytes or (0,) * (num + 1), chain.beside_bytes
     previous = 0
     for i, stage in enumerate(chain.stages):
         output, residual = f"a{i + 1}", f"r{i + 1}"
@@ -55,11 +66,13 @@ def _ops(chain: Chain) -> tuple[Op, ...]:
                 name=f"F{i}",
                 phase="forward",
                 time_s=stage.forward_s,
-                workspace_bytes=stage.forward_workspace_bytes,
+                workspace_bytes=stage.forward_workspace_bytes - beside[i],
                 reads=(f"a{i}",),
                 writes=writes,
                 optional=optional,
-                saving_workspace_bytes=stage.saving_workspace_bytes,
+                saving_workspace_bytes=None
+                if stage.saving_workspace_bytes is None
+                else stage.saving_workspace_bytes - beside[i],
             )
         )
         backward.append(
@@ -67,9 +80,12 @@ def _ops(chain: Chain) -> tuple[Op, ...]:
                 name=f"B{i}",
                 phase="backward",
                 time_s=stage.backward_s,
-                workspace_bytes=stage.backward_workspace_bytes,
+                workspace_bytes=stage.backward_workspace_bytes - beside[i] - made[i],
                 reads=tuple(reads),
-                writes={f"d{i}": previous} if i else {},
+                writes={
+                    **({f"d{i}": previous} if i else {}),
+                    **({f"g{i + 1}": made[i]} if made[i] else {}),
+                },
             )
         )
         previous = stage.output_bytes
@@ -77,9 +93,9 @@ def _ops(chain: Chain) -> tuple[Op, ...]:
         name="loss",
         phase="loss",
         time_s=chain.loss_s,
-        workspace_bytes=chain.loss_workspace_bytes,
+        workspace_bytes=chain.loss_workspace_bytes - made[num],
         reads=(f"a{num}",),
-        writes={f"d{num}": previous},
+        writes={f"d{num}": previous, **({"g": made[num]} if made[num] else {})},
     )
     return (*forward, loss, *reversed(backward))
 

@@ -12,6 +12,7 @@ from ..errors import InvalidWorkloadError
 from .arrays import GraphArrays, build_arrays
 from .op import PHASES, Op, as_items, as_mapping, as_names
 from .queues import COMPUTE, DEVICE, HOST, is_compute
+from .recorded_step import RecordedStep
 from .shown_in_notebooks import ShownInNotebooks
 from .store_all_time import store_all_makespan
 from .variants import GraphVariant, check_distinct
@@ -45,6 +46,9 @@ class Graph(ShownInNotebooks):
         Input -> memory pool, for those that do not live on the ``device``.
     variants
         Other ways to save tensors, that a planner may choose where their kinds are allowed.
+    recorded
+        What the ops asked of an allocator, where that was recorded: what is reserved is then
+        predicted of these requests. No planner looks at it, and no hash or file holds it.
 
     Examples
     --------
@@ -61,6 +65,7 @@ class Graph(ShownInNotebooks):
     pool_static_bytes: Mapping[str, int] = field(default_factory=dict)
     input_pools: Mapping[str, str] = field(default_factory=dict)
     variants: tuple[GraphVariant, ...] = ()
+    recorded: RecordedStep | None = field(default=None, compare=False, repr=False)
 
     kind = "graph"
 
@@ -102,7 +107,14 @@ class Graph(ShownInNotebooks):
 
     @classmethod
     def unchecked(
-        cls, name: str, ops: tuple[Op, ...], inputs: dict[str, int], static_bytes: int
+        cls,
+        name: str,
+        ops: tuple[Op, ...],
+        inputs: dict[str, int],
+        static_bytes: int,
+        *,
+        results: tuple[str, ...] = (),
+        recorded: RecordedStep | None = None,
     ) -> Graph:
         """A graph of ops that are known to be right, without looking at each of them again.
 
@@ -116,7 +128,8 @@ class Graph(ShownInNotebooks):
             ("ops", ops),
             ("inputs", inputs),
             ("static_bytes", static_bytes),
-            ("results", ()),
+            ("results", results),
+            ("recorded", recorded),
             ("pool_static_bytes", {}),
             ("input_pools", {}),
             ("variants", ()),

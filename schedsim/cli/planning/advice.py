@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from ...allocators import EXACT
 from ...api import try_plan
 from ...errors import SchedsimError
 from ...plans.plan import Plan
@@ -62,8 +61,9 @@ def show_next(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> None
 def explain_infeasible(request: PlanRequest, loaded: Loaded, plan: Plan) -> None:
     """Say on stderr that nothing fits, what would, and which changes of the formula need less."""
     budget, by = format_bytes(plan.budget_bytes), request.planner
-    if request.allocator != EXACT:
-        by = f"{by} and the {request.allocator} allocator"
+    allocator = plan.setting.allocator
+    if allocator is not None:
+        by = f"{by} and the {allocator.name} allocator"
     click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
     if plan.min_feasible_bytes is not None:
         least = plan.least.sentence(loaded.label(plan.binding_op) if plan.binding_op else "")
