@@ -18,7 +18,7 @@ def first_order(backward: Callable[..., Any]) -> Any:
     As torch's `once_differentiable`, but it says so at once: gradients that are silently constant
     would train something else.
     """
-    once: Callable[..., Any] = once_differentiable(backward)  # type: ignore[no-untyped-call]
+    once: Callable[..., Any] = once_differentiable(backward)
 
     @functools.wraps(backward)
     def checked(ctx: Any, *gradients: Any) -> Any:
