@@ -104,7 +104,7 @@ def test_a_schedule_changes_no_bit_of_the_chunked_model(level):
     found = []
     for budget in ("100%", "62%"):
         module = schedsim.rematerialize(
-            work.model, work.inputs, budget, work.loss, level=level, chunk=chunk, effort=0.1
+            work.model, work.inputs, budget, work.loss, level=level, chunk=chunk, time_limit_s=0.2
         )
         found.append(gradients(work.model, lambda m=module: m(*work.inputs)))
     (one, first), (two, second) = found
@@ -216,7 +216,7 @@ def test_a_module_level_of_ops_is_what_runs():
     """The head's chunks are one op of the graph, run once."""
     work = a_model("gpt2")
     module = schedsim.rematerialize(
-        work.model, work.inputs, "90%", work.loss, level="op", chunk={"head": 4}, effort=0.1
+        work.model, work.inputs, "90%", work.loss, level="op", chunk={"head": 4}, time_limit_s=0.2
     )
     assert isinstance(module._last.module, ScheduledOps)
     module(*work.inputs).backward()
@@ -241,7 +241,7 @@ def test_language_models_of_transformers(family, level):
     labels[0, :9] = -100
     step = {"input_ids": ids, "labels": labels}
     module = schedsim.rematerialize(
-        model, step, "75%", level=level, chunk={"head": 8, "mlp": 2}, effort=0.1
+        model, step, "75%", level=level, chunk={"head": 8, "mlp": 2}, time_limit_s=0.2
     )
     plain = gradients(model, lambda: model(**step).loss)
     for p in model.parameters():
