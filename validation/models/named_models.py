@@ -119,7 +119,7 @@ def build_model(
         raise SchedsimError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
     info = MODELS[name]
     known = inspect.signature(info.build).parameters
-    for option in options:
+    for option in options:  # by the name that the caller knows the model by
         if option not in known:
             raise SchedsimError(
                 f"model {name!r} has no option {option!r}",

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..capture.program import Call, Program, Ref, refs
 from ..capture.to_graph import op_calls, result_storages
+from ..capture.varying_sizes import VaryingSize
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class Half:
     source : str
         What is run, for reading.
     function
-        ``forward(resident, counts, random, hook) -> (outputs, carried)`` or
-        ``backward(resident, carried, given, counts, random, hook) -> gradients``; `carried` and
-        `given`, the gradients of outputs, are emptied.
+        ``forward(resident, counts, random, hook, sizes) -> (outputs, carried)`` or
+        ``backward(resident, carried, given, counts, random, hook, sizes) -> gradients``; `carried`
+        and `given`, the gradients of outputs, are emptied.
     """
 
     source: str
@@ -52,6 +53,8 @@ class Halves:
         Those of `resident` that the backward half reads.
     carried : tuple of int
         Values that the forward half hands to the backward half, in order.
+    sizes : tuple of VaryingSize
+        Those whose numbers both halves take, in order.
     """
 
     forward: Half
@@ -62,6 +65,7 @@ class Halves:
     carried_states: tuple[int, ...] = ()
     read_backward: frozenset[int] = frozenset()
     carried: tuple[int, ...] = ()
+    sizes: tuple[VaryingSize, ...] = ()
 
 
 def emit(
@@ -97,6 +101,7 @@ class _Emitter:
     frees: list[list[int]] = field(default_factory=list)  # run -> storages that die with it
     alive: list[list[int]] = field(default_factory=list)  # run -> its outputs that outlive it
     mentioned: dict[int, None] = field(default_factory=dict)  # values named in this half
+    sizes: dict[VaryingSize, int] = field(default_factory=dict)  # and their place in `sizes`
 
     def __post_init__(self) -> None:
         self.ops = op_calls(self.program)
@@ -135,6 +140,7 @@ class _Emitter:
             states,
             frozenset(v for v in self.resident if v in self.mentioned),
             tuple(carried),
+            tuple(self.sizes),
         )
 
     def _forward(self, split: int) -> tuple[Half, list[int]]:
@@ -158,7 +164,7 @@ class _Emitter:
         ]
         outputs = ", ".join(f"v{v}" for v in program.outputs)
         self.lines.append(f"    return [{outputs}], [{', '.join(texts)}]")
-        return self._compile("forward", "resident, counts, random, hook"), carried
+        return self._compile("forward", "resident, counts, random, hook, sizes=()"), carried
 
     def _backward(self, split: int, carried: list[int]) -> Half:
         """Run `split`, which brings the gradients of outputs, and those after it."""
@@ -183,7 +189,7 @@ class _Emitter:
         for v in gradients:
             self._ensure(v)
         self.lines.append(f"    return [{', '.join(f'v{v}' for v in gradients)}]")
-        return self._compile("backward", "resident, carried, given, counts, random, hook")
+        return self._compile("backward", "resident, carried, given, counts, random, hook, sizes=()")
 
     # -- lifetimes, as the simulator has them -----------------------------------------------------
 
@@ -330,6 +336,8 @@ class _Emitter:
         if isinstance(arg, Ref):
             self.mentioned[arg.value] = None
             return f"v{arg.value}"
+        if isinstance(arg, VaryingSize):
+            return f"sizes[{self.sizes.setdefault(arg, len(self.sizes))}]"
         if isinstance(arg, list):
             return f"[{', '.join(self._text(item) for item in arg)}]"
         if isinstance(arg, tuple):

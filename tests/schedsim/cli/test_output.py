@@ -94,16 +94,17 @@ def test_plan_in_a_pipe():
     )
 
 
-def test_compare_in_a_pipe():
+def test_compare_in_a_pipe(capfd):
     """Columns aligned with spaces, no trailing ones, no escape codes."""
-    done = start("compare", "chain.json", "--mem", "60", "--planners", "store_all,rotor")
-    rows = [re.split(r" {2,}", line) for line in done.stdout.splitlines()[3:6]]
-    assert (done.returncode, done.stderr) == (0, "")
+    assert run(["compare", "chain.json", "--mem", "60", "--planners", "store_all,rotor"]) == 0
+    out, err = capfd.readouterr()
+    rows = [re.split(r" {2,}", line) for line in out.splitlines()[3:6]]
+    assert err == ""
     assert [len(row) for row in rows] == [7, 7, 7]
     assert rows[1][:6] == ["store_all", "infeasible", "needs 92 B", "-", "-", "-"]
     assert rows[2][:6] == ["rotor", "optimal", "60 B", "14 s", "+16.67 %", "0.00 %"]
-    assert "\x1b" not in done.stdout
-    assert not re.search(r" $", done.stdout, re.MULTILINE)
+    assert "\x1b" not in out
+    assert not re.search(r" $", out, re.MULTILINE)
 
 
 def test_planners_fit_a_hundred_columns_in_a_pipe(capsys):
@@ -116,8 +117,11 @@ def test_planners_fit_a_hundred_columns_in_a_pipe(capsys):
         assert set(f"{info.complexity} {info.optimal_for} {info.summary}".split()) <= words
 
 
-def test_json_is_alone_on_stdout():
-    """Every command with --json prints one document; narration is elsewhere."""
+def test_json_is_alone_on_stdout(capfd):
+    """Every command with --json prints one document; narration is elsewhere.
+
+    Of all that reaches the streams of the process, whoever writes there.
+    """
     for arguments in (
         ["plan", "chain.json", "--mem", "60"],
         ["simulate", "chain.json"],
@@ -125,7 +129,8 @@ def test_json_is_alone_on_stdout():
         ["planners"],
         ["env"],
     ):
-        assert json.loads(start(*arguments, "--json").stdout)["schema"].startswith("schedsim.")
+        assert run([*arguments, "--json"]) == 0
+        assert json.loads(capfd.readouterr().out)["schema"].startswith("schedsim.")
 
 
 @pytest.mark.parametrize("code", ["import schedsim", "run(['--help'])", "run(['plan', '--help'])"])

@@ -55,3 +55,9 @@ def test_a_link_that_is_not_used_says_so():
     """One line."""
     simulation = simulate(*offloaded("F0 F1 loss B1 B0"))
     assert copy_facts(simulation, LINK) == [("offloaded", "nothing: the link does not help here")]
+
+
+def test_what_goes_out_counts_whether_it_comes_back_or_not():
+    """a0 stays in host memory, r1 returns: two tensors of 4 and 6 bytes."""
+    simulation = simulate(*offloaded("F0 d2h:r1 d2h:a0 F1 loss B1 h2d:r1 B0"))
+    assert dict(copy_facts(simulation, LINK))["offloaded"] == "2 tensors, 10 B: r1, a0"
