@@ -39,9 +39,9 @@ def memory_page(facts: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
         "allocator takes from the device; requested and reserved bytes stand beside what was",
         "predicted. A plan's budget bounds what is reserved; the last column says whether the step",
         "runs where the allocator may reserve no more than that. Shares are of the way from the",
-        "least feasible budget to what store-all reserves; what a plan reserves of its budget is of",
-        "the run within it. More time is as the plan predicts; on a dry device by the roofline of",
-        "the data sheet.",
+        "least feasible budget to what store-all reserves; the share of its budget that a plan",
+        "reserves is of the run within it. More time is as the plan predicts; on a dry device by",
+        "the roofline of the data sheet.",
         "",
     ]
     lines += _summary([row for row in rows if "method" in row])
