@@ -22,7 +22,7 @@ from schedsim.simulation.schedule import Schedule
 from .chains.bisection import bisection
 from .chains.chen import chen_greedy
 from .chains.frontier import frontier
-from .chains.periodic import periodic
+from .chains.periodic import SPREAD_FROM, periodic
 from .chains.persistent import MAX_STAGES, WorkLimitReached
 from .chains.revolve import revolve
 from .chains.rotor import rotor
@@ -145,8 +145,10 @@ def auto(
     tried = [store_all(chain, budget_bytes)]
     if not tried[0].feasible:
         if chain.num_stages > MAX_STAGES:
-            heuristics = (periodic, chen_greedy, bisection, revolve)
-            tried += [planner(chain, budget_bytes) for planner in heuristics]
+            tried += [planner(chain, budget_bytes) for planner in (periodic, chen_greedy)]
+            # The others need less memory and more time, and of a very long chain seconds to try.
+            if chain.num_stages < SPREAD_FROM or not any(plan.feasible for plan in tried):
+                tried += [planner(chain, budget_bytes) for planner in (bisection, revolve)]
         else:
             try:
                 # About a tenth of what is allowed, by points merged in a second.

@@ -409,5 +409,12 @@ def _read(name: str, found: Any) -> PlannerInfo:
 def _own(function: Callable[..., Any], name: str = "") -> PlannerInfo:
     """The row of a function that somebody wrote: what it takes is not known beforehand."""
     name = name or getattr(function, "__name__", type(function).__name__)
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):
+        raise SchedsimError(
+            f"planner {name!r} does not say what it takes, as builtins do not",
+            hint="a function (workload, budget_bytes, *, options) of your own",
+        ) from None
     lines = (inspect.getdoc(function) or "").splitlines()
     return PlannerInfo(name, KINDS, summary=lines[0] if lines else "", function=function)

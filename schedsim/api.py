@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ._arguments import check_arguments, checked
 from ._checks import MAX_SECONDS, shown
 from .dataflow.chain import Chain
 from .dataflow.graph import Graph
@@ -40,12 +41,13 @@ PlannerLike = str | Callable[..., Any]
 """A planner by name, or the function itself: ``(workload, budget_bytes, *, options)``."""
 
 
+@checked
 def plan(
     workload: WorkloadLike,
     budget_bytes: int | str,
     planner: PlannerLike | None = None,
     *,
-    allocator: str = "exact",
+    allocator: str | None = None,
     allocator_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Plan:
@@ -65,7 +67,9 @@ def plan(
         is replayed before it is believed. By default ``auto``, the best that is in time.
     allocator
         ``"exact"``: the budget bounds the bytes of tensors and workspaces. Any other (see
-        `schedsim.allocate`): it bounds what that allocator reserves for them.
+        `schedsim.allocate`): it bounds what that allocator reserves for them. By default
+        ``"cuda-caching"`` for a step captured on a CUDA device, with the settings that the device's
+        allocator had there; ``"exact"`` for any other workload, and where something is copied.
     allocator_options
         Of `schedsim.allocate`.
     **options
@@ -124,6 +128,7 @@ def _least_hint(plan: Plan) -> str:
     return f"{plan.least.sentence(plan.least.op or '')}: budget_bytes={plan.min_feasible_bytes}"
 
 
+@checked
 def simulate(
     workload: WorkloadLike,
     schedule: Schedule | Plan,
@@ -195,12 +200,13 @@ def simulate(
     )
 
 
+@checked
 def try_plan(
     workload: WorkloadLike,
     budget_bytes: int | str,
     planner: PlannerLike | None = None,
     *,
-    allocator: str = "exact",
+    allocator: str | None = None,
     allocator_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Plan:
@@ -225,6 +231,8 @@ def try_plan(
         )
     check_options(info, options)
     asked_bytes = read_budget(budget_bytes, workload)
+    if allocator is None:
+        allocator, allocator_options = _own_allocator(workload, info, options)
     if allocator == "exact":
         return _run(info, workload, asked_bytes, options)
     from .allocators.planning import plan_reserved
@@ -236,6 +244,17 @@ def try_plan(
         allocator,
         **(allocator_options or {}),
     )
+
+
+def _own_allocator(
+    workload: Chain | Graph, info: PlannerInfo, options: Mapping[str, Any]
+) -> tuple[str, Mapping[str, Any]]:
+    """The allocator that bounds `workload` where none is asked for, and its options."""
+    recorded = workload.recorded
+    copies = info.needs_link or any(options.get(name) for name in ("link", "levels", "allow"))
+    if recorded is None or copies:
+        return "exact", {}
+    return "cuda-caching", recorded.allocator_options
 
 
 def _run(
@@ -252,6 +271,7 @@ def _run(
     return replace(plan, planning_s=time.perf_counter() - started)
 
 
+@checked
 def certify(workload: WorkloadLike, plan: Plan, **limits: Any) -> Certificate:
     """What is proven of `plan`, with the proofs: see `schedsim.algorithms.certificates.certify`.
 
@@ -292,6 +312,7 @@ def check_options(info: PlannerInfo, options: Mapping[str, Any]) -> None:
         The hint names the nearest of its own options, or all.
     """
     takes = info.options()
+    check_arguments(info.load(), options)
     for name in options:
         if name not in takes and not info.takes_any():
             near = difflib.get_close_matches(name, takes, n=1)
@@ -308,6 +329,7 @@ def check_options(info: PlannerInfo, options: Mapping[str, Any]) -> None:
         )
 
 
+@checked
 def compare(
     workload: WorkloadLike,
     budget_bytes: int | str,

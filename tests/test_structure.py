@@ -156,6 +156,7 @@ HOMONYMS = {
         "files/workload_files.py",
     },
     "cuts": {"pipelines/pipeline.py", "pipelines/plan_file.py"},  # of a pipeline into stages
+    "offload": {"export/to_maxtext.py"},  # a place of its configuration
     "store_all": {"analysis/explanation.py"},  # a field of its document
     "frontier": {"cli/plot/curve_pictures.py"},  # schedsim plot frontier
 }

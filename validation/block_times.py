@@ -11,19 +11,11 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.files.workload_files import workload_hash
 
-from .costs.cache import ProfileCache
+from .costs.cache import ProfileCache, cached_note
 from .environment import environment
 
 MOST_SPREAD = 1.0
 """Rounds that lie further apart, as a share of their median, are of a machine at other work."""
-
-
-def _age(seconds: float) -> str:
-    """A length of time in the largest unit of which there are two."""
-    for unit, name in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} seconds"
 
 
 class BlockTimes:
@@ -55,10 +47,7 @@ class BlockTimes:
             return None
         assert isinstance(entry, dict)
         age_s = max(0.0, time.time() - float(entry["measured_at_s"]))
-        note = (
-            f"times: measured {_age(age_s)} ago, spread {float(entry['spread']):.0%}; "
-            "schedsim profile --remeasure measures them again"
-        )
+        note = cached_note("times", age_s, float(entry["spread"]))
         if isinstance(untimed, Chain):
             stages = tuple(
                 replace(stage, forward_s=known[f"F{i}"], backward_s=known[f"B{i}"])

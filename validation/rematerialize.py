@@ -116,7 +116,7 @@ def rematerialize(
             last `max_shapes` plans being kept; or ``"raise"``.
         ``keep_gradients=False``
             Count gradients as resident from before the step: for accumulation over several steps,
-            or ``zero_grad(set_to_none=False)``. The block level always does.
+            or ``zero_grad(set_to_none=False)``. Those of sharded parameters always are.
         ``extra_bytes=0``
             Whatever else is resident, as an averaged copy. Buckets of DistributedDataParallel are
             counted without: the first step inside of it plans with them.

@@ -560,14 +560,11 @@ class Rematerialized(nn.Module):
         workload = planned.captured.workload
         simulation = plan.simulate(workload)
         kinds = simulation.by_category()
-        if planned.captured.level == "op":
-            graph = workload.graph
-            made = {t for op in graph.ops if op.phase == "backward" for t in op.writes}
-            made &= set(graph.results)
-            grads = sum(t.size_bytes for t in simulation.live_tensors() if t.name in made)
-            grads += planned.captured.kept_gradients_bytes
-        else:
-            grads = state.gradients_bytes
+        graph = workload.graph
+        made = {t for op in graph.ops if op.phase != "forward" for t in op.writes}
+        made &= set(graph.results)
+        grads = sum(t.size_bytes for t in simulation.live_tensors() if t.name in made)
+        grads += planned.captured.kept_gradients_bytes
         found = {
             "parameters": state.parameters_bytes,
             "buffers": state.buffers_bytes,
@@ -589,9 +586,9 @@ class Rematerialized(nn.Module):
             f"budget {format_bytes(plan.budget_bytes)}: {plan.status} ({plan.planner})"
         ]
         notes = {
-            "gradients": "where they are made"
-            if planned.captured.level == "op" and not planned.captured.kept_gradients_bytes
-            else "resident throughout",
+            "gradients": "resident throughout"
+            if planned.captured.kept_gradients_bytes
+            else "where they are made",
             "optimizer": state.optimizer_source,
             "activations": "with inputs, and gradients of activations",
         }

@@ -83,10 +83,8 @@ def counted_line(model: nn.Module, level: str) -> str:
     )
     optimizer = format_bytes_short(state.optimizer_bytes)
     gradients = f"gradients {format_bytes_short(state.gradients_bytes)}"
-    if level == "block":
-        counted = f"{held} and {gradients} are counted"
-    else:
-        counted = f"{held} are counted, {gradients} from the op that makes them"
+    what = "backward" if level == "block" else "op"
+    counted = f"{held} are counted, {gradients} from the {what} that makes them"
     return (
         f"model state: {counted}; NOT counted: optimizer state, {optimizer} "
         "for AdamW (take it off the budget; schedsim.rematerialize counts it: optimizer=)"

@@ -24,6 +24,7 @@ from schedsim.simulation.simulator import simulate
 from schedsim.units import format_bytes
 
 from .block_level import capture_chain
+from .block_level.gradients_made import given_gradients
 from .block_level.repeated_forward import untouched
 from .block_level.scheduled_blocks import loss_of
 from .block_level.transfers import measured_links
@@ -80,6 +81,7 @@ class Settings:
     check: str | int = "plan"
     ranks: Ranks = ALONE
     compile: bool = False
+    remeasure: bool = False
 
     @property
     def bound_ranks(self) -> Ranks:
@@ -152,7 +154,7 @@ class CapturedStep:
         Where the step is one of `num_parts` micro-batches: what cuts them, the samples in the
         largest, which this is, and the same for other sizes.
     kept_gradients_bytes
-        Of gradients among the static bytes of a step op by op.
+        Of gradients among the static bytes.
     recorded, guards
         What a forward was seen to do besides computing, and the Python that the plan stands for:
         another state takes another plan.
@@ -245,12 +247,10 @@ def bare(workload: Chain | Graph, static_bytes: int) -> Chain | Graph:
             )
             for stage in workload.stages
         )
-        bare_chain = replace(workload, stages=stages, static_bytes=static_bytes, loss_s=0.0)
-        if hasattr(bare_chain, "loss_workspace_bytes"):
-            bare_chain = replace(bare_chain, loss_workspace_bytes=0)
-        return bare_chain
-    none: dict[str, Any] = {"workspace_bytes": 0, "saving_workspace_bytes": None}
-    ops = tuple(replace(op, time_s=0.0, **none) for op in workload.ops)
+        none: dict[str, Any] = {"loss_s": 0.0, "loss_workspace_bytes": 0, "gradient_bytes": ()}
+        return replace(workload, stages=stages, static_bytes=static_bytes, **none)
+    clear: dict[str, Any] = {"workspace_bytes": 0, "saving_workspace_bytes": None}
+    ops = tuple(replace(op, time_s=0.0, **clear) for op in workload.ops)
     return replace(workload, ops=ops, static_bytes=static_bytes)
 
 
@@ -328,7 +328,7 @@ def _capture(
     rest_bytes: int,
 ) -> CapturedStep:
     """The step with chunks; `rest_bytes` of inputs are resident besides."""
-    state = resident_state(model, settings.optimizer, settings.extra_bytes)
+    state = resident_state(_held(model, settings.loss), settings.optimizer, settings.extra_bytes)
     added = state.optimizer_bytes + state.extra_bytes + rest_bytes
     chunks = {piece: int(num) for piece, num in read_chunks(settings.chunk).items()}
 
@@ -344,7 +344,16 @@ def _capture(
     def by_block(notes: tuple[str, ...]) -> CapturedStep:
         def measure() -> CapturedStep:
             other, changed = with_chunks("block")
-            found = _by_block(other, inputs, keywords, changed, state, added, notes, recorded)
+            try:
+                found = _by_block(other, inputs, keywords, changed, state, added, notes, recorded)
+            except UnsupportedError as error:
+                if not notes:
+                    raise
+                raise UnsupportedError(
+                    f"{error.message}; {notes[0]}",
+                    hint="in_place=True, for a loop that computes the loss itself, runs what can "
+                    "be traced within the budget and the rest as it is",
+                ) from error
             guards = None
             if recorded is not None:
                 # Blocks run the model's own Python; a chunked twin has taken its attributes over.
@@ -389,6 +398,14 @@ def _capture(
         note = f"planned by blocks, as it cannot be captured op by op: {why}"
         warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=5)
         return by_block((note,))
+
+
+def _held(model: nn.Module, loss: Any) -> nn.Module:
+    """Whatever has parameters that are trained: a loss may have some of its own."""
+    inner = getattr(loss, "inner_loss", loss)
+    if not isinstance(inner, nn.Module) or next(inner.parameters(), None) is None:
+        return model
+    return nn.ModuleList([model, inner])
 
 
 def structure_of(model: nn.Module, loss: Any) -> StateSnapshot:
@@ -446,7 +463,8 @@ def _by_op(
         # What traced code notes is not left behind: only a run tells the class of the output.
         with torch.no_grad(), untouched(model):
             own.note(model(*inputs, **keywords))
-    costs = measured_costs(captured, next(model.parameters()).device)
+    device = next(model.parameters()).device
+    costs = measured_costs(captured, device, use_cache=not settings.remeasure)
     if settings.costs == "operations":
         costs = counted_costs(captured, costs)
     captured = captured.with_costs(costs)
@@ -480,26 +498,43 @@ def _by_block(
 ) -> CapturedStep:
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
-    times = BlockTimes(next(model.parameters()).device, num_ranks=len(settings.bound_ranks.members))
+    times = BlockTimes(
+        next(model.parameters()).device,
+        read=not settings.remeasure,
+        num_ranks=len(settings.bound_ranks.members),
+    )
+    several = isinstance(settings.accumulate, int) and settings.accumulate > 1
+    # From the second micro-batch on, gradients are there before the step.
+    resident = settings.keep_gradients or several
     try:
-        captured = capture_chain(
-            model,
-            inputs,
-            settings.loss,
-            kwargs=keywords,
-            rounds=3,
-            known_times=times.find,
-            movable=bool(settings.offload),
-            recorded=recorded,
-            ranks=settings.bound_ranks,
-        )
+        with given_gradients(model, settings.loss, resident=resident):
+            captured = capture_chain(
+                model,
+                inputs,
+                settings.loss,
+                kwargs=keywords,
+                rounds=3,
+                known_times=times.find,
+                movable=bool(settings.offload),
+                recorded=recorded,
+                ranks=settings.bound_ranks,
+            )
+    except (SchedsimError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # of the model's own code, whose blocks do not stand alone
+        if not settings.bound_ranks.alone:
+            raise
+        text = " ".join(str(error).split())[:200]
+        raise UnsupportedError(
+            f"{type(model).__name__} cannot be run block by block: {type(error).__name__}: {text}",
+            hint="use --level op, or list the blocks yourself",
+        ) from error
     finally:
         handle.remove()
     times.keep(captured.workload, captured.times_spread)
     if settings.offload:
         captured = captured.with_input_held
     static = captured.workload.static_bytes
-    several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     if settings.keep_gradients and several:
         added += state.gradients_bytes  # the caller's, besides those of the micro-batches
     workload = replace(captured.workload, static_bytes=static + added)
@@ -513,6 +548,7 @@ def _by_block(
         slim.module,
         (*notes, *captured.notes),
         output_class,
+        kept_gradients_bytes=state.gradients_bytes if captured.keeps_gradients else 0,
         device=next(model.parameters()).device,
         _own_static_bytes=static,
     )

@@ -70,7 +70,7 @@ class MeasuredSteps:
         seed: int = 0,
     ) -> None:
         self.target, self.captured, self.seed = target, captured, seed
-        self.by_blocks = isinstance(captured, CapturedChain)
+        self.keeps_gradients = getattr(captured, "keeps_gradients", False)
         self.device = target.device
         self.modules: dict[str, Any] = {PLAIN: _PlainStep(target)}
         for name, schedule in schedules.items():
@@ -89,10 +89,10 @@ class MeasuredSteps:
     def start(self) -> None:
         """Gradients as the workload counts them, and the first random number.
 
-        The block level counts gradients as always resident, the op level from where they are made.
+        From where they are made, unless the capture counted them as always resident.
         """
         for parameter in self.target.model.parameters():
-            wanted = self.by_blocks and parameter.requires_grad
+            wanted = self.keeps_gradients and parameter.requires_grad
             parameter.grad = torch.zeros_like(parameter) if wanted else None
         torch.manual_seed(self.seed)
 

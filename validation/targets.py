@@ -24,6 +24,7 @@ from schedsim.files.workload_files import workload_hash
 from schedsim.plans.setting import StepChanges
 
 from .block_level import CapturedChain, capture_chain
+from .block_level.gradients_made import given_gradients
 from .block_level.scheduled_blocks import loss_of
 from .block_times import BlockTimes
 from .capture import CapturedGraph
@@ -116,17 +117,18 @@ def capture_target(
     times = BlockTimes(target.device, read=not remeasure)
     if not has_times(target.device):
         rounds = min(rounds, 1)  # they are those of a data sheet
-    found = capture_chain(
-        target.model,
-        target.inputs,
-        target.loss,
-        kwargs=target.keywords,
-        name=target.name,
-        meter=meter,
-        rounds=rounds,
-        known_times=times.find,
-        movable=movable,
-    )
+    with given_gradients(target.model, target.loss, resident=False):
+        found = capture_chain(
+            target.model,
+            target.inputs,
+            target.loss,
+            kwargs=target.keywords,
+            name=target.name,
+            meter=meter,
+            rounds=rounds,
+            known_times=times.find,
+            movable=movable,
+        )
     if rounds:
         times.keep(found.workload, found.times_spread)
     return found.with_input_held if movable else found
@@ -202,6 +204,11 @@ def read_target(
     """
     level = level or "block"
     if device is not None and device.partition(":")[0] not in ("cpu", "cuda", "dry"):
+        if remeasure:
+            raise SchedsimError(
+                f"--remeasure measures, and the times of --device {device} are a roofline",
+                hint="leave --remeasure out, or name a device that is here: --device cpu",
+            )
         return _for_a_device_elsewhere(text, level, device)
     target = load_target(text, device)
     captured = capture_target(

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from schedsim.kernels.compiled import at_hand, in_python, kernel
 
-from ._line import PackedChain, Room, Table
-from ._recurrence import INFINITE, needs_most, num_at_most
+from ._recurrence import INFINITE, PackedChain, Room, Table, needs_most, num_at_most
 
 DONE, TOO_MANY_POINTS, TOO_MUCH_WORK, SMALL_ROOM, SMALL_TABLE = range(5)
 

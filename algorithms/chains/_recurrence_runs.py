@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from schedsim.kernels.compiled import kernel, run
 from schedsim.kernels.record import Table as IntTable
 
-from ._line import PackedChain, RunList, Table
-from ._recurrence import INFINITE, needs_most, num_at_most, to_units
+from ._recurrence import INFINITE, PackedChain, RunList, Table, needs_most, num_at_most, to_units
 
 
 def list_runs(

@@ -9,8 +9,7 @@ import numpy as np
 from schedsim.kernels.compiled import kernel, kernel_with
 from schedsim.kernels.record import Reals
 
-from ._line import PackedChain, Table
-from ._recurrence import INFINITE, needs_most, to_units
+from ._recurrence import INFINITE, PackedChain, Table, needs_most, to_units
 
 # Floats are compared, never NaN and never -0.0: with these two facts the minima vectorise.
 _FAST = {"nnan", "nsz"}

@@ -13,6 +13,9 @@ from .segment_schedule import equal_starts, segment_schedule
 MAX_THRESHOLDS = 400
 """The search over all thresholds tries this many at the most, evenly spaced."""
 
+MAX_WORK = 2_000_000
+"""Stages times thresholds: beyond, chains are so long that fewer thresholds are tried."""
+
 
 @timed()
 def chen_sqrt(chain: Chain, budget_bytes: int) -> Plan:
@@ -51,7 +54,8 @@ def chen_greedy(
     ----------
     search
         ``"paper"``: the six values of appendix A around ``b0 = sqrt(x y)``; ``"all"``: those, and
-        every threshold at which the segments change, `MAX_THRESHOLDS` of them at the most.
+        every threshold at which the segments change, `MAX_THRESHOLDS` of them at the most (of
+        more than 5,000 stages, `MAX_WORK` divided by the number of stages).
 
     References
     ----------
@@ -117,6 +121,7 @@ def _all_thresholds(chain: Chain) -> list[int]:
             total += stage.saved_bytes
             sums.add(total)
     ordered = sorted(sums)
-    if len(ordered) <= MAX_THRESHOLDS:
+    most = max(16, min(MAX_THRESHOLDS, MAX_WORK // num))
+    if len(ordered) <= most:
         return ordered
-    return [ordered[k * (len(ordered) - 1) // (MAX_THRESHOLDS - 1)] for k in range(MAX_THRESHOLDS)]
+    return [ordered[k * (len(ordered) - 1) // (most - 1)] for k in range(most)]

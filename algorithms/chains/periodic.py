@@ -14,6 +14,9 @@ from .segment_schedule import equal_starts, segment_schedule
 ALL_UP_TO = 500
 """Chains of up to this many stages try every number of segments."""
 
+SPREAD_FROM = 20_000
+"""Chains of so many stages try numbers of segments that grow by a factor."""
+
 
 @timed()
 def periodic(chain: Chain, budget_bytes: int, *, num_segments: int | None = None) -> Plan:
@@ -23,7 +26,7 @@ def periodic(chain: Chain, budget_bytes: int, *, num_segments: int | None = None
     ----------
     num_segments
         By default every number of segments is simulated, for chains over `ALL_UP_TO` stages those
-        up to 2 sqrt(L) and powers of 2^(1/4) beyond.
+        up to 2 sqrt(L) and powers of 2^(1/4) beyond; from `SPREAD_FROM` stages powers of 2^(1/2).
 
     Notes
     -----
@@ -58,6 +61,11 @@ def periodic(chain: Chain, budget_bytes: int, *, num_segments: int | None = None
 def _counts(num_stages: int) -> list[int]:
     if num_stages <= ALL_UP_TO:
         return list(range(1, num_stages + 1))
-    counts = set(range(1, 2 * math.isqrt(num_stages) + 1))
-    counts |= {min(num_stages, round(2 ** (k / 4))) for k in range(4 * num_stages.bit_length())}
+    steps = 2  # of the exponent of two, each
+    counts = {1, num_stages}
+    if num_stages < SPREAD_FROM:
+        steps = 4
+        counts |= set(range(1, 2 * math.isqrt(num_stages) + 1))
+    exponents = (k / steps for k in range(steps * num_stages.bit_length()))
+    counts |= {min(num_stages, round(2**exponent)) for exponent in exponents}
     return sorted(counts)

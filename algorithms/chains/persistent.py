@@ -42,14 +42,15 @@ from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
-from ._line import PackedChain, Table
-from ._recurrence import find_classes, least_memory
+from ._recurrence import PackedChain, Table, find_classes, least_memory
 from ._recurrence_exact import DONE, TOO_MANY_POINTS, solve_exact
 from ._recurrence_runs import list_runs
 from ._recurrence_slots import solve_dense
 
 MAX_STAGES = 4000
 """Beyond this the O(L^2) tables alone take gigabytes."""
+
+_MOST = 2**62
 
 
 class WorkLimitReached(PlannerLimitError):
@@ -219,7 +220,8 @@ class Problem:
         WorkLimitReached
             More than `max_points` break points in all, or `max_work` points merged.
         """
-        code, table = solve_exact(self.line, cap_bytes - self.outside_bytes, max_points, max_work)
+        limits = min(max_points, _MOST), min(max_work, _MOST)  # as kernels count
+        code, table = solve_exact(self.line, cap_bytes - self.outside_bytes, *limits)
         if code != DONE:
             what = "break points" if code == TOO_MANY_POINTS else "points merged"
             limit = max_points if code == TOO_MANY_POINTS else max_work

@@ -18,9 +18,10 @@ def greedy_order(packed: PackedGraph, patience: float) -> NDArray[np.int64]:
     early in the file's order. Ties fall by that order. O(ops * ready ops + reads).
     """
     num_ops = packed.time_s.size - 2
+    num_tensors = packed.tensor.shape[0] - 1  # the last row says where the one before it ends
     missing = np.zeros(num_ops, np.int64)  # inputs not there yet
-    readers_left = np.zeros(packed.tensor.shape[0], np.int64)
-    for tensor in range(packed.tensor.shape[0]):
+    readers_left = np.zeros(num_tensors, np.int64)
+    for tensor in range(num_tensors):
         readers_left[tensor] = packed.tensor[tensor + 1, READERS] - packed.tensor[tensor, READERS]
     for op in range(num_ops):
         for r in range(packed.op[op, READS], packed.op[op + 1, READS]):

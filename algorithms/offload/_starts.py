@@ -17,7 +17,7 @@ from schedsim.plans.plan import Plan
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
-from ..chains._line import Table
+from ..chains._recurrence import Table
 from ..chains.bisection import bisection
 from ..chains.chen import chen_greedy
 from ..chains.frontier import frontier

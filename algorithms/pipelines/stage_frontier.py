@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from schedsim.dataflow.chain import Chain, Stage
 from schedsim.pipelines import StagePlan
 
-from ..chains._line import Table
+from ..chains._recurrence import Table
 from ..chains.persistent import Problem
 from ._pareto_points import undominated
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import checked
 from ..dataflow.queues import DEVICE
 from ..errors import SchedsimError
 from .allocation import Allocation, summarize
 from .caching import CachingOptions
+from .recorded_requests import recorded_requests
 from .requests import Requests, requests_of
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ EXACT = "exact"
 ALLOCATORS = ("cuda-caching", "best-fit", "first-fit")
 
 
+@checked
 def allocate(
     simulation: Simulation,
     allocator: str = "cuda-caching",
@@ -77,9 +80,13 @@ def allocate(
     """
     if num_steps < 1:
         raise SchedsimError(f"num_steps {num_steps} is not at least 1")
-    requests = requests_of(simulation, pool)
-    if num_steps > 1:
-        requests = requests.repeated(num_steps)
+    recorded = simulation._graph.recorded
+    if recorded is not None and pool == DEVICE and simulation._graph.one_queue:
+        requests = recorded_requests(simulation, recorded, num_steps)
+    else:
+        requests = requests_of(simulation, pool)
+        if num_steps > 1:
+            requests = requests.repeated(num_steps)
     return play(requests, allocator, capacity_bytes=capacity_bytes, **options)
 
 

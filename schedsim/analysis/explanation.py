@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._arguments import checked
 from ..dataflow.footprint import least_own_bytes
 from ..dataflow.graph import Graph, Op
 from ..simulation.schedule import Schedule
@@ -147,6 +148,7 @@ class Explanation:
         }
 
 
+@checked
 def explain(workload: Chain | Graph, schedule: Schedule | None = None) -> Explanation:
     """Why the peak of `schedule` is where it is, and what one change would buy.
 

@@ -70,6 +70,15 @@ class LazyGroup(SuggestingGroup):
         return command
 
 
+def _show_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
+    """Print the version of what runs: a checkout's own, whether installed or not."""
+    if asked:
+        import schedsim
+
+        click.echo(f"schedsim {schedsim.__version__}")
+        ctx.exit()
+
+
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
@@ -79,7 +88,14 @@ class LazyGroup(SuggestingGroup):
     "Exit codes: 0 yes, 1 no (infeasible, mismatch), 2 usage or a bad file, "
     "70 a bug of schedsim, 130 interrupted.",
 )
-@click.version_option(package_name="schedsim", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def cli(ctx: click.Context) -> int:
     """Decide which activations of a training step to keep or recompute.

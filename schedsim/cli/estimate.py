@@ -56,6 +56,8 @@ def command(source: Source, as_json: bool) -> int:
         raise SchedsimError(
             f"--level {source.level} is of a model", hint="a formula takes --granularity"
         )
+    if source.again:
+        raise SchedsimError("--remeasure is of a model", hint="the times here are rooflines")
     if options.times_path is not None:
         raise SchedsimError("--times are of one device", hint="leave --times out")
     if options.static is None:

@@ -7,7 +7,6 @@ import click
 from ..errors import SchedsimError
 from ..export import TARGETS, Exported, all_targets, export, get_target, target_names
 from ..files.atomic import write_atomically
-from ..plans.setting import refuse_copies
 from ..units import format_bytes, format_seconds
 from .app import NO, YES
 from .given.loaded import Loaded, read, schedule_of
@@ -68,7 +67,6 @@ def command(
     if loaded.plan is None:
         raise SchedsimError("no plan is given", hint="schedsim plan ... -o plan.json makes one")
     schedule_of(loaded.plan)
-    refuse_copies(loaded.plan.setting, loaded.plan.schedule, "export")
     with working(f"looking for the nearest that {target} can express"):
         exported = export(loaded.given, loaded.plan, target, version=version)
     if output is not None:

@@ -26,9 +26,6 @@ from .validate import target_options
 )
 @target_options
 @click.option("--rounds", default=7, show_default=True, help="Timed runs of each block.")
-@click.option(
-    "--remeasure", "--again", "again", is_flag=True, help="Measure again what was measured before."
-)
 @json_option
 @output_option("Write the workload to FILE.")
 def command(

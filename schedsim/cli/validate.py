@@ -23,6 +23,7 @@ from .app import NO, YES
 from .dry import on_device
 from .given.loaded import need_torch, schedule_of
 from .given.remembered import check_plan, has_link
+from .given.workload_options import remeasure_option
 from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .options.limits import budget_option
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 
 def target_options(function: Any) -> Any:
-    """The target, ``--device``, ``--level`` and ``--meter``."""
+    """The target, ``--device``, ``--level``, ``--meter`` and ``--remeasure``."""
     for option in (
+        remeasure_option,
         click.option("--meter", help="Bytes by storage, allocator or cuda; by device."),
         click.option("--level", help="block (default) or op."),
         click.option("--device", help="cpu, cuda or dry:a100-80gb; cuda where there is one."),
@@ -92,6 +94,7 @@ def command(**given: Any) -> int:
             level=level,
             device=request.device,
             meter=request.meter,
+            remeasure=request.again,
             movable=movable,
         )
     offloading = None
@@ -144,6 +147,7 @@ class ValidateRequest:
     device: str | None
     level: str | None
     meter: str | None
+    again: bool
     budget: int | str | None
     rounds: int
     seed: int

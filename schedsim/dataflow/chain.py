@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .._checks import check_bytes, check_name, check_seconds, check_total, shown
 from ..errors import InvalidWorkloadError
-from .graph import Graph, Op
+from .chain_graph import lowered
+from .graph import Graph
+from .op import as_items
+from .recorded_step import RecordedStep
 from .shown_in_notebooks import ShownInNotebooks
 from .variants import StageVariant, check_distinct
 
@@ -53,7 +56,7 @@ class Stage:
     variants: tuple[StageVariant, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "variants", tuple(self.variants))
+        object.__setattr__(self, "variants", as_items(self.variants, "variants", StageVariant))
 
     def check(self, path: str) -> None:
         """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
@@ -93,6 +96,13 @@ class Chain(ShownInNotebooks):
         Parameters, gradients, optimizer state: resident all the time.
     loss_s, loss_workspace_bytes
         Time and workspace of the loss op; zero unless given.
+    recorded
+        As of `Graph`.
+    gradient_bytes
+        Gradients of parameters that the backward of each stage, and at last the loss, makes and
+        that stay to the end of the step; empty for none. The workspaces of the stages hold them:
+        of a backward what it makes and what those before it made, of a forward the latter. So they
+        are an upper bound for whoever looks at stages alone; `graph` has each where it is made.
 
     Examples
     --------
@@ -107,6 +117,8 @@ class Chain(ShownInNotebooks):
     static_bytes: int = 0
     loss_s: float = 0.0
     loss_workspace_bytes: int = 0
+    recorded: RecordedStep | None = field(default=None, compare=False, repr=False)
+    gradient_bytes: tuple[int, ...] = ()
 
     kind = "chain"
 
@@ -116,7 +128,7 @@ class Chain(ShownInNotebooks):
         check_bytes(self.static_bytes, "static_bytes")
         check_seconds(self.loss_s, "loss_s")
         check_bytes(self.loss_workspace_bytes, "loss_workspace_bytes")
-        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "stages", as_items(self.stages, "stages", Stage))
         if not self.stages:
             raise InvalidWorkloadError("a chain needs at least one stage", path="stages")
         seen: dict[str, int] = {}
@@ -128,12 +140,54 @@ class Chain(ShownInNotebooks):
                     path=f"stages[{i}].name",
                 )
             seen[stage.name] = i
+        object.__setattr__(self, "gradient_bytes", tuple(self.gradient_bytes))
+        self._check_gradients()
         total = self.input_bytes + self.static_bytes + self.loss_workspace_bytes
         for stage in self.stages:
             total += stage.output_bytes + stage.saved_bytes  # the gradient, and what is kept
             total += stage.forward_workspace_bytes + stage.backward_workspace_bytes
             total += stage.saving_workspace_bytes or 0
         check_total(total, "stages")
+
+    def _check_gradients(self) -> None:
+        if not self.gradient_bytes:
+            return
+        if len(self.gradient_bytes) != self.num_stages + 1:
+            raise InvalidWorkloadError(
+                f"{len(self.gradient_bytes)} entries for {self.num_stages} stages and the loss",
+                path="gradient_bytes",
+            )
+        for i, size in enumerate(self.gradient_bytes):
+            check_bytes(size, f"gradient_bytes[{i}]")
+        if self.loss_workspace_bytes < self.gradient_bytes[-1]:
+            raise InvalidWorkloadError(
+                "less than the gradients that the loss makes", path="loss_workspace_bytes"
+            )
+        for i, (stage, beside) in enumerate(zip(self.stages, self.beside_bytes, strict=True)):
+            saving = stage.saving_workspace_bytes
+            for name, size, least in (
+                ("forward", stage.forward_workspace_bytes, beside),
+                ("saving", beside if saving is None else saving, beside),
+                ("backward", stage.backward_workspace_bytes, beside + self.gradient_bytes[i]),
+            ):
+                if size < least:
+                    raise InvalidWorkloadError(
+                        f"{size} is less than the {least} bytes of gradients beside it",
+                        path=f"stages[{i}].{name}_workspace_bytes",
+                        hint="workspaces hold the gradients of gradient_bytes",
+                    )
+
+    @property
+    def beside_bytes(self) -> tuple[int, ...]:
+        """Of each stage, gradients of parameters that are there before its backward."""
+        if not self.gradient_bytes:
+            return (0,) * self.num_stages
+        found = []
+        there = self.gradient_bytes[-1]
+        for made in reversed(self.gradient_bytes[:-1]):
+            found.append(there)
+            there += made
+        return tuple(found[::-1])
 
     @property
     def num_stages(self) -> int:
@@ -178,57 +232,10 @@ class Chain(ShownInNotebooks):
         """The chain lowered to ops and tensors (design: F_i, B_i and loss).
 
         Activations are named ``a0..aL``, saved bundles without their output ``r1..rL`` (absent
-        where empty) and gradients ``d1..dL``; index ``i + 1`` belongs to stage ``i``.
+        where empty) and gradients ``d1..dL``; index ``i + 1`` belongs to stage ``i``. Gradients of
+        parameters are ``g1..gL``, and ``g`` those of the loss.
         """
-        num = self.num_stages
-        forward: list[Op] = []
-        backward: list[Op] = []
-        for i, stage in enumerate(self.stages):
-            output, residual = f"a{i + 1}", f"r{i + 1}"
-            writes = {output: stage.output_bytes}
-            reads = [f"d{i + 1}", f"a{i}", output]
-            optional: tuple[str, ...] = ()
-            if stage.saved_bytes > stage.output_bytes:
-                writes[residual] = stage.saved_bytes - stage.output_bytes
-                reads.append(residual)
-                optional = (residual,)
-            forward.append(
-                Op(
-                    name=f"F{i}",
-                    phase="forward",
-                    time_s=stage.forward_s,
-                    workspace_bytes=stage.forward_workspace_bytes,
-                    reads=(f"a{i}",),
-                    writes=writes,
-                    optional=optional,
-                    saving_workspace_bytes=stage.saving_workspace_bytes,
-                )
-            )
-            previous = self.stages[i - 1].output_bytes if i else 0
-            backward.append(
-                Op(
-                    name=f"B{i}",
-                    phase="backward",
-                    time_s=stage.backward_s,
-                    workspace_bytes=stage.backward_workspace_bytes,
-                    reads=tuple(reads),
-                    writes={f"d{i}": previous} if i else {},
-                )
-            )
-        loss = Op(
-            name="loss",
-            phase="loss",
-            time_s=self.loss_s,
-            workspace_bytes=self.loss_workspace_bytes,
-            reads=(f"a{num}",),
-            writes={f"d{num}": self.stages[-1].output_bytes},
-        )
-        return Graph(
-            name=self.name,
-            ops=(*forward, loss, *reversed(backward)),
-            inputs={"a0": self.input_bytes},
-            static_bytes=self.static_bytes,
-        )
+        return lowered(self)
 
     def stage_label(self, op_name: str) -> str:
         """``"F3 (block3)"``: an op name with the name of the stage it belongs to."""
@@ -257,7 +264,12 @@ class Chain(ShownInNotebooks):
         InvalidWorkloadError
             The sequences differ in length, or a number is not what its field takes.
         """
-        num = len(forward_s)
+        try:
+            num = len(forward_s)
+        except TypeError:
+            raise InvalidWorkloadError(
+                f"{shown(forward_s)} is not a list", path="forward_s"
+            ) from None
         zeros = [0] * num
         columns = {
             "forward_s": forward_s,
@@ -271,15 +283,17 @@ class Chain(ShownInNotebooks):
             if backward_workspace_bytes is None
             else backward_workspace_bytes,
         }
-        for field, column in columns.items():
+        for key, column in columns.items():
+            if not hasattr(column, "__len__") or isinstance(column, Mapping):
+                raise InvalidWorkloadError(f"{shown(column)} is not a list", path=key)
             if len(column) != num:
                 raise InvalidWorkloadError(
-                    f"{len(column)} entries, but forward_s has {num}", path=field
+                    f"{len(column)} entries, but forward_s has {num}", path=key
                 )
         stages = tuple(
             Stage(
                 f"s{i}",
-                **{field: _plain(column[i], f"{field}[{i}]") for field, column in columns.items()},
+                **{key: _plain(column[i], f"{key}[{i}]") for key, column in columns.items()},
             )
             for i in range(num)
         )

@@ -10,8 +10,9 @@ from functools import cached_property
 from .._checks import check_bytes, check_name, check_total, shown, shown_key
 from ..errors import InvalidWorkloadError
 from .arrays import GraphArrays, build_arrays
-from .op import PHASES, Op, as_names
+from .op import PHASES, Op, as_items, as_mapping, as_names
 from .queues import COMPUTE, DEVICE, HOST, is_compute
+from .recorded_step import RecordedStep
 from .shown_in_notebooks import ShownInNotebooks
 from .store_all_time import store_all_makespan
 from .variants import GraphVariant, check_distinct
@@ -45,6 +46,9 @@ class Graph(ShownInNotebooks):
         Input -> memory pool, for those that do not live on the ``device``.
     variants
         Other ways to save tensors, that a planner may choose where their kinds are allowed.
+    recorded
+        What the ops asked of an allocator, where that was recorded: what is reserved is then
+        predicted of these requests. No planner looks at it, and no hash or file holds it.
 
     Examples
     --------
@@ -61,17 +65,18 @@ class Graph(ShownInNotebooks):
     pool_static_bytes: Mapping[str, int] = field(default_factory=dict)
     input_pools: Mapping[str, str] = field(default_factory=dict)
     variants: tuple[GraphVariant, ...] = ()
+    recorded: RecordedStep | None = field(default=None, compare=False, repr=False)
 
     kind = "graph"
 
     def __post_init__(self) -> None:
         check_name(self.name, "name")
         check_bytes(self.static_bytes, "static_bytes")
-        object.__setattr__(self, "ops", tuple(self.ops))
-        object.__setattr__(self, "inputs", dict(self.inputs))
+        object.__setattr__(self, "ops", as_items(self.ops, "ops", Op))
+        object.__setattr__(self, "inputs", as_mapping(self.inputs, "inputs"))
         object.__setattr__(self, "results", as_names(self.results, "results"))
-        object.__setattr__(self, "pool_static_bytes", dict(self.pool_static_bytes))
-        object.__setattr__(self, "input_pools", dict(self.input_pools))
+        for field_name in ("pool_static_bytes", "input_pools"):
+            object.__setattr__(self, field_name, as_mapping(getattr(self, field_name), field_name))
         if not any(op.required for op in self.ops):
             what = "at least one required op" if self.ops else "at least one op"
             raise InvalidWorkloadError(f"a graph needs {what}", path="ops")
@@ -89,7 +94,7 @@ class Graph(ShownInNotebooks):
                     f"{shown(tensor)} is written by copies alone, which need not run",
                     path=f"results[{i}]",
                 )
-        object.__setattr__(self, "variants", tuple(self.variants))
+        object.__setattr__(self, "variants", as_items(self.variants, "variants", GraphVariant))
         for i, variant in enumerate(self.variants):
             variant.check(f"variants[{i}]", self)
         check_distinct(self.variants, "variants")
@@ -99,6 +104,40 @@ class Graph(ShownInNotebooks):
             total += sum(op.writes.values()) + op.workspace_bytes
             total += op.saving_workspace_bytes or 0
         check_total(total, "ops")
+
+    @classmethod
+    def unchecked(
+        cls,
+        name: str,
+        ops: tuple[Op, ...],
+        inputs: dict[str, int],
+        static_bytes: int,
+        *,
+        results: tuple[str, ...] = (),
+        recorded: RecordedStep | None = None,
+    ) -> Graph:
+        """A graph of ops that are known to be right, without looking at each of them again.
+
+        For what was lowered from a workload that has been checked: names are distinct, each tensor
+        is written before it is read, and no op is a copy.
+        """
+        graph = object.__new__(cls)
+        producers = {tensor: i for i, op in enumerate(ops) for tensor in op.writes}
+        for field_name, value in (
+            ("name", name),
+            ("ops", ops),
+            ("inputs", inputs),
+            ("static_bytes", static_bytes),
+            ("results", results),
+            ("recorded", recorded),
+            ("pool_static_bytes", {}),
+            ("input_pools", {}),
+            ("variants", ()),
+            ("_op_index", {op.name: i for i, op in enumerate(ops)}),
+            ("_producers", producers),
+        ):
+            object.__setattr__(graph, field_name, value)
+        return graph
 
     def _check_pools(self) -> None:
         for pool, size in self.pool_static_bytes.items():

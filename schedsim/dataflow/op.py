@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .._checks import check_bytes, check_name, check_seconds, shown, shown_key
 from ..errors import InvalidWorkloadError
@@ -68,7 +69,7 @@ class Op:
         for name in ("reads", "optional"):
             object.__setattr__(self, name, as_names(getattr(self, name), name))
         for name in ("writes", "in_place", "pools"):
-            object.__setattr__(self, name, dict(getattr(self, name)))
+            object.__setattr__(self, name, as_mapping(getattr(self, name), name))
 
     @property
     def is_copy(self) -> bool:
@@ -135,4 +136,30 @@ def as_names(value: Iterable[str], path: str) -> tuple[str, ...]:
             path=path,
             hint="a tuple of one needs a comma: ('x',)",
         )
-    return tuple(value)
+    return as_items(value, path)
+
+
+def as_items(value: Iterable[Any], path: str, kind: type | None = None) -> tuple[Any, ...]:
+    """`value` as a tuple, all of it of the class `kind` where one is given."""
+    try:
+        items = tuple(value)
+    except TypeError:
+        raise InvalidWorkloadError(f"{shown(value)} is not a list", path=path) from None
+    for i, item in enumerate(items if kind is not None else ()):
+        if not isinstance(item, kind or object):
+            raise InvalidWorkloadError(
+                f"{shown(item)} is not of class {kind.__name__ if kind else ''}",
+                path=f"{path}[{i}]",
+            )
+    return items
+
+
+def as_mapping(value: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """`value` as a dict of its own."""
+    if not isinstance(value, Mapping):
+        raise InvalidWorkloadError(
+            f"{shown(value)} is not a dict", path=path, hint="names with their values: {'x': 8}"
+        )
+    for key in value:
+        check_name(key, path)
+    return dict(value)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SchedsimError, UnsupportedError, did_you_mean
 from ..plans.plan import Plan
+from ..plans.setting import refuse_levels
 from ..plugins import load_plugin, load_plugins, plugin_names
-from ..simulation.simulator import simulate
-from .choice import Choice, Exported, nearest
+from .choice import Choice, Exported, nearest, outcome_of
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
@@ -49,7 +49,8 @@ class Target:
         What has ``SUFFIX``, ``choose(workload, plan) -> (Choice, Simulation)`` and
         ``render(workload, plan, choice, peak_bytes) -> str``: a module, or an object. ``None`` for
         one of schedsim's own, which is imported when it is used. It may have ``VERSION``, of the
-        framework that it writes for, and ``OLDER``: adapters by earlier versions.
+        framework that it writes for, ``OLDER``: adapters by earlier versions, and ``OFFLOADS``:
+        whether it holds tensors in host memory.
     """
 
     name: str
@@ -96,6 +97,10 @@ TARGETS = {
         Target("megatron", ("chain", "graph"), "full: block or uniform; selective: modules"),
         Target("jax", ("chain", "graph"), "jax.checkpoint: segments, or names to save"),
         Target("maxtext", ("chain", "graph"), "remat_policy: full, or names to save"),
+        Target("trl", ("chain",), "activation checkpointing of every n-th layer"),
+        Target("axolotl", ("chain",), "activation checkpointing of every n-th layer"),
+        Target("verl", ("chain",), "activation checkpointing of all layers, or none"),
+        Target("nemo", ("chain", "graph"), "Megatron Bridge: full or modules, as Megatron's"),
     )
 }
 
@@ -161,8 +166,8 @@ def export(workload: Chain | Graph, plan: Plan, to: str, *, version: str | None 
     SchedsimError
         There is no such target or version, or the plan has no schedule.
     UnsupportedError
-        The target does not take such a workload, or the plan does what no target can: variants,
-        copies to the host.
+        The target does not take such a workload, or the plan does what it cannot: variants, copies
+        to the host where the target has none, memory levels.
 
     Examples
     --------
@@ -180,28 +185,39 @@ def export(workload: Chain | Graph, plan: Plan, to: str, *, version: str | None 
         raise UnsupportedError(
             "the plan uses variants, for which no target has kernels", hint="plan without --allow"
         )
-    unknown = set(plan.schedule.names) - set(workload.op_names)
-    if unknown:
-        raise UnsupportedError(
-            f"the plan runs {min(unknown)}, which no target can express",
-            hint="plan without a link to the host",
-        )
+    adapter = target.load_version(version)
+    _check_copies(workload, plan, to, adapter)
     if workload.kind not in target.kinds:
         hint = "plan it by op" if workload.kind == "chain" else "plan it by layer or block"
         raise UnsupportedError(f"{to} does not take a {workload.kind}", hint=hint)
-    adapter = target.load_version(version)
     choice, _ = adapter.choose(workload, plan)
     # The numbers are those of the schedule that is exported, whatever an adapter says of it.
-    simulation = simulate(workload, choice.schedule)
+    outcome = outcome_of(workload, plan, choice)
     return Exported(
         target=to,
-        text=adapter.render(workload, plan, choice, simulation.peak_bytes),
+        text=adapter.render(workload, plan, choice, outcome.peak_bytes),
         suffix=adapter.SUFFIX,
         says=choice.says,
         budget_bytes=plan.budget_bytes,
-        peak_bytes=simulation.peak_bytes,
-        makespan_s=simulation.makespan_s,
+        peak_bytes=outcome.peak_bytes,
+        makespan_s=outcome.makespan_s,
         plan_s=plan.makespan_s,
-        exact=choice.schedule == plan.schedule,
-        schedule=choice.schedule,
+        exact=outcome.schedule == plan.schedule,
+        schedule=outcome.schedule,
+        host_bytes=getattr(outcome, "host_bytes", 0),
     )
+
+
+def _check_copies(workload: Chain | Graph, plan: Plan, to: str, adapter: Any) -> None:
+    """Refuse a plan that copies where `adapter` says of no version that the target does."""
+    assert plan.schedule is not None
+    unknown = set(plan.schedule.names) - set(workload.op_names)
+    if not unknown:
+        return
+    refuse_levels(plan.setting, plan.schedule, "export")
+    if not getattr(adapter, "OFFLOADS", False):
+        others = [one.name for one in TARGETS.values() if getattr(one.load(), "OFFLOADS", False)]
+        raise UnsupportedError(
+            f"the plan runs {min(unknown)}, and {to} copies nothing to the host",
+            hint=f"plan without a link, or export to {', '.join(others)}",
+        )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
-from ..simulation.simulator import Simulation, simulate
+from ..simulation.simulator import simulate
+from .host_copies import HostCopies, with_host_copies
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
@@ -27,11 +31,14 @@ class Choice:
         The configuration in words, for people.
     data
         What the adapter writes.
+    host
+        Tensors that the target holds in host memory between forward and backward.
     """
 
     schedule: Schedule
     says: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    host: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,10 @@ class Exported:
         Step times of what the target runs, and of the plan.
     exact
         Whether the target runs the plan itself, op for op.
+    schedule
+        What the target runs, copies to host memory and back included.
+    host_bytes
+        Held in host memory between forward and backward.
     """
 
     target: str
@@ -62,6 +73,7 @@ class Exported:
     plan_s: float
     exact: bool
     schedule: Schedule = field(repr=False)
+    host_bytes: int = 0
 
     @property
     def fits(self) -> bool:
@@ -75,7 +87,8 @@ class Exported:
 
     def to_dict(self) -> dict[str, Any]:
         """The export as a JSON document, ``schedsim.export/1``."""
-        names = ("target", "says", "budget_bytes", "peak_bytes", "makespan_s", "plan_s", "exact")
+        sizes = ("target", "says", "budget_bytes", "peak_bytes", "host_bytes")
+        names = (*sizes, "makespan_s", "plan_s", "exact")
         document = {name: getattr(self, name) for name in names}
         return {
             "schema": "schedsim.export/1",
@@ -86,27 +99,70 @@ class Exported:
         }
 
 
+def own_runs(workload: Chain | Graph, plan: Plan) -> NDArray[np.int32]:
+    """Runs of `plan` as indices of the workload's ops, its copies left out."""
+    assert plan.schedule is not None
+    known = frozenset(workload.op_names)
+    names = plan.schedule.names
+    schedule = plan.schedule
+    if not known.issuperset(names):
+        schedule = Schedule.from_names([name for name in names if name in known])
+    return schedule.bind(workload)
+
+
+class ReplayedChoice(Protocol):
+    """What a configuration costs."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """What runs, copies included."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """On the device."""
+
+    @property
+    def makespan_s(self) -> float:
+        """Of the step."""
+
+
+def outcome_of(workload: Chain | Graph, plan: Plan, choice: Choice) -> ReplayedChoice:
+    """What `choice` costs, by simulation; its copies go over the link of the plan."""
+    link = plan.setting.link
+    if not choice.host or link is None:
+        return simulate(workload, choice.schedule)
+    return with_host_copies(workload, choice.schedule, choice.host, link)
+
+
+def _fits(outcome: ReplayedChoice, plan: Plan) -> bool:
+    link = plan.setting.link
+    limit = None if link is None else link.host_bytes
+    if isinstance(outcome, HostCopies) and limit is not None and outcome.host_bytes > limit:
+        return False
+    return outcome.peak_bytes <= plan.budget_bytes
+
+
 def nearest(
     workload: Chain | Graph,
     plan: Plan,
     choices: Iterable[Choice],
     improve: Callable[[Choice], Iterator[Choice]] | None = None,
-) -> tuple[Choice, Simulation]:
+) -> tuple[Choice, Any]:
     """The fastest of `choices` within the plan's budget; the leanest where none fits.
 
     `improve` gives the neighbours of a choice; the search goes on while one of them is better.
     """
-    best: tuple[tuple[bool, float, float], Choice, Simulation] | None = None
+    best: tuple[tuple[bool, float, float], Choice, ReplayedChoice] | None = None
 
     def consider(choice: Choice) -> bool:
         nonlocal best
-        simulation = simulate(workload, choice.schedule)
-        fits = simulation.peak_bytes <= plan.budget_bytes
-        time_s, peak = simulation.makespan_s, float(simulation.peak_bytes)
+        outcome = outcome_of(workload, plan, choice)
+        fits = _fits(outcome, plan)
+        time_s, peak = outcome.makespan_s, float(outcome.peak_bytes)
         rank = (not fits, time_s if fits else peak, peak if fits else time_s)
         if best is not None and rank >= best[0]:
             return False
-        best = rank, choice, simulation
+        best = rank, choice, outcome
         return True
 
     for choice in choices:

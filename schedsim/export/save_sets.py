@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from ..dataflow.graph import Graph
 from ..errors import UnsupportedError
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
-from .choice import Choice
+from .choice import Choice, own_runs
 
 _NAME = re.compile(r"(?:grad\.)?(?P<layer>.*?\d+)\.(?P<kind>[^#']+)'?(?:#\d+)?")
 
@@ -77,8 +79,12 @@ def find_layers(graph: Graph, target: str) -> Layers:
     return Layers(chosen, forward, backward, shared)
 
 
-def layer_schedule(graph: Graph, layers: Layers, saved: Collection[str], num: int) -> Schedule:
-    """The first `num` layers checkpointed, each keeping the outputs of the kinds in `saved`.
+SaveSets = Sequence[Collection[str] | None]
+"""Of each layer the kinds whose outputs it keeps; ``None`` where it is not checkpointed."""
+
+
+def layer_schedule(graph: Graph, layers: Layers, sets: SaveSets) -> Schedule:
+    """Layers checkpointed, each keeping the outputs of the kinds in its own set.
 
     When the backward of a checkpointed layer begins, its other forward ops run again, in order, up
     to the last one that the backward reads; so does selective checkpointing.
@@ -91,7 +97,9 @@ def layer_schedule(graph: Graph, layers: Layers, saved: Collection[str], num: in
         for t in arrays.read_tensor[arrays.read_start[i] : arrays.read_start[i + 1]]
     }
     again: dict[int, list[int]] = {}
-    for name in layers.names[:num]:
+    for name, saved in zip(layers.names, sets, strict=True):
+        if saved is None:
+            continue
         ops = [
             i
             for kind, i in layers.forward[name].items()
@@ -163,27 +171,82 @@ def kept_ops(graph: Graph, plan: Plan) -> list[int]:
 
 
 def _counts(graph: Graph, plan: Plan) -> list[int]:
-    import numpy as np
-
-    assert plan.schedule is not None
-    found: list[int] = np.bincount(plan.schedule.bind(graph), minlength=graph.num_ops).tolist()
+    found: list[int] = np.bincount(own_runs(graph, plan), minlength=graph.num_ops).tolist()
     return found
 
 
-def as_choice(graph: Graph, layers: Layers, saved: Collection[str], num: int) -> Choice:
-    """A save set in words."""
+INPUT = "input"
+"""Among kinds on the host: what a layer reads of the one before."""
+
+
+def as_choice(
+    graph: Graph,
+    layers: Layers,
+    saved: Collection[str],
+    num: int,
+    host: Collection[str] = (),
+    early: tuple[int, Collection[str]] = (0, ()),
+) -> Choice:
+    """A save set in words; of what is saved, kinds in `host` are held in host memory.
+
+    `early`: how many of the first layers keep other kinds, and which: their gradients come last, so
+    that what they keep lives longest.
+    """
     total = len(layers.names)
     kept = [kind for kind in layers.kinds if kind in saved]
+    there = [kind for kind in (INPUT, *kept) if kind in host] if num else []
     what = f"saving {', '.join(kept)}" if kept else "saving their inputs alone"
     says = f"{num} of {total} layers checkpointed, {what}" if num else "nothing checkpointed"
-    data = {"saved": frozenset(kept), "num": num}
-    return Choice(layer_schedule(graph, layers, saved, num), says, data)
+    says += f"; in host memory: {', '.join(there)}" if there else ""
+    first, others = early
+    sets: list[Collection[str] | None] = [frozenset(kept)] * num + [None] * (total - num)
+    if first:
+        other = [kind for kind in layers.kinds if kind in others]
+        sets[:first] = [frozenset(other)] * first
+        says += f"; the first {first} saving {', '.join(other) or 'their inputs alone'}"
+    data = {"saved": frozenset(kept), "num": num, "host": frozenset(there), "sets": sets}
+    tensors = tuple(
+        tensor
+        for name, mine in zip(layers.names[:num], sets, strict=False)
+        for kind in there
+        if kind == INPUT or (mine is not None and kind in mine)
+        for tensor in tensors_of(graph, layers, name, kind)
+    )
+    return Choice(layer_schedule(graph, layers, sets), says, data, tensors)
+
+
+def early_choices(graph: Graph, layers: Layers, choice: Choice) -> Iterator[Choice]:
+    """`choice` with one kind more or less saved in a part of its layers, the first of them."""
+    saved, num, host = (choice.data[name] for name in ("saved", "num", "host"))
+    for kind in layers.kinds:
+        for first in sorted({num // 4, num // 2, 3 * num // 4} - {0}):
+            yield as_choice(graph, layers, saved, num, host, (first, saved ^ {kind}))
+
+
+def tensors_of(graph: Graph, layers: Layers, layer: str, kind: str) -> tuple[str, ...]:
+    """What the ops of `kind` write in `layer`; for `INPUT` what the layer reads of others."""
+    ops = layers.forward[layer]
+    if kind != INPUT:
+        return tuple(graph.ops[ops[kind]].writes)
+    made = {tensor for i in ops.values() for tensor in graph.ops[i].writes}
+    outside = (t for i in ops.values() for t in graph.ops[i].reads if t not in made)
+    # A step's own inputs are held by whoever calls it.
+    return tuple(t for t in dict.fromkeys(outside) if t not in graph.inputs)
 
 
 def layer_choices(
-    graph: Graph, layers: Layers, plan: Plan, kinds: Iterable[str] | None = None
+    graph: Graph,
+    layers: Layers,
+    plan: Plan,
+    kinds: Iterable[str] | None = None,
+    *,
+    offloads: bool = False,
 ) -> Iterator[Choice]:
-    """Save sets to begin with: the plan's, none, and the dearest kinds by time for a byte."""
+    """Save sets to begin with: the plan's, none, and the dearest kinds by time for a byte.
+
+    `offloads`: where the plan has a link, also with all of it in host memory.
+    """
+    linked = offloads and plan.setting.link is not None
     total = len(layers.names)
     allowed = set(layers.kinds if kinds is None else kinds)
     ranked = sorted(allowed, key=lambda kind: -_worth(graph, layers, kind))
@@ -192,6 +255,8 @@ def layer_choices(
     for saved in starts:
         for num in dict.fromkeys((total, 3 * total // 4, total // 2, total // 4, 0)):
             yield as_choice(graph, layers, saved, num)
+            if linked:
+                yield as_choice(graph, layers, saved, num, {INPUT, *saved})
 
 
 def _worth(graph: Graph, layers: Layers, kind: str) -> float:
@@ -200,12 +265,24 @@ def _worth(graph: Graph, layers: Layers, kind: str) -> float:
 
 
 def layer_flips(
-    graph: Graph, layers: Layers, choice: Choice, kinds: Iterable[str] | None = None
+    graph: Graph,
+    layers: Layers,
+    choice: Choice,
+    kinds: Iterable[str] | None = None,
+    *,
+    offloads: bool = False,
 ) -> Iterator[Choice]:
-    """`choice` with one kind more or less saved, or one layer more or less checkpointed."""
-    saved, num = choice.data["saved"], choice.data["num"]
+    """`choice` with one kind more or less saved, or one layer more or less checkpointed.
+
+    `offloads`: or with one kind more or less in host memory.
+    """
+    saved, num, host = (choice.data[name] for name in ("saved", "num", "host"))
     for kind in layers.kinds if kinds is None else kinds:
-        yield as_choice(graph, layers, saved ^ {kind}, num)
+        yield as_choice(graph, layers, saved ^ {kind}, num, host)
     for step in (-8, -1, 1, 8):
         if 0 <= num + step <= len(layers.names):
-            yield as_choice(graph, layers, saved, num + step)
+            yield as_choice(graph, layers, saved, num + step, host)
+    if offloads:
+        for kind in (INPUT, *layers.kinds):
+            if kind == INPUT or kind in saved:
+                yield as_choice(graph, layers, saved, num, host ^ {kind})

@@ -14,7 +14,7 @@ from ..errors import UnsupportedError
 from ..plans.plan import Plan
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation
-from .choice import Choice, nearest
+from .choice import Choice, nearest, own_runs
 
 Segments = tuple[tuple[int, int], ...]
 
@@ -74,10 +74,20 @@ def singles(stages: Iterable[int]) -> Segments:
     return tuple((i, i + 1) for i in sorted(stages))
 
 
+def input_of(stage: int) -> str:
+    """The tensor that stage `stage` of a chain reads."""
+    return f"a{stage}"
+
+
+def held_inputs(segments: Segments) -> tuple[str, ...]:
+    """Inputs of `segments` that a target can hold in host memory: a step's own input is held by
+    whoever calls it, and stays."""
+    return tuple(input_of(start) for start, _ in segments if start)
+
+
 def plan_segments(chain: Chain, plan: Plan) -> Segments:
     """The segments that `plan` replays in one go, the first of those that overlap."""
-    assert plan.schedule is not None
-    runs = plan.schedule.bind(chain).tolist()
+    runs = own_runs(chain, plan).tolist()
     num = chain.num_stages
     after = runs[runs.index(num) + 1 :]
     found: list[tuple[int, int]] = []
@@ -109,39 +119,94 @@ def segment_choices(chain: Chain, plan: Plan) -> Iterator[Choice]:
     yield from (as_choice(chain, singles(everything[:k])) for k in range(chain.num_stages))
 
 
+def and_on_host(
+    chain: Chain, plan: Plan, choices: Iterable[Choice], kept: int = 0
+) -> Iterator[Choice]:
+    """`choices`, and where the plan has a link each with its inputs, but `kept`, in host memory."""
+    for choice in choices:
+        yield choice
+        if plan.setting.link is not None:
+            inputs = held_inputs(choice.data["segments"])
+            yield on_host(chain, choice, inputs[: len(inputs) - kept])
+
+
+def on_host(chain: Chain, choice: Choice, tensors: Sequence[str]) -> Choice:
+    """`choice` with `tensors`, inputs of its segments, in host memory."""
+    more = {key: value for key, value in choice.data.items() if key != "segments"}
+    return as_choice(chain, choice.data["segments"], tuple(tensors), **more)
+
+
 def repeated_stages(chain: Chain, plan: Plan) -> list[int]:
     """Stages whose forward the plan runs more than once."""
-    assert plan.schedule is not None
-    runs = plan.schedule.bind(chain).tolist()
+    runs = own_runs(chain, plan).tolist()
     return [i for i in range(chain.num_stages) if runs.count(i) > 1]
 
 
 def flips(chain: Chain, choice: Choice, stages: Sequence[int]) -> Iterator[Choice]:
-    """`choice` with one of `stages` checkpointed by itself, or no segment around it."""
+    """`choice` with one of `stages` checkpointed by itself, or no segment around it.
+
+    Inputs in host memory stay there, and a new segment's goes there where all others' are.
+    """
     segments: Segments = choice.data["segments"]
+    everything = bool(choice.host) and choice.host == held_inputs(segments)
     for stage in stages:
         around = [s for s in segments if s[0] <= stage < s[1]]
         rest = [s for s in segments if s not in around]
-        yield as_choice(chain, tuple(sorted(rest if around else [*rest, (stage, stage + 1)])))
+        found = tuple(sorted(rest if around else [*rest, (stage, stage + 1)]))
+        possible = held_inputs(found)
+        host = possible if everything else tuple(t for t in possible if t in choice.host)
+        yield as_choice(chain, found, host)
 
 
-def as_choice(chain: Chain, segments: Segments, **data: object) -> Choice:
+def host_flips(chain: Chain, choice: Choice) -> Iterator[Choice]:
+    """`choice` with the input of one segment more or less in host memory."""
+    for tensor in held_inputs(choice.data["segments"]):
+        held = set(choice.host) ^ {tensor}
+        inputs = held_inputs(choice.data["segments"])
+        yield on_host(chain, choice, [one for one in inputs if one in held])
+
+
+def as_choice(
+    chain: Chain, segments: Segments, host: tuple[str, ...] = (), **data: object
+) -> Choice:
     """`segments` as a choice, said in words."""
     covered = sum(stop - start for start, stop in segments)
     longest = max((stop - start for start, stop in segments), default=0)
     says = f"{covered} of {chain.num_stages} stages checkpointed"
     if longest > 1:
         says += f", in {len(segments)} segments of up to {longest}"
-    return Choice(segment_schedule(chain, segments), says, {"segments": segments, **data})
+    if host:
+        says += f", {len(host)} of their inputs in host memory"
+    return Choice(segment_schedule(chain, segments), says, {"segments": segments, **data}, host)
 
 
-def nearest_layers(chain: Chain, plan: Plan, target: str) -> tuple[Choice, Simulation]:
-    """The nearest set of layers that each run again by themselves, where `target` takes any."""
+def nearest_layers(
+    chain: Chain, plan: Plan, target: str, *, offloads: bool = False
+) -> tuple[Choice, Simulation]:
+    """The nearest set of layers that each run again by themselves, where `target` takes any.
+
+    `offloads`: the inputs of all of them may be in host memory, or those of none.
+    """
     layers = layers_of(chain, target)
     wanted = [i for i in repeated_stages(chain, plan) if i in layers]
     choices = [as_choice(chain, singles(wanted))]
     choices += [as_choice(chain, singles(layers[:k])) for k in range(len(layers) + 1)]
-    return nearest(chain, plan, choices, lambda choice: flips(chain, choice, layers))
+    tried = and_on_host(chain, plan, choices) if offloads else iter(choices)
+    return nearest(chain, plan, tried, lambda choice: flips(chain, choice, layers))
+
+
+def nearest_every_nth(
+    chain: Chain, plan: Plan, target: str, most: int | None = None, kept: int = 0
+) -> tuple[Choice, Simulation]:
+    """No layers, or every n-th from the first, for targets that have such a setting.
+
+    `most` bounds n; inputs may be in host memory, none or all but the last `kept`.
+    """
+    layers = layers_of(chain, target)
+    choices = [as_choice(chain, (), every=0)]
+    for every in range(1, min(most or len(layers), len(layers)) + 1):
+        choices.append(as_choice(chain, singles(layers[::every]), every=every))
+    return nearest(chain, plan, and_on_host(chain, plan, choices, kept))
 
 
 def chosen_layers(chain: Chain, choice: Choice) -> list[int]:

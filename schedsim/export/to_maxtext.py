@@ -11,11 +11,13 @@ from ..errors import UnsupportedError
 from ..plans.plan import Plan
 from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
-from .save_sets import Layers, as_choice, find_layers
+from .save_sets import INPUT, Layers, as_choice, find_layers
+from .segments import and_on_host, layers_of, singles
 from .segments import as_choice as as_segments
-from .segments import layers_of, singles
 
 SUFFIX = ".yml"
+VERSION = "0.2"
+OFFLOADS = True
 
 # Last part of an op's kind -> the names that MaxText gives to its outputs.
 NAMES = {
@@ -36,11 +38,13 @@ def choose(workload: Chain | Graph, plan: Plan) -> tuple[Choice, Simulation]:
     """
     if isinstance(workload, Chain):
         layers = layers_of(workload, "maxtext")
-        return nearest(workload, plan, [as_segments(workload, singles(layers))])
-    return nearest(workload, plan, _choices(workload, find_layers(workload, "maxtext")))
+        full = [as_segments(workload, singles(layers))]
+        return nearest(workload, plan, and_on_host(workload, plan, full))
+    linked, layers_found = plan.setting.link is not None, find_layers(workload, "maxtext")
+    return nearest(workload, plan, _choices(workload, layers_found, linked))
 
 
-def _choices(graph: Graph, layers: Layers) -> Iterator[Choice]:
+def _choices(graph: Graph, layers: Layers, linked: bool) -> Iterator[Choice]:
     known = [kind for kind in layers.kinds if kind.rsplit(".", 1)[-1] in NAMES]
     if not known:
         raise UnsupportedError(
@@ -51,17 +55,30 @@ def _choices(graph: Graph, layers: Layers) -> Iterator[Choice]:
     for count in range(len(known) + 1):
         for saved in combinations(known, count):
             yield as_choice(graph, layers, saved, total)
+            if not linked:
+                continue
+            for held in range(count + 1):
+                for host in combinations(saved, held):
+                    yield as_choice(graph, layers, saved, total, {INPUT, *host})
+                    if host:
+                        yield as_choice(graph, layers, saved, total, host)
 
 
 def render(workload: Chain | Graph, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """Lines for the configuration file."""
     if isinstance(workload, Chain):
+        if choice.host:
+            return 'remat_policy: "custom"\ndecoder_layer_input: "offload"\n'
         return 'remat_policy: "full"\n'
-    saved = {kind.rsplit(".", 1)[-1] for kind in choice.data["saved"]}
-    lines = ['remat_policy: "custom"', 'decoder_layer_input: "device"']
+    saved, host = (
+        {kind.rsplit(".", 1)[-1] for kind in choice.data[name]} for name in ("saved", "host")
+    )
+    inputs = "offload" if INPUT in host else "device"
+    lines = ['remat_policy: "custom"', f'decoder_layer_input: "{inputs}"']
     written: dict[str, str] = {}
     for kind, names in NAMES.items():
+        place = "offload" if kind in host else "device" if kind in saved else "remat"
         for name in names:
-            if written.get(name) != "device":
-                written[name] = "device" if kind in saved else "remat"
+            if written.get(name, "remat") == "remat":
+                written[name] = place
     return "\n".join([*lines, *(f'{name}: "{value}"' for name, value in written.items())]) + "\n"

@@ -1,8 +1,11 @@
-"""Arguments of Megatron-LM (megatron-core 0.16): whole layers, or modules of every layer."""
+"""Arguments of Megatron-LM (megatron-core 0.19): whole layers, or modules of every layer.
+
+Of modules the inputs may be in host memory (``--offload-modules``), copied beside what computes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import combinations
 
 from ..dataflow.chain import Chain
@@ -15,6 +18,8 @@ from .save_sets import Layers, find_layers, on_demand_schedule
 from .segments import as_choice, layers_of, singles
 
 SUFFIX = ".txt"
+VERSION = "0.19"
+OFFLOADS = True
 
 # Values of --recompute-modules that a dense layer has -> the kinds of ops that run again.
 MODULES = {
@@ -24,11 +29,23 @@ MODULES = {
 }
 
 
+# Values of --offload-modules that a dense layer has -> the op whose input it is, by its block.
+OFFLOADED = {
+    "attn_norm": ("attention", "norm"),
+    "qkv_linear": ("attention", "qkv"),
+    "core_attn": ("attention", "attention"),
+    "attn_proj": ("attention", "proj"),
+    "mlp_norm": ("mlp", "norm"),
+}
+_NOTHING = "# nothing to recompute: leave the --recompute arguments out\n"
+
+
 def choose(workload: Chain | Graph, plan: Plan) -> tuple[Choice, Simulation]:
     """The nearest method and number of layers of one pipeline stage, or the nearest modules."""
     if not isinstance(workload, Chain):
         layers = find_layers(workload, "megatron")
-        return nearest(workload, plan, _modules(workload, layers))
+        linked = plan.setting.link is not None
+        return nearest(workload, plan, _modules(workload, layers, linked))
     chain, stages = workload, layers_of(workload, "megatron")
     choices = [as_choice(chain, (), method="")]
     for k in range(1, len(stages) + 1):
@@ -40,7 +57,35 @@ def choose(workload: Chain | Graph, plan: Plan) -> tuple[Choice, Simulation]:
     return nearest(chain, plan, choices)
 
 
-def _modules(graph: Graph, layers: Layers) -> Iterator[Choice]:
+def _offloads(graph: Graph, layers: Layers) -> dict[str, tuple[set[str], set[str]]]:
+    """Module -> tensors that it reads, kinds of ops that write them."""
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for module, (block, op) in OFFLOADED.items():
+        tensors: set[str] = set()
+        makers: set[str] = set()
+        for name in layers.names:
+            kinds = layers.forward[name]
+            made = {t: kind for kind, i in kinds.items() for t in graph.ops[i].writes}
+            reader = kinds.get(f"{block}.{op}")
+            if reader is None:
+                continue
+            reads = [t for t in graph.ops[reader].reads if t not in graph.inputs]
+            tensors |= set(reads)
+            makers |= {made[t] for t in reads if t in made}
+        if tensors:
+            found[module] = tensors, makers
+    return found
+
+
+def _sets_on_host(offloads: Collection[str]) -> Iterator[tuple[str, ...]]:
+    for count in range(1, len(offloads) + 1):
+        for chosen in combinations(offloads, count):
+            # Megatron refuses the projection's input without that of the core before it.
+            if "attn_proj" not in chosen or "core_attn" in chosen:
+                yield chosen
+
+
+def _modules(graph: Graph, layers: Layers, linked: bool) -> Iterator[Choice]:
     known = {
         module: [kind for kind in layers.kinds if kind.rsplit(".", 1)[-1] in ends]
         for module, ends in MODULES.items()
@@ -52,6 +97,7 @@ def _modules(graph: Graph, layers: Layers) -> Iterator[Choice]:
             hint="a formula workload with --granularity op has them",
         )
     forward = {i for i, op in enumerate(graph.ops) if op.phase == "forward"}
+    offloads = _offloads(graph, layers) if linked else {}
     for count in range(len(known) + 1):
         for chosen in combinations(known, count):
             kinds = {kind for module in chosen for kind in known[module]}
@@ -62,18 +108,28 @@ def _modules(graph: Graph, layers: Layers) -> Iterator[Choice]:
                 if kind in kinds
             }
             says = f"{', '.join(chosen)} of every layer" if chosen else "nothing recomputed"
-            yield Choice(on_demand_schedule(graph, forward - again), says, {"modules": chosen})
+            schedule = on_demand_schedule(graph, forward - again)
+            yield Choice(schedule, says, {"modules": chosen, "host": ()})
+            for host in _sets_on_host(offloads):
+                if any(offloads[module][1] & kinds for module in host):
+                    continue  # what is made again is not kept
+                tensors = sorted(set().union(*(offloads[module][0] for module in host)))
+                there = f"{says}; inputs of {', '.join(host)} in host memory"
+                data = {"modules": chosen, "host": host}
+                yield Choice(schedule, there, data, tuple(tensors))
 
 
 def render(workload: Chain | Graph, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """Arguments for the command line, a line each."""
     if "modules" in choice.data:
-        if not choice.data["modules"]:
-            return "# nothing to recompute: leave the --recompute arguments out\n"
-        modules = " ".join(choice.data["modules"])
-        return f"--recompute-granularity selective\n--recompute-modules {modules}\n"
+        modules, host = (" ".join(choice.data[name]) for name in ("modules", "host"))
+        text = f"--recompute-granularity selective\n--recompute-modules {modules}\n"
+        text = text if modules else _NOTHING
+        if host:
+            text += f"--fine-grained-activation-offloading\n--offload-modules {host}\n"
+        return text
     if not choice.data["method"]:
-        return "# nothing to recompute: leave the --recompute arguments out\n"
+        return _NOTHING
     return (
         "--recompute-granularity full\n"
         f"--recompute-method {choice.data['method']}\n"

@@ -1,4 +1,9 @@
-"""Code for PyTorch's selective checkpointing: a policy that says which calls of a layer to save."""
+"""Code for PyTorch's selective checkpointing: which calls of a layer are saved, and where.
+
+``CheckpointPolicy.MUST_CPU_OFFLOAD`` is a name alone: nothing in torch 2.13 copies for it, and an
+eager step recomputes such an op. Where the host holds something, the code therefore has two
+contexts of its own for ``context_fn`` of ``torch.utils.checkpoint``, which copy.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,10 @@ from ..plans.plan import Plan
 from ..simulation.simulator import Simulation
 from .choice import Choice, nearest
 from .code import fill
-from .save_sets import find_layers, layer_choices, layer_flips
+from .save_sets import INPUT, early_choices, find_layers, layer_choices, layer_flips
 
 SUFFIX = ".py"
+OFFLOADS = True
 
 # Kinds of formula graphs -> the aten op that runs them; ops of captured models are called by it.
 ATEN = {
@@ -30,6 +36,8 @@ ATEN = {
 
 _CODE = '''"""Selective checkpointing of the layers of a model. Written by schedsim."""
 
+from functools import partial
+
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -39,15 +47,15 @@ from torch.utils.checkpoint import (
 WORKLOAD = {name}
 BUDGET_BYTES = {budget}
 SIMULATED_PEAK_BYTES = {peak}
-NUM_LAYERS = {total}
-NUM_CHECKPOINTED = {num}  # the first of the layers
-# Op -> for each of its calls in a layer's forward, whether its output is saved.
+# Policies: op -> for each of its calls in a layer's forward, whether its output is saved.
 SAVE = {save}
+# Of each layer its policy, by its place above; None: the layer is not checkpointed.
+LAYERS = {layers}
 # Products are one op with a bias and another without; attention has a kernel per device.
 SAME = {{"mm": "addmm", "baddbmm": "bmm", "_safe_softmax": "_softmax"}}
 
 
-def _contexts():
+def _contexts(save):
     calls = {{"forward": {{}}, "again": {{}}}}
 
     def policy(context, op, *args, **kwargs):
@@ -55,7 +63,7 @@ def _contexts():
         name = "attention" if "scaled_dot_product" in name else SAME.get(name, name)
         count = calls["again" if context.is_recompute else "forward"]
         at = count[name] = count.get(name, -1) + 1
-        saved = at < len(SAVE.get(name, ())) and SAVE[name][at]
+        saved = at < len(save.get(name, ())) and save[name][at]
         return CheckpointPolicy.MUST_SAVE if saved else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)
@@ -63,21 +71,107 @@ def _contexts():
 
 def run_layer(index, layer, *args, **kwargs):
     """Layer number `index` on its inputs."""
-    if index >= NUM_CHECKPOINTED:
+    if LAYERS[index] is None:
         return layer(*args, **kwargs)
-    return checkpoint(layer, *args, use_reentrant=False, context_fn=_contexts, **kwargs)
+    contexts = partial(_contexts, SAVE[LAYERS[index]])
+    return checkpoint(layer, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+'''
+
+
+_HOST_CODE = '''"""Selective checkpointing, part of it in host memory. Written by schedsim."""
+
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from torch.autograd.graph import save_on_cpu
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+WORKLOAD = {name}
+BUDGET_BYTES = {budget}
+SIMULATED_PEAK_BYTES = {peak}
+# Policies: op -> for each of its calls in a layer's forward, where its output is kept.
+SAVE = {save}
+# Of each layer its policy, by its place above; None: the layer is not checkpointed.
+LAYERS = {layers}
+INPUTS_ON_HOST = {inputs}
+# Products are one op with a bias and another without; attention has a kernel per device.
+SAME = {{"mm": "addmm", "baddbmm": "bmm", "_safe_softmax": "_softmax"}}
+
+
+def to_host(tensor):
+    """A copy in pinned host memory; what lies there already is itself."""
+    if tensor.device.type == "cpu":
+        return tensor.detach()
+    held = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    return held.copy_(tensor.detach(), non_blocking=True)
+
+
+class _Calls(TorchDispatchMode):
+    def __init__(self, save, kept):
+        super().__init__()
+        self.save, self.kept, self.calls = save, kept, {{}}
+
+    def place(self, op):
+        name = op.__name__.split(".")[0]
+        name = "attention" if "scaled_dot_product" in name else SAME.get(name, name)
+        at = self.calls[name] = self.calls.get(name, -1) + 1
+        places = self.save.get(name, ())
+        return (name, at), places[at] if at < len(places) else ""
+
+
+class _Forward(_Calls):
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        made = op(*args, **(kwargs or {{}}))
+        call, place = self.place(op)
+        if place:
+            tensors = made if isinstance(made, tuple | list) else (made,)
+            self.kept[call] = type(made), [
+                (to_host(t) if place == "host" else t.detach(), t.device)
+                if isinstance(t, torch.Tensor) else (t, None)
+                for t in tensors
+            ]
+        return made
+
+
+class _Again(_Calls):
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        call, place = self.place(op)
+        if not place:
+            return op(*args, **(kwargs or {{}}))
+        kind, tensors = self.kept.pop(call)
+        back = [t if d is None else t.to(d, non_blocking=True) for t, d in tensors]
+        return kind(back) if issubclass(kind, tuple | list) else back[0]
+
+
+def _contexts(save):
+    kept = {{}}
+    return _Forward(save, kept), _Again(save, kept)
+
+
+def run_layer(index, layer, *args, **kwargs):
+    """Layer number `index` on its inputs."""
+    if LAYERS[index] is None:
+        return layer(*args, **kwargs)
+    contexts = partial(_contexts, SAVE[LAYERS[index]])
+    pinned = any(isinstance(a, torch.Tensor) and a.device.type != "cpu" for a in args)
+    with save_on_cpu(pin_memory=pinned) if INPUTS_ON_HOST else nullcontext():
+        return checkpoint(layer, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 '''
 
 
 def choose(graph: Graph, plan: Plan) -> tuple[Choice, Simulation]:
-    """The nearest save set, the same in each checkpointed layer."""
+    """The nearest save sets: one for all checkpointed layers, or another for the first of them."""
     layers = find_layers(graph, "torch-sac")
-    return nearest(
+    linked = plan.setting.link is not None
+    best, _ = nearest(
         graph,
         plan,
-        layer_choices(graph, layers, plan),
-        lambda choice: layer_flips(graph, layers, choice),
+        layer_choices(graph, layers, plan, offloads=True),
+        lambda choice: layer_flips(graph, layers, choice, offloads=linked),
     )
+    return nearest(graph, plan, (best, *early_choices(graph, layers, best)))
 
 
 def aten_name(kind: str) -> str:
@@ -89,15 +183,27 @@ def aten_name(kind: str) -> str:
 def render(graph: Graph, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with a function that runs a layer."""
     layers = find_layers(graph, "torch-sac")
-    save: dict[str, list[bool]] = {}
-    for kind in layers.forward[layers.names[0]]:
-        save.setdefault(aten_name(kind), []).append(kind in choice.data["saved"])
-    return fill(
-        _CODE,
-        name=graph.name,
-        budget=plan.budget_bytes,
-        peak=peak_bytes,
-        num=choice.data["num"],
-        total=len(layers.names),
-        save=save,
-    )
+    host, sets = choice.data["host"], choice.data["sets"]
+    policies: list[dict[str, list[object]]] = []
+    numbers: list[int | None] = []
+    for name, saved in zip(layers.names, sets, strict=True):
+        if saved is None:
+            numbers.append(None)
+            continue
+        found: dict[str, list[object]] = {}
+        for kind in layers.forward[name]:
+            place = "host" if kind in host & saved else "device" if kind in saved else ""
+            found.setdefault(aten_name(kind), []).append(place if host else kind in saved)
+        if found not in policies:
+            policies.append(found)
+        numbers.append(policies.index(found))
+    common = {
+        "name": graph.name,
+        "budget": plan.budget_bytes,
+        "peak": peak_bytes,
+        "layers": numbers,
+        "save": policies,
+    }
+    if host:
+        return fill(_HOST_CODE, **common, inputs=INPUT in host)
+    return fill(_CODE, **common)

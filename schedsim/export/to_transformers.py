@@ -13,6 +13,7 @@ from .segments import chosen_layers, layer_range, nearest_layers
 SUFFIX = ".py"
 VERSION = "5.23"
 OLDER = {"4": older_transformers}
+OFFLOADS = True
 
 _CODE = '''"""Activation checkpointing of chosen layers, for transformers 5.23. Written by schedsim.
 
@@ -20,6 +21,7 @@ _CODE = '''"""Activation checkpointing of chosen layers, for transformers 5.23. 
     enable(model)
 """
 
+import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 WORKLOAD = {name}
@@ -27,8 +29,10 @@ WORKLOAD = {name}
 CHECKPOINTED = {layers}
 NUM_LAYERS = {num}
 # Where the layers are those of every_n_layers=, the setting of Trainer is the same:
-# gradient_checkpointing_kwargs={{"every_n_layers": EVERY}}
+# activation_checkpointing_kwargs={{"every_n_layers": EVERY, "offload": OFFLOAD}}
 EVERY = {every}
+# Whether what these layers keep, their inputs, is held in host memory.
+OFFLOAD = {offload}
 
 
 def enable(model):
@@ -36,7 +40,9 @@ def enable(model):
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if len(layers) != NUM_LAYERS:
         raise ValueError(f"{{len(layers)}} layers, but the plan was made for {{NUM_LAYERS}}")
-    model.activation_checkpointing_enable(every_n_layers=EVERY or 1)
+    # What lies in host memory already is not copied there.
+    offload = OFFLOAD and torch.accelerator.is_available()
+    model.activation_checkpointing_enable(every_n_layers=EVERY or 1, offload=offload)
     for i, layer in enumerate(layers):
         layer.gradient_checkpointing = i in CHECKPOINTED
     return model
@@ -45,11 +51,18 @@ def enable(model):
 
 def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
     """The nearest set of layers."""
-    return nearest_layers(chain, plan, "transformers")
+    return nearest_layers(chain, plan, "transformers", offloads=True)
 
 
 def render(chain: Chain, plan: Plan, choice: Choice, peak_bytes: int) -> str:
     """A module with a function for the model."""
     layers, chosen = layer_range(chain), chosen_layers(chain, choice)
     periods = (n for n in range(1, len(layers) + 1) if chosen == list(range(0, len(layers), n)))
-    return fill(_CODE, name=chain.name, layers=chosen, num=len(layers), every=next(periods, None))
+    return fill(
+        _CODE,
+        name=chain.name,
+        layers=chosen,
+        num=len(layers),
+        every=next(periods, None),
+        offload=bool(choice.host),
+    )

@@ -223,6 +223,8 @@ def draw_validation(report: dict[str, Any], *, axes: Axes | None = None) -> Figu
     figure, axes = canvas(axes)
     predicted = np.array(report["timeline"]["predicted_bytes"], dtype=float)
     measured = np.array(report["timeline"]["measured_bytes"], dtype=float)
+    if not predicted.size:
+        raise ValueError("no runs")
     budget = report.get("budget_bytes")
     factor, unit = byte_unit(int(max([*predicted, *measured, budget or 0])))
     edges = np.arange(predicted.size + 1)
@@ -234,7 +236,7 @@ def draw_validation(report: dict[str, Any], *, axes: Axes | None = None) -> Figu
     peaks = report["predicted"]["peak_bytes"], report["measured"]["peak_bytes"]
     gap = peaks[1] / peaks[0] - 1.0 if peaks[0] else 0.0
     axes.set(
-        title=f"{report['name']}: measured peak {gap:+.2%} of predicted",
+        title=f"{plain(str(report['name']))}: measured peak {gap:+.2%} of predicted",
         xlabel="op run",
         ylabel=f"live memory [{unit}]",
         xlim=(0, predicted.size),

@@ -56,7 +56,7 @@ def _figure(x_range: Range1d, height: int, label: str, **options: Any) -> Any:
 
 def _timeline(simulation: Simulation, budget_bytes: int, x_range: Range1d) -> Any:
     factor, unit = byte_unit(max(simulation.peak_bytes, budget_bytes))
-    top = max(simulation.peak_bytes, budget_bytes) / factor
+    top = max(simulation.peak_bytes, budget_bytes, 1) / factor
     drawing = _figure(x_range, TIMELINE_HEIGHT, unit, y_range=(0, top * 1.06))
     # A step from each run to the next, and the last one closed.
     edges = np.arange(simulation.num_runs + 1) - 0.5
@@ -106,6 +106,8 @@ def _timeline(simulation: Simulation, budget_bytes: int, x_range: Range1d) -> An
 
 def _legend_above(drawing: Any) -> None:
     """Put the legend in a row above the picture, where it hides nothing."""
+    if not drawing.legend:  # nothing has any bytes
+        return
     drawing.legend.orientation = "horizontal"
     drawing.legend.border_line_color = None
     drawing.legend.padding = 2

@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from .._arguments import checked
 from .._checks import shown
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
@@ -35,6 +36,7 @@ MAX_FILE_BYTES = 512 * 2**20
 _GZIP = b"\x1f\x8b"
 
 
+@checked
 def load(path: str | os.PathLike[str]) -> Chain | Graph | Plan:
     """The chain, graph or plan in the JSON file at `path`, which gzip may have compressed.
 
@@ -86,6 +88,7 @@ def _decompressed(data: bytes, file: Path) -> bytes:
         ) from None
 
 
+@checked
 def save(item: Chain | Graph | Plan, path: str | os.PathLike[str]) -> None:
     """Write `item` to the JSON file at `path`, atomically: all of it, or nothing."""
     write_atomically(path, json.dumps(to_dict(item), indent=1) + "\n")

@@ -178,6 +178,13 @@ class Reader:
         check_bytes(value, self._at(name))
         return int(value)
 
+    def take_bytes_list(self, name: str, default: Any = _REQUIRED) -> list[int]:
+        """The field `name`, a list of whole numbers of bytes."""
+        found = self._take_list(name, default)
+        for i, size in enumerate(found):
+            check_bytes(size, f"{self._at(name)}[{i}]")
+        return list(found)
+
     def take_optional_bytes(self, name: str, default: Any = _REQUIRED) -> int | None:
         """The field `name` as a whole number of bytes, or null."""
         value = self._pop(name, default)

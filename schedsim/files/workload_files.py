@@ -67,6 +67,8 @@ def chain_to_dict(chain: Chain) -> dict[str, Any]:
     if chain.loss_workspace_bytes:
         document["loss_workspace_bytes"] = chain.loss_workspace_bytes
     document["stages"] = [_stage_to_dict(stage) for stage in chain.stages]
+    if chain.gradient_bytes:
+        document["gradient_bytes"] = list(chain.gradient_bytes)
     return document
 
 
@@ -113,8 +115,9 @@ def read_chain(reader: Reader) -> Chain:
             )
         )
         item.finish()
+    gradients = reader.take_bytes_list("gradient_bytes", [])
     reader.finish()
-    return Chain(stages=tuple(stages), **arguments)
+    return Chain(stages=tuple(stages), gradient_bytes=tuple(gradients), **arguments)
 
 
 def graph_to_dict(graph: Graph) -> dict[str, Any]:

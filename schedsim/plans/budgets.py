@@ -6,6 +6,7 @@ state included. It means the same in the one-call API, on the command line and i
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -111,8 +112,8 @@ def sized_budget(value: int | str) -> int:
             )
         return parse_bytes(value)
     try:
-        size = value.__index__()  # numpy's integers too
-    except AttributeError:
+        size = operator.index(value)  # numpy's integers too
+    except TypeError:
         size = -1
     if isinstance(value, bool) or size < 0:
         raise SchedsimError(f"budget {shown(value)} is not a number of bytes", hint=_HINT)

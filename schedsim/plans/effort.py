@@ -12,8 +12,10 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from numbers import Real
 from typing import Literal
 
+from .._checks import MAX_SECONDS, shown
 from ..errors import SchedsimError
 
 EndedBy = Literal["itself", "work", "stop", "clock", "interrupt"]
@@ -83,9 +85,15 @@ class Effort:
         _parent: Effort | None = None,
     ) -> None:
         for name, value in (("effort", work), ("moves", moves), ("time_limit_s", time_limit_s)):
-            if value is not None and not value >= 0:
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if value is not None and not (number and value >= 0):
                 raise SchedsimError(
-                    f"{name} {value!r} is not at least 0", hint="give a number, 0 or more"
+                    f"{name} {shown(value)} is not at least 0", hint="give a number, 0 or more"
+                )
+            if value is not None and value > MAX_SECONDS:
+                raise SchedsimError(
+                    f"{name} {shown(value)} is more than any search spends",
+                    hint="20 is about ten seconds of two cores",
                 )
         if work is None and time_limit_s is None:
             raise SchedsimError("an effort without work or a time limit", hint="Effort(20)")

@@ -95,6 +95,8 @@ def parse_link(text: str, latency_s: float = 0.0) -> Link:
     >>> print(parse_link("pcie4"))
     28.81 GB/s
     """
+    if not isinstance(text, str):
+        raise UnitError(f"{shown(text)} is not a link", hint=f"one of {', '.join(LINKS)}")
     if text in LINKS:
         return replace(LINKS[text], latency_s=latency_s)
     known = f"one of {', '.join(LINKS)}, or a bandwidth like 25GB/s"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .._arguments import checked
 from ..api import PlannerLike, try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import COMPUTE, Graph
@@ -83,6 +84,7 @@ class Maximum:
     tried: tuple[Sized, ...] = field(repr=False)
 
 
+@checked
 def maximize(
     family: Callable[[int], Chain | Graph | tuple[Chain | Graph, Mapping[str, Any]]],
     budget_bytes: int | str,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from .._arguments import checked
 from ..api import PlannerLike, check_limits, curve_planner, get_planner, try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
@@ -21,6 +22,7 @@ _NO_LIMIT = 2**53 - 1
 _NUM_SAMPLES = 32
 
 
+@checked
 def pareto(
     workload: WorkloadLike,
     planner: PlannerLike | None = None,

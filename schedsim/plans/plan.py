@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, wraps
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
+from .._arguments import checked
 from ..dataflow.shown_in_notebooks import ShownInNotebooks
 from ..dataflow.variants import ChosenVariant
 from ..errors import SchedsimError
@@ -139,6 +140,7 @@ class Plan(ShownInNotebooks):
         """The variants that the schedule runs with."""
         return self.setting.variants
 
+    @checked
     def simulate(
         self, workload: Chain | Graph, capacities: Mapping[str, int] | None = None
     ) -> Simulation:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidScheduleError, did_you_mean
+from .._checks import shown
+from ..errors import InvalidScheduleError, SchedsimError, did_you_mean
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
@@ -54,14 +55,20 @@ class Schedule:
         runs: Sequence[int] | NDArray[Any],
         runs_with: str = "",
     ) -> None:
-        given = np.asarray(runs)
+        try:
+            given, num_ops = np.asarray(runs), len(op_names)
+        except (TypeError, ValueError, OverflowError):
+            raise SchedsimError(
+                f"a schedule of {shown(runs)} on {shown(op_names)}",
+                hint="Schedule(op_names, runs): names, and indices into them",
+            ) from None
         # Looked at before the conversion, which would cut and wrap what does not fit.
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise _not_indices(f"{given.ndim} dimensions of {given.dtype}", len(op_names), None)
-        outside = np.flatnonzero((given < 0) | (given >= len(op_names))) if given.size else given
+            raise _not_indices(f"{given.ndim} dimensions of {given.dtype}", num_ops, None)
+        outside = np.flatnonzero((given < 0) | (given >= num_ops)) if given.size else given
         if outside.size:
             at = int(outside[0])
-            raise _not_indices(f"schedule[{at}] is {given[at]}", len(op_names), at)
+            raise _not_indices(f"schedule[{at}] is {given[at]}", num_ops, at)
         array = given.astype(np.int32)  # a copy: nobody else can change it
         array.setflags(write=False)
         object.__setattr__(self, "op_names", tuple(op_names))
@@ -78,12 +85,20 @@ class Schedule:
     def from_names(cls, names: Iterable[str]) -> Schedule:
         """The schedule that runs the ops called `names`, in order."""
         table: dict[str, int] = {}
+        try:
+            names = tuple(names)
+        except TypeError:
+            raise SchedsimError(
+                f"{shown(names)} is not a list of op names", hint="['F0', 'F1', 'loss', ...]"
+            ) from None
         runs = [table.setdefault(name, len(table)) for name in names]
         return cls(tuple(table), runs)
 
     @classmethod
     def store_all(cls, workload: Chain | Graph) -> Schedule:
         """The schedule that runs every required op of `workload` once, in its own order."""
+        if not hasattr(workload, "op_names"):
+            raise SchedsimError(f"{shown(workload)} is no workload", hint="a Chain or a Graph")
         names = workload.op_names
         if workload.kind == "graph" and not all(op.required for op in workload.graph.ops):
             return cls(names, [i for i, op in enumerate(workload.graph.ops) if op.required])

@@ -52,6 +52,7 @@ WORKLOAD = {
     "--synthetic": sample("heavy-tailed"),
     "--seed": sample("3", synthetic="heavy-tailed"),
     "--level": sample("op", files=MODEL),
+    "--remeasure": sample(files=MODEL),
     "--static": sample("1GB"),
     "--sequence-parallel": sample(tensor_parallel="4"),
     "--head": sample(),
@@ -113,6 +114,7 @@ CLUSTER = {
     "--expandable": sample(),
 }
 OF_PLAN = sample("op", files=(MODEL, "plan.json"))
+AGAIN_OF_PLAN = sample(files=(MODEL, "plan.json"))
 PICTURE = {"-o": sample("out.png")}
 
 SAMPLES: dict[str, dict[str, Sample]] = {
@@ -161,6 +163,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         **WORKLOAD,
         "files": sample("plan.json"),
         "--level": OF_PLAN,
+        "--remeasure": AGAIN_OF_PLAN,
         "-o": sample("out.html"),
     },
     "export": {
@@ -216,6 +219,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         "--device": sample("cpu"),
         "--level": sample("op"),
         "--meter": sample("storage"),
+        "--remeasure": sample(),
         "--mem": sample("2TB"),
         "--rounds": sample("3"),
         "--seed": sample("3"),

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 _TABLE = """
 plan
   --effort: --memory-level --accumulate --chunk --ways files --times --synthetic --seed
-  --effort: --level
+  --effort: --level --remeasure
   --planner: --order --link --host-mem --host-latency --memory-level --search-seed
   --gap: --memory-level --accumulate --chunk --ways files --times --synthetic --seed --level
+  --gap: --remeasure
   --time-limit: --memory-level
   --slots: --order --link --host-mem --host-latency --search-seed
   --order: --memory-level --accumulate --chunk --ways files --times --synthetic --seed --level
+  --order: --remeasure
   --link: --memory-level
   --host-mem: --memory-level
   --host-latency: --memory-level
@@ -38,57 +40,59 @@ plan
   --allow: --synthetic --seed
   files: --preset --layers --hidden --heads --seq --batch --dtype --attention --granularity
   files: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times
-  files: --synthetic --seed --level --static --sequence-parallel --head
-  --preset: --times --synthetic --seed --level --head
-  --layers: --times --level
-  --hidden: --synthetic --seed --level
-  --heads: --synthetic --seed --level
-  --seq: --synthetic --seed --level
-  --batch: --synthetic --seed --level
-  --dtype: --synthetic --seed --level
-  --attention: --synthetic --seed --level
-  --granularity: --times --synthetic --seed --level
-  --tensor-parallel: --synthetic --seed --level
-  --data-parallel: --synthetic --seed --level --static
-  --zero: --synthetic --seed --level --static
-  --optimizer: --synthetic --seed --level --static
+  files: --synthetic --seed --level --static --sequence-parallel --head --remeasure
+  --preset: --times --synthetic --seed --level --head --remeasure
+  --layers: --times --level --remeasure
+  --hidden: --synthetic --seed --level --remeasure
+  --heads: --synthetic --seed --level --remeasure
+  --seq: --synthetic --seed --level --remeasure
+  --batch: --synthetic --seed --level --remeasure
+  --dtype: --synthetic --seed --level --remeasure
+  --attention: --synthetic --seed --level --remeasure
+  --granularity: --times --synthetic --seed --level --remeasure
+  --tensor-parallel: --synthetic --seed --level --remeasure
+  --data-parallel: --synthetic --seed --level --static --remeasure
+  --zero: --synthetic --seed --level --static --remeasure
+  --optimizer: --synthetic --seed --level --static --remeasure
   --device: --times --synthetic --seed
-  --efficiency: --times --synthetic --seed --level
-  --times: --synthetic --seed --level --head
-  --synthetic: --level --static --sequence-parallel --head
-  --seed: --level --static --sequence-parallel --head
+  --efficiency: --times --synthetic --seed --level --remeasure
+  --times: --synthetic --seed --level --head --remeasure
+  --synthetic: --level --static --sequence-parallel --head --remeasure
+  --seed: --level --static --sequence-parallel --head --remeasure
   --level: --static --sequence-parallel --head
+  --remeasure: --static --sequence-parallel --head
 simulate
   files: --preset --layers --hidden --heads --seq --batch --dtype --attention --granularity
   files: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times
-  files: --synthetic --seed --level --static --sequence-parallel --head
-  --preset: --times --synthetic --seed --level --head
-  --layers: --times --level
-  --hidden: --synthetic --seed --level
-  --heads: --synthetic --seed --level
-  --seq: --synthetic --seed --level
-  --batch: --synthetic --seed --level
-  --dtype: --synthetic --seed --level
-  --attention: --synthetic --seed --level
-  --granularity: --times --synthetic --seed --level
-  --tensor-parallel: --synthetic --seed --level
-  --data-parallel: --synthetic --seed --level --static
-  --zero: --synthetic --seed --level --static
-  --optimizer: --synthetic --seed --level --static
+  files: --synthetic --seed --level --static --sequence-parallel --head --remeasure
+  --preset: --times --synthetic --seed --level --head --remeasure
+  --layers: --times --level --remeasure
+  --hidden: --synthetic --seed --level --remeasure
+  --heads: --synthetic --seed --level --remeasure
+  --seq: --synthetic --seed --level --remeasure
+  --batch: --synthetic --seed --level --remeasure
+  --dtype: --synthetic --seed --level --remeasure
+  --attention: --synthetic --seed --level --remeasure
+  --granularity: --times --synthetic --seed --level --remeasure
+  --tensor-parallel: --synthetic --seed --level --remeasure
+  --data-parallel: --synthetic --seed --level --static --remeasure
+  --zero: --synthetic --seed --level --static --remeasure
+  --optimizer: --synthetic --seed --level --static --remeasure
   --device: --times --synthetic --seed
-  --efficiency: --times --synthetic --seed --level
-  --times: --synthetic --seed --level --head
-  --synthetic: --level --static --sequence-parallel --head
-  --seed: --level --static --sequence-parallel --head
+  --efficiency: --times --synthetic --seed --level --remeasure
+  --times: --synthetic --seed --level --head --remeasure
+  --synthetic: --level --static --sequence-parallel --head --remeasure
+  --seed: --level --static --sequence-parallel --head --remeasure
   --level: --static --sequence-parallel --head
+  --remeasure: --static --sequence-parallel --head
 compare
   --planners: --link --host-mem --host-latency
 estimate
-  --json: files --synthetic --seed --times --level
+  --json: files --synthetic --seed --times --level --remeasure
 explain
   --alloc-conf: --top --json -o files --preset --layers --hidden --heads --seq --batch
   --alloc-conf: --dtype --attention --granularity --tensor-parallel --data-parallel --zero
-  --alloc-conf: --optimizer --device --efficiency --times --synthetic --seed --level
+  --alloc-conf: --optimizer --device --efficiency --times --synthetic --seed --level --remeasure
   --alloc-conf: --static --sequence-parallel --head
   --top: --json
 pipeline
@@ -100,16 +104,16 @@ pipeline
   --partition: --replay --preset --layers --granularity --head
   --link: --replay
   --link-latency: --replay
-  --collectives: --replay files --synthetic --seed --level
+  --collectives: --replay files --synthetic --seed --level --remeasure
   --free-outputs: --replay
   --late-recompute: --replay
   --replay: --mem --preset --layers --hidden --heads --seq --batch --dtype --attention
   --replay: --granularity --tensor-parallel --data-parallel --zero --optimizer --device
   --replay: --efficiency --times --synthetic --seed --static --sequence-parallel --head
 plot frontier
-  --order: files --granularity --times --synthetic --seed --level
-  --time-limit: files --granularity --times --synthetic --seed --level
-  --points: files --granularity --times --synthetic --seed --level
+  --order: files --granularity --times --synthetic --seed --level --remeasure
+  --time-limit: files --granularity --times --synthetic --seed --level --remeasure
+  --points: files --granularity --times --synthetic --seed --level --remeasure
 plot pipeline
   --stages: --chunks --partition --replay --layers
   --micro-batches: --chunks --replay
@@ -119,7 +123,7 @@ plot pipeline
   --partition: --replay --preset --layers --granularity --head
   --link: --replay
   --link-latency: --replay
-  --collectives: --replay files --synthetic --seed --level
+  --collectives: --replay files --synthetic --seed --level --remeasure
   --free-outputs: --replay
   --late-recompute: --replay
   --replay: --mem --preset --layers --hidden --heads --seq --batch --dtype --attention
@@ -131,6 +135,7 @@ plot timeline
   --capacity: --allocator --alloc-conf files --preset --layers --hidden --heads --seq --batch
   --capacity: --dtype --attention --granularity --tensor-parallel --data-parallel --zero
   --capacity: --optimizer --device --efficiency --times --synthetic --seed --level --static
+  --capacity: --remeasure
   --capacity: --sequence-parallel --head
 report
   -o: --preset --layers --hidden --heads --seq --batch --dtype --attention --granularity
@@ -140,19 +145,21 @@ export
   --framework-version: --to --list --preset --layers --hidden --heads --seq --batch --dtype
   --framework-version: --attention --granularity --tensor-parallel --data-parallel --zero
   --framework-version: --optimizer --device --efficiency --times --synthetic --seed --level
+  --framework-version: --remeasure
   --framework-version: --static --sequence-parallel --head
   --to: --list --preset --layers --hidden --heads --seq --batch --dtype --attention
   --to: --granularity --tensor-parallel --data-parallel --zero --optimizer --device --efficiency
-  --to: --times --synthetic --seed --level --static --sequence-parallel --head
+  --to: --times --synthetic --seed --level --static --sequence-parallel --head --remeasure
   --list: -o files --preset --layers --hidden --heads --seq --batch --dtype --attention
   --list: --granularity --tensor-parallel --data-parallel --zero --optimizer --device
   --list: --efficiency --times --synthetic --seed --level --static --sequence-parallel --head
+  --list: --remeasure
   --json: --preset --layers --hidden --heads --seq --batch --dtype --attention --granularity
   --json: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times
-  --json: --synthetic --seed --level --static --sequence-parallel --head
+  --json: --synthetic --seed --level --static --sequence-parallel --head --remeasure
   -o: --preset --layers --hidden --heads --seq --batch --dtype --attention --granularity
   -o: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times
-  -o: --synthetic --seed --level --static --sequence-parallel --head
+  -o: --synthetic --seed --level --static --sequence-parallel --head --remeasure
 """
 
 

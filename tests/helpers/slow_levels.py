@@ -5,14 +5,14 @@ from __future__ import annotations
 import heapq
 
 
-def least_time(num_steps, forward_s, turn_s, num_slots, write_s, read_s):
+def least_time(num_steps, forward_s, turn_s, num_slots, write_s, read_s, *, kept_at=None):
     """Dijkstra over (state at hand, states in each level, step to reverse next): no recurrence.
 
     Any schedule is allowed: states may be dropped at any time, and any level may be used for
-    any state.
+    any state. The first state begins at hand and, with `kept_at`, in a slot of that level too.
     """
     levels = range(len(num_slots))
-    start = (0, tuple(frozenset() for _ in levels), num_steps - 1)
+    start = (0, tuple(frozenset([0] if k == kept_at else ()) for k in levels), num_steps - 1)
     times = {start: 0.0}
     queue = [(0.0, 0, start)]
     tie = 1

@@ -46,12 +46,12 @@ def random_schedule(rng: np.random.Generator, workload: Chain | Graph) -> Schedu
     return Schedule(names, runs)
 
 
-def clear_gradients(model: Any) -> None:
-    """Gradients of zeros, resident as the memory rule has them."""
+def clear_gradients(model: Any, *, resident: bool = False) -> None:
+    """No gradients, as a loop leaves them; or zeros, for a step that counts them as `resident`."""
     import torch
 
     for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
+        parameter.grad = torch.zeros_like(parameter) if resident else None
 
 
 def outcome(model: Any, step: Any) -> list[Any]:

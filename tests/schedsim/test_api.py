@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from chains import random_chain, random_graph, unit_chain
@@ -82,14 +79,3 @@ def test_results_print_well():
     assert "least budget" in str(schedsim.api.try_plan(chain, 1))
     assert len(repr(plan.schedule)) < 200
     assert "break points" in str(schedsim.pareto(chain))
-
-
-@pytest.mark.parametrize(
-    "code", ["import schedsim", "from schedsim.cli.app import run; run(['-h'])"]
-)
-def test_import_and_help_are_light(code):
-    """Neither loads torch, pyplot, scipy.optimize or numba."""
-    heavy = "['torch', 'matplotlib.pyplot', 'scipy.optimize', 'numba', 'rich']"
-    check = f"{code}; import sys; sys.exit(str([m for m in {heavy} if m in sys.modules] or ''))"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
-    assert done.stderr.strip() == ""

@@ -21,6 +21,7 @@ PLAN = (
     [
         (["-c", PLAN], "optimal"),
         (["-m", "schedsim", "planners"], "frontier"),
+        (["-m", "schedsim", "--version"], "schedsim 0."),
     ],
 )
 def test_an_interpreter_without_an_editable_install_finds_the_outer_folders(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
 import sys
 
 import numpy as np
@@ -13,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import schedsim
-from schedsim.cli.app import run
 from schedsim.errors import InfeasibleBudgetError, SchedsimError
 from schedsim.plans.maximize import contains
 from schedsim.plans.search import SearchRecord
@@ -165,56 +162,6 @@ def test_formulas_are_compared_and_not_planned():
         assert not contains(sizes[0], sizes[1])
     deeper = [build_workload(WorkloadOptions(layers=n, static="auto")).workload for n in (3, 5)]
     assert contains(deeper[1], deeper[0])
-
-
-def test_on_the_command_line(capsys, tmp_path):
-    """The text, its next steps, which fit and do not, and the same numbers as JSON."""
-    line = ["plan", "--preset", "gpt2", "--mem", "2GB", "--maximize", "batch"]
-    assert run(line) == 0
-    out = capsys.readouterr().out
-    largest = int(re.search(r"^largest batch +(\d+),", out, re.MULTILINE).group(1))
-    assert f"batch {largest + 1} needs" in out
-    assert "proven over persistent schedules" in out
-    assert f"schedsim plan --preset gpt2 --batch {largest} --mem 2GB  # the largest" in out
-    file = tmp_path / "plan.json"
-    assert run([*line, "--json", "-o", str(file)]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == "schedsim.maximum/1"
-    assert document["largest"]["size"] == largest
-    assert document["beyond"]["min_feasible_bytes"] > 2 * 10**9
-    assert run(["plan", "--preset", "gpt2", "--batch", str(largest), "--mem", "2GB"]) == 0
-    assert run(["plan", "--preset", "gpt2", "--batch", str(largest + 1), "--mem", "2GB"]) == 1
-    capsys.readouterr()
-    assert run(["simulate", "--preset", "gpt2", "--batch", str(largest), str(file)]) == 0
-
-
-@pytest.mark.parametrize(
-    ("line", "code", "says"),
-    [
-        ("--preset gpt2 --mem 1MB --maximize batch", 1, "even with batch 1"),
-        ("chain.json --mem 1MB --maximize batch", 2, "needs a workload that can change it"),
-        ("--preset resnet-50 --mem 1GB --maximize seq", 2, "does not go with resnet-50"),
-        ("--preset gpt2 --mem 1GB --maximize depth", 2, "'depth' is not one of"),
-    ],
-)
-def test_refusals(capsys, line, code, says):
-    """One error line, and exit codes as everywhere."""
-    assert run(["plan", *line.split()]) == code
-    assert says in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_of_a_real_model(capsys):
-    """A model is captured at each size; what is measured is not compared."""
-    pytest.importorskip("torch")
-    target = "model:mlp,layers=2,hidden=8,batch=1"
-    line = ["plan", target, "--mem", "2KB", "--maximize", "batch", "--json"]
-    assert run(line) == 0
-    document = json.loads(capsys.readouterr().out)
-    size = document["largest"]["size"]
-    assert document["beyond"]["size"] == size + 1
-    assert document["checked_to"] == size + 1
-    assert not document["fastest_proven"]
 
 
 def test_an_interrupt_ends_the_search(monkeypatch):

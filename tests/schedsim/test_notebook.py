@@ -24,7 +24,7 @@ CHAIN = schedsim.Chain.from_arrays(
 def shown() -> dict[str, object]:
     """One of each class; the simulation also with copies, on three streams."""
     plan = schedsim.plan(CHAIN, 50)
-    copied = schedsim.plan(CHAIN, 50, link="16B/s", time_limit_s=0.5)
+    copied = schedsim.plan(CHAIN, 50, link="16B/s", effort=0.02)
     return {
         "chain": CHAIN,
         "graph": CHAIN.graph,

@@ -38,7 +38,7 @@ def test_kept_times_are_named_with_their_age(monkeypatch):
     _, second = captured()
     assert second.workload == first.workload
     assert second.times_spread is None
-    assert any("ago, spread 25%" in note for note in second.notes)
+    assert any("ago, spread 25 %" in note for note in second.notes)
 
 
 def test_times_of_a_busy_machine_are_measured_again():

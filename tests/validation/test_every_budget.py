@@ -41,7 +41,10 @@ def measured_peak(model, resident_bytes, step):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "vit", "resnet", "unet"])
 def test_the_measured_peak_is_within_every_budget(name):
-    """In steps of a tenth of the store-all peak, down to the least; gradients to the bit."""
+    """In steps of a fifth of the store-all peak, down to the least; gradients to the bit.
+
+    Of some models the even tenths, of others the odd ones.
+    """
     kind, options = SMALL[name]
     options = {**options, "layers": 2} if "layers" in options else options
     model, inputs, loss = build_model(kind, **options)
@@ -59,14 +62,14 @@ def test_the_measured_peak_is_within_every_budget(name):
         assert all(map(torch.equal, plain, outcome(model, lambda: module(*inputs))))
 
     fitted = 0
-    for tenths in range(10, 0, -1):
+    for tenths in range(10 if name in ("gpt2", "vit", "unet") else 9, 0, -2):
         try:
             check(most * tenths // 10)
         except InfeasibleBudgetError as refused:
             least = refused.plan.min_feasible_bytes
             break
         fitted += 1
-    assert fitted >= 3
+    assert fitted >= 2
     # What is named as the least was seen, if by a search that another may not repeat in a second.
     with contextlib.suppress(InfeasibleBudgetError):
         check(least)

@@ -261,6 +261,226 @@ def test_torchtitan_wraps_the_layers_chosen():
     assert calls.counts["addmm"] == 4 + len(chosen)
 
 
+def linked(chain, share, **options):
+    """A plan of a chain over a link."""
+    peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
+    return schedsim.plan(chain, int(share * peak), link="pcie4", effort=0.2, **options)
+
+
+def test_segments_whose_inputs_the_host_holds(monkeypatch):
+    """Those alone are packed by ``save_on_cpu``, in order, and gradients are equal to the bit."""
+    model, inputs, loss = build_model("mlp", layers=8, hidden=64, batch=512)
+    chain = replace(capture_chain(model, inputs, loss, rounds=0).chain, static_bytes=0)
+    stages = tuple(replace(s, forward_s=1e-4, backward_s=2e-4) for s in chain.stages)
+    chain = replace(chain, stages=stages)
+    peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
+    for share in (0.3, 0.35, 0.4, 0.45):
+        plan = schedsim.api.try_plan(chain, int(share * peak), link="pcie4", effort=0.2)
+        if plan.feasible and plan.setting.copies_anything(plan.schedule):
+            exported = export(chain, plan, "torch")
+            if exported.host_bytes:
+                break
+    names = loaded(exported.text)
+    packed = []
+    real = names["save_on_cpu"]
+
+    class Noted(real):
+        def __init__(self, pin_memory=False):
+            super().__init__(pin_memory=pin_memory)
+            pack = self.pack_hook
+
+            def noted(tensor):
+                packed.append(tensor.numel() * tensor.element_size())
+                return pack(tensor)
+
+            self.pack_hook = noted
+
+    monkeypatch.setitem(names, "save_on_cpu", Noted)
+    clear_gradients(model)
+    loss(model(inputs[0]), *inputs[1:]).backward()
+    plain = [p.grad.clone() for p in model.parameters()]
+    clear_gradients(model)
+    loss(names["forward"](list(model), inputs[0]), *inputs[1:]).backward()
+    assert all(map(torch.equal, plain, [p.grad for p in model.parameters()]))
+    assert names["INPUTS_ON_HOST"]
+    assert packed == [chain.stages[i - 1].output_bytes for i in names["INPUTS_ON_HOST"]]
+    assert sum(packed) == exported.host_bytes
+
+
+def test_transformers_holds_the_inputs_of_layers_on_the_host(monkeypatch):
+    """Its own ``offload=`` where there is an accelerator; without one the model trains alike."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    chain = build_workload(WorkloadOptions(preset="gpt2", layers=4, batch=8)).workload
+    plan = linked(chain, 0.85)
+    # All four layers and their inputs: the leanest there is.
+    object.__setattr__(plan, "budget_bytes", 1)
+    names = loaded(export(chain, plan, "transformers").text)
+    assert names["OFFLOAD"]
+    settings = {"n_layer": 4, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 16}
+    config = transformers.GPT2Config(**settings, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config)
+    tokens = torch.randint(0, 64, (2, 16))
+
+    def step():
+        model.zero_grad(set_to_none=True)
+        model(tokens, labels=tokens).loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    model.train()
+    plain = step()
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    names["enable"](model)
+    assert all(map(torch.equal, plain, step()))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    names["enable"](model)
+    code = model.transformer.h[0]._gradient_checkpointing_func.func.__code__
+    assert "save_on_cpu" in code.co_names
+
+
+@pytest.mark.parametrize("share", [0.8, 0.9])
+def test_what_selective_checkpointing_holds_on_the_host_is_copied_and_not_run_again(share):
+    """A copy out for every output that the host holds; products repeat as in the simulation."""
+    options = WorkloadOptions(preset="gpt2", layers=3, batch=8, granularity="op", seq=128)
+    graph = build_workload(options).workload
+    exported = export(graph, linked(graph, share), "torch-sac")
+    if not exported.host_bytes:
+        from schedsim.export.save_sets import as_choice, find_layers
+        from schedsim.export.to_torch_sac import render
+
+        layers = find_layers(graph, "torch-sac")
+        held = {"attention.qkv", "mlp.up"}
+        # The first layer keeps less: a policy of its own.
+        early = 1, {"attention.qkv"}
+        choice = as_choice(graph, layers, {*held, "attention.proj"}, 2, held, early)
+        names = loaded(render(graph, linked(graph, share), choice, 1))
+        schedule, wanted_copies = choice.schedule, 1 + 2
+    else:
+        names, schedule = loaded(exported.text), exported.schedule
+        wanted_copies = sum(
+            places.count("host")
+            for number in names["LAYERS"]
+            if number is not None
+            for places in names["SAVE"][number].values()
+        )
+    torch.manual_seed(0)
+    layers = nn.ModuleList(Layer(64, 4) for _ in range(3))
+    x = torch.randn(32, 64, requires_grad=True)
+    copied = []
+    original = names["to_host"]
+    names["to_host"] = lambda t: (copied.append(t.shape), original(t))[1]
+
+    def step(run):
+        torch.manual_seed(1)
+        y = x
+        for i, layer in enumerate(layers):
+            y = run(i, layer, y)
+        with Calls() as calls:
+            y.square().sum().backward()
+        found = [p.grad.clone() for p in layers.parameters()]
+        layers.zero_grad(set_to_none=True)
+        return calls.counts, found
+
+    plain, expected = step(lambda _, layer, y: layer(y))
+    again, found = step(names["run_layer"])
+    assert all(map(torch.equal, expected, found))
+    assert len(copied) == wanted_copies
+    repeats = collections.Counter(
+        name.rsplit(".", 1)[-1] for name in schedule.names if name.startswith("layer")
+    )
+    for kinds, op in ((("qkv", "proj", "up", "down"), "addmm"), (("scores", "context"), "bmm")):
+        wanted = sum(repeats[kind] - len(layers) for kind in kinds)
+        assert again[op] - plain[op] == wanted, op
+
+
+def test_torchs_own_policy_for_the_host_still_copies_nothing():
+    """``MUST_CPU_OFFLOAD`` recomputes: the day that it copies, the export can use it."""
+    from functools import partial
+
+    from torch.utils.checkpoint import (
+        CheckpointPolicy,
+        checkpoint,
+        create_selective_checkpoint_contexts,
+    )
+
+    def policy(context, op, *args, **kwargs):
+        return CheckpointPolicy.MUST_CPU_OFFLOAD
+
+    x = torch.randn(4, 4, requires_grad=True)
+    weight = torch.randn(4, 4)
+    y = checkpoint(
+        lambda t: torch.mm(t, weight).sin().sum(),
+        x,
+        use_reentrant=False,
+        context_fn=partial(create_selective_checkpoint_contexts, policy),
+    )
+    with Calls() as calls:
+        y.backward()
+    assert calls.counts["mm"] == 2  # again, and that of the gradient
+
+
+def test_jax_offloads_the_names():
+    """Under its policy the residual of a layer is a copy to pinned host memory."""
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from jax.ad_checkpoint import checkpoint_name
+
+    from schedsim.export.save_sets import INPUT
+    from schedsim.export.segments import as_choice, held_inputs, singles
+    from schedsim.export.to_jax import render
+
+    chain = build_workload(WorkloadOptions(preset="gpt2", layers=4, batch=8)).workload
+    segments = singles(range(1, 5))
+    choice = as_choice(chain, segments, held_inputs(segments))
+    document = json.loads(render(chain, linked(chain, 0.85), choice, 1))
+    assert document["policy"]["names_which_can_be_offloaded"] == [INPUT]
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(**document["policy"])
+
+    def segment(x):
+        return jax.numpy.sin(jax.numpy.sin(checkpoint_name(x * 2.0, INPUT))).sum()
+
+    x = jax.numpy.arange(4.0)
+    text = str(jax.make_jaxpr(jax.grad(jax.checkpoint(segment, policy=policy)))(x))
+    assert "pinned_host" in text or "<host>" in text
+    found = jax.grad(jax.checkpoint(segment, policy=policy))(x)
+    assert jax.numpy.array_equal(jax.grad(segment)(x), found)
+
+
+def test_megatron_takes_the_modules_whose_inputs_go_to_the_host():
+    """Every set of them that is written, and none that it refuses."""
+    pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    from schedsim.export.to_megatron import OFFLOADED, _sets_on_host
+
+    sizes = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2}
+    for modules in _sets_on_host(list(OFFLOADED)):
+        TransformerConfig(
+            **sizes, fine_grained_activation_offloading=True, offload_modules=list(modules)
+        )
+    with pytest.raises((ValueError, AssertionError)):
+        TransformerConfig(
+            **sizes, fine_grained_activation_offloading=True, offload_modules=["attn_proj"]
+        )
+
+
+def test_trl_takes_the_arguments(tmp_path):
+    """Its configuration has them, and so has the Trainer of transformers below it."""
+    pytest.importorskip("trl", reason="trl is not installed")
+    yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
+    from trl import SFTConfig
+
+    chain = build_workload(WorkloadOptions(preset="gpt2", layers=4, batch=8)).workload
+    plan = linked(chain, 0.85)
+    object.__setattr__(plan, "budget_bytes", 1)
+    for target, budget in (("trl", plan), ("axolotl", plan), ("trl", linked(chain, 1.0))):
+        arguments = yaml.safe_load(export(chain, budget, target).text)
+        config = SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **arguments)
+        assert config.activation_checkpointing == arguments["gradient_checkpointing"]
+        settings = arguments.get("gradient_checkpointing_kwargs")
+        assert config.activation_checkpointing_kwargs == settings
+    assert settings is None
+
+
 def test_megatron_knows_the_modules():
     """Every value that is written is one that its configuration takes."""
     pytest.importorskip("megatron.core", reason="megatron-core is not installed")

@@ -27,3 +27,13 @@ def test_optimizer_state_is_foreseen_as_it_will_be(kind):
     LOSS(model(x), target).backward()
     optimizer.step()
     assert before == resident_state(model, optimizer).optimizer_bytes
+
+
+def test_the_formula_of_adam_counts_its_steps():
+    """A tensor for each parameter beside the moments, as torch keeps it."""
+    model, (x, target) = a_model(2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    LOSS(model(x), target).backward()
+    optimizer.step()
+    by_formula = resident_state(model, "adamw").optimizer_bytes
+    assert by_formula == resident_state(model, optimizer).optimizer_bytes

@@ -32,3 +32,66 @@ def test_what_cannot_be_captured_by_op_is_planned_by_block_and_says_so():
     module(x).backward()
     with pytest.raises(schedsim.UnsupportedError):
         schedsim.rematerialize(model, x, "90%", lambda y: y.mean(), level="op")
+
+
+class Angular(nn.Module):
+    """A loss with classes of its own."""
+
+    def __init__(self, num=64):
+        super().__init__()
+        self.classes = nn.Parameter(torch.randn(num, 16))
+
+    def forward(self, output, target):
+        """Cross entropy of the products."""
+        return nn.functional.cross_entropy(output @ self.classes.T, target)
+
+
+def test_the_state_of_a_loss_with_parameters_is_counted():
+    model, x = nn.Sequential(*(nn.Linear(16, 16) for _ in range(3))), torch.randn(64, 16)
+    target, loss = torch.randint(0, 64, (64,)), Angular()
+    module = schedsim.rematerialize(model, (x, target), "100%", loss, optimizer="adamw")
+    optimizer = torch.optim.AdamW([*model.parameters(), *loss.parameters()])
+    module(x, target).backward()
+    optimizer.step()
+    held = sum(t.nbytes for state in optimizer.state.values() for t in state.values())
+    assert module.counted()["optimizer"] == held
+
+
+class TakesPairs(nn.Module):
+    """A block that is called with something else when another stands in for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        """Rows chosen by data."""
+        return self.linear(x)[x[:, 0] < 1e9]
+
+
+class OfRows(nn.Module):
+    """Fails where its blocks do not give what they give."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(TakesPairs() for _ in range(3))
+
+    def forward(self, x):
+        """A line of blocks, and a look at what is between them."""
+        for layer in self.layers:
+            y = layer(x)
+            if y is x:
+                raise ValueError("not what a layer gives")
+            x = y
+        return x
+
+
+def test_a_model_that_no_level_takes_is_refused_with_both_reasons():
+    model, x = OfRows(), torch.randn(64, 16)
+    both = r"not what a layer gives.*op by op"
+    with (
+        pytest.warns(BlockLevelWarning),
+        pytest.raises(schedsim.UnsupportedError, match=both) as found,
+    ):
+        schedsim.rematerialize(model, x, "90%", lambda y: y.mean())
+    assert "in_place=True" in found.value.hint

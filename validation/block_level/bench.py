@@ -14,6 +14,7 @@ from ..measure import Meter
 from ..ranks import ALONE, Ranks
 from ..torch_private.pytrees import tree_flatten, tree_map_only
 from .block_program import BlockProgram
+from .gradients_made import MadeGradients
 from .parts import StepInputs
 from .runtime import BlockStep, StepLayout, detached
 from .sizes import Sizes
@@ -63,6 +64,7 @@ class Counts:
 class Measured:
     """Of one part, bytes and lists of times.
 
+    `made_bytes`: of gradients of parameters that its backward is the first to make.
     `replayed_s`: of a forward that keeps its bundle and the backward right after it, together.
     """
 
@@ -70,6 +72,7 @@ class Measured:
     forward_workspace_bytes: int = 0
     saving_workspace_bytes: int = 0
     backward_workspace_bytes: int = 0
+    made_bytes: int = 0
     forward_s: list[float] = field(default_factory=list)
     saving_s: list[float] = field(default_factory=list)
     replayed_s: list[float] = field(default_factory=list)
@@ -99,7 +102,9 @@ class Bench:
         meter: Meter,
         device: torch.device,
         ranks: Ranks = ALONE,
+        made: MadeGradients | None = None,
     ) -> None:
+        self.made = MadeGradients(()) if made is None else made
         self.layout, self.inputs, self.sizes = layout, step, sizes
         self.meter, self.device = meter, device
         self.ranks = ranks
@@ -109,9 +114,13 @@ class Bench:
     def measure_bytes(self, values: list[Any]) -> list[Measured]:
         """A row per part, the loss last; times are left for `timing.measure_times`."""
         rows = self.rows = [Measured() for _ in range(len(self.layout.parts) + 1)]
-        for i, row in enumerate(rows):
+        counts = []
+        for i in range(len(rows) - 1, -1, -1):  # as gradients are made
             self._once(i, values)  # warm: libraries choose kernels, caches fill
-            self._set_bytes(i, values, self._least_counts(i, values), row)
+            counts.append(self._least_counts(i, values))
+            rows[i].made_bytes = self.made.settle()
+        for i, row in enumerate(rows):
+            self._set_bytes(i, values, counts[-1 - i], row)
         return rows
 
     def check_movable(self, i: int, values: list[Any], expected_bytes: int) -> None:
@@ -209,6 +218,7 @@ class Bench:
         return Counts.least(readings)
 
     def _counts(self, i: int, values: list[Any]) -> Counts:
+        self.made.forget()
         forward, saving, give, backward = map(self._paused, self._ops(i, values))
         if forward is None:  # the loss
             first, second = self.meter.read(saving, backward)
@@ -243,6 +253,7 @@ class Bench:
             behind += self.rows[-2].backward_workspace_bytes
             self.releases_output = freed >= behind and self._can_release_output(values)
             row.forward_workspace_bytes = freed if self.releases_output else held
+            row.forward_workspace_bytes = max(row.forward_workspace_bytes, row.made_bytes)
             return
         out = sizes[i + 1]
         row.forward_workspace_bytes = max(0, counts.forward_peak_bytes - out)
@@ -250,5 +261,5 @@ class Bench:
         row.saving_workspace_bytes = max(0, saving - row.saved_bytes)
         consumers = max(1, sum(i + 1 in part.reads for part in self.layout.parts))
         written = sum(sizes[value] for value in self.layout.parts[i].reads if value)
-        charged = row.saved_bytes + consumers * out + written
+        charged = row.saved_bytes + consumers * out + written + row.made_bytes
         row.backward_workspace_bytes = max(0, backward - charged)

@@ -16,6 +16,9 @@ from schedsim.simulation.simulator import simulate
 
 _TENSOR = re.compile(r"([ard])(\d+)(?:\.(\d+|loss))?(@host)?")
 
+GRADIENT = "g"
+"""Begins the name of gradients of parameters, which autograd keeps."""
+
 Tensor = tuple[str, int, int]
 """``("a", j, -1)`` value j, ``("r", j, -1)`` the bundle of part j - 1, ``("d", j, i)`` the gradient
 of value j from part i (L: from the loss). In host memory: ``("a@", j, -1)``, ``("r@", j, -1)``."""
@@ -115,6 +118,8 @@ def make_program(
             reader[tensor, k] = k
     frees: list[list[Tensor]] = [[] for _ in names]
     for (tensor, _), k in reader.items():
+        if tensor[0] == GRADIENT:
+            continue
         frees[k].append(_parsed(tensor, num_parts))
     saving = _saving_runs(names)
     runs = []
@@ -138,7 +143,7 @@ def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> BlockP
     saving: set[int] = set()
     for i, (tensor, first, last) in enumerate(tensors):
         name = arrays.tensor_names[tensor]
-        if made[i] < 0 or (last < 0 and name in saved):
+        if made[i] < 0 or name[0] == GRADIENT or (last < 0 and name in saved):
             continue
         if last < 0:  # made, and read by nobody
             frees[number_of[first]].append((_parsed(name, num_parts), number_of[first]))

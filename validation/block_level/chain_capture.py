@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from schedsim.units import format_seconds
 
 from ..block_times import MOST_SPREAD
 from ..capture.skeleton import count_extra_inputs
-from ..guards.differential import without_step_hooks
 from ..guards.recording import Recorded, kept_python
 from ..guards.state import Places
 from ..measure import get_meter, library_workspace_bytes
@@ -29,8 +27,15 @@ from ..torch_private.storage_refs import version_of
 from .bench import Bench
 from .block_program import make_program
 from .block_timing import IMPLAUSIBLE, measure_times, spread_of, step_seconds
+from .gradients_made import (
+    MadeGradients,
+    forget_gradients,
+    own_gradients,
+    trained_parameters,
+)
 from .lowering import lowered
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
+from .recorded_blocks import record_blocks
 from .repeated_forward import (
     PYTHON,
     Buffers,
@@ -63,6 +68,9 @@ class CapturedChain:
     times_spread
         How far the rounds of the times lie apart, as a share of their medians; ``None`` where none
         were measured.
+    keeps_gradients
+        Whether gradients are counted as resident from before the step; otherwise from the backward
+        that makes them, as workspace of what runs after it.
     """
 
     workload: Chain | Graph
@@ -73,6 +81,7 @@ class CapturedChain:
     meter: str
     notes: tuple[str, ...]
     times_spread: float | None = None
+    keeps_gradients: bool = False
 
     @property
     def chain(self) -> Chain:
@@ -190,8 +199,10 @@ def capture_chain(
     -----
     Bytes are measured block by block; times in whole steps, that replay every block and that store
     all where that fits. Parameters, their gradients, buffers and random numbers are left as they
-    were. Static bytes are parameters, gradients, buffers and the tensors of the loss
-    and of side inputs. A forward's time is what replaying the block makes a step longer, and the
+    were. Static bytes are parameters, buffers and the tensors of the loss
+    and of side inputs; gradients too where parameters have some when this is called. Otherwise
+    gradients of parameters count from the backward that makes them. A forward's time is what
+    replaying the block makes a step longer, and the
     times of store-all add up to what was measured.
 
     Examples
@@ -219,7 +230,11 @@ def capture_chain(
     if recorded is not None:
         devices = (*devices, PYTHON) if recorded.draws else devices
         python = recorded.places
-    with untouched(model, loss), _own_gradients(model, loss), no_collection():
+    with (
+        untouched(model, loss),
+        own_gradients(model, loss) as keeps_gradients,
+        no_collection(),
+    ):
         with torch.no_grad(), untouched(model), kept_python(recorded):
             whole = model(*step.arguments, **step.keywords)
             whole = loss_of(whole) if loss is None else whole
@@ -235,7 +250,8 @@ def capture_chain(
         if sharding is not None and meter is None and device.type == "cpu":
             meter = "allocator"  # storages that are emptied and filled again
         chosen = get_meter(meter, device)
-        bench = Bench(layout, step, sizes, chosen, device, ranks)
+        made = MadeGradients(trained_parameters(model, loss))
+        bench = Bench(layout, step, sizes, chosen, device, ranks, made)
         rows = bench.measure_bytes(values)
         layout = replace(layout, releases_output=bench.releases_output)
         if movable:
@@ -268,10 +284,23 @@ def capture_chain(
                 + ("; not kept: is the machine busy?" if spread > MOST_SPREAD else "")
             )
             workload = lowered(workload.name, parts, sizes, rows, library)
+        if chosen.name == "cuda" and sharding is None and ranks.alone:
+            if not keeps_gradients:
+                forget_gradients(model, loss)
+            requests = record_blocks(workload, layout, step, model, device)
+            workload = replace(workload, recorded=requests)
     if library:
         notes.append(f"matrix libraries keep {library} bytes on the device, counted as static")
     return CapturedChain(
-        workload, model, arguments, keywords, layout, chosen.name, tuple(notes), times_spread=spread
+        workload,
+        model,
+        arguments,
+        keywords,
+        layout,
+        chosen.name,
+        tuple(notes),
+        times_spread=spread,
+        keeps_gradients=keeps_gradients,
     )
 
 
@@ -320,25 +349,6 @@ def _device(model: nn.Module) -> torch.device:
             hint="build it on cpu or cuda, or use the op level",
         )
     return found.device
-
-
-@contextmanager
-def _own_gradients(model: nn.Module, loss: Any) -> Any:
-    """Gradients of zeros during the block, and the ones that were there after it.
-
-    Hooks that wait for a gradient, an optimizer's step among them, do not see those of the block.
-    """
-    parameters = [*model.parameters()]
-    parameters += [*loss.parameters()] if isinstance(loss, nn.Module) else []
-    own = [(p, p.grad) for p in parameters]
-    try:
-        for parameter, _ in own:
-            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-        with without_step_hooks(parameters):
-            yield
-    finally:
-        for parameter, gradient in own:
-            parameter.grad = gradient
 
 
 def _check_whole(whole: Any, composed: Any) -> None:

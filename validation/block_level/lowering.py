@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from schedsim.dataflow.chain import Chain, Stage
@@ -19,6 +20,11 @@ def lowered(
 ) -> Chain | Graph:
     """The workload: a chain where the parts are a line. `rows` has one per part, the loss last."""
     times = _times(parts, sizes, rows)
+    made = [row.made_bytes for row in rows]
+    # A chain's stages hold them; a graph has them as tensors.
+    line = is_line(parts)
+    beside = _gradients_beside(rows) if line else [0] * len(parts)
+    own = made if line else [0] * len(rows)
     loss_s = _median(rows[-1].backward_s)
     loss_workspace = rows[-1].forward_workspace_bytes
     static = sizes.static_bytes + library
@@ -30,15 +36,17 @@ def lowered(
             backward_s,
             sizes.value_bytes[i + 1],
             row.saved_bytes,
-            row.forward_workspace_bytes,
-            row.backward_workspace_bytes,
-            row.saving_workspace_bytes,
+            row.forward_workspace_bytes + beside[i],
+            row.backward_workspace_bytes + beside[i] + own[i],
+            row.saving_workspace_bytes + beside[i],
         )
         for i, (row, (forward_s, backward_s)) in enumerate(zip(rows, times, strict=False))
     ]
-    if is_line(parts):
-        return Chain(name, sizes.value_bytes[0], tuple(stages), static, loss_s, loss_workspace)
-    return _graph(name, parts, sizes, stages, static, loss_s, loss_workspace)
+    if line:
+        input_bytes, gradients = sizes.value_bytes[0], tuple(made) if any(made) else ()
+        chain = Chain(name, input_bytes, tuple(stages), static, loss_s, loss_workspace)
+        return replace(chain, gradient_bytes=gradients)
+    return _graph(name, parts, sizes, stages, static, loss_s, loss_workspace, made)
 
 
 def _graph(
@@ -49,6 +57,7 @@ def _graph(
     static_bytes: int,
     loss_s: float,
     loss_workspace_bytes: int,
+    made_bytes: Sequence[int],
 ) -> Graph:
     """The blocks as a graph, lowered as a chain is; a gradient per reader of each value."""
     num = len(parts)
@@ -89,13 +98,35 @@ def _graph(
                 stage.backward_s,
                 stage.backward_workspace_bytes,
                 (*from_, *read, f"a{i + 1}", *optional),
-                {f"d{value}.{i}": size[value] for value in part.reads if value},
+                {
+                    **{f"d{value}.{i}": size[value] for value in part.reads if value},
+                    **({f"g{i + 1}": made_bytes[i]} if made_bytes[i] else {}),
+                },
             )
         )
+    own = {"g": made_bytes[num]} if made_bytes[num] else {}
+    loss_workspace_bytes -= made_bytes[num]
     loss = Op(
-        "loss", "loss", loss_s, loss_workspace_bytes, (f"a{num}",), {f"d{num}.loss": size[num]}
+        "loss",
+        "loss",
+        loss_s,
+        loss_workspace_bytes,
+        (f"a{num}",),
+        {f"d{num}.loss": size[num], **own},
     )
-    return Graph(name, (*forward, loss, *reversed(backward)), {"a0": size[0]}, static_bytes)
+    ops = (*forward, loss, *reversed(backward))
+    results = tuple(t for op in ops for t in op.writes if t[0] == "g")
+    return Graph(name, ops, {"a0": size[0]}, static_bytes, results)
+
+
+def _gradients_beside(rows: Sequence[Measured]) -> list[int]:
+    """Of each part, the gradients of parameters that were made before its backward."""
+    found = []
+    there = rows[-1].made_bytes
+    for row in reversed(rows[:-1]):
+        found.append(there)
+        there += row.made_bytes
+    return found[::-1]
 
 
 def _times(

@@ -32,6 +32,9 @@ class OpCosts(Protocol):
     @property
     def size_bytes(self) -> Mapping[str, int]: ...
 
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CapturedGraph:
@@ -97,7 +100,8 @@ class CapturedGraph:
             )
             for op in self.graph.ops
         )
-        return replace(self, graph=replace(self.graph, ops=ops))
+        notes = (*self.notes, *costs.notes)
+        return replace(self, graph=replace(self.graph, ops=ops), notes=notes)
 
     def with_state(self, extra_bytes: int) -> CapturedGraph:
         """The same step with `extra_bytes` more resident all the time (optimizer state, say)."""

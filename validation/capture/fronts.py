@@ -14,6 +14,7 @@ from torch import nn
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..torch_private import joint_graphs as private
+from ..torch_private.kernel_layouts import true_layouts
 from .eager_paths import eager_paths
 from .recurrent import whole_recurrence
 from .skeleton import Skeleton
@@ -67,7 +68,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     has_loss = skeleton.step.loss_function is not None
     handles = _watch(skeleton.step, spans)
     try:
-        with _recurrence(skeleton), eager_paths():
+        with _recurrence(skeleton), eager_paths(), true_layouts():
             graph_module = private.export_joint(skeleton.step, skeleton.tensors, mode)
         return Traced(graph_module, tuple(spans), "direct", has_loss, {})
     except SchedsimError:
@@ -79,8 +80,9 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
             handle.remove()
     skeleton.step.questions = ()  # Dynamo reads the code itself, and takes no answers
     try:
-        step = private.dynamo_graph(skeleton.step, skeleton.tensors, mode)
-        graph_module = private.export_joint(step, skeleton.tensors, mode)
+        with true_layouts():
+            step = private.dynamo_graph(skeleton.step, skeleton.tensors, mode)
+            graph_module = private.export_joint(step, skeleton.tensors, mode)
         return Traced(graph_module, (), "dynamo", has_loss, _renamed(skeleton.step, step))
     except Exception as error:
         raise _refusal(direct, error) from error

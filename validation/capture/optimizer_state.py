@@ -10,10 +10,13 @@ from ..torch_private.storage_refs import share_of
 
 # Tensors of the parameter's own size and format that torch.optim keeps for each parameter.
 _MOMENTS = {"none": 0, "sgd": 0, "sgd-momentum": 1, "adam": 2, "adamw": 2}
+_COUNTS, _COUNT_BYTES = ("adam", "adamw"), 4
 
 
 def optimizer_bytes(optimizer: str | int, model: nn.Module) -> int:
     """Bytes that `optimizer` keeps for `model`: its moments, in the parameters' own formats.
+
+    Adam's besides count their steps in a tensor for each parameter.
 
     Parameters
     ----------
@@ -29,7 +32,7 @@ def optimizer_bytes(optimizer: str | int, model: nn.Module) -> int:
     Examples
     --------
     >>> optimizer_bytes("adam", nn.Linear(10, 10, bias=False))
-    800
+    804
     """
     if isinstance(optimizer, int) and not isinstance(optimizer, bool):
         if optimizer < 0:
@@ -41,4 +44,5 @@ def optimizer_bytes(optimizer: str | int, model: nn.Module) -> int:
             hint=did_you_mean(str(optimizer), _MOMENTS, f"one of {', '.join(_MOMENTS)}, or bytes"),
         )
     trained = [share_of(p) for p in model.parameters() if p.requires_grad]
-    return _MOMENTS[optimizer] * sum(p.numel() * p.element_size() for p in trained)
+    counts = _COUNT_BYTES * len(trained) if optimizer in _COUNTS else 0
+    return counts + _MOMENTS[optimizer] * sum(p.numel() * p.element_size() for p in trained)

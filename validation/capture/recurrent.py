@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -213,18 +214,16 @@ def whole_recurrence() -> Iterator[None]:
         yield
 
 
+@cache
 def _as_op(kind: str) -> Callable[..., Any]:
+    # One function for good: Dynamo guards on it.
     def packed(*args: Any) -> Any:
         if torch.is_autocast_enabled("cpu"):
             raise UnsupportedError(
                 "a recurrent layer under autocast cannot be captured op by op", hint="level='block'"
             )
         x, second, *rest = args
-        is_packed = isinstance(rest[0], Tensor) or (
-            isinstance(second, Tensor) and len(rest) == 7 and not isinstance(rest[0], bool)
-            and _is_states(rest[0])
-        )  # fmt: skip
-        if is_packed:
+        if not isinstance(rest[1], bool):  # packed: states and weights, then whether with biases
             states, weights, bias, layers, dropout, train, both = rest
             sizes, batch_first = second, False
         else:
@@ -238,10 +237,6 @@ def _as_op(kind: str) -> Callable[..., Any]:
         return (out, first, last) if kind == "lstm" else (out, first)
 
     return packed
-
-
-def _is_states(given: Any) -> bool:
-    return isinstance(given, Tensor) or (isinstance(given, tuple | list) and len(given) == 2)
 
 
 @register_flop_formula(torch.ops.schedsim.recurrent)

@@ -18,6 +18,26 @@ def cache_folder() -> Path:
     return Path(given) if given else Path.home() / ".cache" / "schedsim"
 
 
+def cached_note(what: str, age_s: float, spread: float) -> str:
+    """That `what` was measured before, how long ago, and how far its runs lay apart.
+
+    Examples
+    --------
+    >>> cached_note("times", 7300.0, 0.07)
+    'times: measured 2 hours ago, spread 7 %; --remeasure measures them again'
+    """
+    share = f"{spread:.0%}".replace("%", " %")
+    return f"{what}: measured {_age(age_s)} ago, spread {share}; --remeasure measures them again"
+
+
+def _age(seconds: float) -> str:
+    """A length of time in the largest unit of which there are two."""
+    for unit, name in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} seconds"
+
+
 class ProfileCache:
     """Entries of one environment.
 

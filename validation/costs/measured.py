@@ -6,7 +6,7 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,7 +16,7 @@ from schedsim.errors import SchedsimError
 from ..capture.program import Call, Program, map_refs, refs
 from ..capture.to_graph import op_calls, tensor_names
 from ..measure.allocator import allocations
-from .cache import ProfileCache
+from .cache import ProfileCache, cached_note
 from .signature import signature
 from .table import Costs
 
@@ -42,11 +42,17 @@ class Measurement(NamedTuple):
         The most that the allocator held during a run beyond the outputs.
     output_bytes
         Storage of each output, -1 for what is no tensor.
+    spread
+        How far the middle half of the timed runs lies apart, as a share of their median.
+    measured_at_s
+        When, in seconds of the clock of the machine.
     """
 
     time_s: float
     workspace_bytes: int
     output_bytes: tuple[int, ...]
+    spread: float
+    measured_at_s: float
 
 
 def measured_costs(
@@ -68,7 +74,7 @@ def measured_costs(
     device
         Where to measure; it must be of the kind whose kernels the graph holds.
     use_cache
-        Whether to take entries from the cache folder and to leave new ones there.
+        Whether to take entries from the cache folder; new ones are left there in any case.
     target_s
         Seconds to spend on each distinct op, about.
 
@@ -94,7 +100,9 @@ def measured_costs(
     if place.type == "cuda" and not torch.cuda.is_available():
         raise SchedsimError("there is no CUDA device here", hint="use roofline_costs")
     program = captured.program
-    cache = ProfileCache(environment(place)) if use_cache else None
+    cache = ProfileCache(environment(place))
+    kept = use_cache or target_s > 0  # what is timed in no time at all is of no use to others
+    cached: dict[str, Measurement] = {}
     known: dict[str, Measurement] = {}
     names = tensor_names(program)
     times: dict[str, float] = {}
@@ -106,12 +114,13 @@ def measured_costs(
             times[call.name], workspaces[call.name] = 0.0, 0
             continue
         key = signature(program, call)
-        if key not in known and cache is not None and key in cache.entries:
-            time_s, workspace_bytes, output_bytes = cache.entries[key]
-            known[key] = Measurement(time_s, workspace_bytes, tuple(output_bytes))
+        if key not in known and use_cache:
+            earlier = _entry(cache.entries.get(key))
+            if earlier is not None:
+                known[key] = cached[key] = earlier
         if key not in known:
             known[key] = measure_call(program, call, place, target_s)
-            if cache is not None:
+            if kept:
                 cache.entries[key] = list(known[key])
         found = known[key]
         times[call.name], workspaces[call.name] = found.time_s, found.workspace_bytes
@@ -120,9 +129,25 @@ def measured_costs(
                 storage = program.values[value].storage
                 if program.storages[storage].size_bytes not in (0, size):
                     sizes[names[storage]] = size
-    if cache is not None:
+    if kept:
         cache.save()
-    return Costs(times, workspaces, f"measured on {environment(place)['device']}", sizes)
+    notes = (_note(cached, len(known)),) if cached else ()
+    return Costs(times, workspaces, f"measured on {environment(place)['device']}", sizes, notes)
+
+
+def _entry(kept: Any) -> Measurement | None:
+    """What the cache holds of an op; ``None`` for nothing, or what another version wrote."""
+    if not isinstance(kept, list) or len(kept) != len(Measurement._fields):
+        return None
+    time_s, workspace_bytes, output_bytes, spread, measured_at_s = kept
+    return Measurement(time_s, workspace_bytes, tuple(output_bytes), spread, measured_at_s)
+
+
+def _note(cached: Mapping[str, Measurement], num_kinds: int) -> str:
+    """How old the oldest of the times is that were not measured now, and how far they spread."""
+    age_s = max(0.0, time.time() - min(one.measured_at_s for one in cached.values()))
+    spread = statistics.median(one.spread for one in cached.values())
+    return cached_note(f"times of {len(cached)} of {num_kinds} kinds of op", age_s, spread)
 
 
 def environment(device: torch.device) -> dict[str, str]:
@@ -183,8 +208,11 @@ def measure_call(
         del outputs, tensors
         cuda = device.type == "cuda"
         workspace_bytes = _cuda_workspace(run, device) if cuda else _cpu_workspace(run)
-        time_s = _cuda_time(run, device, target_s) if cuda else _cpu_time(run, target_s)
-    return Measurement(time_s, workspace_bytes, sizes)
+        times = _cuda_times(run, device, target_s) if cuda else _cpu_times(run, target_s)
+    time_s = statistics.median(times)
+    low, _, high = statistics.quantiles(times, n=4)
+    spread = (high - low) / time_s if time_s > 0 else 0.0
+    return Measurement(time_s, workspace_bytes, sizes, spread, time.time())
 
 
 def _index_bound(program: Program, call: Call) -> int:
@@ -204,7 +232,7 @@ def _index_bound(program: Program, call: Call) -> int:
     return 0
 
 
-def _cpu_time(run: Callable[[], Any], target_s: float) -> float:
+def _cpu_times(run: Callable[[], Any], target_s: float) -> list[float]:
     # On one thread, what other processes take of the cores does not count.
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     times: list[float] = []
@@ -213,7 +241,7 @@ def _cpu_time(run: Callable[[], Any], target_s: float) -> float:
         start = clock()
         run()
         times.append(clock() - start)
-    return statistics.median(times)
+    return times
 
 
 def _is_enough(num_runs: int, spent_s: float, target_s: float) -> bool:
@@ -223,7 +251,7 @@ def _is_enough(num_runs: int, spent_s: float, target_s: float) -> bool:
     return spent_s >= target_s or num_runs >= 1000
 
 
-def _cuda_time(run: Callable[[], Any], device: torch.device, target_s: float) -> float:
+def _cuda_times(run: Callable[[], Any], device: torch.device, target_s: float) -> list[float]:
     make_event: Callable[..., Any] = torch.cuda.Event
     run()
     torch.cuda.synchronize(device)
@@ -240,7 +268,7 @@ def _cuda_time(run: Callable[[], Any], device: torch.device, target_s: float) ->
             pairs.append(events)
         torch.cuda.synchronize(device)
         times += [start.elapsed_time(stop) / 1e3 for start, stop in pairs]
-    return statistics.median(times)
+    return times
 
 
 def _cpu_workspace(run: Callable[[], Any]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -14,10 +15,12 @@ from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..block_level.repeated_forward import untouched
 from ..capture.capture import record_step
+from ..capture.recurrent import whole_recurrence
 from ..guards.differential import Both
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
 from ..step_check import no_room_for
-from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of, watch_hooks
+from ..torch_private.dynamo_settings import dynamo_settings, last_graph_break, num_graph_breaks
+from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
 from ..torch_private.pytrees import tree_leaves
 from .backend import compiled_part
 from .drop_in_options import DropInOptions
@@ -65,7 +68,7 @@ def in_place(
     session.is_rehearsing = True
     try:
         with untouched(model):
-            model(*inputs, **keywords)
+            _rehearsed(model, inputs, keywords)
         if check == "plan" and session.parts:
             session.check_note = _compared(model, session, inputs, keywords)
     except BaseException:
@@ -73,6 +76,22 @@ def in_place(
         raise
     session.is_rehearsing = False
     return model
+
+
+def _rehearsed(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Trace a forward and plan it; where that fails and the plain one does not, say so."""
+    try:
+        model(*inputs, **keywords)
+    except SchedsimError:
+        raise
+    except Exception as error:  # of Dynamo, of a kernel, of the model itself
+        call_as_itself(model)(*inputs, **keywords)
+        text = " ".join(str(error).split())[:200]
+        raise UnsupportedError(
+            f"a forward of {type(model).__name__} by its schedules fails: "
+            f"{type(error).__name__}: {text}",
+            hint="nothing was changed; train without, or give the loss: loss=",
+        ) from error
 
 
 def made_up_loss(output: Any) -> torch.Tensor:
@@ -171,25 +190,43 @@ class _BudgetedCall:
         def backend(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
             return compiled_part(session, graph_module, inputs)
 
-        watch_hooks()
         self._run: Any = torch.compile(run, backend=backend, dynamic=False)
+        self._has_whole_recurrence = _has_recurrence_on_cpu(model)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         model = self._model
         if not model.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return call_as_itself(model)(*inputs, **keywords)
-        before = self._session.num_forwards
-        found = self._run(*inputs, **keywords)
+        before, num_breaks = self._session.num_forwards, num_graph_breaks()
+        with ExitStack() as stack:
+            # A hook that is registered later is part of the step.
+            settings: dict[str, Any] = {"skip_nnmodule_hook_guards": False}
+            if self._has_whole_recurrence:
+                settings["allow_rnn"] = True
+                stack.enter_context(whole_recurrence())
+            stack.enter_context(dynamo_settings(settings))
+            found = self._run(*inputs, **keywords)
         if self._session.num_forwards == before and not self._gave_up:
             self._gave_up = True
+            reason = last_graph_break(num_breaks)
             warnings.warn(
-                f"a step of {type(model).__name__} runs as it is, not within the budget: Dynamo "
-                "traces no part of it, or no more after too many retracings "
-                "(torch._dynamo.config.recompile_limit)",
+                f"a step of {type(model).__name__} runs as it is, not within the budget: "
+                + (
+                    f"Dynamo traces no part of it: {reason}"
+                    if reason
+                    else "Dynamo traces no part of it, or no more after too many retracings "
+                    "(torch._dynamo.config.recompile_limit)"
+                ),
                 PlainStepWarning,
                 stacklevel=2,
             )
         return found
+
+
+def _has_recurrence_on_cpu(model: nn.Module) -> bool:
+    """Whether Dynamo is to take recurrent layers as one op each, which it refuses otherwise."""
+    layers = [m for m in model.modules() if isinstance(m, nn.RNNBase)]
+    return bool(layers) and all(p.device.type == "cpu" for m in layers for p in m.parameters())
 
 
 def _inlined(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from .wheels import find_wheels
 
 _ROOT = Path(schedsim.__file__).resolve().parents[1]
 RUNNER = "schedsim.validation.dry_cuda.values_run"
-PLUGIN = "schedsim.validation.dry_cuda.values_plugin"
+PLUGIN = "schedsim.validation.dry_cuda.values_run"
 
 
 def environment_of(

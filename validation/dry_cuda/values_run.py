@@ -1,11 +1,20 @@
-"""``python ...`` again, with ops that compute: a script, ``-m MODULE`` or ``-c CODE``."""
+"""``python ...`` again, with ops that compute: a script, ``-m MODULE`` or ``-c CODE``.
+
+It is pytest's plugin for ``--values`` too.
+"""
 
 from __future__ import annotations
 
 import runpy
 import sys
+from typing import Any
 
 from .values import enable
+
+
+def pytest_configure(config: Any) -> None:
+    """Before any test is collected, ops of the tests compute."""
+    enable()
 
 
 def run(words: list[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -202,6 +202,23 @@ class _Recorder:
         self, around: StateSnapshot, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Recorded:
         """One run from the state `around`, which is put back."""
+        try:
+            # As in training, but nothing is kept for a backward.
+            keeping = saved_tensors_hooks(lambda tensor: None, _not_kept)
+            return self._once(around, inputs, keywords, keeping)
+        except (_TookBackward, RuntimeError) as error:
+            # A step that differentiates within itself needs it; torch.func refuses such hooks.
+            if not isinstance(error, _TookBackward) and "saved tensor hooks" not in str(error):
+                raise
+        return self._once(around, inputs, keywords, nullcontext())
+
+    def _once(
+        self,
+        around: StateSnapshot,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        keeping: Any,
+    ) -> Recorded:
         roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
         buffers = [buffer for root in roots for buffer in root.buffers()]
         parameters = [parameter for root in roots for parameter in root.parameters()]
@@ -212,8 +229,6 @@ class _Recorder:
         unseen = ExitStack()
         unseen.enter_context(unseen_writes(buffers))
         try:
-            # As in training, but nothing is kept for a backward.
-            keeping = saved_tensors_hooks(lambda tensor: None, _not_kept)
             with _torch_generators(self.model), torch.enable_grad(), undo, codes, answers, keeping:
                 self.run(inputs, keywords)
             changes = around.changes()

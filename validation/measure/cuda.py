@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+
+from schedsim.allocators import CachingOptions
+from schedsim.errors import SchedsimError
 
 from ..torch_private.profiler_records import forget_library_workspaces
 
@@ -46,6 +50,25 @@ def cuda_peak(
     stats = torch.cuda.memory_stats(device)
     peaks = (stats[f"{name}_bytes.all.peak"] for name in ("requested", "allocated", "reserved"))
     return CudaPeak(*peaks), result
+
+
+def allocator_settings() -> dict[str, Any]:
+    """Those of this process's allocator that are modelled, as `schedsim.allocate` takes them.
+
+    From ``PYTORCH_ALLOC_CONF``, or its older name, as PyTorch reads them.
+    """
+    text = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    found: dict[str, Any] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        try:
+            options = CachingOptions.parse(part)
+        except SchedsimError:
+            continue  # not modelled
+        default = CachingOptions()
+        for name in CachingOptions.__dataclass_fields__:
+            if getattr(options, name) != getattr(default, name):
+                found[name] = getattr(options, name)
+    return found
 
 
 def requested_bytes(device: torch.device | str = "cuda") -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from .kernel_layouts import true_layouts
 from .op_modes import without_modes
 
 
@@ -356,7 +357,7 @@ def compiled_in_halves(
         partition_fn=partition,
         keep_inference_input_mutations=False,
     )
-    with _quiet_loggers():
+    with _quiet_loggers(), true_layouts():
         found: Callable[..., Any] = compiler(graph_module, list(examples))
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 
@@ -21,7 +20,6 @@ __all__ = [
     "set_buffers",
     "step_hooks",
     "tables_of",
-    "watch_hooks",
 ]
 
 
@@ -78,8 +76,3 @@ def call_as_itself(module: nn.Module) -> Callable[..., Any]:
     own: Any = module
     found: Callable[..., Any] = own._call_impl
     return found
-
-
-def watch_hooks() -> None:
-    """Have Dynamo guard the hooks of modules: one that is registered later is part of the step."""
-    torch._dynamo.config.skip_nnmodule_hook_guards = False

@@ -47,6 +47,7 @@ class Allowed(TypedDict, total=False):
     accumulate: int | str | None
     offload: Any
     host_bytes: int | None
+    remeasure: bool
 
 
 def plan_target(
@@ -74,7 +75,9 @@ def plan_target(
     model, inputs, keywords = target.model, target.inputs, dict(target.keywords)
     first = None
     if price_all or not wanted(settings):
-        plain = Settings(budget, loss=target.loss, level=settings.level)
+        plain = Settings(
+            budget, loss=target.loss, level=settings.level, remeasure=settings.remeasure
+        )
         first = capture_step(model, inputs, keywords, plain)
     budget_bytes, _ = resolved_budget(settings, first, model, (inputs, keywords))
     chosen = choose(

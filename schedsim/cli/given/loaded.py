@@ -108,12 +108,20 @@ def read(
         raise SchedsimError(
             f"--level {source.level} is of a model", hint="a formula takes --granularity"
         )
+    models = [name for name in source.files if is_target(name)]
+    if len(models) > 1:
+        raise SchedsimError(f"{models[1]} is a second workload", hint="give one at a time")
     # Plans first: they know their workload, and a model is captured as they count it.
     items = {name: _load(name) for name in source.files if not is_target(name)}
     alone = remembered(source, items)
     if alone is not None:
         again = replace(alone, allow=source.allow)
         return read(again, plan=plan, movable=movable, check=check)
+    if source.again and not source.is_model:
+        raise SchedsimError(
+            "--remeasure is of a model, whose times are measured",
+            hint="leave --remeasure out: this workload brings its times",
+        )
     movable |= any(isinstance(item, Plan) and has_link(item) for item in items.values())
     for name in source.files:
         if is_target(name) and workload is None:
@@ -122,7 +130,9 @@ def read(
             from ...validation.targets import read_target
 
             where = source.options["device"]
-            built = read_target(name, level=source.level, device=where, movable=movable)
+            built = read_target(
+                name, level=source.level, device=where, movable=movable, remeasure=source.again
+            )
             workload, lines, origin = built.workload, built.lines, built.origin
             continue
         item = items[name]

@@ -49,16 +49,17 @@ def remembered(source: Source, items: Mapping[str, Chain | Graph | Plan]) -> Sou
 def source_of(known: WorkloadSource, source: Source, name: str) -> Source:
     """`source`, and before its files the workload that the plan in the file `name` remembers."""
     if known.kind == "formula":
-        return Source(source.files, no_options(_checked_options(known.options, name)))
+        options = no_options(_checked_options(known.options, name))
+        return Source(source.files, options, again=source.again)
     if known.kind == "model":
         where = {
             **no_options({}),
             "device": source.options["device"] or known.options.get("device"),
         }
         level = source.level or known.options.get("level")
-        return Source((known.target, *source.files), where, level)
+        return Source((known.target, *source.files), where, level, again=source.again)
     file = _found_file(known.path, beside=name)
-    return Source((file, *source.files), source.options, source.level)
+    return Source((file, *source.files), source.options, source.level, again=source.again)
 
 
 def source_of_pipeline(known: WorkloadSource | None, source: Source, name: str) -> Source:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -15,6 +15,19 @@ from ..options.complete import OF_OPTIONS
 from ..options.formula import OPTIONS, SWITCHES, flags
 from ..options.typed_sizes import SizeType
 from .workload_source import Source
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def remeasure_option(function: Function) -> Function:
+    """``--remeasure``, of every command that may take times which were measured before."""
+    return click.option(
+        "--remeasure",
+        "--again",
+        "again",
+        is_flag=True,
+        help="Of a model: measure again what was measured before.",
+    )(function)
 
 
 def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,7 +39,8 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if output and Path(output).resolve() in [Path(name).resolve() for name in inputs if name]:
             raise SchedsimError(f"-o {output} would overwrite an input", hint="name another file")
         options = {name: given.pop(name) for name in flags()}
-        return function(Source(files, options, given.pop("level")), **given)
+        source = Source(files, options, given.pop("level"), again=given.pop("again"))
+        return function(source, **given)
 
     for flag, field, help_text in reversed(SWITCHES):
         command = click.option(flag, field, is_flag=True, help=help_text)(command)
@@ -35,6 +49,7 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=SizeType("auto"),
         help="Model state: auto, or a size; none is counted by default.",
     )(command)
+    command = remeasure_option(command)
     command = click.option(
         "--level", shell_complete=OF_OPTIONS["level"], help="Of a model: block (default) or op."
     )(command)

@@ -16,12 +16,19 @@ from ..options.typed_sizes import size_text
 
 @dataclass(frozen=True)
 class Source:
-    """Where a workload comes from: files, or the options of a formula."""
+    """Where a workload comes from: files, or the options of a formula.
+
+    Attributes
+    ----------
+    again
+        Whether a model is measured again although its times are known (``--remeasure``).
+    """
 
     files: tuple[str, ...]
     options: dict[str, Any]
     level: str | None = None
     allow: tuple[str, ...] = ()
+    again: bool = False
 
     @property
     def given(self) -> dict[str, Any]:
@@ -32,7 +39,8 @@ class Source:
         """Flag -> value of everything that was given besides files."""
         known = flags()
         given = {known[field]: value for field, value in self.given.items()}
-        return given | ({"--level": self.level} if self.level else {})
+        given |= {"--level": self.level} if self.level else {}
+        return given | ({"--remeasure": True} if self.again else {})
 
     @property
     def origin(self) -> WorkloadSource:

@@ -9,7 +9,7 @@ import click
 
 from ...errors import SchedsimError
 from ...plans.offloading import Offloading
-from .typed_sizes import SizeType, TimeType, size_text
+from .typed_sizes import SizeType, TimeType, size_text, time_text
 
 FLAGS = {"link": "--link", "host_bytes": "--host-mem", "host_latency_s": "--host-latency"}
 
@@ -67,6 +67,6 @@ def link_words(options: Mapping[str, Any]) -> list[str]:
             if name == "host_bytes":
                 value = size_text(value)
             if name == "host_latency_s":
-                value = f"{value * 1e6:g}us"
+                value = time_text(value)
             words += [flag, str(value)]
     return words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from ...errors import SchedsimError
 from ...plans.budgets import check_budget, is_share, parse_share
 from ...units import UnitError, parse_bytes
 
-_UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_UNITS_S = {"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 
 
 class SizeType(click.ParamType):  # type: ignore[type-arg]
@@ -97,8 +98,8 @@ class TimeType(click.ParamType):  # type: ignore[type-arg]
             if number == value or (unit == "s" and number[-1:] in "num"):
                 continue
             try:
-                seconds = float(number) * factor
-            except ValueError:
+                seconds = float(Decimal(number) * factor)  # rounded once: 10us is 1e-5
+            except (InvalidOperation, OverflowError):
                 break
             if seconds >= 0 and math.isfinite(seconds):
                 return seconds
@@ -106,6 +107,33 @@ class TimeType(click.ParamType):  # type: ignore[type-arg]
         raise SchedsimError(
             f"{where}{value!r} is not a time", hint="a number and ns, us, ms or s: 10us"
         )
+
+
+def read_count(text: str) -> int | None:
+    """`text` as a number of 1 or more in plain digits; ``None`` for anything else.
+
+    Examples
+    --------
+    >>> read_count("12"), read_count("0"), read_count("²"), read_count("9" * 5000)
+    (12, None, None, None)
+    """
+    plain = text.isascii() and text.isdecimal() and len(text) <= 18
+    return int(text) or None if plain else None
+
+
+def number_text(value: float) -> str:
+    """`value` as an argument that gives exactly it, as short as that can be."""
+    short = f"{value:g}"
+    if isinstance(value, int):
+        return str(value)
+    return short if float(short) == value else repr(value)
+
+
+def time_text(seconds: float) -> str:
+    """`seconds` as an argument that gives exactly it: ``10us``, else in seconds."""
+    micro = f"{seconds * 1e6:g}"
+    exact = float(Decimal(micro) * _UNITS_S["us"]) == seconds
+    return f"{micro}us" if exact else f"{seconds!r}s"
 
 
 def size_text(size: int) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from ...allocators import EXACT
 from ...api import try_plan
 from ...errors import SchedsimError
 from ...plans.plan import Plan
@@ -16,7 +15,7 @@ from ...workloads import build_workload, variants
 from ..given.loaded import Loaded
 from ..options.level_options import level_words, read_levels
 from ..options.link import link_words
-from ..options.typed_sizes import size_text
+from ..options.typed_sizes import number_text, size_text
 from ..show import percent, working
 from ..shown.allocations import allocator_words
 from .request import DEFAULT_PLANNER, FLAGS, PlanRequest
@@ -30,7 +29,7 @@ def option_words(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> l
             continue  # of the link, or the levels
         name = "search_seed" if name == "seed" else name
         text = ",".join(value) if name == "allow" else str(value)
-        same += [FLAGS[name], f"{value:g}" if isinstance(value, int | float) else text]
+        same += [FLAGS[name], number_text(value) if isinstance(value, int | float) else text]
     return [*link_words(options), *level_words(options), *same, *allocator_words(plan)]
 
 
@@ -62,8 +61,9 @@ def show_next(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> None
 def explain_infeasible(request: PlanRequest, loaded: Loaded, plan: Plan) -> None:
     """Say on stderr that nothing fits, what would, and which changes of the formula need less."""
     budget, by = format_bytes(plan.budget_bytes), request.planner
-    if request.allocator != EXACT:
-        by = f"{by} and the {request.allocator} allocator"
+    allocator = plan.setting.allocator
+    if allocator is not None:
+        by = f"{by} and the {allocator.name} allocator"
     click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
     if plan.min_feasible_bytes is not None:
         least = plan.least.sentence(loaded.label(plan.binding_op) if plan.binding_op else "")

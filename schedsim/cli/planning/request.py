@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...allocators import EXACT
@@ -47,7 +47,7 @@ class PlanRequest:
     level_texts
         ``--memory-level``, as given: how large a slot is depends on the workload.
     allocator, allocator_options
-        As `schedsim.plan` takes them.
+        As `schedsim.plan` takes them; ``None`` for the workload's own.
     maximize
         The size to find the largest of: ``batch``, ``seq`` or ``layers``; ``None`` for one plan.
     certificate
@@ -62,7 +62,7 @@ class PlanRequest:
     own: Mapping[str, Any]
     link: Mapping[str, Any]
     level_texts: tuple[str, ...]
-    allocator: str
+    allocator: str | None
     allocator_options: Mapping[str, Any]
     maximize: str | None
     accumulate: int | str | None
@@ -113,13 +113,13 @@ def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
     own = _own_options(planner, {**{name: given[name] for name in FLAGS}, "allow": allow}, link)
     check_levels(level_texts, planner)
     request = PlanRequest(
-        source=Source(source.files, source.options, source.level, allow or ()),
+        source=replace(source, allow=allow or ()),
         budget=given["budget"],
         planner=planner,
         own=own,
         link=link,
         level_texts=level_texts,
-        allocator=given["allocator"] or EXACT,
+        allocator=given["allocator"] or (EXACT if given["certificate"] is not None else None),
         allocator_options=read_options(given["allocator"], given["alloc_conf"]),
         maximize=given["maximize"],
         accumulate=read_accumulate(given["accumulate"]),
@@ -147,7 +147,7 @@ def _check_together(request: PlanRequest) -> None:
             hint="find the largest size first, then plan that size",
         )
     for other, is_given in (
-        ("--allocator", request.allocator != EXACT),
+        ("--allocator", request.allocator not in (None, EXACT)),
         ("--memory-level", bool(request.level_texts)),
         ("--allow", "allow" in request.own),
     ):
@@ -164,7 +164,7 @@ def _check_certificate(request: PlanRequest) -> None:
         return
     for other, is_given in (
         ("--maximize", request.maximize is not None),
-        ("--allocator", request.allocator != EXACT),
+        ("--allocator", request.allocator not in (None, EXACT)),
         ("--memory-level", bool(request.level_texts)),
         ("--link", bool(request.link)),
         ("--allow", bool(request.own.get("allow"))),

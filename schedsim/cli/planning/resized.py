@@ -9,6 +9,7 @@ from ...errors import SchedsimError
 from ...workloads.given import is_target
 from ...workloads.options import WorkloadOptions, model_config
 from ..given.workload_source import Source
+from ..options.typed_sizes import read_count
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,7 @@ class ResizedWorkload:
         """The sizes of `base`; `SchedsimError` where its `field` cannot be changed."""
         if base.is_model:
             batch = next((o for o in _target_options(base) if o.startswith("batch=")), "batch=1")
-            text = batch.partition("=")[2]
-            return cls(base, field, int(text) if text.isdigit() else 1, 1)
+            return cls(base, field, read_count(batch.partition("=")[2]) or 1, 1)
         formula = base.formula()
         if formula is None:
             raise SchedsimError(
@@ -47,7 +47,7 @@ class ResizedWorkload:
             )
         split = formula.sequence_parallel and field == "seq"
         step = (formula.tensor_parallel or 1) if split else 1
-        return cls(base, field, _num_samples(formula, field), step)
+        return cls(base, field, _num_samples(formula, field, step), step)
 
     def source(self, size: int) -> Source:
         """The command line's source with `field` at `size`."""
@@ -73,7 +73,8 @@ def _target_options(source: Source) -> list[str]:
     return _target(source).split(",")[1:]
 
 
-def _num_samples(formula: WorkloadOptions, field: str) -> int:
+def _num_samples(formula: WorkloadOptions, field: str, size: int) -> int:
+    """Samples of a step whose `field` is `size`."""
     if formula.synthetic is not None:
         return 1
-    return model_config(replace(formula, **dict[str, Any]({field: 1}))).batch
+    return model_config(replace(formula, **dict[str, Any]({field: size}))).batch

@@ -49,6 +49,7 @@ def plan_ways(request: PlanRequest) -> int:
             offload=offload,
             host_bytes=link.get("host_bytes"),
             price_all=request.price_all,
+            remeasure=source.again,
         )
     plan = replace(outcome.plan, workload=replace(outcome.plan.workload, source=source.origin))
     if request.output is not None:

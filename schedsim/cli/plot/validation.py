@@ -36,7 +36,7 @@ def validate(report_file: str, output: str) -> int:
         )
     try:
         figure = draw_validation(document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise SchedsimError(
             f"{report_file} is no whole validation report: {error}", hint="was the file edited?"
         ) from None

@@ -27,6 +27,8 @@ def level_facts(plan: Plan, simulation: Simulation) -> list[tuple[str, str]]:
                 f"{reads} reads of {format_seconds(level.read_s)}, {format_bytes(peak)} at most",
             )
         )
-    together = format_seconds(float(plan.search.figures["synchronous_s"] or 0.0))
-    facts.append(("one at a time", f"{together}, were copies to stop the computation"))
+    together = plan.search.figures.get("synchronous_s")
+    if isinstance(together, int | float):  # a planner of another package may not say it
+        text = f"{format_seconds(float(together))}, were copies to stop the computation"
+        facts.append(("one at a time", text))
     return facts

@@ -6,17 +6,22 @@ import builtins
 import json
 import math
 from contextlib import nullcontext
-from unittest.mock import patch
 
 import numpy as np
 import pytest
-from chains import INSTANCES, needs_instances, random_chain, random_graph
+from chains import INSTANCES, needs_instances
+from exact_planners import (
+    budgets_of,
+    check,
+    from_store_all,
+    small_graph,
+    twice_in_a_stage,
+    without_cuts,
+)
 from fixed_order import fixed_order_optimum, optimum_at, staged_frontier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.exhaustive import exhaustive
-from schedsim.algorithms.graphs._cut_search import CutSearch
-from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.checkmate import checkmate
 from schedsim.algorithms.graphs.cuts import cuts
 from schedsim.algorithms.graphs.moccasin import moccasin
@@ -25,48 +30,8 @@ import schedsim
 from schedsim import Graph, Op, Schedule, load, simulate
 from schedsim.api import try_plan
 from schedsim.errors import MissingDependencyError, SchedsimError, UnsupportedError
-from schedsim.plans.scope import ANY_SCHEDULE, FIXED_ORDER
 
 ortools = pytest.importorskip("ortools", reason="moccasin needs the extra cp")
-
-
-def small_graph(rng, most_ops: int) -> Graph:
-    """A random graph with every feature, or a chain of two stages as a graph."""
-    if rng.random() < 0.3:
-        return random_chain(rng, int(rng.integers(1, 3))).graph
-    return random_graph(rng, int(rng.integers(2, most_ops + 1)))
-
-
-def budgets_of(rng, graph) -> set[int]:
-    """The least conceivable one, and two up to the store-all peak."""
-    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    least, _ = least_memory_bytes(graph)
-    return {least, *rng.integers(min(least, peak), peak + 1, 2).tolist()}
-
-
-def without_cuts():
-    """The solvers left to themselves: the cuts, which have the first word, say nothing."""
-    return patch.object(CutSearch, "run")
-
-
-def from_store_all(graph, budget, **options):
-    """`moccasin` without a start by the local search, which without cuts ends by time alone."""
-    return moccasin(graph, budget, start=Schedule.store_all(graph), **options)
-
-
-def check(plan, graph, budget, want):
-    """The plan is the optimum of its class, or says with proof that there is none."""
-    if math.isinf(want):
-        assert not plan.feasible
-        assert plan.proven_infeasible
-        return
-    assert plan.status == "optimal"
-    assert plan.makespan_s == pytest.approx(want, rel=1e-9)
-    assert simulate(graph, plan.schedule).peak_bytes == plan.peak_bytes <= budget
-    if plan.bound_scope == FIXED_ORDER:
-        assert fixed_order_optimum(graph, budget) == pytest.approx(want, rel=1e-9)
-    elif plan.bound_scope == ANY_SCHEDULE:
-        assert exhaustive(graph, budget).makespan_s == pytest.approx(want, rel=1e-9)
 
 
 @given(seed=st.integers(0, 10**12))
@@ -82,59 +47,12 @@ def test_checkmate_equals_brute_force(seed):
         check(plan, graph, budget, optimum_at(frontier, budget))
 
 
-@given(seed=st.integers(0, 10**12))
-@settings(max_examples=60)
-def test_moccasin_equals_brute_force(seed):
-    """The same with at most one repeat of each op."""
-    rng = np.random.default_rng(seed)
-    graph = small_graph(rng, 5)
-    frontier = staged_frontier(graph, 1)
-    for budget in budgets_of(rng, graph):
-        with without_cuts():
-            plan = from_store_all(graph, budget, num_workers=1)
-        check(plan, graph, budget, optimum_at(frontier, budget))
-
-
-@given(seed=st.integers(0, 10**12))
-@settings(max_examples=40)
-def test_moccasin_in_free_order(seed):
-    """Never faster than the optimum of all, and equal where that repeats no op twice."""
-    rng = np.random.default_rng(seed)
-    graph = small_graph(rng, 5)
-    for budget in budgets_of(rng, graph):
-        best = exhaustive(graph, budget)
-        with without_cuts():
-            plan = from_store_all(graph, budget, order="free", num_workers=1)
-        if not best.feasible:
-            assert not plan.feasible
-            continue
-        assert plan.lower_bound_s <= best.makespan_s or "at most" in str(plan.bound_scope)
-        counts = np.bincount(best.schedule.bind(graph))
-        if counts.max() <= 2:
-            assert plan.status == "optimal"
-            assert plan.makespan_s == pytest.approx(best.makespan_s)
-        elif plan.feasible:
-            assert plan.makespan_s >= best.makespan_s
-
-
 def instance(name, fraction):
     """A shared graph with the row of what is known about it at a budget."""
     graph = load(INSTANCES / "dag" / f"{name}.json")
     rows = json.loads((INSTANCES / "dag" / "best-known.json").read_text())
     rows = [r for r in rows if r["graph"] == name and r["budget_fraction"] == fraction]
     return graph, rows[0]
-
-
-def twice_in_a_stage() -> Graph:
-    """Op 3 reads t0 and t1, and cannot be reached with each op repeated once in order."""
-    ops = (
-        Op("op0", time_s=1, writes={"t0": 2}, workspace_bytes=1),
-        Op("op1", time_s=1, writes={"t1": 5}, workspace_bytes=5),
-        Op("op2", time_s=1, reads=("t0",), writes={"t2": 3}, workspace_bytes=5),
-        Op("op3", time_s=1, reads=("t0", "t1"), writes={"t3": 2}),
-        Op("op4", time_s=1, writes={"t4": 1}),
-    )
-    return Graph("twice", ops)
 
 
 @needs_instances

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from chains import random_graph
+from profile_checks import check, exact
 from schedsim.algorithms.graphs import _memory_profile as profiles
 from schedsim.algorithms.graphs._memory_profile import (
     EXTRA,
@@ -13,43 +14,10 @@ from schedsim.algorithms.graphs._memory_profile import (
     LARGEST,
     NUM_EDITS,
     NUM_EXTRA,
-    OP,
     SLOT,
 )
 
-from schedsim import Graph, Schedule, simulate
-
-
-def exact(graph: Graph) -> bool:
-    """Whether the profile charges the graph to the byte, and not a little more.
-
-    It does not count on bytes that an optional output, or one in the place of a result, saves.
-    """
-    for op in graph.ops:
-        for output, source in op.in_place.items():
-            if output in op.optional or source in graph.results:
-                return False
-    return True
-
-
-def check(graph: Graph, packed: profiles.PackedGraph, profile: profiles.Profile) -> list[int]:
-    """Compare every run's live bytes with the simulator's; the schedule."""
-    buffer = np.zeros(profile.run.shape[0], np.int64)
-    runs = buffer[: profiles.store_runs(packed, profile, buffer)].copy()
-    simulation = simulate(graph, Schedule(graph.op_names, runs))
-    ours = [
-        profiles.max_range(profile, slot, slot) + graph.static_bytes
-        for slot, run in enumerate(profile.slot_run)
-        if run >= 0 and profile.run[run, OP] < graph.num_ops
-    ]
-    if exact(graph):
-        assert ours == simulation.memory_bytes.tolist()
-    else:
-        assert (np.array(ours) >= simulation.memory_bytes).all()
-    assert profile.tree[1, LARGEST] + graph.static_bytes == max(ours)
-    assert profile.slot_run[profiles.peak_slot(profile)] >= 0
-    assert profile.total_s[0] == pytest.approx(simulation.makespan_s)
-    return runs.tolist()
+from schedsim import Graph
 
 
 @pytest.mark.parametrize("block", range(8))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from chains import random_chain
 from listed_plans import plans
-from schedsim.algorithms.pipelines._makespan import StageTimes
 from schedsim.algorithms.pipelines.fixed_recomputation import fixed_recomputation
 from schedsim.algorithms.pipelines.plan_pipeline import plan_pipeline
 
@@ -154,12 +153,6 @@ def test_refusals():
         plan_pipeline(pipeline, 10**9, order="interleaved", partition="auto")
     with pytest.raises(SchedsimError, match="'some' is unknown"):
         fixed_recomputation(pipeline, order="interleaved", recompute="some")
-    first, second = make_order("1f1b", 2, 2)
-    forward = [action for action in first if action.kind == "F"]
-    backward = [action for action in first if action.kind == "B"]
-    one_by_one = (forward[0], backward[0], forward[1], backward[1])
-    with pytest.raises(SchedsimError, match="waits for ever"):
-        StageTimes(make_pipeline(uniform(2), 2, 2), (one_by_one, (second[2], *second[:2])))
 
 
 def test_the_one_call():

@@ -9,10 +9,8 @@ import sys
 
 import pytest
 from click.shell_completion import BashComplete
-from schedsim.algorithms import PLANNERS
 
 from schedsim.cli.app import COMMANDS, cli, run
-from schedsim.workloads import PRESETS
 
 
 def offered(line: str) -> list[tuple[str, str]]:
@@ -35,26 +33,6 @@ def test_commands_and_options():
     assert names("plot f") == ["frontier"]
     assert names("plan --maximize ") == ["batch", "seq", "layers"]
     assert names("sweep --backend ") == ["loky", "dask", "ray"]
-
-
-def test_planners_and_presets():
-    """All of them, those that begin so, and in a list only those not yet named."""
-    assert names("plan --planner ") == list(PLANNERS)
-    assert names("plan --planner chen") == ["chen_sqrt", "chen_greedy", "chen_articulation"]
-    assert names("compare --planners rotor,chen_g") == ["rotor,chen_greedy"]
-    assert "rotor,rotor" not in names("compare --planners rotor,")
-    assert names("plan --preset ") == list(PRESETS)
-    assert names("plan --preset gpt2-x") == ["gpt2-xl"]
-    assert names("plan --dtype b") == ["bf16"]
-    assert names("plan --granularity ") == ["layer", "block", "op"]
-
-
-@pytest.mark.parametrize(
-    "line", ["plan ch", "plan x.json -o ", "simulate --schedule ", "sweep e", "plot sweep r"]
-)
-def test_files_are_for_the_shell(line):
-    """It knows them best."""
-    assert offered(line) == [("file", line.split(" ")[-1])]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -13,7 +13,6 @@ import pytest
 import schedsim
 from schedsim.cli.app import run
 from schedsim.files.document import save
-from schedsim.units import parse_bytes
 
 CHAIN = schedsim.Chain.from_arrays(
     "four", 4, forward_s=[1] * 4, backward_s=[2] * 4, output_bytes=[4] * 4, saved_bytes=[20] * 4
@@ -89,24 +88,6 @@ def test_without_a_command_there_is_help(call, arguments):
     assert (code, out) == (2, "")
     assert err.startswith("Usage: schedsim")
     assert "\nCommands:\n" in err
-
-
-def test_the_exact_least_budget_works(call):
-    """The number in the hint is enough, and a byte less is not."""
-    _, _, err = call("plan", "--layers", "4", "--mem", "1GB")
-    least = parse_bytes(re.search(r"--mem (\w+)$", err, re.MULTILINE).group(1))
-    assert call("plan", "--layers", "4", "--mem", str(least))[0] == 0
-    assert call("plan", "--layers", "4", "--mem", str(least - 1))[0] == 1
-
-
-def test_only_what_lowers_it_is_offered(call):
-    """Each least budget in the table is below that of the workload as given."""
-    err = call("plan", "--layers", "4", "--mem", "1GB")[2]
-    _, table = err.split("what would lower it\n")
-    stated = float(re.search(r"budget is ([\d.]+) GB", err).group(1))
-    offered = [float(text) for text in re.findall(r"least ([\d.]+) GB", table)]
-    assert offered
-    assert all(size < stated for size in offered)
 
 
 def test_compare_says_why_nothing_fits(call):

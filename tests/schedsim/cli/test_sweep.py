@@ -106,7 +106,7 @@ def test_a_run_that_fails_is_a_row(call):
     Path("e.toml").write_text(
         EXPERIMENT.replace('"periodic"', '{name = "rotor", num_slots = 0}, "periodic"')
     )
-    code, out, err = call("sweep e.toml -o r.jsonl --jobs 2")
+    code, out, err = call("sweep e.toml -o r.jsonl")
     rows = [row for row in read_rows("r.jsonl") if row["status"] == "error"]
     assert code == 1
     assert "36 runs in r.jsonl" in out
@@ -129,7 +129,7 @@ def dying(run_):
 def test_a_process_that_dies_is_a_row(call, monkeypatch):
     """Those that ran beside it are run again; it alone is marked."""
     monkeypatch.setattr("schedsim.sweeps.execute._run_beside", lambda run_, parent: dying(run_))
-    code, _, _ = call("sweep e.toml -o r.jsonl --jobs 3")
+    code, _, _ = call("sweep e.toml -o r.jsonl --jobs 2")
     rows = read_rows("r.jsonl")
     dead = [row for row in rows if row["status"] == "error"]
     assert code == 1

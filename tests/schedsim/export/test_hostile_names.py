@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import schedsim
 from schedsim import Graph, InvalidWorkloadError, Schedule, simulate
-from schedsim.export import TARGETS, export
+from schedsim.export import TARGETS, export, to_torch_sac
+from schedsim.export.save_sets import INPUT, as_choice, find_layers
 from schedsim.workloads import WorkloadOptions, build_workload
 
 CHAIN = build_workload(WorkloadOptions(preset="gpt2", layers=4)).workload
@@ -80,6 +81,21 @@ def code_of(text: str) -> list[str]:
     return kept + comments
 
 
+WORDS = {"none", "full", "custom", "device", "remat", "offload", "selective", "block", "uniform",
+         "core_attn", "layernorm", "mlp"}  # fmt: skip
+
+
+def checked(settings):
+    """The keys of settings, whose values are numbers, switches and words of their framework."""
+    if isinstance(settings, dict):
+        return {key: checked(value) for key, value in settings.items()}
+    if isinstance(settings, list):
+        assert WORDS.issuperset(settings)
+    else:
+        assert settings is None or isinstance(settings, int) or settings in WORDS
+    return None
+
+
 def read(target: str, suffix: str, text: str):
     """The part of an exported file that no name may change."""
     if suffix == ".py":
@@ -90,8 +106,7 @@ def read(target: str, suffix: str, text: str):
     if suffix == ".toml":
         return sorted(tomllib.loads(text)["activation_checkpoint"])
     if suffix == ".yml":
-        return all(value in ("none", "full", "custom", "device", "remat")
-                   for value in yaml.safe_load(text).values())  # fmt: skip
+        return checked(yaml.safe_load(text))
     return [line.split()[0] for line in text.splitlines()]
 
 
@@ -125,6 +140,24 @@ def test_a_name_that_ends_the_docstring_stays_a_name(target):
 def test_no_name_changes_the_code(target, name):
     """Quotes, ends of lines, backslashes, braces, comment ends and shell signs in every name."""
     check(target, name)
+
+
+@settings(max_examples=12, deadline=None)
+@given(hostile)
+def test_no_name_changes_code_that_copies(name):
+    """The code of selective checkpointing that holds tensors in host memory, as the others."""
+    other = renamed(GRAPH, name)
+    if other is None:
+        return
+    texts = []
+    for workload in (other, GRAPH):
+        try:
+            layers = find_layers(workload, "torch-sac")
+        except schedsim.UnsupportedError:
+            return
+        choice = as_choice(workload, layers, layers.kinds, 2, {INPUT, *layers.kinds[:2]})
+        texts.append(to_torch_sac.render(workload, store_all(workload), choice, 1))
+    assert code_of(texts[0]) == code_of(texts[1])
 
 
 @given(hostile)

@@ -14,10 +14,10 @@ def test_save_sets_run_the_rest_again():
     layers = find_layers(OPS, "test")
     assert layers.names == ("layer0", "layer1", "layer2", "layer3")
     assert layers.kinds[:2] == ("attention.norm", "attention.qkv")
-    none = simulate(OPS, layer_schedule(OPS, layers, layers.kinds, 4))
+    none = simulate(OPS, layer_schedule(OPS, layers, [layers.kinds] * 4))
     assert none.num_recomputed == 0
-    every = simulate(OPS, layer_schedule(OPS, layers, (), 4))
-    two = simulate(OPS, layer_schedule(OPS, layers, (), 2))
+    every = simulate(OPS, layer_schedule(OPS, layers, [()] * 4))
+    two = simulate(OPS, layer_schedule(OPS, layers, [(), (), None, None]))
     assert every.num_recomputed == 2 * two.num_recomputed > 0
     assert every.peak_bytes < two.peak_bytes < none.peak_bytes
     forward = [i for i, op in enumerate(OPS.ops) if op.phase == "forward"]

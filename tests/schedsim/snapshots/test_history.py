@@ -47,18 +47,25 @@ def test_pieces_of_a_growing_segment_come_and_go(tmp_path):
     assert peak.unused_bytes == 0
 
 
-def test_a_piece_cut_out_of_the_middle(tmp_path):
-    """What is mapped last lies within what the snapshot shows as one segment at its end."""
+@pytest.mark.parametrize(
+    ("at", "before"),
+    [(0, {2: 4}), (2, {0: 2, 4: 2}), (4, {0: 4})],
+)
+def test_a_piece_cut_out_of_a_segment(tmp_path, at, before):
+    """What is mapped last lies within what the snapshot shows as one segment at its end.
+
+    At either end of it nothing is left there, not even a piece of no bytes.
+    """
     events = [
         event("alloc", 0, MIB, FORWARD),
         event("free_completed", 0, MIB),
-        event("segment_map", 2 * MIB, 2 * MIB),
-        event("alloc", 2 * MIB, 512, FORWARD),
+        event("segment_map", at * MIB, 2 * MIB),
+        event("alloc", at * MIB, 512, FORWARD),
     ]
-    left = [(0, 6 * MIB, [block(0, MIB, False), block(2 * MIB, 512, True)])]
+    left = [(0, 6 * MIB, [block(0, MIB, False), block(at * MIB, 512, True)])]
     peak = peak_of(read_snapshot(written(tmp_path, document(left, events))))
     assert (peak.event, peak.requested_bytes) == (0, MIB)
-    assert peak.segments == {0: 2 * MIB, 4 * MIB: 2 * MIB}
+    assert peak.segments == {k * MIB: size * MIB for k, size in before.items()}
 
 
 def test_an_address_used_twice_has_the_stack_of_its_last_request(tmp_path):

@@ -64,12 +64,20 @@ def charged_too_much(captured, names):
     return sizes[f"a{last}"]
 
 
+def largest_gradients(captured):
+    """Of parameters, that one op makes."""
+    ops = captured.workload.graph.ops
+    made = [sum(size for name, size in op.writes.items() if name[0] == "g") for op in ops]
+    return max(made)
+
+
 def test_predictions_are_exact_where_no_op_is_charged_too_much(captured):
     """Store-all to the byte, or below by what the rule charges and the backward never needs."""
     schedule = Schedule.store_all(captured.workload)
     over = measured_peak(captured, captured.module(schedule))
     over -= simulate(captured.workload, schedule).peak_bytes
-    assert -20_000 <= over <= 0
+    # A backward is charged the gradients of its parameters from its start.
+    assert -20_000 - largest_gradients(captured) <= over <= 0
 
 
 def test_a_schedule_that_adds_gradients_twice_is_refused():

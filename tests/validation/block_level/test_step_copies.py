@@ -82,9 +82,9 @@ def random_schedule(num, seed):
 
 
 def step(module, x):
-    """Loss and gradients from a fixed start, gradients being there as the level counts them."""
+    """Loss and gradients from a fixed start, without gradients, as the level counts them."""
     for p in module.parameters():
-        p.grad = torch.zeros_like(p)
+        p.grad = None
     torch.manual_seed(3)
     loss = module(x)
     loss.backward()
@@ -94,7 +94,7 @@ def step(module, x):
 def peak_of(module, x):
     """Bytes of a step on the device."""
     for p in module.parameters():
-        p.grad = torch.zeros_like(p)
+        p.grad = None
     torch.manual_seed(3)
     with StorageTracker() as tracker:
         tracker.add([list(module.parameters()), [p.grad for p in module.parameters()], x], "static")
@@ -127,7 +127,7 @@ def test_what_is_copied_gives_the_same_bits_in_the_predicted_memory(link):
     assert 0.9 * pools["device"] <= measured <= pools["device"]
     if link is QUICK:
         assert measured == pytest.approx(pools["device"], rel=2e-3)
-        assert measured < 0.75 * most
+        assert measured < 0.8 * most
     assert module.mover.pool.used_bytes == 0
     assert module.mover.pool.peak_bytes == pools["host"]
     assert sum(module.run_counts.values()) == len(schedule.names)
@@ -206,7 +206,7 @@ def test_copies_on_streams_of_their_own():
     for _ in range(3):
         assert all(map(torch.equal, expected, step(module, x)))
     for p in module.parameters():
-        p.grad = torch.zeros_like(p)
+        p.grad = None
     torch.cuda.synchronize()
     before = requested_bytes(x.device)
     reset_peak(x.device)

@@ -14,7 +14,11 @@ from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
-from schedsim.errors import InfeasibleBudgetError, SchedsimError  # noqa: E402
+from schedsim.errors import (  # noqa: E402
+    InfeasibleBudgetError,
+    SchedsimError,
+    UnsupportedError,
+)
 
 
 class Net(nn.Module):
@@ -144,3 +148,69 @@ def test_each_model_has_code_of_its_own():
     """Dynamo keeps its graphs by code: those of one model are not tried for another."""
     one, two = (_inlined(print) for _ in range(2))
     assert one.__code__ is not two.__code__
+
+
+class ReadThenGRU(nn.Module):
+    """Layers that Dynamo traces, and one that it refuses unless it is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)))
+        self.gru = nn.GRU(16, 16, num_layers=2, dropout=0.3, batch_first=True)
+
+    def forward(self, x):
+        return self.gru(self.read(x))[0]
+
+
+def trained(model, x):
+    torch.manual_seed(5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        loss = model(x).square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def test_a_recurrent_layer_is_one_op():
+    """All of it is planned, its dropout too, and Dynamo's settings are as they were."""
+    names = ("allow_rnn", "skip_nnmodule_hook_guards")
+    before = {name: getattr(torch._dynamo.config, name) for name in names}
+    torch.manual_seed(0)
+    model, x = ReadThenGRU(), torch.randn(8, 12, 16)
+    plain = copy.deepcopy(model)
+    expected = trained(plain, x)
+    schedsim.rematerialize(model, x, 600_000, in_place=True, effort=0.2)
+    assert trained(model, x) == expected
+    (part,) = session_in(model).parts
+    assert any("recurrent" in str(call.target) for call in part.program.calls)
+    assert before == {name: getattr(torch._dynamo.config, name) for name in names}
+
+
+def test_the_line_of_a_plain_step_names_what_stopped_dynamo(monkeypatch):
+    """A recurrent layer, where it is not taken as one op."""
+    from schedsim.validation.drop_in import in_place
+    from schedsim.validation.guards.plan_variants import PlainStepWarning
+
+    monkeypatch.setattr(in_place, "_has_recurrence_on_cpu", lambda model: False)
+    model, x = ReadThenGRU(), torch.randn(8, 12, 16)
+    with pytest.warns(PlainStepWarning, match="traces no part of it: .*GRU"):
+        schedsim.rematerialize(model, x, "80%", in_place=True, effort=0.2)
+
+
+def test_what_fails_by_schedules_alone_is_refused(batch, monkeypatch):
+    """One line; a model that fails by itself fails as it does."""
+    from schedsim.validation.drop_in.traced_part import TracedPart
+
+    def fails(self, arguments):
+        raise RuntimeError("no such view")
+
+    monkeypatch.setattr(TracedPart, "forward", fails)
+    model = Net(depth=2)
+    with pytest.raises(UnsupportedError, match="by its schedules fails: RuntimeError: no such"):
+        schedsim.rematerialize(model, batch[0], "80%", in_place=True)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        schedsim.rematerialize(model, torch.randn(4, 7), "80%", in_place=True)

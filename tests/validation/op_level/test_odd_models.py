@@ -111,7 +111,59 @@ class ReadsItsLoss(nn.Module):
         return output.square().mean().exp()
 
 
-ODD = (Frozen, ChangesItsInput, PowerIteration, Constant, SharedLayer, Branches, ReadsItsLoss)
+class NormOfTransposed(nn.Module):
+    """BatchNorm1d over features that lie last: its kernel does not keep their strides."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 3), nn.Linear(3, 3)
+        self.norm, self.again, self.head = nn.BatchNorm1d(3), nn.BatchNorm1d(3), nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = self.norm(self.first(x.view(6, 2, 2)).transpose(1, 2)).transpose(1, 2).relu()
+        return self.head(self.again(self.second(x).transpose(1, 2)).relu().flatten(1))
+
+
+class OwnGradient(nn.Module):
+    """A penalty on the gradient of its own output by its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 5), nn.SiLU(), nn.Linear(5, 3))
+
+    def forward(self, x):
+        x = x.detach().clone().requires_grad_()
+        found = self.inner(x)
+        (slope,) = torch.autograd.grad(found.sum(), x, create_graph=True)
+        return found * slope.norm(dim=1, keepdim=True)
+
+
+class FunctionalDerivative(nn.Module):
+    """A derivative by torch.func, which refuses hooks on what is saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(1, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        def value(one):
+            return torch.tanh(self.inner(one[None])).sum()
+
+        return self.head(torch.func.vmap(torch.func.grad(value))(x.flatten()).view_as(x))
+
+
+ODD = (
+    Frozen,
+    ChangesItsInput,
+    PowerIteration,
+    Constant,
+    SharedLayer,
+    Branches,
+    ReadsItsLoss,
+    NormOfTransposed,
+    OwnGradient,
+    FunctionalDerivative,
+)
 
 
 @pytest.mark.parametrize("kind", ODD, ids=lambda kind: kind.__name__)

@@ -101,8 +101,9 @@ def _peaks(rank, kind):
     if kind in ("stays gathered", "bf16"):
         whole = model  # the plain step of the same model
     rows = []
+    module = schedsim.rematerialize(model, data, "100%", loss, level="block", time_limit_s=0.2)
     for budget in ("100%", "85%"):
-        module = schedsim.rematerialize(model, data, budget, loss, level="block", time_limit_s=0.2)
+        module.replan(budget)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in model.parameters()]

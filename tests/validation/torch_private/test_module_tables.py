@@ -18,7 +18,6 @@ from schedsim.validation.torch_private.module_tables import (
     set_buffers,
     step_hooks,
     tables_of,
-    watch_hooks,
 )
 from torch import nn
 
@@ -62,22 +61,3 @@ def test_a_call_is_replaced_and_left_behind():
     assert replacement_of(pickle.loads(pickle.dumps(net))) is None
     call_instead(net, None)
     assert replacement_of(net) is None
-
-
-def test_dynamo_can_be_told_to_guard_hooks():
-    """A hook registered later makes it trace again."""
-    watch_hooks()
-    net, graphs = nn.Linear(1, 1), []
-
-    def backend(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
-    step = torch.compile(lambda x: net(x), backend=backend)
-    x = torch.ones(1)
-    before = step(x)
-    net.register_forward_hook(lambda module, given, out: out + 1)
-    assert torch.equal(step(x), before + 1)
-    assert len(graphs) == 2
-    torch._dynamo.reset()

@@ -1,0 +1,287 @@
+"""One model trained plainly, and within budgets by the ways that a user has: what differs."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from schedsim.validation.guards.plan_variants import (
+    PlainStepWarning,
+    ReplannedWarning,
+    RoundingWarning,
+)
+from schedsim.validation.measure import AllocatorMeter, storage_bytes
+from schedsim.validation.step_planning import BlockLevelWarning
+from torch import Tensor, nn
+
+import schedsim
+from schedsim.errors import InfeasibleBudgetError, SchedsimError
+
+from .subject import Entry, Subject
+
+NUM_STEPS = 4
+"""Compared; the last is measured."""
+SHARES = (0.8, 0.6, 0.45)
+"""Of the bytes of a step that are not resident from before it."""
+WAYS = ("whole step", "by blocks", "in place")
+EFFORT = 0.3
+_FEWEST_TRIES = 4
+
+EQUAL = "equal to the bit"
+ROUNDING = "equal within rounding, and said"
+PLAIN = "the plain step, and said"
+REFUSED = "refused"
+DIFFERENT = "SILENT DIFFERENCE"
+OVER = "OVER BUDGET"
+CRASH = "CRASH"
+
+
+@dataclass
+class Trace:
+    """What a loop leaves: losses, gradients, parameters, buffers and generators of every step."""
+
+    tensors: list[tuple[str, Tensor]] = field(default_factory=list)
+    peak_bytes: int = 0
+
+    def note(self, name: str, tensor: Tensor | None) -> None:
+        """Keep a copy."""
+        kept = torch.empty(0) if tensor is None else tensor.detach().to_dense().clone()
+        self.tensors.append((name, kept))
+
+    def difference(self, other: Trace) -> str | None:
+        """What differs first, with how much; ``None`` where all is equal to the bit."""
+        if len(self.tensors) != len(other.tensors):
+            return f"{len(other.tensors)} tensors instead of {len(self.tensors)}"
+        for (name, a), (_, b) in zip(self.tensors, other.tensors, strict=True):
+            if a.shape != b.shape or a.dtype != b.dtype:
+                return f"{name} is {tuple(b.shape)} of {b.dtype}, not {tuple(a.shape)} of {a.dtype}"
+            if not torch.equal(a, b) and not _same_nans(a, b):
+                scale = a.abs().max().double() if a.numel() else torch.ones(())
+                gap = (a.cdouble() - b.cdouble()).abs().max()
+                return f"{name} by {float(gap / (scale or 1.0)):.1e} of its largest entry"
+        return None
+
+
+def _same_nans(a: Tensor, b: Tensor) -> bool:
+    if not (a.is_floating_point() or a.is_complex()):
+        return False
+    return torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+class Loop:
+    """The loop of a user, with an optimizer, from the first state of the model every time."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.roots = [m for m in (subject.model, subject.loss) if isinstance(m, nn.Module)]
+        self._first = [(t, t.detach().clone()) for t in self._state()]
+
+    def _state(self) -> Iterator[Tensor]:
+        for root in self.roots:
+            yield from root.parameters()
+            yield from root.buffers()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that are trained."""
+        return [p for root in self.roots for p in root.parameters() if p.requires_grad]
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """A new one."""
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+    def reset(self) -> None:
+        """The first state again, in the same tensors."""
+        with torch.no_grad():
+            for tensor, content in self._first:
+                tensor.copy_(content)
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def resident_bytes(self, optimizer: torch.optim.Optimizer) -> int:
+        """Of all that is there before a step."""
+        subject = self.subject
+        given = [list(self._state()), subject.inputs, subject.targets, dict(subject.keywords)]
+        return storage_bytes([given, dict(optimizer.state)])
+
+    def run(self, step: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> Trace:
+        """`NUM_STEPS` steps; the peak of the last is measured, with the optimizer's own step."""
+        torch.manual_seed(7)
+        random.seed(7)
+        np.random.seed(7)
+        trace, seen = Trace(), []
+
+        def whole() -> Tensor:
+            loss = step()
+            loss.backward()
+            for root in self.roots:
+                for name, parameter in root.named_parameters():
+                    seen.append((name, parameter.grad))
+            return loss.detach()
+
+        for k in range(NUM_STEPS):
+            seen.clear()
+            if k < NUM_STEPS - 1:
+                loss = whole()
+            else:
+                resident = self.resident_bytes(optimizer)
+                [reading] = AllocatorMeter().read(whole)
+                trace.peak_bytes = resident + reading.peak_bytes
+                loss = reading.result
+            trace.note(f"loss {k}", loss)
+            for name, gradient in seen:
+                trace.note(f"gradient {k} of {name}", gradient)
+            seen.clear()
+            optimizer.step()
+            optimizer.zero_grad()
+            for root in self.roots:
+                for name, buffer in root.named_buffers():
+                    trace.note(f"buffer {k} {name}", buffer)
+            trace.note(f"generator {k}", torch.get_rng_state())
+            drawn = [random.random(), np.random.rand()]
+            trace.note(f"generators of Python and NumPy {k}", torch.tensor(drawn))
+        for tensor in self._state():
+            trace.note("state", tensor)
+        return trace
+
+
+def plain_loop(entry: Entry) -> Trace:
+    """What the model does without us."""
+    subject = entry.make()
+    loop = Loop(subject)
+    return loop.run(lambda: _plain_step(subject), loop.optimizer())
+
+
+def _plain_step(subject: Subject) -> Tensor:
+    return subject.loss_of(subject.model(*subject.inputs, **subject.keywords))
+
+
+def rows(entry: Entry, way: str, shares: tuple[float, ...] = SHARES) -> Iterator[dict[str, Any]]:
+    """A row for each budget; what is captured and measured for the first serves the others."""
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        expected = plain_loop(entry)
+        loop = Loop(entry.make())
+    resident = loop.resident_bytes(loop.optimizer()) + 2 * storage_bytes(loop.parameters())
+    attempt = Attempt(entry, way)
+    for share in shares:
+        budget = resident + int(share * (expected.peak_bytes - resident))
+        row = {"model": entry.name, "family": entry.family, "source": entry.source, "way": way}
+        row |= {"budget": f"{share:.0%}", "plain_peak_bytes": expected.peak_bytes}
+        started = time.process_time()
+        found = _tried(attempt, budget, expected)
+        yield {**row, **found, "seconds": round(time.process_time() - started, 2)}
+        if found["result"] in (REFUSED, CRASH):
+            return  # the same at every budget
+
+
+def _tried(attempt: Attempt, budget: int, expected: Trace) -> dict[str, Any]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            trace, found = attempt.within(budget)
+        except SchedsimError as error:
+            line = error.message + (f" ({error.hint})" if error.hint else "")
+            return {"result": REFUSED, "says": _short(line)}
+        except Exception as error:  # whatever it is, it is what a user would see
+            return {"result": CRASH, "says": _short(f"{type(error).__name__}: {error}")}
+    said = [str(w.message) for w in caught if issubclass(w.category, SAID)]
+    kinds = {w.category for w in caught}
+    difference = expected.difference(trace)
+    found |= {"peak_bytes": trace.peak_bytes, "says": _short("; ".join(dict.fromkeys(said)))}
+    if difference is not None:
+        small = RoundingWarning in kinds
+        return {**found, "result": ROUNDING if small else DIFFERENT, "differs": difference}
+    steps = [str(w.message) for w in caught if issubclass(w.category, PlainStepWarning)]
+    if any("the first step runs as it is" not in line for line in steps):
+        return {**found, "result": PLAIN}
+    return {**found, "result": EQUAL if trace.peak_bytes <= found["budget_bytes"] else OVER}
+
+
+SAID = (PlainStepWarning, ReplannedWarning, RoundingWarning, BlockLevelWarning)
+
+
+def _short(text: str) -> str:
+    text = re.sub(r"/\S*/(?=[\w.-]+/[\w.-]+\.py)", "", " ".join(text.split()))
+    return text if len(text) <= 400 else text[:397] + "..."
+
+
+class Attempt:
+    """Loops of one model by one way."""
+
+    def __init__(self, entry: Entry, way: str) -> None:
+        self.entry, self.way = entry, way
+        self._loop: Loop | None = None
+        self._module: Any = None
+
+    def within(self, budget: int) -> tuple[Trace, dict[str, Any]]:
+        """A loop within `budget`, or within the least that the refusal names."""
+        for _ in range(_FEWEST_TRIES):
+            try:
+                if self.way == "in place":
+                    return self._in_place(budget)
+                return self._whole_step(budget)
+            except InfeasibleBudgetError as error:
+                least = error.plan.min_feasible_bytes
+                if least is None or least <= budget:
+                    raise
+                budget = least
+        raise SchedsimError("no budget that a refusal named was enough", hint="this is a fault")
+
+    def _in_place(self, budget: int) -> tuple[Trace, dict[str, Any]]:
+        torch._dynamo.reset()
+        subject = self.entry.make()
+        loop = Loop(subject)
+        given = dict(subject.keywords) or subject.inputs
+        extra = storage_bytes([subject.targets])
+        if isinstance(subject.loss, nn.Module):  # is not seen, and is resident with its state
+            extra += 4 * storage_bytes([*subject.loss.parameters()])
+        model = schedsim.rematerialize(
+            subject.model, given, budget, in_place=True, extra_bytes=extra, **COMMON
+        )
+        loop.run(lambda: _plain_step(subject), loop.optimizer())  # what else a step does is seen
+        loop.reset()
+        trace = loop.run(lambda: _plain_step(subject), loop.optimizer())
+        return trace, {"budget_bytes": budget, "level": "graphs", "parts": _parts(model)}
+
+    def _whole_step(self, budget: int) -> tuple[Trace, dict[str, Any]]:
+        if self._loop is None:
+            self._loop = Loop(self.entry.make())
+        loop, subject = self._loop, self._loop.subject
+        loop.reset()
+        given = dict(subject.keywords) or (*subject.inputs, *subject.targets)
+        if self._module is None:
+            level = "auto" if self.way == "whole step" else "block"
+            self._module = schedsim.rematerialize(
+                subject.model, given, budget, subject.loss, level=level, **COMMON
+            )
+        else:
+            self._module.replan(budget)
+        module = self._module
+
+        def step() -> Tensor:
+            found = module(**given) if isinstance(given, dict) else module(*given)
+            return found if isinstance(found, Tensor) else found.loss
+
+        trace = loop.run(step, loop.optimizer())
+        if len(module.plans) > 1:  # planned anew in steps, the last among them: it is another's
+            loop.reset()
+            trace = loop.run(step, loop.optimizer())
+        plan = module.plan
+        repeats = len(plan.schedule) - len(module.run_counts)
+        return trace, {"budget_bytes": budget, "level": module.level, "repeats": repeats}
+
+
+COMMON: dict[str, Any] = {"optimizer": "adamw", "effort": EFFORT}
+
+
+def _parts(model: nn.Module) -> int:
+    from schedsim.validation.drop_in.in_place import session_in
+
+    return len(session_in(model).parts)

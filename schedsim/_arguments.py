@@ -1,0 +1,179 @@
+"""What callers pass, held against the annotations of what they call.
+
+A wrong type is best refused where it is given: deep inside, it ends as ``KeyError`` or as an
+attribute that some object lacks, which says nothing about the argument. `checked` does so for a
+function that people call by hand, `check_arguments` for one that was found by its name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache, wraps
+from numbers import Real
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+
+from ._checks import shown
+from .errors import SchedsimError
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+
+_SEQUENCES = (Sequence, Collection, Iterable)
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "a text",
+    None: "None",
+    types.NoneType: "None",
+}
+
+
+def checked(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """`function`, which refuses arguments that are not of the types of its annotations.
+
+    Raises
+    ------
+    SchedsimError
+        From the decorated function: which argument, its value, and what it may be.
+    """
+    names = [name for name, _ in _parameters(function)]
+
+    @wraps(function)
+    def called(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+        check_arguments(function, {**dict(zip(names, args, strict=False)), **kwargs})
+        return function(*args, **kwargs)
+
+    return called
+
+
+def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Refuse those values of `given` that are not what `function` says of its parameters.
+
+    Names that it has no parameter or no annotation for are left to the function.
+
+    Raises
+    ------
+    SchedsimError
+        Which argument, its value, and what it may be.
+    """
+    hints = hints_of(function)
+    for name, value in given.items():
+        if name in hints and not _fits(value, hints[name]):
+            raise SchedsimError(
+                f"{name} {shown(value)} is not {_in_words(hints[name])}",
+                hint=f"see help({_name(function)})",
+            )
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+@cache
+def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Parameter -> type, of those whose annotation can be evaluated here."""
+    function = inspect.unwrap(function)
+    found = {}
+    names = getattr(function, "__globals__", {})
+    for name, parameter in _parameters(function):
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        hint = parameter.annotation
+        if isinstance(hint, str):
+            try:
+                hint = eval(hint, names, _Names(names))  # our own annotations, never a user's text
+            except (NameError, AttributeError, TypeError):
+                continue  # a name that only type checkers import
+        if hint is not parameter.empty:
+            found[name] = hint
+    return found
+
+
+def _parameters(function: Callable[..., Any]) -> Iterable[tuple[str, inspect.Parameter]]:
+    try:
+        return inspect.signature(function).parameters.items()
+    except (TypeError, ValueError):  # a builtin, which says nothing of what it takes
+        return ()
+
+
+class _ByName:
+    """Stands for a class of schedsim that the module imports for type checkers alone."""
+
+
+class _Names(dict[str, Any]):
+    """The names of a module, and stand-ins for classes that it does not hold at run time."""
+
+    classes = ("Chain", "Graph", "Plan", "Simulation", "Schedule", "Stage", "Op")
+
+    def __missing__(self, name: str) -> Any:
+        if name in self.classes:
+            return type(name, (_ByName,), {})
+        raise KeyError(name)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether `value` is of the type `hint`, as far as one can see without using it up."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return any(type(value) is type(part) and value == part for part in parts)
+    if hint is None or hint is types.NoneType:
+        return value is None
+    if hint is bool:
+        return isinstance(value, bool) or type(value).__name__ == "bool"  # numpy's too
+    if hint is int:
+        return hasattr(type(value), "__index__") and not _fits(value, bool)
+    if hint is float:
+        return isinstance(value, Real) and not isinstance(value, bool) and value == value
+    kind = origin or hint
+    if not isinstance(kind, type) or kind in (object, Any):
+        return True  # what cannot be looked at: a type variable, Any
+    if kind is str:
+        return isinstance(value, str)
+    if getattr(kind, "_is_protocol", False) and kind.__module__ != "collections.abc":
+        return True
+    if issubclass(kind, _ByName):
+        return any(base.__name__ == kind.__name__ for base in type(value).__mro__)
+    if not isinstance(value, kind) and not (kind in _SEQUENCES and _is_array(value)):
+        return False
+    if kind in (tuple, list, *_SEQUENCES) and parts and isinstance(value, list | tuple):
+        return all(_fits(one, part) for one, part in _items(value, kind, parts))
+    if issubclass(kind, Mapping) and parts:
+        return all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items())
+    # The letters of a text are never meant for its items, unless the function splits it itself.
+    return not (kind in _SEQUENCES and isinstance(value, str | bytes)) or parts == (str,)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(type(value), "__array__") and getattr(value, "ndim", 0) > 0
+
+
+def _items(value: Any, kind: type, parts: tuple[Any, ...]) -> Iterable[tuple[Any, Any]]:
+    if kind is tuple and parts[-1:] != (Ellipsis,):
+        return zip(value, parts, strict=False) if len(value) == len(parts) else [(None, int)]
+    return ((one, parts[0]) for one in value)
+
+
+def _in_words(hint: Any) -> str:
+    """What an argument may be, as a phrase after "is not"."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        words = list(dict.fromkeys(_in_words(part) for part in parts))
+        return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    if origin is Literal:
+        return " or ".join(repr(part) for part in parts)
+    if hint in _WORDS:
+        return _WORDS[hint]
+    kind = origin or hint
+    if kind in _SEQUENCES or kind in (tuple, list):
+        return "a list"
+    if isinstance(kind, type) and issubclass(kind, Mapping):
+        return "a dict"
+    if kind is Callable or getattr(kind, "__name__", "") == "Callable":
+        return "a function"
+    name = getattr(kind, "__name__", str(kind))
+    return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"

@@ -1,0 +1,141 @@
+"""The requests of a schedule, put together from what each op asked for when it was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .requests import Requests
+
+if TYPE_CHECKING:
+    from ..dataflow.recorded_step import RecordedStep
+    from ..simulation.result import Simulation
+
+
+def recorded_requests(
+    simulation: Simulation, recorded: RecordedStep, num_steps: int = 1
+) -> Requests:
+    """What `num_steps` steps of a simulated schedule ask of the allocator, block by block.
+
+    Before the first step what is resident is asked for, block by block as it lies; what the
+    workload counts as static beyond that is one more request. In a run the op's own record is
+    played; at its end the blocks of every tensor that nobody reads any more are given back. Then
+    comes what follows the last op.
+
+    Notes
+    -----
+    O(n) for n requests.
+    """
+    return _Player(simulation, recorded, num_steps).played()
+
+
+def saving_runs(names: Sequence[str]) -> set[int]:
+    """The runs of forward ops ``F<i>`` whose bundle ``B<i>`` reads: the last before it.
+
+    Examples
+    --------
+    >>> sorted(saving_runs(["F0", "F1", "loss", "B1", "F0", "B0"]))
+    [1, 4]
+    """
+    owed: set[str] = set()
+    found = set()
+    for k in range(len(names) - 1, -1, -1):
+        name = names[k]
+        if name[0] == "B":
+            owed.add(f"F{name[1:]}")
+        elif name in owed:
+            owed.remove(name)
+            found.add(k)
+    return found
+
+
+class _Player:
+    def __init__(self, simulation: Simulation, recorded: RecordedStep, num_steps: int) -> None:
+        self.recorded, self.num_steps = recorded, num_steps
+        self.names = simulation.run_names
+        self.saving = saving_runs(self.names)
+        graph = simulation._graph
+        self.given_bytes = graph.static_bytes + sum(graph.inputs.values())
+        self.dying = _dying(simulation)
+        self.sizes: list[int] = []
+        self.labels: list[str] = []
+        self.items: list[int] = []
+        self.events: list[int] = []
+        self.live: dict[int, int] = {}  # block -> item
+
+    def played(self) -> Requests:
+        resident = self.recorded.resident_bytes
+        gaps = []
+        for size in resident:
+            item = self._ask(abs(size), "resident", -1)
+            if size < 0:
+                gaps.append(item)
+        for item in gaps:
+            self._give_back(item, -1)
+        rest = self.given_bytes - sum(size for size in resident if size > 0)
+        if rest > 0:
+            self._ask(rest, "static bytes", -1)
+        num = len(self.names)
+        for step in range(self.num_steps):
+            at = 2 * num * step
+            for k, name in enumerate(self.names):
+                record = self.recorded.record_of(name, saves=k in self.saving)
+                self._play(record, f"of {name}", at + 2 * k)
+                for tensor in self.dying[k]:
+                    for block in self.recorded.held_by(tensor):
+                        self._release(block, at + 2 * k + 1)
+            ends = self.recorded.first_end if step == 0 else self.recorded.later_end
+            of_runs = list(self.live)
+            self._play(ends, "at the step's end", at + 2 * num - 1)
+            for block in of_runs:
+                self._release(block, at + 2 * num - 1)
+            self.live.clear()  # what is made there and stays, stays for good
+        return Requests(
+            np.array(self.items, dtype=np.int64),
+            np.array(self.events, dtype=np.int64),
+            np.array(self.sizes, dtype=np.int64),
+            np.zeros(len(self.sizes), dtype=np.int64),
+            tuple(self.labels),
+            2 * num * self.num_steps,
+        )
+
+    def _play(self, record: Sequence[int], label: str, event: int) -> None:
+        for block in record:
+            if block < 0:
+                self._release(~block, event)
+                continue
+            self._release(block, event)  # of a run before that nobody gave back
+            holder = self.recorded.holders[block]
+            size = self.recorded.block_bytes[block]
+            self.live[block] = self._ask(size, holder or label, event)
+
+    def _ask(self, size: int, label: str, event: int) -> int:
+        item = len(self.sizes)
+        self.sizes.append(size)
+        self.labels.append(label)
+        self.items.append(item)
+        self.events.append(event)
+        return item
+
+    def _release(self, block: int, event: int) -> None:
+        item = self.live.pop(block, None)
+        if item is not None:
+            self._give_back(item, event)
+
+    def _give_back(self, item: int, event: int) -> None:
+        self.items.append(~item)
+        self.events.append(event)
+
+
+def _dying(simulation: Simulation) -> list[list[str]]:
+    """Of each run, the tensors that nobody reads after it, in the order of their making."""
+    names = simulation._graph.arrays.tensor_names
+    tensor = simulation._instances[0].tolist()
+    made, freed, _ = simulation.instance_events
+    found: list[list[str]] = [[] for _ in range(simulation.num_runs)]
+    for i, end in enumerate(freed.tolist()):
+        if 0 <= made[i] < end < 2 * simulation.num_runs:
+            found[end // 2].append(names[tensor[i]])
+    return found

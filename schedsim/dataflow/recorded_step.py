@@ -1,0 +1,65 @@
+"""What the ops of a step asked of an allocator when they were recorded: every request by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SAVING = "+"
+"""Behind the name of a forward op that keeps its bundle: another record than without."""
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """Requests and releases of memory of each op, and what is there before a step.
+
+    A record is a sequence of numbers: ``i`` asks for block i, ``~i`` gives it back, as in
+    `schedsim.allocators.Requests`. A block belongs to one record that asks for it; another may give
+    it back (a backward the tensors that its forward saved, one by one).
+
+    Attributes
+    ----------
+    resident_bytes
+        Of each block that is there before the first step, in the order of their addresses:
+        parameters, buffers, inputs, gradients that the loop keeps. A negative number is a gap
+        between them: it is asked for in its place, and given back before the step.
+    block_bytes
+        Of each block, as asked for, not rounded.
+    holders
+        Of each block the tensor of the workload that it is a part of, and dies with; empty for one
+        that dies when a record says so: workspaces, and gradients of parameters.
+    records
+        By op; of a forward that keeps its bundle under its name and `SAVING`.
+    first_end, later_end
+        After the last op: the optimizer's step and the release of gradients, in the first step,
+        which makes the optimizer's state, and in later ones.
+    allocator_options
+        Of `schedsim.allocators.CachingOptions`: the settings of the allocator that was recorded.
+    """
+
+    resident_bytes: tuple[int, ...]
+    block_bytes: tuple[int, ...]
+    holders: tuple[str, ...]
+    records: Mapping[str, tuple[int, ...]]
+    first_end: tuple[int, ...] = ()
+    later_end: tuple[int, ...] = ()
+    allocator_options: Mapping[str, Any] = field(default_factory=dict)
+    _by_holder: dict[str, list[int]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found: dict[str, list[int]] = {}
+        for block, holder in enumerate(self.holders):
+            if holder:
+                found.setdefault(holder, []).append(block)
+        object.__setattr__(self, "_by_holder", found)
+
+    def held_by(self, tensor: str) -> list[int]:
+        """The blocks that die with `tensor`, whichever record asks for them."""
+        return self._by_holder.get(tensor, [])
+
+    def record_of(self, op_name: str, *, saves: bool) -> tuple[int, ...]:
+        """The record of a run of the op; of one that `saves`, where that is recorded apart."""
+        if saves and op_name + SAVING in self.records:
+            return self.records[op_name + SAVING]
+        return self.records.get(op_name, ())

@@ -1,0 +1,104 @@
+"""The MILP of several cuts: below every schedule, and above what single cuts can say."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from chains import random_graph
+from fixed_order import fixed_order_optimum
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedsim.algorithms.graphs._cut_model import cut_milp
+from schedsim.algorithms.graphs._cut_table import CutTable, cut_bound
+
+from schedsim import Graph, Op, Schedule, simulate
+from schedsim.plans.effort import Effort
+
+
+def solved(graph, budget, ops, *, integral=True, **rules):
+    """The answer for the cuts at `ops`, in the graph's order, and what each keeps alive."""
+    table = CutTable(graph, budget, "fixed")
+    milp, alive = cut_milp(table, [table.cut(op) for op in ops], graph.arrays.op_time_s, **rules)
+    return milp.solve(Effort(20.0), integral=integral), alive
+
+
+@given(seed=st.integers(0, 10**9), num=st.integers(2, 6))
+@settings(max_examples=30, deadline=None)
+def test_no_schedule_in_order_repeats_less(seed, num):
+    """Random cuts, with and without a look beside repeated runs; relaxed or in whole numbers."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, num)
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    for budget in rng.integers(peak // 2, peak + 1, 3).tolist():
+        most = (fixed_order_optimum(graph, budget) - graph.store_all_s) * (1 + 1e-6) + 1e-6
+        ops = sorted(rng.choice(num, int(rng.integers(1, num + 1)), replace=False).tolist())
+        beside = [
+            (k, op)
+            for k, (left, right) in enumerate(itertools.pairwise(ops))
+            for op in range(left + 1)
+            if right == left + 1 and not graph.ops[op].once
+        ]
+        plain, _ = solved(graph, budget, ops)
+        more, _ = solved(graph, budget, ops, beside=beside)
+        relaxed, _ = solved(graph, budget, ops, beside=beside, integral=False)
+        bounds = [math.inf if it.infeasible else it.bound for it in (relaxed, plain, more)]
+        assert bounds[0] <= bounds[2] + 1e-6
+        assert bounds[1] <= bounds[2] + 1e-6  # a further rule never lowers the bound
+        assert bounds[2] <= most
+
+
+def deep() -> Graph:
+    """To make y (1 s) again takes x (10 s), which is as large; both are read after the loss."""
+    ops = (
+        Op("f", time_s=10, writes={"x": 10}),
+        Op("g", time_s=1, reads=("x",), writes={"y": 10}),
+        Op("loss", "loss", time_s=0, workspace_bytes=10),
+        Op("b", "backward", time_s=1, reads=("y",)),
+        Op("c", "backward", time_s=1, reads=("x",)),
+    )
+    return Graph("deep", ops)
+
+
+def test_what_a_repeated_run_reads_counts():
+    """The knapsack drops y for a second; the MILP knows that x must be there for it."""
+    graph = deep()
+    table = CutTable(graph, 20, "fixed")
+    assert cut_bound(table, table.cut(2), graph.arrays.op_time_s) == 1
+    answer, alive = solved(graph, 20, [2])
+    assert answer.bound == pytest.approx(1)
+    kept = answer.x[alive[0]] > 0.5
+    assert kept.tolist() == [True, False]  # x stays, y is made again from it
+    # Nothing fits beside the workspace: both run again, though c alone would need but x.
+    answer, _ = solved(graph, 10, [2])
+    assert answer.bound == pytest.approx(11)
+
+
+def test_a_run_between_two_cuts_serves_what_is_read_there():
+    """x is evicted at both losses: read between them and behind them, f runs twice again."""
+    ops = (
+        Op("f", time_s=3, writes={"x": 10}),
+        Op("l1", "loss", workspace_bytes=10),
+        Op("r", time_s=1, reads=("x",)),
+        Op("l2", "loss", workspace_bytes=10),
+        Op("s", time_s=1, reads=("x",)),
+    )
+    graph = Graph("twice", ops)
+    assert solved(graph, 10, [1])[0].bound == pytest.approx(3)
+    assert solved(graph, 10, [3])[0].bound == pytest.approx(3)
+    assert solved(graph, 10, [1, 3])[0].bound == pytest.approx(6)
+    assert fixed_order_optimum(graph, 10) == graph.store_all_s + 6
+
+
+def test_a_known_bound_is_built_in():
+    """The answer costs at least that much; more than can be spent is infeasible."""
+    graph = deep()
+    assert solved(graph, 20, [2], at_least=5.0)[0].bound >= 5 - 1e-6
+    assert solved(graph, 20, [2], at_least=12.0)[0].infeasible
+
+
+def test_nothing_fits_is_infeasible():
+    """The loss's workspace alone is above the budget."""
+    assert solved(deep(), 9, [2])[0].infeasible

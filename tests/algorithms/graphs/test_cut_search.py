@@ -1,0 +1,189 @@
+"""The search for cuts, and the schedules that are read off them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from chains import random_graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedsim.algorithms.graphs._cut_search import CutSearch, lazy_runs
+from schedsim.algorithms.graphs._cut_table import CutTable
+from training_graphs import random_training_graph, unit_training_chain
+
+from schedsim import Graph, Op, Schedule, simulate
+from schedsim.plans.effort import Effort
+
+
+def peak_of(graph: Graph) -> int:
+    return simulate(graph, Schedule.store_all(graph)).peak_bytes
+
+
+def wide() -> Graph:
+    return random_training_graph(np.random.default_rng(5), 20)
+
+
+@given(seed=st.integers(0, 10**9), num=st.integers(1, 9))
+@settings(max_examples=80, deadline=None)
+def test_what_a_cut_evicts_is_recomputed_behind_it(seed, num):
+    """Legal, first runs in order, and nobody reads across a cut what the cut does not keep."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, num)
+    table = CutTable(graph, 10**6, "fixed")
+    cuts = [table.cut(op) for op in range(num) if rng.random() < 0.4]
+    names = graph.arrays.tensor_names
+    alive = [rng.random(len(names)) < 0.5 for _ in cuts]
+    runs = lazy_runs(graph, cuts, alive)
+    if runs is None:
+        assert any(op.once for op in graph.ops)
+        return
+    simulate(graph, Schedule(graph.op_names, runs))  # raises where it is illegal
+    assert list(dict.fromkeys(runs)) == list(range(num))
+    producer = {tensor: op for op in graph.ops for tensor in op.writes}
+    for cut, kept in zip(cuts, alive, strict=True):
+        at = runs.index(cut.op)
+        made_since: set[str] = set()
+        for run in runs[at + 1 :]:
+            for tensor in graph.ops[run].reads:
+                maker = producer.get(tensor)
+                across = tensor not in made_since
+                if across and maker is not None and not maker.once:
+                    index = names.index(tensor)
+                    assert kept[index] or cut.given[index], (tensor, cut.op)
+            made_since |= set(graph.ops[run].writes)
+
+
+def test_keeping_everything_repeats_nothing():
+    """And so does a step without cuts."""
+    graph = wide()
+    table = CutTable(graph, 10**6, "fixed")
+    cuts = [table.cut(op) for op in (5, 12)]
+    everything = np.ones(graph.arrays.tensor_bytes.size, dtype=bool)
+    assert lazy_runs(graph, cuts, [everything] * 2) == list(range(graph.num_ops))
+    assert lazy_runs(graph, [], []) == list(range(graph.num_ops))
+
+
+def test_what_a_once_op_needs_back_is_no_schedule():
+    """f reads what k, which runs once, wrote; k cannot run again, but its output is never given up.
+
+    A graph where the evicted tensor's own op runs once keeps that tensor.
+    """
+    ops = (
+        Op("k", writes={"x": 1}, once=True),
+        Op("f", reads=("x",), writes={"y": 1}),
+        Op("l", "loss"),
+        Op("b", "backward", reads=("y",)),
+    )
+    graph = Graph("once", ops)
+    cut = CutTable(graph, 10, "fixed").cut(2)
+    assert lazy_runs(graph, [cut], [np.zeros(2, dtype=bool)]) == [0, 1, 2, 1, 3]
+
+
+def searched(graph: Graph, budget: int, order="fixed", work=5.0) -> CutSearch:
+    return CutSearch(graph, budget, order, Effort(work))
+
+
+def test_a_better_bound_replaces_a_worse_one():
+    """With where it comes from; an infinite one says that nothing fits, and ends the search."""
+    search = searched(wide(), 100)
+    assert search.bound_s == search.graph.store_all_s
+    search.keep(3.0, "first", (1,))
+    search.keep(2.0, "worse", (2,))
+    assert (search.extra_s, search.how, search.proved_at) == (3.0, "first", (1,))
+    assert search.bound_s == search.graph.store_all_s + 3
+    assert not search.is_done()
+    search.keep(math.inf, "impossible", (3, 4))
+    assert search.is_done()
+    assert search.how == "no schedule fits: impossible"
+    assert search.proved_at == (3, 4)
+
+
+def test_only_ops_with_a_sure_place_are_cut_together():
+    """In any order, neither of two ops without a path between them is surely first."""
+    ops = (
+        Op("f", writes={"x": 1}),
+        Op("g", writes={"y": 1}),
+        Op("h", reads=("x", "y")),
+    )
+    free, fixed = (searched(Graph("vee", ops), 100, order) for order in ("free", "fixed"))
+    assert fixed.is_related(0, [1, 2])
+    assert not free.is_related(0, [1])
+    assert free.is_related(0, [2])
+    chosen = [0]
+    free.choose(chosen, [1, 2, 2])
+    assert chosen == [0, 2]
+
+
+def test_cuts_are_spread_over_the_step_worst_first():
+    """One of each stretch where something must go."""
+    graph = unit_training_chain(30)
+    search = searched(graph, 12)
+    search.knapsacks()
+    found = search.spread(4)
+    assert 2 <= len(found) <= 4
+    worth = search.promise[found].tolist()
+    assert worth == sorted(worth, reverse=True)
+    some = np.flatnonzero(search.promise > 0.15 * search.promise.max())
+    edges = np.linspace(some[0], some[-1] + 1, 5).astype(int)
+    stretches = [int(np.searchsorted(edges, op, side="right")) for op in found]
+    assert len(set(stretches)) == len(found)
+    assert int(np.argmax(search.promise)) == found[0]
+    nothing = searched(graph, 10**6)
+    nothing.knapsacks()
+    assert nothing.spread(4) == []
+
+
+def test_a_halted_search_begins_nothing_more():
+    """The bound of the knapsacks stays."""
+    graph = wide()
+    whole = searched(graph, peak_of(graph) * 7 // 10)
+    whole.run()
+    halted = searched(graph, peak_of(graph) * 7 // 10)
+    halted.knapsacks()
+    known = halted.extra_s
+    halted.halt()
+    halted.solve_milps()
+    assert halted.extra_s == known < whole.extra_s
+    assert halted.suggested == []
+
+
+def test_what_is_suggested_is_replayed():
+    """A schedule that fits is kept if it is faster; of another, the place over budget is noted."""
+    graph = unit_training_chain(6)
+    runs = list(range(graph.num_ops))
+    loose = searched(graph, 100)
+    loose.look_at([0, *runs])
+    assert loose.best_s == graph.store_all_s + 1
+    loose.look_at(runs)
+    assert loose.best_s == graph.store_all_s
+    loose.look_at([0, *runs])
+    assert loose.best_s == graph.store_all_s
+    assert loose.worst is None
+    assert len(loose.suggested) == 3
+    peak = peak_of(graph)
+    tight = searched(graph, peak - 1)
+    tight.look_at(runs)
+    assert tight.best is None
+    simulation = simulate(graph, Schedule.store_all(graph))
+    assert tight.worst == (simulation.peak_run, ())
+    # Beside a repeat: the run of f0 before the peak is over budget too, and so is named.
+    tight.look_at([*runs[: simulation.peak_run], 0, *runs[simulation.peak_run :]])
+    assert tight.worst is not None
+    assert tight.worst[0] == simulation.peak_run
+    tight.look_at(None)
+    assert len(tight.suggested) == 2
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_no_effort_leaves_the_knapsacks(order):
+    """They always run; their bound stands beside that of a search with effort."""
+    graph = wide()
+    budget = peak_of(graph) * 7 // 10
+    none, some = searched(graph, budget, order, 0.0), searched(graph, budget, order)
+    none.run()
+    some.run()
+    assert 0 < none.extra_s <= some.extra_s
+    assert none.how.startswith("knapsack at ")
+    assert none.suggested == []

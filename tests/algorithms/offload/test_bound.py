@@ -1,0 +1,94 @@
+"""The bound of a step that may copy: below everything, and met where the link is the limit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from chains import random_graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from offload_plans import some_budget, tiny_chain
+from offload_steps import random_offloading
+from schedsim.algorithms.offload._bound import copy_bound
+from schedsim.algorithms.offload._linked_graph import link_graph
+from slow_offload import least_time_s
+
+from schedsim import Chain, Graph, Op
+from schedsim.plans.effort import Effort
+from schedsim.plans.links import Link
+from schedsim.plans.offloading import Offloading
+
+
+def bounded(graph: Graph, budget: int, offloading: Offloading):
+    linked = link_graph(graph, budget, offloading)
+    return copy_bound(graph, linked, budget, effort=Effort(20.0))
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**9), is_chain=st.booleans())
+def test_no_way_in_time_is_faster(seed, is_chain):
+    """To keep, recompute and copy, at any moment; infinite only where nothing fits."""
+    rng = np.random.default_rng(seed)
+    if is_chain:
+        graph = tiny_chain(rng, int(rng.integers(1, 3))).graph
+    else:
+        graph = random_graph(rng, int(rng.integers(2, 5)))
+        plain = [replace(op, in_place={}, saving_workspace_bytes=None) for op in graph.ops]
+        graph = replace(graph, ops=tuple(plain))
+    offloading = random_offloading(rng, whole=True)
+    budget = some_budget(rng, graph)
+    best = least_time_s(graph, budget, offloading, max_states=4000)
+    if best is not None:
+        assert graph.store_all_s <= bounded(graph, budget, offloading).bound_s <= best
+
+
+def waiting(size: int = 8) -> Graph:
+    """x must be away while l runs, and a minute is too long to make it again."""
+    ops = (
+        Op("f", time_s=60, writes={"x": size}, once=True),
+        Op("g", time_s=1, writes={"y": 0}),
+        Op("l", "loss", time_s=1, workspace_bytes=size),
+        Op("b", "backward", time_s=1, reads=("x", "y")),
+    )
+    return Graph("waiting", ops)
+
+
+@pytest.mark.parametrize(
+    ("out", "back", "want"), [(8, 8, 63), (8, 2, 65), (1, 1, 69), (0.1, 1, 88), (0.1, 8, 82)]
+)
+def test_the_link_decides(out, back, want):
+    """l begins when 8 bytes are out, for which f and g give 61 s, and then they come back.
+
+    What is left to run behind that moment takes 2 s.
+    """
+    graph = waiting()
+    found = bounded(graph, 8, Offloading(Link(out), Link(back)))
+    assert found.bound_s == pytest.approx(want, rel=1e-6)
+    assert found.op == ("l" if want > graph.store_all_s else "")
+    assert bounded(graph, 16, Offloading(Link(out), Link(back))).bound_s == graph.store_all_s
+
+
+def test_nothing_fits_is_infinite():
+    """The workspace alone; or a host without room for what can stay nowhere else."""
+    assert math.isinf(bounded(waiting(), 7, Offloading(Link(1), Link(1))).bound_s)
+    assert math.isinf(bounded(waiting(), 8, Offloading(Link(8), Link(8), 0)).bound_s)
+    assert math.isfinite(bounded(waiting(), 8, Offloading(Link(8), Link(8), 8)).bound_s)
+
+
+def test_whole_times_round_up():
+    """All runs and copies take multiples of 2 s: so does the least makespan."""
+    num = 4
+    chain = Chain.from_arrays(
+        "even",
+        2,
+        forward_s=[2] * num,
+        backward_s=[4] * num,
+        output_bytes=[2] * num,
+        saved_bytes=[6] * num,
+    )
+    found = bounded(chain.graph, 18, Offloading(Link(1), Link(1)))
+    assert found.bound_s > chain.store_all_s
+    assert found.bound_s % 2 == 0

@@ -1,0 +1,136 @@
+"""The requests of a schedule, block by block, of what ops were recorded to ask for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+import schedsim
+from schedsim.allocators import allocate
+from schedsim.allocators.recorded_requests import recorded_requests, saving_runs
+from schedsim.dataflow.recorded_step import RecordedStep
+
+MiB = 1 << 20
+STORE_ALL = ("F0", "F1", "loss", "B1", "B0")
+REPLAY = ("F0", "F1", "loss", "B1", "F0", "B0")
+
+
+def recorded(gradient_bytes=()):
+    """Two stages: each saves two tensors beside its output, and its backward frees one early."""
+    sizes, holders, records = [], [], {}
+
+    def block(size, holder):
+        sizes.append(size)
+        holders.append(holder)
+        return len(sizes) - 1
+
+    for i in range(2):
+        plain = block(3 * MiB, f"a{i + 1}")
+        work = block(1 * MiB, "")
+        records[f"F{i}"] = (work, plain, ~work)
+        out, early, late = (
+            block(3 * MiB, f"a{i + 1}"),
+            block(12 * MiB, f"r{i + 1}"),
+            block(2 * MiB, f"r{i + 1}"),
+        )
+        records[f"F{i}+"] = (early, out, late)
+        found = block(3 * MiB, "d1") if i else None
+        made = block(5 * MiB, "")
+        records[f"B{i}"] = (~early, *(() if found is None else (found,)), made)
+    records["loss"] = (block(3 * MiB, "d2"),)
+    given = (4 * MiB, -(8 * MiB), 2 * MiB)
+    return RecordedStep(given, tuple(sizes), tuple(holders), records)
+
+
+def chain(step=None):
+    """The chain that the records are of."""
+    stage = {"forward_s": 1.0, "backward_s": 2.0}
+    stages = [
+        schedsim.Stage(f"s{i}", **stage, output_bytes=3 * MiB, saved_bytes=17 * MiB)
+        for i in range(2)
+    ]
+    made = schedsim.Chain("two", 2 * MiB, tuple(stages), static_bytes=4 * MiB)
+    return replace(made, recorded=step)
+
+
+def balance(requests):
+    """Bytes live after each request."""
+    items = requests.items
+    sizes = requests.item_bytes[np.where(items >= 0, items, ~items)]
+    return np.cumsum(np.where(items >= 0, sizes, -sizes))
+
+
+def test_every_block_is_asked_for_and_given_back_once():
+    """In one step and in three, of both schedules; what is resident stays."""
+    for names in (STORE_ALL, REPLAY):
+        work = chain(recorded())
+        simulation = schedsim.simulate(work, schedsim.Schedule.from_names(names))
+        for num_steps in (1, 3):
+            requests = recorded_requests(simulation, work.recorded, num_steps)
+            asked, given = requests.items[requests.items >= 0], ~requests.items[requests.items < 0]
+            assert len(set(asked)) == asked.size
+            assert len(set(given)) == given.size
+            assert set(given) <= set(asked)
+            live = balance(requests)
+            assert live[-1] == 6 * MiB
+            assert live.min() > 0
+            assert requests.num_events == 2 * len(names) * num_steps
+
+
+def test_the_peak_by_hand():
+    """Store-all: 6 resident, two bundles of 14 and two outputs of 3, the loss's gradient of 3."""
+    work = chain(recorded())
+    simulation = schedsim.simulate(work, schedsim.Schedule.from_names(STORE_ALL))
+    assert balance(recorded_requests(simulation, work.recorded)).max() == 43 * MiB
+    # Replayed: its own bundle and output, the gradients of a1 and of the parameters of stage 1.
+    simulation = schedsim.simulate(work, schedsim.Schedule.from_names(REPLAY))
+    assert balance(recorded_requests(simulation, work.recorded)).max() == 31 * MiB
+
+
+def test_an_allocator_is_given_what_was_recorded():
+    """A gap between what is resident takes a tensor that fits; without a record, one block each."""
+    schedule = schedsim.Schedule.from_names(STORE_ALL)
+    coarse = allocate(schedsim.simulate(chain(), schedule))
+    fine = allocate(schedsim.simulate(chain(recorded()), schedule))
+    assert fine.bound_bytes == 43 * MiB
+    assert coarse.bound_bytes != fine.bound_bytes
+    assert fine.requests.items.size > coarse.requests.items.size
+    assert fine.peak_reserved_bytes < 60 * MiB  # 20 for what is small, which shares the gap
+
+
+def test_what_the_end_of_a_step_makes_stays():
+    """State of an optimizer is made in the first step; gradients are given back in each."""
+    step = recorded()
+    num = len(step.block_bytes)
+    made = [b for name in ("B1", "B0") for b in step.records[name] if b >= 0]
+    made = [b for b in made if not step.holders[b]]
+    ends = (num, *(~b for b in made))
+    step = replace(
+        step,
+        block_bytes=(*step.block_bytes, 7 * MiB, 9 * MiB),
+        holders=(*step.holders, "", ""),
+        first_end=ends,
+        later_end=(num + 1, ~(num + 1), *(~b for b in made)),
+    )
+    work = chain(step)
+    simulation = schedsim.simulate(work, schedsim.Schedule.from_names(STORE_ALL))
+    live = balance(recorded_requests(simulation, step, 3))
+    assert live[-1] == 13 * MiB
+
+
+def test_the_last_run_before_its_backward_saves():
+    assert saving_runs(REPLAY) == {1, 4}
+    assert saving_runs(STORE_ALL) == {0, 1}
+
+
+def test_a_recorded_workload_is_bounded_by_what_is_reserved():
+    """By default; exact bytes where they are asked for."""
+    work = chain(recorded())
+    peak = schedsim.simulate(work, schedsim.Schedule.from_names(STORE_ALL)).peak_bytes
+    exact = schedsim.plan(work, peak, allocator="exact")
+    assert exact.setting.allocator is None
+    plan = schedsim.plan(work, 60 * MiB)
+    assert plan.setting.allocator.name == "cuda-caching"
+    assert plan.setting.allocator.reserved_bytes <= 60 * MiB
+    assert schedsim.plan(chain(), 60 * MiB).setting.allocator is None

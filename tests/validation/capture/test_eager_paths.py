@@ -1,0 +1,40 @@
+"""Libraries are told that nothing is traced, while it is, and that alone."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from schedsim.validation.capture.eager_paths import eager_paths
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """A module of transformers that asks, one with another thing of that name, and a stranger."""
+    found = {}
+    for name in ("transformers.asks", "transformers.holds", "elsewhere.asks"):
+        found[name] = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, found[name])
+    monkeypatch.setitem(sys.modules, "transformers.gone", None)
+    found["transformers.asks"].is_tracing = lambda *given: ("really", given)
+    found["transformers.holds"].is_fake_tensor = "no function"
+    found["elsewhere.asks"].is_tracing = lambda: "really"
+    return found
+
+
+def test_transformers_is_told_no_and_gets_its_own_back(modules):
+    """With whatever arguments; also where the block fails."""
+    asks, holds, other = modules.values()
+    own = asks.is_tracing
+    with contextlib.suppress(KeyError), eager_paths():
+        assert asks.is_tracing(1, tensor=2) is False
+        assert holds.is_fake_tensor == "no function"
+        assert other.is_tracing() == "really"
+        raise KeyError
+    assert asks.is_tracing is own
+    assert asks.is_tracing(3) == ("really", (3,))

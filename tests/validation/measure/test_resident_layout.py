@@ -1,0 +1,52 @@
+"""What is resident, as requests that lay it as it lies."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from schedsim.validation.measure.resident_layout import (  # noqa: E402
+    _gap,
+    _of_segment,
+    resident_layout,
+)
+
+MiB = 1 << 20
+
+
+def test_a_gap_is_asked_for_in_pieces_of_its_own_pool():
+    """Small ones of at most 1 MiB, large ones of more, and below 10 MiB."""
+    for size in (512, MiB, 3 * MiB // 2, 2 * MiB):
+        pieces = list(_gap(size, True))
+        assert sum(pieces) == -size
+        assert min(pieces) >= -MiB
+    for size in (3 * MiB // 2, 8 * MiB, 9 * MiB - 512, 18 * MiB + 512, 100 * MiB):
+        pieces = [-piece for piece in _gap(size, False)]
+        assert sum(pieces) == size
+        assert all(MiB < piece < 10 * MiB for piece in pieces)
+
+
+def test_a_segment_with_nothing_kept_is_left_out():
+    """And one with something has its blocks in order, free ones and others' as gaps."""
+    blocks = [
+        {"size": 4 * MiB, "state": "active_allocated"},
+        {"size": 6 * MiB, "state": "inactive"},
+        {"size": 5 * MiB, "state": "active_allocated"},
+        {"size": 5 * MiB, "state": "active_allocated"},
+    ]
+    start = 1 << 30
+    assert _of_segment(start, blocks, set()) == []
+    found = _of_segment(start, blocks, {start, start + 15 * MiB})
+    assert found[0] == 4 * MiB
+    assert found[-1] == 5 * MiB
+    assert sum(found[1:-1]) == -11 * MiB
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_every_tensor_is_there_once():
+    device = torch.device("cuda", torch.cuda.current_device())
+    kept = [torch.empty(size, dtype=torch.uint8, device=device) for size in (700, 3 * MiB, 64)]
+    found = resident_layout([kept, kept[0][:5]], device)
+    assert sorted(size for size in found if size > 0) == [512, 1024, 3 * MiB]

@@ -1,0 +1,41 @@
+"""Fake results lie as the kernels' own do."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.torch_private.joint_graphs import fake_mode  # noqa: E402
+from schedsim.validation.torch_private.kernel_layouts import true_layouts  # noqa: E402
+
+INPUTS = {
+    "in order": lambda: torch.randn(4, 3, 5),
+    "transposed": lambda: torch.randn(4, 5, 3).transpose(1, 2),
+    "matrix, transposed": lambda: torch.randn(3, 4).t(),
+    "channels last": lambda: torch.randn(4, 5, 6, 3).permute(0, 3, 1, 2),
+    "neither": lambda: torch.randn(5, 4, 6, 3).permute(1, 3, 0, 2),
+    "a slice": lambda: torch.randn(4, 3, 10)[:, :, ::2],
+}
+
+
+@pytest.mark.parametrize("form", INPUTS)
+@pytest.mark.parametrize("like", [True, False])
+def test_batch_norms(form, like):
+    """Forward and backward, with a gradient laid out as the result or in order."""
+
+    def strides(x):
+        aten, weight = torch.ops.aten, torch.ones(3)
+        zeros = torch.zeros(3)
+        out = aten._native_batch_norm_legit_functional(x, weight, None, zeros, weight, True, 0.1, 1)
+        given = torch.ones_like(out[0]) if like else torch.ones(x.shape)
+        back = aten.native_batch_norm_backward(
+            given, x, weight, zeros, weight, out[1], out[2], True, 1.0, [True, True, True]
+        )
+        return [t.stride() for t in (out[0], back[0])]
+
+    x = INPUTS[form]()
+    expected = strides(x)
+    mode = fake_mode()
+    with true_layouts(), mode:
+        assert strides(mode.from_tensor(x)) == expected

@@ -1,0 +1,184 @@
+"""What the blocks of a step ask of CUDA's allocator, recorded in one step that replays them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
+from schedsim.dataflow.recorded_step import SAVING, RecordedStep
+from schedsim.simulation.schedule import Schedule
+
+from ..measure.cuda import allocator_settings
+from ..measure.cuda_requests import RequestEvent, RequestRecord, recording_requests
+from ..measure.resident_layout import resident_layout
+from .block_program import BlockRun, make_program
+from .parts import StepInputs
+from .runtime import BlockStep, StepLayout
+from .sizes import static_tensors, tensors_in
+
+
+def record_blocks(
+    workload: Chain | Graph,
+    layout: StepLayout,
+    step: StepInputs,
+    model: nn.Module,
+    device: torch.device,
+) -> RecordedStep:
+    """Run a step on `device` that replays every block but the last, and record its requests.
+
+    What a forward asks for is recorded with and without its bundle. Gradients of parameters are
+    among what is recorded where they are ``None`` before; the caller takes them away again.
+
+    Notes
+    -----
+    Takes one step, and the memory of one that keeps the inputs of blocks.
+    """
+    schedule = _replaying(len(layout.parts))
+    program = make_program(workload, schedule, len(layout.parts))
+    resident = resident_layout(_resident(model, layout.loss, step), device)
+    with recording_requests(device) as record:
+        watch = _Marks(record, isinstance(workload, Chain), len(layout.parts))
+        running = BlockStep(layout, program, step, watch)
+        loss = running.forward()
+        running.backward(torch.ones_like(loss))
+        record.mark("")
+        del loss, running
+        events = record.events()
+    return _assembled(events, watch, resident)
+
+
+def _replaying(num_parts: int) -> Schedule:
+    forward = [f"F{i}" for i in range(num_parts)]
+    names = [*forward, "loss", f"B{num_parts - 1}"]
+    for i in range(num_parts - 2, -1, -1):
+        names += [f"F{i}", f"B{i}"]
+    return Schedule.from_names(names)
+
+
+def _resident(model: nn.Module, loss: Any, step: StepInputs) -> list[Any]:
+    tensors = static_tensors(model, loss)
+    gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
+    given = tensors_in((step.arguments, dict(step.keywords), step.extra, step.side))
+    return [*tensors, *given, *gradients]
+
+
+@dataclass
+class _Marks:
+    """Marks the runs of a step, and notes where their values and gradients lie.
+
+    Attributes
+    ----------
+    holders
+        By run, the address of each storage that it made for a value or a gradient -> its tensor.
+    """
+
+    record: RequestRecord
+    line: bool
+    num_parts: int
+    holders: dict[str, dict[int, str]] = field(default_factory=dict)
+    bundles: dict[str, str] = field(default_factory=dict)
+
+    def begin(self, number: int, run: BlockRun, step: BlockStep) -> None:
+        """Requests from now on are of this run."""
+        self.record.mark(_key(run))
+
+    def end(self, number: int, run: BlockRun, step: BlockStep) -> None:
+        """Note what it left, and let what is freed now be freed by the rule of the simulator."""
+        key = _key(run)
+        found: dict[int, str] = {}
+        if run.kind == "F":
+            for address in _addresses(step.values[run.index + 1]):
+                found[address] = f"a{run.index + 1}"
+            if run.saves:
+                self.bundles[key] = f"r{run.index + 1}"
+        else:
+            for (value, consumer), row in step.gradients.items():
+                for address in _addresses(row):
+                    found[address] = self._gradient(value, consumer)
+        self.holders[key] = found
+        self.record.mark(f"after {key}")
+
+    def _gradient(self, value: int, consumer: int) -> str:
+        if self.line:
+            return f"d{value}"
+        return f"d{value}.{'loss' if consumer == self.num_parts else consumer}"
+
+
+def _key(run: BlockRun) -> str:
+    return run.name + (SAVING if run.kind == "F" and run.saves else "")
+
+
+def _addresses(tree: Any) -> list[int]:
+    return [t.untyped_storage().data_ptr() for t in tensors_in(tree)]
+
+
+def _assembled(
+    events: Sequence[RequestEvent], watch: _Marks, resident: tuple[int, ...]
+) -> RecordedStep:
+    sizes: list[int] = []
+    made_in: list[str] = []
+    at: dict[int, int] = {}  # address -> block that is there
+    left: dict[str, dict[int, int]] = {}  # key -> address -> block, at the end of the run
+    records: dict[str, list[int]] = {key: [] for key in watch.holders}
+    late: list[tuple[str, int]] = []
+    running = ""
+    for event in events:
+        after = event.mark.startswith("after ")
+        key = event.mark.removeprefix("after ")
+        if running and (after or key != running):
+            left[running] = dict(at)
+            running = ""
+        if key not in records:
+            continue
+        if not after:
+            running = key
+        if event.asks:
+            at[event.address] = len(sizes)
+            sizes.append(event.size_bytes)
+            made_in.append(key)
+            records[key].append(at[event.address])
+        elif event.address in at:
+            block = at.pop(event.address)
+            if after:
+                late.append((key, block))
+            else:
+                records[key].append(~block)
+    holders = [""] * len(sizes)
+    for key, places in watch.holders.items():
+        for address, block in left.get(key, at).items():
+            if made_in[block] == key and address in places:
+                holders[block] = places[address]
+    for block, key in enumerate(made_in):
+        if not holders[block] and key in watch.bundles and ~block not in records[key]:
+            holders[block] = watch.bundles[key]
+    # What a run let go only after its end, and no tensor accounts for, goes with its end.
+    for key, block in late:
+        if not holders[block]:
+            records[key].append(~block)
+    return RecordedStep(
+        resident,
+        tuple(sizes),
+        tuple(holders),
+        _with_plain(records, holders),
+        allocator_options=allocator_settings(),
+    )
+
+
+def _with_plain(
+    records: Mapping[str, list[int]], holders: Sequence[str]
+) -> dict[str, tuple[int, ...]]:
+    """The records; of the last forward, which ran once, one without its bundle too."""
+    found = {key: tuple(record) for key, record in records.items()}
+    for key, record in records.items():
+        name = key.removesuffix(SAVING)
+        if name != key and name not in found:
+            kept = [b for b in record if b >= 0 and holders[b].startswith("r")]
+            gone = {~b for b in record if b < 0}
+            found[name] = (*record, *(~b for b in kept if b not in gone))
+    return found

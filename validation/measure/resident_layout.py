@@ -1,0 +1,57 @@
+"""How resident tensors lie in the segments of CUDA's allocator, as requests that lay them so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from .storage import storages
+
+SMALL_LIMIT = 1 << 20
+GAP_PIECE = 8 << 20
+"""Pieces of a gap: each of the pool that its segment is of, and too small for one of its own."""
+
+
+def resident_layout(tensors: Any, device: torch.device) -> tuple[int, ...]:
+    """The blocks of `tensors` in the order of their addresses, as bytes; gaps as negative bytes.
+
+    Asked for in this order, and the gaps then given back, they lie in segments as they lie now:
+    where a gradient finds room between parameters, and where it does not, is part of what is
+    reserved. Segments that hold none of `tensors` are left out.
+    """
+    kept = {storage.data_ptr() for storage in storages(tensors) if storage.nbytes()}
+    number = device.index if device.index is not None else torch.cuda.current_device()
+    memory: Any = torch.cuda.memory  # its function has no types
+    segments = [s for s in memory.memory_snapshot() if s["device"] == number]
+    found: list[int] = []
+    for segment in sorted(segments, key=lambda s: int(s["address"])):
+        found += _of_segment(segment["address"], segment["blocks"], kept)
+    return tuple(found)
+
+
+def _of_segment(address: int, blocks: Sequence[dict[str, Any]], kept: set[int]) -> list[int]:
+    pieces: list[int] = []
+    small = sum(block["size"] for block in blocks) <= 2 * SMALL_LIMIT
+    gap, anything = 0, False
+    for block in blocks:
+        if address in kept and block["state"] == "active_allocated":
+            pieces += _gap(gap, small)
+            pieces.append(block["size"])
+            gap, anything = 0, True
+        else:
+            gap += block["size"]
+        address += block["size"]
+    pieces += _gap(gap, small)
+    return pieces if anything else []
+
+
+def _gap(size: int, small: bool) -> Iterator[int]:
+    """`size` in pieces, negative."""
+    piece = SMALL_LIMIT if small else GAP_PIECE
+    while size > 0:
+        # The last piece is not of the small pool where the others are of the large one.
+        taken = size if size <= piece or (not small and size - piece <= SMALL_LIMIT) else piece
+        yield -taken
+        size -= taken
