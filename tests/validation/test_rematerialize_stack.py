@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
-from schedsim.validation.torch_private.torch_versions import minor_version  # noqa: E402
+from schedsim.validation.torch_private.tested_versions import minor_version  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
