@@ -128,7 +128,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is int:
         return hasattr(type(value), "__index__") and not _fits(value, bool)
     if hint is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and value == value
+        return isinstance(value, Real) and not isinstance(value, bool)
     kind = origin or hint
     if not isinstance(kind, type) or kind in (object, Any):
         return True  # what cannot be looked at: a type variable, Any

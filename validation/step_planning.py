@@ -389,10 +389,17 @@ def _capture(
 
         try:
             return _of_all(ranks.together("capture", by_op, runs_model=True), ranks)
-        except (SchedsimError, RuntimeError, NotImplementedError) as error:
-            if settings.level == "op":
-                raise
+        except Exception as error:  # of a tracer, of the model's own code on fakes
             why = " ".join(str(error).split())[:300]
+            ours = isinstance(error, SchedsimError | torch.OutOfMemoryError)
+            if settings.level == "op" and (ours or not settings.bound_ranks.alone):
+                raise
+            if settings.level == "op":
+                raise UnsupportedError(
+                    f"{type(model).__name__} cannot be captured op by op: "
+                    f"{type(error).__name__}: {why}",
+                    hint="level='block'",
+                ) from error
         if settings.compile:
             why += "; blocks run uncompiled"
         note = f"planned by blocks, as it cannot be captured op by op: {why}"

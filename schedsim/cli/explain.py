@@ -63,7 +63,7 @@ def command(
         raise SchedsimError("--top does not go with --json, which has all", hint="leave --top out")
     snapshot = next((name for name in source.files if is_snapshot_name(name)), None)
     if snapshot is not None:
-        if len(source.files) > 1 or source.given:
+        if len(source.files) > 1 or source.given_flags():
             raise SchedsimError(
                 f"{snapshot} is a memory snapshot, which takes no other workload",
                 hint=f"schedsim explain {snapshot}",

@@ -76,7 +76,7 @@ def command(
     """
     if any(is_snapshot_name(name) for name in source.files):
         other = schedule_file is not None or budget is not None or capacities
-        if len(source.files) > 1 or source.given or other:
+        if len(source.files) > 1 or source.given_flags() or other:
             raise SchedsimError(
                 "a memory snapshot is replayed by itself",
                 hint=f"schedsim simulate {source.files[0]} --allocator cuda-caching",

@@ -9,6 +9,7 @@ import click
 from ..allocators import EXACT, play
 from ..errors import SchedsimError
 from ..files.atomic import write_atomically
+from ..simulation.trace import is_trace_name
 from ..snapshots import Findings, examine, peak_of, read_snapshot, requests_of
 from ..snapshots.request_replay import SETTINGS
 from ..units import format_bytes, format_bytes_change, format_bytes_short
@@ -43,6 +44,11 @@ def replay_snapshot(
         raise SchedsimError(
             f"{path} holds requests, which an allocator serves",
             hint=f"schedsim simulate {path} --allocator cuda-caching",
+        )
+    if output is not None and is_trace_name(output):
+        raise SchedsimError(
+            f"-o {output}: the requests of a snapshot have no times, and so no trace",
+            hint="-o FILE.json writes what the allocator reserves",
         )
     options = read_options(allocator, alloc_conf)
     snapshot = read_snapshot(path)

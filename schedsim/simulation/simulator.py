@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataflow.arrays import GraphArrays
 from ..dataflow.graph import Graph
 from ..dataflow.queues import queue_of
-from ..errors import InvalidScheduleError
+from ..errors import InvalidScheduleError, InvalidWorkloadError
 from .categories import CATEGORIES, RUN_KINDS
 from .result import LiveTensor, Simulation
 from .schedule import Schedule
@@ -72,17 +74,9 @@ def simulate(
     arrays = graph.arrays
     runs = schedule.bind(graph).copy()  # kernels take arrays that may be written
     if capacities is not None or not graph.one_queue:
-        instances, _ = _replayed(graph, runs)
+        instances, _ = _replayed(graph, runs, arrays)
         return _on_several_queues(graph, schedule, runs, instances, capacities)
-    instances, memory = _replayed(graph, runs, with_memory=True)
-    tensor, first, last, *_ = instances
-    saves = np.zeros(runs.size, dtype=np.bool_)
-    saves[first[arrays.tensor_optional[tensor] & (last >= 0)]] = True
-    workspace = np.where(
-        saves, arrays.op_saving_workspace_bytes[runs], arrays.op_workspace_bytes[runs]
-    )
-    memory += workspace
-    memory += graph.static_bytes
+    instances, memory, workspace = _on_one_queue(graph, arrays, runs)
     memory.setflags(write=False)
     peak_run = int(np.argmax(memory))
     counts = np.bincount(runs, minlength=graph.num_ops)
@@ -104,14 +98,73 @@ def simulate(
     )
 
 
+def memory_at_sizes(
+    graph: Graph,
+    schedule: Schedule,
+    tensor_bytes: NDArray[np.int64],
+    workspace_bytes: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Bytes during each run of `schedule` where tensors and workspaces have other sizes.
+
+    As of `simulate` on a graph of the same ops with these sizes, which is not built: a schedule is
+    an order, and its memory at the sizes of another batch is one pass over its runs.
+
+    Parameters
+    ----------
+    tensor_bytes
+        In the order of ``graph.arrays.tensor_names``.
+    workspace_bytes
+        In the order of the ops; of every run, whatever it materialises.
+
+    Raises
+    ------
+    InvalidScheduleError
+        As of `simulate`.
+    InvalidWorkloadError
+        The graph has several streams.
+
+    Notes
+    -----
+    O(runs + reads + writes).
+    """
+    if not graph.one_queue:
+        raise InvalidWorkloadError("it has several streams", path=graph.name)
+    arrays = replace(
+        graph.arrays,
+        tensor_bytes=np.ascontiguousarray(tensor_bytes, np.int64),
+        op_workspace_bytes=np.ascontiguousarray(workspace_bytes, np.int64),
+        op_saving_workspace_bytes=np.ascontiguousarray(workspace_bytes, np.int64),
+    )
+    return _on_one_queue(graph, arrays, schedule.bind(graph).copy())[1]
+
+
+def _on_one_queue(
+    graph: Graph, arrays: GraphArrays, runs: NDArray[np.int32]
+) -> tuple[tuple[NDArray[Any], ...], NDArray[np.int64], NDArray[np.int64]]:
+    """Instances, bytes by run, and the workspace in them."""
+    instances, memory = _replayed(graph, runs, arrays, with_memory=True)
+    tensor, first, last, *_ = instances
+    saves = np.zeros(runs.size, dtype=np.bool_)
+    saves[first[arrays.tensor_optional[tensor] & (last >= 0)]] = True
+    workspace = np.where(
+        saves, arrays.op_saving_workspace_bytes[runs], arrays.op_workspace_bytes[runs]
+    )
+    memory += workspace
+    memory += graph.static_bytes
+    return instances, memory, workspace
+
+
 def _replayed(
-    graph: Graph, runs: NDArray[np.int32], *, with_memory: bool = False
+    graph: Graph,
+    runs: NDArray[np.int32],
+    arrays: GraphArrays,
+    *,
+    with_memory: bool = False,
 ) -> tuple[tuple[NDArray[Any], ...], NDArray[np.int64]]:
     """Instances of legal runs as (tensor, first, last, source, category), and bytes by run."""
     from ..kernels.compiled import run
     from ._replay import CODE, ITEM, LEGAL, RUN, replay_runs
 
-    arrays = graph.arrays
     num_inputs = len(graph.inputs)
     num_instances = num_inputs + int(arrays.num_writes[runs].sum())
     instances = np.empty((4, num_instances), np.int32)

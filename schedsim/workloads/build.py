@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
+from .._arguments import check_arguments, checked
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
 from ..dataflow.variants import check_allowed
@@ -34,6 +35,7 @@ class BuiltWorkload:
     assumptions: tuple[str, ...]
 
 
+@checked
 def build_workload(options: WorkloadOptions) -> BuiltWorkload:
     """The workload that `options` describe.
 
@@ -53,6 +55,8 @@ def build_workload(options: WorkloadOptions) -> BuiltWorkload:
     (96, '96 layers of gpt3-175b, micro-batch 1, sequence 2048, fp16, eager attention, by layer, \
 no embedding or head, static 0')
     """
+    given = {field.name: getattr(options, field.name) for field in fields(options)}
+    check_arguments(WorkloadOptions, given)
     if options.synthetic is not None:
         return _synthetic(options)
     config = model_config(options)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._arguments import checked
 from .._checks import check_bytes, shown
 from ..errors import InvalidWorkloadError, SchedsimError, did_you_mean
 from ..files.reader import Reader, parse_json
@@ -91,6 +92,7 @@ DEVICES: dict[str, Device] = {
 }
 
 
+@checked
 def get_device(name: str) -> Device:
     """The device called `name`: one of `DEVICES`, of another package, or of a file ``NAME.json``.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._arguments import checked
 from ..errors import SchedsimError, did_you_mean
 
 
@@ -54,6 +55,7 @@ def optimizer_of(name: str | None, dtype: str) -> str:
     return name
 
 
+@checked
 def model_state_bytes(
     num_parameters: int,
     *,

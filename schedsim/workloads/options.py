@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..errors import SchedsimError, did_you_mean
+from .config_checks import ATTENTIONS
 from .devices import DTYPE_BYTES
 from .diffusion import DiTConfig, SDXLConfig
 from .hf_configs import PREFIX, hf_config
@@ -15,7 +16,6 @@ from .transformer import TransformerConfig
 from .whisper import WhisperConfig
 
 GRANULARITIES = ("layer", "block", "op")
-ATTENTIONS = ("eager", "flash", "selective")
 
 
 MOST_LAYERS, MOST_LAYERS_BY_OP = 100_000, 10_000

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .config_checks import check_config
 from .devices import DTYPE_BYTES
 from .ops import ModelRecord, OpRecord, StageRecord
 
@@ -36,6 +37,10 @@ class ResNetConfig:
     image: int = 224
     classes: int = 1000
     dtype: str = "fp32"
+
+    def check(self) -> None:
+        """Raise `SchedsimError` naming the field and the values that it may have."""
+        check_config(self, {"depth": tuple(BLOCKS)}, ("batch", "image", "classes"))
 
 
 @dataclass
@@ -101,6 +106,7 @@ def resnet_model(config: ResNetConfig) -> ModelRecord:
     >>> resnet_model(ResNetConfig(depth=50)).num_parameters
     25557032
     """
+    config.check()
     element = DTYPE_BYTES[config.dtype]
     stages = [_stem(config)]
     channels, edge = 64, config.image // 4

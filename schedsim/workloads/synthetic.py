@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._arguments import check_arguments
+from .._checks import shown
 from ..dataflow.chain import Chain
+from ..errors import SchedsimError
 
 
+def _generator(function: Callable[[int, int], Chain]) -> Callable[..., Chain]:
+    """`function`, which refuses what is no number of stages, or no seed."""
+
+    @wraps(function)
+    def generator(num_stages: int, seed: int = 0) -> Chain:
+        check_arguments(function, {"num_stages": num_stages, "seed": seed})
+        if num_stages < 1 or seed < 0:
+            raise SchedsimError(
+                f"{shown(num_stages)} stages from seed {shown(seed)}",
+                hint="at least one stage, and a seed of 0 or more",
+            )
+        return function(num_stages, seed)
+
+    return generator
+
+
+@_generator
 def uniform(num_stages: int, seed: int = 0) -> Chain:
     """Equal stages: 1 ms forward, 2 ms backward, 1 MB out, 8 MB saved.
 
@@ -28,6 +49,7 @@ def uniform(num_stages: int, seed: int = 0) -> Chain:
     return _chain("uniform", np.ones(num_stages), np.ones(num_stages))
 
 
+@_generator
 def alternating(num_stages: int, seed: int = 0) -> Chain:
     """Two kinds of stage in turn, as attention and MLP blocks are.
 
@@ -47,6 +69,7 @@ def alternating(num_stages: int, seed: int = 0) -> Chain:
     return _chain("alternating", np.where(kind, 1.2, 1.0), np.where(kind, 0.7, 1.0))
 
 
+@_generator
 def u_shaped(num_stages: int, seed: int = 0) -> Chain:
     """Large activations at both ends and small ones in the middle, as in an autoencoder.
 
@@ -66,6 +89,7 @@ def u_shaped(num_stages: int, seed: int = 0) -> Chain:
     return _chain("u-shaped", np.ones(num_stages), 0.05 + distance**2, of_output=True)
 
 
+@_generator
 def one_huge(num_stages: int, seed: int = 0) -> Chain:
     """Equal stages but for one, at a drawn place, that saves nearly thirty times as much.
 
@@ -86,6 +110,7 @@ def one_huge(num_stages: int, seed: int = 0) -> Chain:
     return _chain("one-huge", np.ones(num_stages), size)
 
 
+@_generator
 def heavy_tailed(num_stages: int, seed: int = 0) -> Chain:
     """Times and sizes from a Pareto distribution of index 1.1, cut at 100 times the least.
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 
 import numpy as np
 from numpy.random import Generator
 
+from .._arguments import check_arguments
+from .._checks import shown
 from ..dataflow.graph import Graph, Op
 from ..errors import SchedsimError
 
@@ -92,6 +95,23 @@ class _Network:
         return list(found)
 
 
+def _generator(function: Callable[[int, int], Graph]) -> Callable[..., Graph]:
+    """`function`, which refuses what is no number of ops, or no seed."""
+
+    @wraps(function)
+    def generator(num_ops: int, seed: int = 0) -> Graph:
+        check_arguments(function, {"num_ops": num_ops, "seed": seed})
+        if num_ops < 1 or seed < 0:
+            raise SchedsimError(
+                f"{shown(num_ops)} ops from seed {shown(seed)}",
+                hint="at least one op, and a seed of 0 or more",
+            )
+        return function(num_ops, seed)
+
+    return generator
+
+
+@_generator
 def layered(num_ops: int, seed: int = 0) -> Graph:
     """Layers of random width, forward only; an op reads up to six outputs, most of the one before.
 
@@ -124,6 +144,7 @@ def layered(num_ops: int, seed: int = 0) -> Graph:
     return Graph(f"layered-{num_ops}-{seed}", tuple(net.forward_ops()))
 
 
+@_generator
 def wide(num_ops: int, seed: int = 0) -> Graph:
     """Twenty layers, forward only: an op reads up to six outputs, of any layers before.
 
@@ -153,6 +174,7 @@ def wide(num_ops: int, seed: int = 0) -> Graph:
     return Graph(f"wide-{num_ops}-{seed}", tuple(net.forward_ops()))
 
 
+@_generator
 def branches(num_ops: int, seed: int = 0) -> Graph:
     """Modules of four to eight branches that are joined, as Inception's; a training step.
 
@@ -181,6 +203,7 @@ def branches(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"branches-{num_ops}-{seed}")
 
 
+@_generator
 def experts(num_ops: int, seed: int = 0) -> Graph:
     """Layers of attention and eight experts, each with a share of the tokens of its own.
 
@@ -211,6 +234,7 @@ def experts(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"experts-{num_ops}-{seed}")
 
 
+@_generator
 def nested_skips(num_ops: int, seed: int = 0) -> Graph:
     """U-nets behind each other, four levels deep, with a skip at each level.
 
@@ -242,6 +266,7 @@ def nested_skips(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"nested-skips-{num_ops}-{seed}")
 
 
+@_generator
 def recurrent(num_ops: int, seed: int = 0) -> Graph:
     """Two layers of a recurrent cell with a memory, unrolled over time.
 
@@ -270,6 +295,7 @@ def recurrent(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"recurrent-{num_ops}-{seed}")
 
 
+@_generator
 def tree(num_ops: int, seed: int = 0) -> Graph:
     """A random binary tree, combined from its leaves to its root, depth first; a training step.
 
@@ -298,6 +324,7 @@ def tree(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"tree-{num_ops}-{seed}")
 
 
+@_generator
 def views(num_ops: int, seed: int = 0) -> Graph:
     """Residual blocks in which every other op is a view: no time, no bytes, another's storage.
 
@@ -325,6 +352,7 @@ def views(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"views-{num_ops}-{seed}")
 
 
+@_generator
 def one_huge_op(num_ops: int, seed: int = 0) -> Graph:
     """A line of residual blocks of drawn sizes, and one op that makes a third of all bytes.
 

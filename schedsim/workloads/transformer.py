@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..errors import SchedsimError
+from .config_checks import ATTENTIONS, check_config
 from .devices import DTYPE_BYTES
 from .ops import ModelRecord, OpRecord, StageRecord, merge_stages
 from .transformer_layer import (
@@ -90,13 +91,8 @@ class TransformerConfig:
 
     def check(self) -> None:
         """Raise `SchedsimError` naming the option and its value where two do not go together."""
-        for field in ("num_layers", "hidden", "num_heads", "seq", "batch", "tensor_parallel"):
-            if getattr(self, field) < 1:
-                option = field.removeprefix("num_").replace("_", "-")
-                raise SchedsimError(
-                    f"--{option} {getattr(self, field)} is not at least 1",
-                    hint=f"give a whole number of 1 or more to --{option}",
-                )
+        counts = ("num_layers", "hidden", "num_heads", "seq", "batch", "tensor_parallel")
+        check_config(self, {"attention": ATTENTIONS}, counts)
         parallel = self.tensor_parallel
         for what, value, divisor, name in (
             ("--hidden", self.hidden, self.num_heads, "--heads"),
@@ -188,6 +184,7 @@ def layer_saved_bytes(config: TransformerConfig) -> int:
     >>> layer_saved_bytes(gpt3) == 2048 * 12288 * (34 + 80)
     True
     """
+    config.check()
     stage = merge_stages("layer", [attention_block(config), mlp_block(config)])
     made = {t: size for op in stage.forward for t, size in op.writes.items()}
     needed = {t for op in stage.backward for t in op.reads}

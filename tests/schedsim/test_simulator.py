@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
-from chains import INSTANCES, needs_instances
+from chains import INSTANCES, needs_instances, random_graph, random_schedule
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from schedsim import (
     Chain,
@@ -16,8 +21,34 @@ from schedsim import (
     load,
     simulate,
 )
+from schedsim.simulation.simulator import memory_at_sizes
 
 TWO = Chain("two", 4, (Stage("s0", 1, 2, 4, 10, 1, 3), Stage("s1", 1, 2, 4, 10, 1, 3)))
+
+
+@given(seed=st.integers(0, 10**9), num_ops=st.integers(1, 12), scale=st.integers(0, 5))
+@settings(max_examples=100)
+def test_memory_at_other_sizes_is_that_of_the_graph_with_these_sizes(seed, num_ops, scale):
+    """Whose ops and tensors are the same; workspaces are one number an op."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, num_ops)
+    one = [replace(op, saving_workspace_bytes=None) for op in graph.ops]
+    graph = replace(graph, ops=tuple(one))
+    schedule = random_schedule(rng, graph)
+    ops = tuple(
+        replace(
+            op,
+            writes={name: scale * size + len(name) for name, size in op.writes.items()},
+            workspace_bytes=scale * op.workspace_bytes,
+        )
+        for op in graph.ops
+    )
+    inputs = {name: scale * size for name, size in graph.inputs.items()}
+    other = replace(graph, ops=ops, inputs=inputs)
+    memory = memory_at_sizes(
+        graph, schedule, other.arrays.tensor_bytes, other.arrays.op_workspace_bytes
+    )
+    assert memory.tolist() == simulate(other, schedule).memory_bytes.tolist()
 
 
 @pytest.mark.parametrize(

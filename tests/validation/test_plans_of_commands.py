@@ -27,7 +27,6 @@ def build():
 
 LOSS = nn.functional.mse_loss
 """
-GPT = "model:gpt2,layers=2,hidden=32,heads=2,vocab=499,seq=32,batch=8,dropout=0.0"
 
 
 @pytest.fixture
@@ -68,55 +67,6 @@ def test_a_plan_of_the_command_line_trains_the_model_in_python(built, level, cap
     other = nn.Sequential(*list(model)[:5])
     with pytest.raises(schedsim.SchedsimError, match="is not of this step"):
         schedsim.apply(other, "plan.json", inputs, loss)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_plan_with_chunks_and_micro_batches_is_applied_with_them(tmp_path, level, capsys):
-    file = str(tmp_path / "plan.json")
-    call = ["plan", GPT, "--level", level, "--time-limit", "1"]
-    call += ["--accumulate", "4", "--chunk", "head=2"]
-    assert main([*call, "--mem", "1GB", "-o", file, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert [way["status"] for way in printed["ways"]] == ["chosen"]
-    target = load_target(GPT)
-    module = schedsim.apply(target.model, file, target.inputs, target.loss)
-    assert module.plan.setting.step.accumulate == 4
-    with schedsim.watch(module) as seen:
-        loss = module(*target.inputs)
-        loss.backward()
-    found = [p.grad for p in target.model.parameters()]
-    target.model.zero_grad()
-    plain = target.loss(target.model(*target.inputs))
-    plain.backward()
-    torch.testing.assert_close(loss, plain)
-    for p, grad in zip(target.model.parameters(), found, strict=True):
-        torch.testing.assert_close(p.grad, grad, rtol=1e-4, atol=1e-7)
-    assert seen.measured_bytes[0] <= module.plan.peak_bytes == printed["peak_bytes"]
-
-
-def test_prices_of_all_ways_and_none_that_is_not_allowed(capsys):
-    """What rounds otherwise has a price, and is not chosen unless it is asked for."""
-    small = "model:gpt2,layers=2,hidden=16,heads=2,vocab=199,seq=64,batch=4,dropout=0.0"
-    assert main(["plan", small, "--mem", "1GB", "--ways", "--json"]) == 0
-    ways = json.loads(capsys.readouterr().out)["ways"]
-    chosen = [way for way in ways if way["status"] == "chosen"]
-    assert [(way["num_parts"], way["chunks"]) for way in chosen] == [(1, {})]
-    others = [way for way in ways if way["status"] == "fits, not allowed"]
-    assert {way["num_parts"] for way in others} == {1, 2, 4}
-    assert any("head" in way["chunks"] for way in others)
-    assert all(way["peak_bytes"] and way["step_s"] for way in others)
-    assert not any(way["same_bits"] for way in others)
-
-
-def test_what_the_options_of_ways_refuse(capsys):
-    assert main(["plan", "--layers", "4", "--mem", "1GB", "--accumulate", "auto"]) == 2
-    assert "are of a model" in capsys.readouterr().err
-    assert main(["plan", GPT, "--mem", "1GB", "--accumulate", "0"]) == 2
-    assert "--accumulate 0" in capsys.readouterr().err
-    assert main(["plan", GPT, "--mem", "1GB", "--chunk", "tail=3"]) == 2
-    assert "--chunk tail=3" in capsys.readouterr().err
-    assert main(["plan", GPT, "--mem", "1kB", "--accumulate", "2"]) == 1
-    assert "does not fit: least budget" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from typing import Any
 
@@ -20,8 +19,9 @@ from .dropout import Factors, as_in_eager
 from .effects import add_gradients, add_updates, insert_all, order_draws
 from .fronts import WAY_OUT, Traced
 from .naming import Namer
-from .program import Call, Program, Ref, Storage, Value, refs
+from .program import COPIES_OF_STORAGES, Call, Program, Ref, Storage, Value, refs
 from .skeleton import Skeleton
+from .varying_sizes import VaryingSize, broadcast, product
 
 aten = torch.ops.aten
 
@@ -67,13 +67,13 @@ class ProgramBuilder:
         if key not in self.by_key:
             self.by_key[key] = len(program.storages)
             here = fake.device.type == self.device
-            size = fake.untyped_storage().nbytes() if here else 0
+            size = self._size(fake.untyped_storage().nbytes()) if here else 0
             program.storages.append(Storage(size, kind, call))
         program.values.append(
             Value(
                 storage=self.by_key[key],
-                shape=tuple(fake.shape),
-                stride=tuple(fake.stride()),
+                shape=tuple(map(self._size, fake.shape)),
+                stride=tuple(map(self._size, fake.stride())),
                 dtype=fake.dtype,
                 device=fake.device,
                 call=call,
@@ -81,6 +81,35 @@ class ProgramBuilder:
             )
         )
         return len(program.values) - 1
+
+    def _size(self, size: Any) -> Any:
+        """An ``int``, or a formula where the trace left the size open."""
+        if not private.is_symbolic(size):
+            return size
+        text = private.size_text(size) if isinstance(size, torch.SymInt) else None
+        if text is None:
+            raise UnsupportedError(
+                "a size is computed from data, which no plan can foresee", hint=WAY_OUT
+            )
+        return int(text) if text.lstrip("-").isdecimal() else VaryingSize(text)
+
+    def _number(self, node: torch.fx.Node) -> Any:
+        """What a node that computes a number from sizes gives."""
+        made = node.meta["val"]
+        if isinstance(made, torch.SymInt):
+            return self._size(made)
+        # Of floats the order of operations matters: what Python does is done again.
+        module = {"_operator": "operator", "math": "math", "torch": "torch"}.get(
+            getattr(node.target, "__module__", "")
+        )
+        if not isinstance(made, torch.SymFloat) or module is None or node.kwargs:
+            raise UnsupportedError(
+                f"{self.namer.place(node)} computes a number from data, which no plan can foresee",
+                hint=WAY_OUT,
+            )
+        name = getattr(node.target, "__name__", "")
+        given = ", ".join(repr(self._arguments(arg)) for arg in node.args)
+        return VaryingSize(f"{module}.{name}({given})")
 
     def _constant(self, node: torch.fx.Node) -> None:
         held = self.graph_module
@@ -117,6 +146,9 @@ class ProgramBuilder:
         if node.target is operator.getitem:
             source, index = node.args
             self.became[node] = self.became[source][index]  # type: ignore[index]
+            return
+        if private.is_symbolic(node.meta.get("val")):
+            self.became[node] = self._number(node)
             return
         args, kwargs = self._arguments(node.args), self._arguments(dict(node.kwargs))
         if node.target in _ALIASES:
@@ -178,7 +210,7 @@ class ProgramBuilder:
         self.became[node] = tuple(became) if call.is_tuple else became[0]
 
     def _refuse_dynamic(self, value: object, node: torch.fx.Node) -> None:
-        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        if private.is_symbolic(value):
             raise UnsupportedError(
                 f"{self.namer.place(node)} computes a number from data, which no plan can foresee",
                 hint=WAY_OUT,
@@ -422,7 +454,11 @@ def _correct_sizes(program: Program, call: Call) -> None:
         shapes = [program.values[v].shape for v in refs(call.args[:2])]
         storage = program.storages[program.values[call.outputs[0]].storage]
         itemsize = program.values[call.outputs[0]].dtype.itemsize
-        storage.size_bytes = math.prod(torch.broadcast_shapes(*shapes)) * itemsize  # type: ignore[no-untyped-call]
+        storage.size_bytes = product([*broadcast(shapes), itemsize])
+    if call.target in COPIES_OF_STORAGES:
+        [first, *_] = refs(call.args[:1])
+        storage = program.storages[program.values[call.outputs[0]].storage]
+        storage.size_bytes = program.storages[program.values[first].storage].size_bytes
 
 
 def _make_lean(call: Call) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from schedsim.errors import SchedsimError, did_you_mean
@@ -33,6 +33,14 @@ class DropInOptions:
     keep
         Patterns of ops that shall run once, as of `schedsim.dataflow.run_once`: names of ops or
         paths of modules.
+    largest
+        Dimension of the inputs -> the most that it will be, where sizes differ from step to step:
+        ``{1: 2048}``. Plans are made for it from the start, and not for the largest seen.
+    dynamic
+        Of a model in place, as of `torch.compile`: ``False`` plans each shape by itself.
+    background
+        Search for a quicker schedule beside the loop where inputs larger than planned for fit by
+        one that is known.
     """
 
     budget: int | str
@@ -43,6 +51,9 @@ class DropInOptions:
     time_limit_s: float | None = None
     compile: bool = False
     keep: tuple[str, ...] = ()
+    largest: Mapping[int, int] = field(default_factory=dict)
+    dynamic: bool | None = None
+    background: bool = True
 
     @classmethod
     def read(cls, options: Mapping[str, Any] | None) -> DropInOptions:
@@ -73,4 +84,13 @@ class DropInOptions:
             )
         keep = given.get("keep", ())
         given["keep"] = (keep,) if isinstance(keep, str) else tuple(keep)
+        largest = given.get("largest", {})
+        numbers = isinstance(largest, Mapping) and all(
+            isinstance(n, int) and not isinstance(n, bool) for pair in largest.items() for n in pair
+        )
+        if not numbers:
+            raise SchedsimError(
+                f"largest={largest!r} is not understood",
+                hint="a dimension of the inputs and the most that it will be: {1: 2048}",
+            )
         return cls(**given)

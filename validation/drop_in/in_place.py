@@ -190,7 +190,7 @@ class _BudgetedCall:
         def backend(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
             return compiled_part(session, graph_module, inputs)
 
-        self._run: Any = torch.compile(run, backend=backend, dynamic=False)
+        self._run: Any = torch.compile(run, backend=backend, dynamic=session.options.dynamic)
         self._has_whole_recurrence = _has_recurrence_on_cpu(model)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:

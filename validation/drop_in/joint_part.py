@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,6 +15,7 @@ from ..capture.fronts import Traced
 from ..capture.naming import clean
 from ..capture.program import Program, Ref, refs
 from ..capture.program_builder import ProgramBuilder, needed_for
+from ..capture.varying_sizes import VaryingSize, open_sizes
 from ..torch_private import joint_graphs as private
 
 
@@ -26,20 +27,46 @@ class JointPart(NamedTuple):
     program
         Its `held` are outputs that the caller gets.
     inputs
-        For each argument of the forward half, its value.
+        For each argument of the forward half, its value; -1 for a number.
     gradients
         For each argument, the value of its gradient, or -1.
     returned
-        For each output of the forward half, its value, or -1 for ``None``.
+        For each output of the forward half, a `Ref`, a number (a `VaryingSize` where it is open),
+        or ``None``.
     device
         The kind whose kernels it holds.
+    open_sizes
+        Sizes that the trace left open: name -> where it stands among the arguments.
     """
 
     program: Program
     inputs: tuple[int, ...]
     gradients: tuple[int, ...]
-    returned: tuple[int, ...]
+    returned: tuple[Any, ...]
     device: str
+    open_sizes: Mapping[str, OpenSize]
+
+
+class OpenSize(NamedTuple):
+    """A size that may be another in each step.
+
+    Attributes
+    ----------
+    position, dim
+        The argument, and its dimension; -1 where the argument is the number itself.
+    source
+        Where Dynamo says it comes from, like ``L['x'].size()[1]``.
+    traced
+        What it was when it was traced.
+    most
+        The largest that it may become, where the caller told torch; else ``None``.
+    """
+
+    position: int
+    dim: int
+    source: str
+    traced: int
+    most: int | None
 
 
 def joint_part(
@@ -77,7 +104,9 @@ class _JointBuilder(ProgramBuilder):
         device = _device(graph_module)
         super().__init__(traced, device)
         self.num_outputs, self.fixed = num_outputs, fixed
+        self.sources = list(names)
         self.names = [clean(name) for name in names]
+        self.found: dict[str, OpenSize] = {}
         self.inputs: list[int] = []
 
     def part(self) -> JointPart:
@@ -93,8 +122,8 @@ class _JointBuilder(ProgramBuilder):
                 self._function(node, is_loss=False)
         program = self.program
         outputs, gradients = roles[: self.num_outputs], roles[self.num_outputs :]
-        returned = [self._ref(node) if node is not None else -1 for node, _ in outputs]
-        program.outputs = list(dict.fromkeys(v for v in returned if v >= 0))
+        returned = [self.became[node] if node is not None else None for node, _ in outputs]
+        program.outputs = list(dict.fromkeys(it.value for it in returned if isinstance(it, Ref)))
         self._hold(outputs)
         self._put_seed("outside")
         self._protect_changed(outputs)
@@ -103,15 +132,20 @@ class _JointBuilder(ProgramBuilder):
         add_in_place(program)
         order_draws(program)
         self.namer.name(program)
-        return JointPart(program, tuple(self.inputs), tuple(made), tuple(returned), self.device)
+        return JointPart(
+            program,
+            tuple(self.inputs),
+            tuple(made),
+            tuple(returned),
+            self.device,
+            self._open_sizes(),
+        )
 
     def _argument(self, node: torch.fx.Node) -> None:
         fake = node.meta["val"]
         if not isinstance(fake, torch.Tensor):
-            raise UnsupportedError(
-                f"its sizes are symbolic ({fake}): give torch.compile dynamic=False, so that each "
-                "shape has a plan"
-            )
+            self._number_argument(node)
+            return
         program = self.program
         if private.placeholder_role(node).kind == "tangent" or node.name.startswith("tangents"):
             program.tangents.append(self._value(fake, "computed"))
@@ -120,12 +154,46 @@ class _JointBuilder(ProgramBuilder):
         position = len(self.inputs)
         kind = "static" if position in self.fixed else "input"
         value = self._value(fake, kind)
+        if kind == "static" and _found_in(program.values[value].shape):
+            raise UnsupportedError(f"parameter {self._name_at(position)} has a size that varies")
+        sizes: list[Any] = list(fake.shape)
+        for dim, size in enumerate(sizes):
+            if private.is_symbolic(size):
+                number = self._size(size)
+                if isinstance(number, VaryingSize) and number.text.isidentifier():
+                    self._note(number.text, size, position, dim)
         if kind == "static":
             program.parameters[self._name_at(position)] = value
         else:
             program.inputs[position] = value
         self.inputs.append(value)
         self.became[node] = Ref(value)
+
+    def _number_argument(self, node: torch.fx.Node) -> None:
+        size, position = node.meta["val"], len(self.inputs)
+        self.inputs.append(-1)
+        self.became[node] = number = self._size(size)
+        if isinstance(number, VaryingSize) and number.text.isidentifier():
+            self._note(number.text, size, position, -1)
+
+    def _note(self, name: str, size: torch.SymInt, position: int, dim: int) -> None:
+        if name not in self.found:
+            source, (traced, most) = self._source(position), private.known_of(size)
+            if dim >= 0:
+                source += f".size()[{dim}]"
+            self.found[name] = OpenSize(position, dim, source, traced, most)
+
+    def _source(self, position: int) -> str:
+        return self.sources[position] if position < len(self.sources) else f"argument{position}"
+
+    def _open_sizes(self) -> dict[str, OpenSize]:
+        """Those that the program needs, and where they are found at run time."""
+        needed = {name for size in open_sizes(self.program) for name in size.names}
+        for name in sorted(needed - self.found.keys()):
+            raise UnsupportedError(
+                f"its size {name} stands in no argument", hint="torch.compile(..., dynamic=False)"
+            )
+        return {name: at for name, at in self.found.items() if name in needed}
 
     def _name_at(self, position: int) -> str:
         name = self.names[position] if position < len(self.names) else ""
@@ -136,7 +204,7 @@ class _JointBuilder(ProgramBuilder):
         """What the caller gets lives on; its maker runs once, as a repeat would only add to it."""
         program = self.program
         for node, role in outputs:
-            if node is None or role.kind == "mutation":
+            if node is None or not isinstance(self.became[node], Ref) or role.kind == "mutation":
                 continue  # the new content of an input is copied there at once
             value = self._ref(node)
             storage = program.storages[program.values[value].storage]
@@ -176,6 +244,10 @@ class _JointBuilder(ProgramBuilder):
         program.input_gradients.update(rest)
         made = rest | {i: program.gradients[name] for i, name in own.items()}
         return [made.get(i, -1) for i in range(len(found))]
+
+
+def _found_in(shape: tuple[Any, ...]) -> bool:
+    return any(isinstance(size, VaryingSize) for size in shape)
 
 
 def _device(graph_module: torch.fx.GraphModule) -> str:

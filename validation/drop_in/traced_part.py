@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from schedsim import Graph, Schedule, simulate
+from schedsim import Graph, Schedule
 from schedsim.dataflow.run_once import with_once
+from schedsim.errors import UnsupportedError
+from schedsim.simulation.simulator import memory_at_sizes
 
-from ..capture.program import Program
+from ..capture.program import Program, Ref
 from ..capture.to_graph import to_graph
+from ..capture.varying_sizes import VaryingSize, numbers_of, settled_program
 from ..compiled.compile_step import fused_where_it_works
 from ..costs import measured_costs
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
 from .joint_part import JointPart
 from .part_line import PartCost
+from .part_sizes import Binding, Bytes, PartSizes
 
 if TYPE_CHECKING:
     from .session import Session
 
+_MOST_COSTS = 4096
+
+
+class _MeasuredAt(NamedTuple):
+    """A program at some sizes, for whoever measures it."""
+
+    program: Program
+    backend: str
+
 
 class TracedPart:
     """What AOTAutograd calls for one graph of Dynamo.
+
+    Sizes that Dynamo left open differ from call to call; a *binding* holds their numbers. Bytes
+    and costs are asked for by binding, and evaluated.
 
     Attributes
     ----------
     name
         Of its workload.
     program
+        Its sizes are formulas where they are open.
+    sizes : PartSizes
+        Bytes by binding.
     graph : Graph
-        Without static bytes; the op ``outside`` stands for all that happens between the halves.
+        At the sizes that were measured last, without static bytes; the op ``outside`` stands for
+        all that happens between the halves.
     schedules : list of Schedule
         Those that calls in flight may be of, by number.
     run_counts
@@ -44,23 +65,36 @@ class TracedPart:
         self.session, self.name, self.device = session, name, joint.device
         self.program: Program = joint.program
         if session.options.compile:
+            if joint.open_sizes:
+                raise UnsupportedError("compile is for fixed sizes", hint="dynamic=False")
             self.program = fused_where_it_works(joint.program, name)
         self._joint = joint
-        self.graph: Graph = with_once(to_graph(self.program, name, 0), session.options.keep)
-        self.backend = joint.device
-        self.is_measured = False
+        self.sizes = PartSizes(self.program, joint.open_sizes)
+        self.graph: Graph = self._graph_at(self.sizes.traced)[1]
         self.schedules: list[Schedule] = []
         self._halves: list[Halves] = []
+        self._numbers: list[Any] = []
         self._counts = [0] * self.graph.num_ops
+        self._costs: dict[tuple[int, Binding], PartCost] = {}
+        self._sums: dict[str, Any] = {}
         self.seed_name = self.program.calls[self.program.seed].name
+        self._returned = numbers_of(
+            [it for it in joint.returned if isinstance(it, VaryingSize)], self.sizes.names
+        )
 
     # -- as a workload ----------------------------------------------------------------------------
 
-    def measure(self) -> None:
-        """Fill in times and workspaces of the ops, once."""
-        if self.is_measured:
+    def _graph_at(self, binding: Binding) -> tuple[Program, Graph]:
+        program = settled_program(self.program, self.sizes.named(binding))
+        graph = to_graph(program, self.name, 0)
+        return program, with_once(graph, self.session.options.keep)
+
+    def measure(self, binding: Binding) -> None:
+        """Fill in times and workspaces of the ops at these sizes, once."""
+        if binding in self.sizes.measured:
             return
-        costs = measured_costs(self, self.device)
+        program, graph = self._graph_at(binding)
+        costs = measured_costs(_MeasuredAt(program, self.device), self.device)
         sizes = costs.size_bytes
         ops = tuple(
             replace(
@@ -69,71 +103,106 @@ class TracedPart:
                 workspace_bytes=costs.workspace_bytes.get(op.name, 0),
                 writes={name: sizes.get(name, size) for name, size in op.writes.items()},
             )
-            for op in self.graph.ops
+            for op in graph.ops
         )
-        self.graph = replace(self.graph, ops=ops)
-        self.is_measured = True
+        self.graph = replace(graph, ops=ops)
+        self.sizes.note(binding, self.graph)
+        self._costs.clear()
 
-    def workload(self, static_bytes: int, outside_bytes: int) -> Graph:
-        """The part beside `static_bytes`, with `outside_bytes` at the peak between its halves."""
+    @property
+    def is_measured(self) -> bool:
+        """Whether it was, at any sizes."""
+        return bool(self.sizes.measured)
+
+    def workload(self, static_bytes: int, outside_bytes: int, binding: Binding = ()) -> Graph:
+        """The part beside `static_bytes`, with `outside_bytes` at the peak between its halves.
+
+        At sizes other than those measured, bytes are evaluated, and times as they were measured.
+        """
+        if binding in self.sizes.measured:
+            graph = self.sizes.measured[binding].graph
+        elif self.is_measured:
+            graph = _resized(self.graph, *self.sizes.at(binding))
+        else:
+            graph = self.graph
         ops = tuple(
             replace(op, workspace_bytes=outside_bytes) if op.name == self.seed_name else op
-            for op in self.graph.ops
+            for op in graph.ops
         )
-        return replace(self.graph, ops=ops, static_bytes=static_bytes + self.states_bytes)
+        return replace(
+            graph, ops=ops, static_bytes=static_bytes + graph.static_bytes + self.states_bytes
+        )
 
     @property
     def states_bytes(self) -> int:
-        """At most, of generator states and the number of the schedule, beside the graph's own."""
+        """At most, of generator states and the note on the call, beside the graph's own."""
         num_random = sum(call.random for call in self.program.calls)
         states = (num_random + 1) * torch.get_rng_state().numel() if num_random else 0
-        return 8 + (states if self.device == "cpu" else 0)
+        return 8 * (1 + len(self.sizes.names)) + (states if self.device == "cpu" else 0)
 
-    @property
-    def output_bytes(self) -> int:
+    def output_bytes(self, binding: Binding = ()) -> int:
         """Of outputs that the caller gets."""
-        return self._bytes(self.program.held)
+        return self._bytes("output", self.program.held, binding)
 
-    @property
-    def given_bytes(self) -> int:
+    def given_bytes(self, binding: Binding = ()) -> int:
         """Of the gradients of outputs."""
-        return self._bytes(self.program.tangents)
+        return self._bytes("given", self.program.tangents, binding)
 
-    def _bytes(self, values: list[int]) -> int:
-        program = self.program
-        storages = dict.fromkeys(program.values[v].storage for v in values)
-        return sum(program.storages[s].size_bytes for s in storages)
-
-    @property
-    def input_bytes(self) -> int:
+    def input_bytes(self, binding: Binding = ()) -> int:
         """Of arguments that are no parameters or buffers."""
-        return sum(self.graph.inputs.values())
+        return self._bytes("input", list(self.program.inputs.values()), binding)
 
     @property
     def gradient_bytes(self) -> int:
         """Of gradients of parameters, all of which the backward half leaves."""
-        return self._bytes(list(self.program.gradients.values()))
+        traced = self.sizes.traced
+        return self._bytes("gradient", list(self.program.gradients.values()), traced)
+
+    def _bytes(self, what: str, values: list[int], binding: Binding) -> int:
+        if what not in self._sums:
+            program = self.program
+            storages = dict.fromkeys(program.values[v].storage for v in values)
+            sizes = [program.storages[s].size_bytes for s in storages]
+            self._sums[what] = numbers_of(sizes, self.sizes.names)
+        return int(sum(self._sums[what](binding)))
 
     @property
     def fixed_positions(self) -> list[int]:
         """Of arguments that are parameters and buffers."""
         program = self.program
-        kinds = [program.storages[program.values[v].storage].kind for v in self._joint.inputs]
-        return [i for i, kind in enumerate(kinds) if kind == "static"]
+        return [
+            i
+            for i, v in enumerate(self._joint.inputs)
+            if v >= 0 and program.storages[program.values[v].storage].kind == "static"
+        ]
 
-    def cost(self, number: int) -> PartCost:
-        """What it takes by schedule `number`."""
-        graph, schedule = self.workload(0, 0), self.schedules[number]
-        simulation = simulate(graph, schedule)
-        memory = simulation.memory_bytes
-        at = int(np.flatnonzero(np.array(simulation.run_names) == self.seed_name)[0])
-        kept = int(memory[at]) - self.given_bytes - self.input_bytes
+    def cost(self, number: int, binding: Binding = ()) -> PartCost:
+        """What it takes by schedule `number`, at the sizes of `binding`; O(its runs)."""
+        key = (number, binding)
+        if key not in self._costs:
+            if len(self._costs) > _MOST_COSTS:
+                self._costs.clear()
+            self._costs[key] = self._evaluated(number, binding)
+        return self._costs[key]
+
+    def _evaluated(self, number: int, binding: Binding) -> PartCost:
+        schedule, graph = self.schedules[number], self.graph
+        if self.is_measured:
+            tensors, workspaces = self.sizes.at(binding)
+        else:
+            tensors, workspaces = graph.arrays.tensor_bytes, graph.arrays.op_workspace_bytes
+        memory = memory_at_sizes(graph, schedule, tensors, workspaces) + self.states_bytes
+        runs = schedule.bind(graph)
+        at = int(np.flatnonzero(runs == graph.op_index(self.seed_name))[0])
+        given = self.given_bytes(binding)
+        kept = int(memory[at]) - given - self.input_bytes(binding)
+        times = np.bincount(runs, minlength=graph.num_ops) * graph.arrays.op_time_s
         return PartCost(
             number,
             kept,
-            int(memory[: at + 1].max()) - self.given_bytes if at == 0 else int(memory[:at].max()),
+            int(memory[: at + 1].max()) - given if at == 0 else int(memory[:at].max()),
             int(memory[at:].max()),
-            simulation.makespan_s,
+            math.fsum(times.tolist()),
         )
 
     # -- as code ----------------------------------------------------------------------------------
@@ -144,14 +213,17 @@ class TracedPart:
             if known == schedule:
                 return number
         runs = [int(run) for run in schedule.bind(self.graph)]
-        self._halves.append(emit(self.program, runs))
+        halves = emit(self.program, runs)
+        self._halves.append(halves)
+        self._numbers.append(numbers_of(halves.sizes, self.sizes.names))
         self.schedules.append(schedule)
         return len(self.schedules) - 1
 
     def forward(self, arguments: list[Any]) -> list[Any]:
         """The outputs, and after them what `backward` needs; `arguments` is emptied."""
         found = dict(zip(self._joint.inputs, arguments, strict=True))
-        number = self.session.forward_begins(self, arguments)
+        binding = self.sizes.read(arguments)
+        number = self.session.forward_begins(self, arguments, binding)
         arguments.clear()
         halves, constants = self._halves[number], self.program.constants
         resident = [found[v] if v in found else constants[v] for v in halves.resident]
@@ -159,9 +231,10 @@ class TracedPart:
         random = RandomReplay(len(halves.repeated_random), self.device)
         for i in range(len(self._counts)):
             self._counts[i] = 0
-        outputs, carried = halves.forward.function(resident, self._counts, random, None)
+        sizes = self._numbers[number](binding)
+        outputs, carried = halves.forward.function(resident, self._counts, random, None, sizes)
         made = dict(zip(self.program.outputs, outputs, strict=True))
-        header = torch.tensor(number)
+        header = torch.tensor([number, *binding])
         kept = [
             tensor
             for v, tensor in zip(halves.resident, resident, strict=True)
@@ -171,7 +244,15 @@ class TracedPart:
         held = [made[v] for v in self.program.held]
         self.session.forward_ends(self, held, header)
         del held
-        returned = [made[v] if v >= 0 else None for v in self._joint.returned]
+        numbers = iter(self._returned(binding))
+        returned = [
+            made[it.value]
+            if isinstance(it, Ref)
+            else next(numbers)
+            if isinstance(it, VaryingSize)
+            else it
+            for it in self._joint.returned
+        ]
         return [*returned, header, *states, *kept, *carried]
 
     def backward(self, arguments: list[Any]) -> list[Any]:
@@ -180,7 +261,7 @@ class TracedPart:
         given = arguments[len(arguments) - num_given :]
         del arguments[len(arguments) - num_given :]
         header = arguments.pop(0)
-        number = int(header)
+        number, *binding = header.tolist()
         self.session.backward_begins(self, header)
         halves, constants = self._halves[number], self.program.constants
         random = RandomReplay(len(halves.repeated_random), self.device)
@@ -194,7 +275,10 @@ class TracedPart:
                 resident.append(arguments.pop(0) if v in halves.read_backward else None)
         carried = list(arguments)
         arguments.clear()
-        found = halves.backward.function(resident, carried, given, self._counts, random, None)
+        sizes = self._numbers[number](binding)
+        found = halves.backward.function(
+            resident, carried, given, self._counts, random, None, sizes
+        )
         program = self.program
         names = [*program.gradients.values(), *program.input_gradients.values()]
         gradients = dict(zip(names, found, strict=True))
@@ -206,3 +290,12 @@ class TracedPart:
     def run_counts(self) -> dict[str, int]:
         """Op -> number of runs in the last call; complete after its backward."""
         return dict(zip(self.graph.op_names, self._counts, strict=True))
+
+
+def _resized(graph: Graph, tensor_bytes: Bytes, workspace_bytes: Bytes) -> Graph:
+    sizes = dict(zip(graph.arrays.tensor_names, tensor_bytes.tolist(), strict=True))
+    ops = tuple(
+        replace(op, writes={name: sizes[name] for name in op.writes}, workspace_bytes=workspace)
+        for op, workspace in zip(graph.ops, workspace_bytes.tolist(), strict=True)
+    )
+    return replace(graph, ops=ops, inputs={name: sizes[name] for name in graph.inputs})

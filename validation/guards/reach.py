@@ -162,6 +162,10 @@ def static_reach(roots: Iterable[Any]) -> Reach:
                 found.codes[part.__code__] = part.__globals__
                 continue
             classes.update(dict.fromkeys(type(part).__mro__))
+            for value in getattr(part, "__dict__", {}).values():
+                # A function that an instance holds, as an activation that was handed in.
+                if isinstance(value, FunctionType) and not is_library(value.__module__):
+                    found.codes[value.__code__] = value.__globals__
             for hooks in ("_forward_hooks", "_forward_pre_hooks"):
                 for hook in getattr(part, hooks, {}).values():
                     if isinstance(hook, FunctionType):

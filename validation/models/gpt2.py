@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .losses import CrossEntropy, class_targets
-from .workload import Workload
+from .workload import Workload, builder, check_multiple
 
 
 class Embedding(nn.Module):
@@ -78,6 +78,7 @@ class Head(nn.Module):
         return scores
 
 
+@builder
 def build_gpt2(
     *,
     layers: int = 12,
@@ -91,6 +92,7 @@ def build_gpt2(
     tied: bool = True,
 ) -> Workload:
     """A GPT-2 of any size; the defaults are the smallest of the paper, 124,439,808 parameters."""
+    check_multiple("hidden", hidden, "heads", heads)
     embedding = Embedding(vocab, max(positions, seq), hidden, dropout)
     head = Head(hidden, vocab)
     blocks = [Block(hidden, heads, dropout) for _ in range(layers)]

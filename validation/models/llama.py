@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .losses import CrossEntropy, class_targets
-from .workload import Workload
+from .workload import Workload, builder, check_multiple
 
 
 class Block(nn.Module):
@@ -85,6 +85,7 @@ class Head(nn.Module):
         return scores
 
 
+@builder
 def build_llama(
     *,
     layers: int = 32,
@@ -99,6 +100,8 @@ def build_llama(
     tied: bool = False,
 ) -> Workload:
     """A Llama of any size; the defaults are the 7B of Llama 2, 6,738,415,616 parameters."""
+    check_multiple("hidden", hidden, "heads", heads)
+    check_multiple("heads", heads, "kv_heads", kv_heads or heads)
     embedding = nn.Embedding(vocab, hidden)
     blocks = [Block(hidden, heads, kv_heads or heads, ffn, theta) for _ in range(layers)]
     head = Head(hidden, vocab)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .losses import CrossEntropy, class_targets
-from .workload import Workload
+from .workload import Workload, builder
 
 State = tuple[Tensor, Tensor, Tensor]
 """The whole input sequence, ``h`` and ``c``."""
@@ -54,6 +54,7 @@ class Head(nn.Module):
         return scores
 
 
+@builder
 def build_lstm(
     *,
     seq: int = 256,

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from .losses import MeanSquaredError
-from .workload import Workload
+from .workload import Workload, builder
 
 
 class Layer(nn.Sequential):
@@ -19,6 +19,7 @@ class Layer(nn.Sequential):
         super().__init__(*parts)
 
 
+@builder
 def build_mlp(
     *, layers: int = 20, hidden: int = 1024, batch: int = 32, dropout: float = 0.0
 ) -> Workload:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from schedsim.errors import SchedsimError
+
 from .losses import CrossEntropy, class_targets
-from .workload import Workload
+from .workload import Workload, builder
 
 EXPANSION = 4
 DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -69,6 +71,7 @@ class Head(nn.Module):
         return scores
 
 
+@builder
 def build_resnet(
     *,
     depth: int = 50,
@@ -89,6 +92,11 @@ def build_resnet(
     """
     stages: list[nn.Module] = [Stem(width)]
     channels = width
+    if depths is None and depth not in DEPTHS:
+        raise SchedsimError(
+            f"depth {depth} is of no bottleneck ResNet",
+            hint=f"one of {', '.join(map(str, DEPTHS))}; or depths=, bottlenecks of each stage",
+        )
     for number, count in enumerate(depths or DEPTHS[depth]):
         inner = width * 2**number
         for k in range(count):

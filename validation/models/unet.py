@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .losses import PixelCrossEntropy, class_targets
-from .workload import Workload
+from .workload import Workload, builder, check_multiple
 
 
 class DoubleConv(nn.Sequential):
@@ -79,6 +79,7 @@ class UNet(nn.Module):
         return [*parts, ("leave", self.leave, (parts[-1][0],))]
 
 
+@builder
 def build_unet(
     *,
     levels: int = 4,
@@ -90,6 +91,7 @@ def build_unet(
     dropout: float = 0.0,
 ) -> Workload:
     """A U-Net of any size; the defaults have 31,037,698 parameters."""
+    check_multiple("image", image, "2**levels", 2**levels)
     model = UNet(levels, width, channels, classes, dropout)
     images = torch.randn(batch, channels, image, image)
     target = class_targets(classes, batch, image, image)

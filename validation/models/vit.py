@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .losses import CrossEntropy, class_targets
-from .workload import Workload
+from .workload import Workload, builder, check_multiple
 
 
 class Patches(nn.Module):
@@ -66,6 +66,7 @@ class Head(nn.Module):
         return scores
 
 
+@builder
 def build_vit(
     *,
     layers: int = 12,
@@ -79,6 +80,8 @@ def build_vit(
     dropout: float = 0.0,
 ) -> Workload:
     """A ViT of any size; the defaults are ViT-B/16, 86,567,656 parameters."""
+    check_multiple("hidden", hidden, "heads", heads)
+    check_multiple("image", image, "patch", patch)
     blocks = [Block(hidden, heads, ffn or 4 * hidden, dropout) for _ in range(layers)]
     model = nn.Sequential(Patches(image, patch, hidden, dropout), *blocks, Head(hidden, classes))
     images = torch.randn(batch, 3, image, image)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..capture.program import Call, Program, Ref, refs
 from ..capture.to_graph import op_calls, result_storages
+from ..capture.varying_sizes import VaryingSize
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class Half:
     source : str
         What is run, for reading.
     function
-        ``forward(resident, counts, random, hook) -> (outputs, carried)`` or
-        ``backward(resident, carried, given, counts, random, hook) -> gradients``; `carried` and
-        `given`, the gradients of outputs, are emptied.
+        ``forward(resident, counts, random, hook, sizes) -> (outputs, carried)`` or
+        ``backward(resident, carried, given, counts, random, hook, sizes) -> gradients``; `carried`
+        and `given`, the gradients of outputs, are emptied.
     """
 
     source: str
@@ -52,6 +53,8 @@ class Halves:
         Those of `resident` that the backward half reads.
     carried : tuple of int
         Values that the forward half hands to the backward half, in order.
+    sizes : tuple of VaryingSize
+        Those whose numbers both halves take, in order.
     """
 
     forward: Half
@@ -62,6 +65,7 @@ class Halves:
     carried_states: tuple[int, ...] = ()
     read_backward: frozenset[int] = frozenset()
     carried: tuple[int, ...] = ()
+    sizes: tuple[VaryingSize, ...] = ()
 
 
 def emit(
@@ -96,7 +100,9 @@ class _Emitter:
     most_states: int = 0
     frees: list[list[int]] = field(default_factory=list)  # run -> storages that die with it
     alive: list[list[int]] = field(default_factory=list)  # run -> its outputs that outlive it
+    full: set[int] = field(default_factory=set)  # runs that make their optional outputs
     mentioned: dict[int, None] = field(default_factory=dict)  # values named in this half
+    sizes: dict[VaryingSize, int] = field(default_factory=dict)  # and their place in `sizes`
 
     def __post_init__(self) -> None:
         self.ops = op_calls(self.program)
@@ -113,6 +119,7 @@ class _Emitter:
     def emit(self) -> Halves:
         program = self.program
         self.frees, self.alive = self._lifetimes()
+        self.full = self._full_runs()
         counts = [0] * len(self.ops)
         for run in self.runs:
             counts[run] += 1
@@ -135,6 +142,7 @@ class _Emitter:
             states,
             frozenset(v for v in self.resident if v in self.mentioned),
             tuple(carried),
+            tuple(self.sizes),
         )
 
     def _forward(self, split: int) -> tuple[Half, list[int]]:
@@ -158,7 +166,7 @@ class _Emitter:
         ]
         outputs = ", ".join(f"v{v}" for v in program.outputs)
         self.lines.append(f"    return [{outputs}], [{', '.join(texts)}]")
-        return self._compile("forward", "resident, counts, random, hook"), carried
+        return self._compile("forward", "resident, counts, random, hook, sizes=()"), carried
 
     def _backward(self, split: int, carried: list[int]) -> Half:
         """Run `split`, which brings the gradients of outputs, and those after it."""
@@ -183,7 +191,7 @@ class _Emitter:
         for v in gradients:
             self._ensure(v)
         self.lines.append(f"    return [{', '.join(f'v{v}' for v in gradients)}]")
-        return self._compile("backward", "resident, carried, given, counts, random, hook")
+        return self._compile("backward", "resident, carried, given, counts, random, hook, sizes=()")
 
     # -- lifetimes, as the simulator has them -----------------------------------------------------
 
@@ -223,6 +231,27 @@ class _Emitter:
                 close(storage)
         return frees, alive
 
+    def _full_runs(self) -> set[int]:
+        """Runs whose optional outputs a later run really reads.
+
+        A run without them may itself be what would have read those of another: the statistics that
+        a batch norm hands to the next call of the same module.
+        """
+        program = self.program
+        needed, full = set(result_storages(program)), set()
+        for k in reversed(range(len(self.runs))):
+            call = program.calls[self.ops[self.runs[k]]]
+            args = call.args
+            if call.lean is not None:
+                lazy = {program.values[call.outputs[p]].storage for p in call.optional}
+                if lazy & needed:
+                    full.add(k)
+                else:
+                    args = call.lean[1]
+            needed -= {program.values[v].storage for v in call.outputs if v >= 0}
+            needed |= {program.values[v].storage for v in refs((args, call.kwargs))}
+        return full
+
     def _read_after(self, split: int) -> set[int]:
         """Storages whose instance of before run `split` is read later (or is a result)."""
         program = self.program
@@ -256,9 +285,7 @@ class _Emitter:
         index = self.ops[self.runs[k]]
         call = program.calls[index]
         outlive = self._values_alive(self.alive[k])
-        lean = call.lean is not None and not any(
-            call.outputs[position] in outlive for position in call.optional
-        )
+        lean = call.lean is not None and k not in self.full
         target, args = call.lean if lean and call.lean else (call.target, call.args)
         taken = call.takes_over >= 0 and self.in_place
         if taken and program.values[call.takes_over].storage in self.frees[k]:
@@ -285,7 +312,12 @@ class _Emitter:
         for s in {program.values[v].storage: None for v in call.outputs if v >= 0}:
             for v in self.of_storage[s]:  # views of an older instance
                 self.defined.pop(v, None)
-        kept = [(p, v) for p, v in enumerate(call.outputs) if v >= 0 and v in outlive]
+        left_out = call.optional if lean else ()
+        kept = [
+            (p, v)
+            for p, v in enumerate(call.outputs)
+            if v >= 0 and v in outlive and p not in left_out
+        ]
         if not kept:
             self.lines.append(f"    {expression}")
         elif not call.is_tuple:
@@ -330,6 +362,8 @@ class _Emitter:
         if isinstance(arg, Ref):
             self.mentioned[arg.value] = None
             return f"v{arg.value}"
+        if isinstance(arg, VaryingSize):
+            return f"sizes[{self.sizes.setdefault(arg, len(self.sizes))}]"
         if isinstance(arg, list):
             return f"[{', '.join(self._text(item) for item in arg)}]"
         if isinstance(arg, tuple):

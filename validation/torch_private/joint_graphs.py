@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,36 @@ class Role(NamedTuple):
 def fake_mode() -> FakeTensorMode:
     """A mode in which tensors have sizes and no memory; real constants are let in."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def is_symbolic(value: object) -> bool:
+    """Whether `value` is a number that a trace left open."""
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def size_text(size: torch.SymInt) -> str | None:
+    """Python source for `size` over the names of open sizes; ``None`` where data decide it."""
+    return _expression_text(size.node.expr)
+
+
+def known_of(size: torch.SymInt) -> tuple[int, int | None]:
+    """What an open size was when it was traced, and the most that it may be, if torch was told."""
+    most: int | None = None
+    found = size.node.shape_env.var_to_range.get(size.node.expr)
+    if found is not None and found.upper.is_finite and found.upper < 2**31:
+        most = int(found.upper)
+    return int(size.node.hint), most
+
+
+@functools.cache
+def _expression_text(expression: Any) -> str | None:
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+    from torch.utils._sympy.printers import PythonPrinter
+
+    if free_unbacked_symbols(expression):
+        return None
+    text: str = PythonPrinter().doprint(expression.expand())
+    return text
 
 
 def is_fake(value: object) -> bool:

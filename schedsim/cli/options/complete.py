@@ -51,10 +51,10 @@ def _optimizers() -> list[str]:
 
 def _choices(name: str) -> Callable[[], Iterable[str]]:
     def choices() -> Iterable[str]:
-        from ...workloads import devices, options
+        from ...workloads import config_checks, devices, options
 
         return {
-            "attention": options.ATTENTIONS,
+            "attention": config_checks.ATTENTIONS,
             "dtype": tuple(devices.DTYPE_BYTES),
             "granularity": options.GRANULARITIES,
             "level": ("block", "op"),

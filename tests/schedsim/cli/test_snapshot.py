@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 
+import pytest
+from command_line import commands, options
+from option_samples import SAMPLES
 from snapshot_files import FORWARD, MIB, document, event, small, written
 
 from schedsim.cli.app import run
@@ -78,3 +82,65 @@ def test_a_replay_beside_what_was_recorded(tmp_path, capsys):
     for other in (["--mem", "1GB"], ["--layers", "3"], ["--schedule", "x"]):
         assert run(["simulate", path, *other]) == 2
         assert "replayed by itself" in capsys.readouterr().err
+
+
+OF_SNAPSHOTS = {
+    "simulate": {
+        "--allocator": ("cuda-caching",),
+        "--alloc-conf": ("expandable_segments:True",),
+        "--json": (),
+        "-o": ("out.json",),
+    },
+    "explain": {
+        "--alloc-conf": ("expandable_segments:True",),
+        "--top": ("1",),
+        "--json": (),
+        "-o": ("out.json",),
+    },
+}
+"""What is honoured beside a snapshot; all other options of the command are refused."""
+
+
+@pytest.mark.parametrize("command", OF_SNAPSHOTS)
+def test_every_pair_beside_a_snapshot_is_honoured_or_refused(
+    command, tmp_path, monkeypatch, capsys
+):
+    """With either option of a pair left out, the output or the file differs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.json").write_text("{}")
+    path = str(small(tmp_path).relative_to(tmp_path))
+    honoured = OF_SNAPSHOTS[command]
+    always = {"--allocator": honoured["--allocator"]} if command == "simulate" else {}
+
+    def see(given: dict[str, tuple[str, ...]]) -> tuple[object, ...]:
+        line = [command, path]
+        for name, values in {**always, **given}.items():
+            line += [name, *values]
+        code, out = run(line), capsys.readouterr()
+        file = tmp_path / "out.json"
+        written_text = file.read_text() if file.exists() else None
+        file.unlink(missing_ok=True)
+        return code, out.out, out.err, written_text
+
+    flags = options(commands()[command])
+    for name in set(flags) - set(honoured) - {"files"}:
+        for other in ("--json", "-o", "--alloc-conf"):
+            given = {name: SAMPLES[command][name].values, other: honoured[other]}
+            assert see(given)[0] == 2, (name, other)
+    for pair in combinations([name for name in honoured if name not in always], 2):
+        given = {name: honoured[name] for name in pair}
+        both = see(given)
+        if set(pair) == {"--top", "--json"}:
+            assert both[0] == 2
+            continue
+        assert both[0] == 0, (pair, both[2])
+        for one in pair:
+            rest = {name: values for name, values in given.items() if name != one}
+            assert see(rest) != both, (pair, one)
+
+
+def test_a_replay_writes_no_trace(tmp_path, capsys):
+    """Requests have no times: a file by the name of a trace would be none."""
+    line = ["simulate", str(small(tmp_path)), "--allocator", "cuda-caching", "-o", "a.json.gz"]
+    assert run(line) == 2
+    assert "have no times" in capsys.readouterr().err

@@ -18,3 +18,10 @@ def test_what_is_unknown_is_named():
     assert "'effort'" in str(error.value.hint)
     with pytest.raises(SchedsimError, match="needs a budget"):
         DropInOptions.read(None)
+
+
+def test_the_largest_by_dimension():
+    assert DropInOptions.read({"budget": 1, "largest": {1: 2048}}).largest == {1: 2048}
+    for wrong in (2048, {"x": 3}, {1: True}):
+        with pytest.raises(SchedsimError, match="largest="):
+            DropInOptions.read({"budget": 1, "largest": wrong})

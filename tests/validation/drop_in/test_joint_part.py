@@ -27,18 +27,21 @@ def test_names_and_roles():
     (part,) = session_of(options).parts
     assert any("fc" in name and "weight" in name for name in part.program.parameters)
     assert {name.partition(".")[0] for name in part.graph.op_names} >= {"fc", "norm", "grad"}
-    assert part.output_bytes == part.given_bytes == 8 * 4 * 4
+    assert part.output_bytes() == part.given_bytes() == 8 * 4 * 4
     assert part.gradient_bytes == (16 + 4 + 4 + 4) * 4
-    assert part.input_bytes == 8 * 4 * 4
+    assert part.input_bytes() == 8 * 4 * 4
     torch._dynamo.reset()
 
 
-def test_symbolic_sizes_are_refused_with_a_way_out():
-    """A second shape, where torch was not told otherwise: the plain graph runs, and a line says."""
+def test_open_sizes_are_formulas():
+    """A second shape, where torch was not told otherwise, has a graph for all to come."""
     torch._dynamo.reset()
     options = {"budget": 10**9, "effort": 0.2}
     step = torch.compile(nn.Sequential(nn.Linear(4, 4)), backend="schedsim", options=options)
-    step(torch.randn(8, 4)).sum().backward()
-    with pytest.warns(UserWarning, match="dynamic=False"):
-        step(torch.randn(9, 4)).sum().backward()
+    for length in (8, 9, 10):
+        step(torch.randn(length, 4)).sum().backward()
+    fixed, varying = session_of(options).parts
+    assert not fixed.sizes.names
+    assert varying.sizes.traced == (9,)
+    assert varying.output_bytes((9,)) == 9 * 16 == varying.output_bytes((18,)) // 2
     torch._dynamo.reset()

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in import session as session_module  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
@@ -81,3 +82,35 @@ def test_a_step_of_several_graphs():
     assert len(session.numbers) >= 4
     assert session.peak_bytes <= budget
     assert any(max(part.run_counts.values()) > 1 for part in session.parts)
+
+
+def test_no_record_begins_in_the_forward_in_which_one_ended(monkeypatch):
+    """A range that is open there writes to the memory of the record that ended."""
+    told = []
+
+    class Meter:
+        def start(self):
+            told.append("start")
+
+        def mark(self):
+            pass
+
+        def stop(self):
+            told.append("stop")
+            return []
+
+    forward_begins = session_module.Session.forward_begins
+
+    def noted(self, *arguments):
+        told.append("forward")
+        return forward_begins(self, *arguments)
+
+    monkeypatch.setattr(session_module, "outside_meter", lambda device: Meter())
+    monkeypatch.setattr(session_module.Session, "forward_begins", noted)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    schedsim.rematerialize(model, torch.ones(8, 4), 10**9, in_place=True, effort=0.2, check="never")
+    for _ in range(4):  # no step of these can be read: each asks for another record
+        model(torch.ones(8, 4)).sum().backward()
+    forwards = " ".join(told).split("forward")
+    assert sum("start" in forward for forward in forwards) >= 2
+    assert not any("stop" in forward and "start" in forward for forward in forwards)

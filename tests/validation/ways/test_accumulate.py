@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
-from step_models import TinyGPT, make_step, token_loss  # noqa: E402
+from step_models import make_step  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -192,28 +192,6 @@ def test_what_changes_of_a_loss_with_targets_counts_from_the_next_step(level):
     weighted.factor = 3.0
     with pytest.warns(ReplannedWarning, match="factor") if level == "op" else _none():
         torch.testing.assert_close(module(x), 3 * LOSS(model(x), target))
-
-
-def test_automatic_is_the_quickest_that_fits():
-    """Among all that were looked at; what does not fit is not chosen."""
-    torch.manual_seed(0)
-    model, ids = TinyGPT(dropout=0.0), torch.randint(0, 61, (8, 16))
-    step = {"loss": token_loss, "level": "block", "time_limit_s": 0.2}
-    least = schedsim.rematerialize(model, (ids, ids), "100%", **step)
-    with pytest.raises(schedsim.InfeasibleBudgetError) as refused:
-        schedsim.rematerialize(model, (ids, ids), 1000, **step)
-    budget = int(0.9 * refused.value.min_feasible_bytes)
-    module = schedsim.rematerialize(model, (ids, ids), budget, accumulate="auto", **step)
-    ways = {way.num_parts: way for way in module.ways}
-    assert set(ways) == {1, 2, 4, 8}
-    assert ways[1].status in ("does not fit", "slower")
-    chosen = next(way for way in module.ways if way.status == "chosen")
-    others = [w.step_s for w in module.ways if w.status in ("fits", "slower")]
-    assert chosen.num_parts > 1
-    assert all(chosen.step_s <= step_s for step_s in others)
-    assert module.plan.peak_bytes <= budget < least.plan.peak_bytes
-    assert f"{chosen.num_parts} micro-batches" in module.report()
-    assert module.to_dict()["ways"][0]["status"] in ("chosen", "fits", "slower", "does not fit")
 
 
 def test_what_cannot_be_split_is_refused_with_the_reason():

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation.ranks.one_plan import plan_hash  # noqa: E402
+from schedsim.validation.ranks.ranks import ALONE  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -160,3 +161,21 @@ def test_a_rank_that_fails_in_the_middle_of_a_model_fails_all():
     )
     for row in (first, second):
         assert "start again" in row[1][1]
+
+
+def test_one_process_waits_for_nobody():
+    """Its own is what all have, its work is done at once, and its errors are its own."""
+    assert ALONE.alone
+    assert ALONE.is_first
+    assert not ALONE.bound
+    assert ALONE.gather(3) == [3]
+    assert ALONE.gather_from("measure", lambda: 4) == [4]
+    assert ALONE.from_first("plan") == "plan"
+    assert ALONE.largest((1, 5), (0.5,)) == ([1, 5], [0.5])
+    assert ALONE.all(True)
+    assert not ALONE.all(False)
+    ALONE.same("compare", {"budget": 3})
+    ALONE.awaited("plan")
+    assert ALONE.together("plan", lambda: "done", runs_model=True) == "done"
+    with pytest.raises(KeyError):
+        ALONE.together("plan", lambda: {}["missing"])

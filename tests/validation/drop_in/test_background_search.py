@@ -1,0 +1,39 @@
+"""Searches beside the loop."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+pytest.importorskip("torch")
+
+from schedsim.validation.drop_in.background_search import BackgroundSearch
+
+
+def test_one_at_a_time_and_taken_once():
+    search, may_end = BackgroundSearch(), threading.Event()
+
+    def slow():
+        may_end.wait(10)
+        return 7
+
+    assert search.start(slow)
+    assert search.taken() is None
+    assert not search.start(lambda: 8)
+    may_end.set()
+    search.wait()
+    assert not search.start(lambda: 8)  # its result was not taken
+    assert search.taken() == 7
+    assert search.taken() is None
+
+
+def test_a_search_that_fails_leaves_the_loop_as_it_is(caplog):
+    search = BackgroundSearch()
+    search.start(lambda: 1 / 0)
+    search.wait()
+    assert search.taken() is None
+    assert "in the background failed" in caplog.text
+    assert search.start(lambda: 2)
+    search.wait()
+    assert search.taken() == 2

@@ -1,0 +1,198 @@
+"""Lengths that differ from step to step: one plan, evaluated at each."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+WIDTH = 16
+
+
+class Block(nn.Module):
+    def __init__(self, broken):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.drop, self.broken = nn.Dropout(0.1), broken
+
+    def forward(self, x):
+        x = x + self.drop(self.down(torch.tanh(self.up(torch.tanh(x)))))
+        if self.broken:
+            torch._dynamo.graph_break()
+        return x
+
+
+class Net(nn.Module):
+    """Its second output is computed from a size."""
+
+    def __init__(self, broken=False, depth=3):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(broken) for _ in range(depth))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x, x.shape[1] * 1.5
+
+
+@pytest.fixture(autouse=True)
+def forget_graphs():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def batch(length):
+    torch.manual_seed(length)
+    return torch.randn(8, length, WIDTH)
+
+
+def step(model, x):
+    """Loss and gradients of a step whose loss is outside."""
+    torch.manual_seed(7)
+    output, weight = model(x)
+    loss = output.square().mean() * weight
+    loss.backward()
+    found = [loss.detach(), *(p.grad for p in model.parameters())]
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def peak(model, x):
+    [reading] = AllocatorMeter().read(lambda: step(model, x))
+    return reading.peak_bytes + storage_bytes([*model.parameters(), x]), reading.result
+
+
+def same(model, plain, x, budget):
+    """Assert that the step is the plain one to the bit, and within `budget`."""
+    taken, found = peak(model, x)
+    assert all(map(torch.equal, found, step(plain, x)))
+    assert taken <= budget
+
+
+def most_runs(session):
+    return max(max(call.part.run_counts.values()) for call in session._calls)
+
+
+def planned(model, first, budget, **options):
+    plain = copy.deepcopy(model)
+    schedsim.rematerialize(
+        model, first, budget, in_place=True, effort=0.2, background=False, **options
+    )
+    for _ in range(3):
+        step(model, first)
+    return plain
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_new_length_is_evaluated(broken, monkeypatch):
+    """Within the budget at every length, with no new trace, measurement or search."""
+    model = Net(broken)
+    most, _ = peak(copy.deepcopy(model), batch(128))
+    budget = int(0.7 * most)
+    plain = planned(model, batch(128), budget, dynamic=True)
+    session = session_in(model)
+    num_parts = len(session.parts)
+    for name in ("_measure", "_search"):
+        monkeypatch.setattr(type(session.plans), name, None)
+    for length in (128, 100, 64, 17, 127):
+        same(model, plain, batch(length), budget)
+    assert len(session.parts) == num_parts
+    assert most_runs(session) > 1  # at 127 not all is kept
+    same(model, plain, batch(20), budget)
+    assert broken or most_runs(session) == 1  # and at 20 all is
+
+
+def test_the_predicted_peak_of_a_length_is_that_of_its_own_graph():
+    """What is evaluated by formulas is what a trace of that length alone has."""
+    model = Net()
+    planned(model, batch(96), "80%", dynamic=True)
+    (part, *_) = [part for part in session_in(model).parts if part.schedules]
+    fixed = Net()
+    planned(fixed, batch(40), "80%", dynamic=False)
+    own = session_in(fixed).parts[-1]
+    binding = tuple({8: 8, 96: 40}[size] for size in part.sizes.traced)
+    assert binding
+    tensors, _ = part.sizes.at(binding)
+    mine = dict(zip(part.graph.arrays.tensor_names, tensors.tolist(), strict=True))
+    arrays = own.graph.arrays
+    its = dict(zip(arrays.tensor_names, arrays.tensor_bytes.tolist(), strict=True))
+    common = mine.keys() & its.keys()  # all but the weight, a constant here and a tensor there
+    assert len(common) >= len(its) - 1 > 40
+    assert {name: mine[name] for name in common} == {name: its[name] for name in common}
+    assert part.output_bytes(binding) - 8 == own.output_bytes()
+    assert part.input_bytes(binding) == own.input_bytes()
+
+
+def test_longer_than_planned():
+    """What fits is run by what is known; what does not is planned anew, once, and said."""
+    model = Net()
+    most, _ = peak(copy.deepcopy(model), batch(160))
+    budget = int(0.6 * most)
+    plain = planned(model, batch(32), budget, dynamic=True)
+    for length in (40, 160):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            step(model, batch(length))
+        replans = [one for one in said if one.category is ReplannedWarning]
+        assert len(replans) == (length == 160)
+        same(model, plain, batch(length), budget)
+    assert "= 160" in schedsim.drop_in_report(model)
+
+
+def test_the_largest_is_planned_for_from_the_start(monkeypatch):
+    """By an option, or by what torch was told."""
+    model = Net()
+    most, _ = peak(copy.deepcopy(model), batch(128))
+    budget = int(0.7 * most)
+    plain = planned(model, batch(32), budget, dynamic=True, largest={1: 128})
+    session = session_in(model)
+    monkeypatch.setattr(type(session.plans), "_search", None)
+    same(model, plain, batch(128), budget)
+    same(model, plain, batch(101), budget)
+
+
+def test_a_second_length_opens_the_size():
+    """As torch.compile does: the first length is traced as it is, the second with an open size."""
+    model = Net(depth=2)
+    plain = planned(model, batch(32), 10**9)
+    session = session_in(model)
+    for length in (48, 33, 47):
+        assert all(map(torch.equal, step(model, batch(length)), step(plain, batch(length))))
+    assert [bool(part.sizes.names) for part in session.parts][-1]
+    num_parts = len(session.parts)
+    step(model, batch(46))
+    assert len(session.parts) == num_parts
+
+
+def test_a_better_schedule_is_searched_beside_the_loop():
+    """Where a longer length runs slowly; the next step has it."""
+    model = Net()
+    most, _ = peak(copy.deepcopy(model), batch(128))
+    budget = int(0.75 * most)
+    plain = copy.deepcopy(model)
+    schedsim.rematerialize(model, batch(64), budget, in_place=True, effort=0.2, dynamic=True)
+    for _ in range(3):
+        step(model, batch(64))
+    plans = session_in(model).plans
+    (key,) = plans.numbers
+    for _ in range(2):  # runs by a schedule that is known; what is found is used by the next
+        assert plans.planned_for(key) != (8, 128)
+        step(model, batch(128))
+        plans.wait()
+        same(model, plain, batch(128), budget)
+        if plans.planned_for(key) == (8, 128):
+            break
+    else:
+        pytest.fail("no better schedule was searched")
+    assert session_in(model).parts[key[0]].sizes.measured.keys() == {(8, 64)}

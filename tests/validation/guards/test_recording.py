@@ -1,0 +1,176 @@
+"""One real forward, noted: what it asks, draws, writes and leaves behind; and all put back."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from schedsim.validation.guards.recording import (  # noqa: E402
+    detached_copies,
+    drawn,
+    kept_python,
+    python_generators,
+    record,
+    restore_python_generators,
+)
+from torch import nn  # noqa: E402
+
+from schedsim.errors import UnsupportedError  # noqa: E402
+
+
+class Step(nn.Module):
+    """Does `what` in its forward, beside a linear layer with statistics."""
+
+    def __init__(self, what=lambda self, x: None):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+        self.what, self.log, self.count, self.cache = what, [], 0, None
+
+    def forward(self, x):
+        self.what(self, x)
+        return self.norm(self.linear(x))
+
+
+def recorded(what=lambda self, x: None, **attributes):
+    model, x = Step(what), torch.randn(4, 3)
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    found = record(model, None, (x,), {}, lambda inputs, keywords: model(*inputs, **keywords).sum())
+    return found, model
+
+
+def test_a_step_that_only_computes_leaves_nothing():
+    """Neither do its statistics move, nor the generators."""
+    model, x = Step(lambda self, x: nn.functional.dropout(x)), torch.randn(4, 3)
+    before, state = python_generators(), torch.get_rng_state()
+    found = record(model, None, (x,), {}, lambda inputs, keywords: model(*inputs).sum())
+    assert (found.effects, found.draws, found.questions, found.settles) == ((), (), (), False)
+    assert model.norm.num_batches_tracked == 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert drawn(before) == []
+    found.refuse_graph()
+
+
+def test_what_it_leaves_in_python_is_told_and_put_back():
+    """A graph would lose it: refused, with what it is."""
+
+    def what(self, x):
+        self.count += 1
+        self.log.append(1)
+
+    found, model = recorded(what)
+    assert any("count is 1 instead of 0" in line for line in found.effects)
+    assert (model.count, model.log) == (0, [])
+    assert not found.settles
+    with pytest.raises(
+        UnsupportedError, match=r"changes what Python holds.*: .*(log|count)"
+    ) as caught:
+        found.refuse_graph()
+    assert "level='block'" in caught.value.hint
+
+
+def test_what_the_first_run_sets_up_settles():
+    """A cache: the second run changes nothing; with it, or without it, as asked."""
+
+    def what(self, x):
+        if self.cache is None:
+            self.cache = (5,)
+
+    found, model = recorded(what)
+    assert found.settles
+    assert model.cache is None
+    found.refuse_graph()
+    with found.settled():
+        assert model.cache == (5,)
+    assert model.cache is None
+
+
+@pytest.mark.parametrize(
+    ("draw", "says"),
+    [
+        (lambda self, x: random.random(), "Python's random"),
+        (lambda self, x: np.random.rand(), "NumPy's generator"),
+    ],
+)
+def test_numbers_drawn_outside_of_torch_are_refused(draw, says):
+    """A graph would freeze them; the generators go back."""
+    before = python_generators()
+    found, _ = recorded(draw)
+    assert found.draws == (says,)
+    assert drawn(before) == []
+    with pytest.raises(UnsupportedError, match=f"draws numbers from {says}"):
+        found.refuse_graph()
+
+
+def test_questions_are_kept_with_their_answers():
+    """Whole numbers and truths may be; a measured number will be another one in each step."""
+    found, _ = recorded(lambda self, x: bool((x < 100).all()))
+    assert [question.answer for question in found.questions] == [True]
+    found.refuse_graph()
+    found, _ = recorded(lambda self, x: x.sum().item())
+    with pytest.raises(UnsupportedError, match=r"of a tensor is .* in this step, and likely"):
+        found.refuse_graph()
+
+
+def test_tensors_written_in_place_are_put_back_and_told():
+    """One that is no buffer is an effect; what the step made itself is none."""
+
+    def what(self, x):
+        self.plain.add_(1)
+        torch.zeros(3).add_(1)
+
+    plain = torch.zeros(2)
+    found, _ = recorded(what, plain=plain)
+    assert plain.tolist() == [0, 0]
+    assert any("plain is written in place, and is no buffer" in line for line in found.effects)
+    assert plain in [tensor for tensor in found.written if tensor.shape == plain.shape]
+    view = torch.zeros(4)
+    found, _ = recorded(what, plain=view[1:3])
+    assert not view.any()
+
+
+def test_iterators_are_refused():
+    """Planning would use up their items."""
+    with pytest.raises(UnsupportedError, match=r"can read an iterator, model\.data") as caught:
+        recorded(lambda self, x: next(self.data), data=iter([1, 2, 3]))
+    assert "inputs" in caught.value.hint
+
+
+def test_python_is_kept_around_steps():
+    """Generators and the places of the effects; also where a step fails."""
+
+    def what(self, x):
+        self.count += 1
+
+    found, model = recorded(what)
+    before = python_generators()
+
+    def steps():
+        with kept_python(found):
+            model(torch.randn(4, 3))
+            random.random()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        steps()
+    assert model.count == 0
+    assert drawn(before) == []
+    one = random.random()
+    restore_python_generators(before)
+    assert random.random() == one
+
+
+def test_copies_of_inputs_are_detached():
+    """And require what these did; other things stay."""
+    x = torch.randn(2, requires_grad=True)
+    copied = detached_copies({"x": x, "y": [x * 2, 3]})
+    assert copied["x"].is_leaf
+    assert copied["x"].requires_grad
+    assert copied["x"].data_ptr() != x.data_ptr()
+    assert copied["y"][0].requires_grad
+    assert copied["y"][0].grad_fn is None
+    assert copied["y"][1] == 3

@@ -1,0 +1,604 @@
+"""By which schedules the parts of a step run: planned for the largest, evaluated for others."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from schedsim import Graph, Schedule, simulate
+from schedsim.api import try_plan
+from schedsim.dataflow.run_once import matches
+from schedsim.errors import InfeasibleBudgetError
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import Plan
+from schedsim.units import format_bytes
+
+from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
+from ..step_budget import budget_in_bytes
+from .background_search import BackgroundSearch
+from .drop_in_options import DropInOptions
+from .outside_code import OutsideBytes
+from .part_line import CallInLine, LinePlan, PartCost, divide
+from .part_sizes import Binding
+from .traced_part import TracedPart
+
+log = logging.getLogger("schedsim.drop_in")
+
+Key = tuple[int, int]
+"""Index of a part, and how often it has been called in the step before."""
+
+_KEPT_SHARES = (0.25, 0.5, 0.0)
+_LINE_SHARES = (0.7, 0.45, 0.25, 0.1)
+_SMALLER_SHARES = (0.85, 0.7)
+"""Of the open sizes that were planned for: for batches between, which need to repeat less."""
+_GUESSED_OUTPUTS = 3
+"""Sizes of the outputs that a loss takes, before it is measured: a copy, its own, a gradient."""
+_LONGER = 1.25
+"""By how much outputs are larger than any before, so that the code around is measured again."""
+_LONGER_KEPT, _SLOW = 1.1, 1.01
+"""From which growth, and for which overhead, a better schedule is searched in the background."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """The parts that a step called, and what the code between them took.
+
+    Attributes
+    ----------
+    bindings
+        Of each call, the numbers for its open sizes.
+    shared_bytes
+        Of each call, inputs that are outputs of earlier ones.
+    after_forward
+        Of each call, the code after its forward, to the next part.
+    after_backward
+        Of each call, the code after its backward, to the next part in backward.
+    """
+
+    keys: tuple[Key, ...]
+    bindings: tuple[Binding, ...]
+    shared_bytes: tuple[int, ...]
+    after_forward: tuple[OutsideBytes, ...]
+    after_backward: tuple[OutsideBytes, ...]
+
+
+class StepPlans:
+    """Schedules for the calls of parts, within one budget.
+
+    A call whose open sizes are others than those planned for is run by the quickest schedule known
+    whose peak, evaluated at its sizes, is within the budget. Where none is, the step is planned
+    anew.
+
+    Parameters
+    ----------
+    parts
+        Those seen so far; more may come.
+    before_measuring
+        Called before ops are measured.
+
+    Attributes
+    ----------
+    budget_bytes
+        Once a step has come.
+    peak_bytes
+        Predicted, of the steps planned last; ``None`` before.
+    numbers
+        Of schedules, for the sizes planned for.
+    resident_bytes
+        From before a step to after it, the most seen.
+    records
+        A step of each kind seen, the one of the largest outputs.
+    """
+
+    def __init__(
+        self,
+        options: DropInOptions,
+        parts: list[TracedPart],
+        before_measuring: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._options, self._parts = options, parts
+        self._before_measuring = before_measuring
+        self.budget_bytes: int | None = None
+        self.peak_bytes: int | None = None
+        self.plan: Plan | None = None
+        self.numbers: dict[Key, int] = {}
+        self.resident_bytes = -1
+        self.records: list[StepRecord] = []
+        self._planned_records = 0
+        self._planned: dict[Key, tuple[Binding, PartCost]] = {}
+        self._chosen: dict[tuple[Key, Binding], int] = {}
+        self._largest: dict[int, Binding] = {}
+        self._frugal: dict[int, int] = {}
+        self._unknown: set[str] = set()
+        self._said: set[str] = set()
+        self._search_beside: BackgroundSearch[tuple[Key, Binding, Plan]] = BackgroundSearch()
+
+    # -- for the session --------------------------------------------------------------------------
+
+    def begin(self, resident_bytes: int) -> None:
+        """A step begins beside `resident_bytes`: plan, where something new was seen."""
+        self._take_up()
+        grown = resident_bytes > self.resident_bytes
+        self.resident_bytes = max(resident_bytes, self.resident_bytes)
+        if len(self.records) > self._planned_records or (self.records and grown):
+            self._plan_steps()
+        elif grown:
+            self._frugal.clear()
+
+    def learn(self, record: StepRecord) -> None:
+        """A step was measured."""
+        same = [known for known in self.records if known.keys == record.keys]
+        if same and self._output_bytes(same[0]) > self._output_bytes(record):
+            return
+        self.records = [known for known in self.records if known.keys != record.keys] + [record]
+        self._chosen.clear()
+
+    def is_longest(self, key: Key, binding: Binding) -> bool:
+        """Whether the outputs of this call are so large that the code around is to be measured."""
+        if not binding:
+            return False
+        part = self._parts[key[0]]
+        found = [
+            part.output_bytes(record.bindings[record.keys.index(key)])
+            for record in self.records
+            if key in record.keys
+        ]
+        return bool(found) and part.output_bytes(binding) > _LONGER * max(found)
+
+    def planned_for(self, key: Key) -> Binding:
+        """The open sizes that a call was planned for."""
+        return self._planned[key][0]
+
+    def number_for(
+        self, key: Key, binding: Binding, resident_bytes: int, earlier_bytes: int
+    ) -> int:
+        """The number of the schedule by which a call runs.
+
+        Parameters
+        ----------
+        resident_bytes, earlier_bytes
+            Beside the step, and kept by its earlier calls.
+        """
+        self._see(key[0], binding)
+        if key not in self.numbers:
+            self.resident_bytes = max(self.resident_bytes, resident_bytes)
+            return self._frugal_number(key[0], binding, earlier_bytes)
+        if not binding:
+            return self.numbers[key]
+        at = (key, binding)
+        if at not in self._chosen:
+            found = self._fitting(key, binding)
+            if found is None:
+                found = self._grown(key, binding, earlier_bytes)
+            else:
+                self._improve(key, binding, found)
+            self._chosen[at] = found
+        return self._chosen[at]
+
+    def store_all_bytes(self) -> int:
+        """What the parts keep where nothing is recomputed."""
+        return sum(self._store_all(part, part.sizes.traced).backward_bytes for part in self._parts)
+
+    def _output_bytes(self, record: StepRecord) -> int:
+        calls = zip(record.keys, record.bindings, strict=True)
+        return sum(self._parts[index].output_bytes(binding) for (index, _), binding in calls)
+
+    def _store_all(self, part: TracedPart, binding: Binding) -> PartCost:
+        return part.cost(part.add(Schedule.store_all(part.graph)), binding)
+
+    # -- sizes that differ ------------------------------------------------------------------------
+
+    def _see(self, index: int, binding: Binding) -> None:
+        """Note the largest batch: the one for which plans are made."""
+        part = self._parts[index]
+        if not part.is_measured:
+            self._measure(part, part.sizes.limit(binding, self._options.largest))
+        known = self._largest.get(index)
+        binding = part.sizes.limit(binding, self._options.largest)
+        if known is None or (
+            binding != known
+            and self._store_all(part, binding).kept_bytes > self._store_all(part, known).kept_bytes
+        ):
+            self._largest[index] = binding
+
+    def _measure(self, part: TracedPart, binding: Binding) -> None:
+        if binding not in part.sizes.measured:
+            self._before_measuring()
+            part.measure(binding)
+
+    def _fitting(self, key: Key, binding: Binding) -> int | None:
+        """The quickest schedule known with which a call of these sizes stays within the budget."""
+        part = self._parts[key[0]]
+        costs = [part.cost(number, binding) for number in range(len(part.schedules))]
+        costs.sort(key=lambda cost: (cost.time_s, cost.kept_bytes))
+        return next((cost.number for cost in costs if self._fits(key, binding, cost)), None)
+
+    def _fits(self, key: Key, binding: Binding, cost: PartCost) -> bool:
+        part, budget = self._parts[key[0]], self.budget_bytes
+        assert budget is not None
+        for record in self.records:
+            if key not in record.keys:
+                continue
+            if len(record.keys) == 1:
+                if self._single_peak(record, binding, cost) > budget:
+                    return False
+                continue
+            # In a line, what others may take follows from what this call was to take.
+            planned, least = self._planned[key]
+            if part.output_bytes(binding) > part.output_bytes(planned):
+                return False
+            if any(mine > its for mine, its in zip(cost[1:4], least[1:4], strict=True)):
+                return False
+        return True
+
+    def _single_peak(self, record: StepRecord, binding: Binding, cost: PartCost) -> int:
+        """Of a step of one part: the simulated peak at these sizes, and what is resident."""
+        part = self._parts[record.keys[0][0]]
+        between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
+        outside = self._outside(record, binding)
+        return self.resident_bytes + max(cost.forward_bytes, between + outside, cost.backward_bytes)
+
+    def _outside(self, record: StepRecord, binding: Binding) -> int:
+        """What code between the halves of a step's one part takes, beside the gradients given."""
+        part, measured = self._parts[record.keys[0][0]], record.bindings[0]
+        most = max(0, record.after_forward[0].most - part.given_bytes(measured))
+        return _scaled(most, part.output_bytes(measured), part.output_bytes(binding))
+
+    def _improve(self, key: Key, binding: Binding, number: int) -> None:
+        """Search in the background for a call larger than planned for, which runs slowly."""
+        part, (known, _) = self._parts[key[0]], self._planned[key]
+        now, then = (self._store_all(part, one) for one in (binding, known))
+        much_larger = now.kept_bytes > _LONGER_KEPT * then.kept_bytes
+        slow = part.cost(number, binding).time_s > _SLOW * now.time_s
+        records = [record for record in self.records if key in record.keys]
+        if not (much_larger and slow and self._options.background):
+            return
+        if len(records) != 1 or len(records[0].keys) != 1 or self.budget_bytes is None:
+            return
+        outside, budget = self._outside(records[0], binding), self.budget_bytes
+        workload = part.workload(self.resident_bytes, outside, binding)
+        self._search_beside.start(lambda: (key, binding, self._search(workload, budget, 1.0)))
+
+    def _take_up(self) -> None:
+        """Use what a search in the background has found, from this step on."""
+        found = self._search_beside.taken()
+        if found is None:
+            return
+        key, binding, plan = found
+        if plan.schedule is not None and key in self.numbers:
+            part = self._parts[key[0]]
+            self.numbers[key] = part.add(plan.schedule)
+            self._planned[key] = (binding, part.cost(self.numbers[key], binding))
+            self._chosen.clear()
+
+    def wait(self) -> None:
+        """Until no search runs in the background; the next step uses what it found."""
+        self._search_beside.wait()
+
+    def _grown(self, key: Key, binding: Binding, earlier_bytes: int) -> int:
+        """A schedule for a call that no schedule known fits."""
+        part = self._parts[key[0]]
+        in_lines = any(key in record.keys and len(record.keys) > 1 for record in self.records)
+        if in_lines and earlier_bytes:
+            return self._late(key, binding)
+        self._follow(key, binding)
+        if in_lines and self._replan(searches=False):
+            found = self._fitting(key, binding)
+            if found is not None:
+                return found
+        self._say(
+            f"the step is planned anew for larger inputs{part.sizes.in_words(binding)}",
+            ReplannedWarning,
+        )
+        self._replan()
+        found = self._fitting(key, binding)
+        if found is None and in_lines:
+            return self._late(key, binding)
+        return self.numbers[key] if found is None else found
+
+    def _follow(self, key: Key, binding: Binding) -> None:
+        """Take this call, and others of the same steps in proportion, for the largest."""
+        part = self._parts[key[0]]
+        binding = part.sizes.limit(binding, self._options.largest)
+        known = self._planned[key][0]
+        became: dict[int, int] = {}
+        for old, new in zip(known, binding, strict=True):
+            became[old] = max(new, became.get(old, 0))
+        self._largest[key[0]] = binding
+        for record in self.records:
+            if key in record.keys:
+                for index in {index for index, _ in record.keys} - {key[0]}:
+                    if index in self._largest:
+                        other = self._largest[index]
+                        self._largest[index] = tuple(became.get(size, size) for size in other)
+
+    def _late(self, key: Key, binding: Binding) -> int:
+        """The schedule of least memory, for a call that is larger than a step's first one said."""
+        part = self._parts[key[0]]
+        self._say(
+            f"{part.name} has larger inputs than its step began with"
+            f"{part.sizes.in_words(binding)}: this step may exceed the budget",
+            PlainStepWarning,
+        )
+        self._planned_records = 0  # planned anew when the next step begins
+        self._largest[key[0]] = binding
+        costs = [part.cost(number, binding) for number in range(len(part.schedules))]
+        return min(costs, key=lambda cost: (cost.backward_bytes, cost.kept_bytes)).number
+
+    def _say(self, line: str, kind: type[UserWarning]) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            warnings.warn(line, kind, stacklevel=2)
+
+    # -- planning ---------------------------------------------------------------------------------
+
+    def _budget(self, workload: Graph) -> int:
+        """In bytes; a share is of the store-all peak of what is known of a step."""
+        if self.budget_bytes is None or not self.records:
+            store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
+            self.budget_bytes = budget_in_bytes(self._options.budget, store_all, [])
+        return self.budget_bytes
+
+    def _frugal_number(self, index: int, binding: Binding, earlier_bytes: int) -> int:
+        """A schedule that leaves room for whatever may follow."""
+        part = self._parts[index]
+        static = self.resident_bytes + earlier_bytes
+        guessed = _GUESSED_OUTPUTS * part.output_bytes(binding)
+        known = self._frugal.get(index)
+        if known is not None:
+            if not binding or self.budget_bytes is None:
+                return known
+            cost = part.cost(known, binding)
+            between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
+            most = max(cost.forward_bytes, between + guessed, cost.backward_bytes)
+            if static + most <= self.budget_bytes:
+                return known
+        self._measure(part, binding if known is not None else self._measured_at(part, binding))
+        budget = self._budget(part.workload(static, guessed, binding))
+        store_all = self._store_all(part, binding)
+        room = budget - static - part.input_bytes(binding) - part.given_bytes(binding)
+        plan: Plan | None = None
+        for share in _KEPT_SHARES:
+            # Of the last, whatever is kept: nothing else is known to follow but a loss.
+            outside = max(guessed, room - int(share * store_all.kept_bytes)) if share else guessed
+            plan = self._search(part.workload(static, outside, binding), budget, 0.3)
+            if plan.schedule is not None:
+                break
+        assert plan is not None
+        if plan.schedule is None:
+            raise self._infeasible(part.name + part.sizes.in_words(binding), plan)
+        self.plan = plan
+        number = self._frugal[index] = part.add(plan.schedule)
+        return number
+
+    def _measured_at(self, part: TracedPart, binding: Binding) -> Binding:
+        """Sizes at which `part` was measured, and which say enough of `binding`."""
+        for known in part.sizes.measured:
+            if all(mine <= its for mine, its in zip(binding, known, strict=True)):
+                return known
+        return binding
+
+    def _search(self, workload: Graph, budget_bytes: int, share: float) -> Plan:
+        options: dict[str, Any] = {}
+        if self._options.planner == "auto":
+            options["effort"] = max(0.2, share * self._options.effort)
+            if self._options.time_limit_s is not None:
+                options["time_limit_s"] = self._options.time_limit_s
+        return try_plan(workload, max(1, budget_bytes), self._options.planner, **options)
+
+    def _infeasible(self, name: str, plan: Plan) -> InfeasibleBudgetError:
+        assert self.budget_bytes is not None
+        least = plan.min_feasible_bytes
+        return InfeasibleBudgetError(
+            f"{name} does not fit {format_bytes(self.budget_bytes)}"
+            + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
+            plan=plan,
+            hint=(f"budget={least}, " if least else "give more, ")
+            + "a smaller batch, or a smaller optimizer state",
+        )
+
+    def _plan_steps(self) -> None:
+        """Divide the budget anew, for all steps seen."""
+        self._planned_records = len(self.records)
+        self._look_for_kept()
+        self._replan()
+
+    def _replan(self, searches: bool = True) -> bool:
+        """Plan for all steps seen; whether there are plans, where no schedule is to be searched."""
+        self._chosen.clear()
+        numbers: dict[Key, int] = {}
+        chosen: dict[Key, PartCost] = {}
+        most = 0
+        singles = [record for record in self.records if len(record.keys) == 1]
+        others = [record for record in self.records if len(record.keys) > 1]
+        shared = {key for record in others for key in record.keys}
+        for record in singles:
+            if record.keys[0] not in shared:
+                if not searches:
+                    return False
+                plan = self._plan_single(record)
+                assert plan.schedule is not None
+                assert plan.peak_bytes is not None
+                part = self._parts[record.keys[0][0]]
+                numbers[record.keys[0]] = part.add(plan.schedule)
+                most = max(most, plan.peak_bytes)
+        lines = [*others, *(record for record in singles if record.keys[0] in shared)]
+        for record in reversed(lines):
+            found = self._plan_line(record, chosen) if searches else self._divided(record, chosen)
+            if found is None:
+                return False
+            most = max(most, found.peak_bytes)
+            chosen.update(zip(record.keys, found.costs, strict=True))
+        numbers |= {key: cost.number for key, cost in chosen.items()}
+        self.peak_bytes, self.numbers = most, numbers
+        for key, number in numbers.items():
+            binding = self._largest[key[0]]
+            self._planned[key] = (binding, self._parts[key[0]].cost(number, binding))
+        return True
+
+    def _look_for_kept(self) -> None:
+        """Warn of patterns that name nothing, once the parts are known."""
+        names = [name for part in self._parts for name in part.graph.op_names]
+        for pattern in self._options.keep:
+            if not any(matches(name, pattern) for name in names) and pattern not in self._unknown:
+                self._unknown.add(pattern)
+                warnings.warn(f"keep={pattern!r} names no op of the step", stacklevel=2)
+
+    def _plan_single(self, record: StepRecord) -> Plan:
+        """Of a step of one part: the code between its halves is one op of its graph."""
+        index = record.keys[0][0]
+        part, binding = self._parts[index], self._largest[index]
+        self._measure(part, binding)
+        workload = part.workload(self.resident_bytes, self._outside(record, binding), binding)
+        budget = self._budget(workload)
+        if isinstance(self._options.budget, str):
+            store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
+            budget = self.budget_bytes = budget_in_bytes(self._options.budget, store_all, [])
+        plan = self._search(workload, budget, 1.0)
+        if plan.schedule is None:
+            raise self._infeasible(f"a step{part.sizes.in_words(binding)}", plan)
+        self.plan = plan
+        log.info("%s", plan)
+        if len(plan.schedule) > part.graph.num_ops:
+            self._plan_smaller(record, binding)
+        return plan
+
+    def _plan_smaller(self, record: StepRecord, binding: Binding) -> None:
+        """Schedules for batches smaller than `binding`, where less need be repeated."""
+        part = self._parts[record.keys[0][0]]
+        assert self.budget_bytes is not None
+        for share in _SMALLER_SHARES if binding else ():
+            smaller = tuple(max(1, int(share * size)) for size in binding)
+            if self._single_peak(record, smaller, self._store_all(part, smaller)) <= (
+                self.budget_bytes
+            ):
+                return
+            outside = self._outside(record, smaller)
+            workload = part.workload(self.resident_bytes, outside, smaller)
+            plan = self._search(workload, self.budget_bytes, 0.25)
+            if plan.schedule is not None:
+                part.add(plan.schedule)
+
+    def _divided(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan | None:
+        """As `_plan_line`, by the schedules that are known."""
+        calls = self._calls_in_line(record, chosen, None)
+        return divide(calls, self._line_budget(calls))
+
+    def _plan_line(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan:
+        """The choices for a step of several parts; those `chosen` already keep no more."""
+        for index in {index for index, _ in record.keys}:
+            self._measure(self._parts[index], self._largest[index])
+        for share in (1.0, 0.6, 0.35):
+            calls = self._calls_in_line(record, chosen, share)
+            budget = self._line_budget(calls)
+            found = divide(calls, budget)
+            if found is not None:
+                return found
+        assert self.plan is not None
+        too_little, least = budget, 2 * budget
+        while divide(calls, least) is None:
+            least *= 2
+        while least - too_little > budget // 100:
+            middle = (least + too_little) // 2
+            if divide(calls, middle) is None:
+                too_little = middle
+            else:
+                least = middle
+        raise InfeasibleBudgetError(
+            f"a step of {len(record.keys)} parts does not fit {format_bytes(budget)}: "
+            f"the least found is {format_bytes(least)}",
+            plan=replace(self.plan, budget_bytes=budget, least=LeastBudget(None, None, least)),
+            hint=f"budget={least}, or a smaller batch",
+        )
+
+    def _line_budget(self, calls: list[CallInLine]) -> int:
+        if self.budget_bytes is None or isinstance(self._options.budget, str):
+            every = divide([_store_all_only(call) for call in calls], 2**62)
+            most = every.peak_bytes if every is not None else 0
+            self.budget_bytes = budget_in_bytes(self._options.budget, most, [])
+        return self.budget_bytes
+
+    def _calls_in_line(
+        self, record: StepRecord, chosen: dict[Key, PartCost], share: float | None
+    ) -> list[CallInLine]:
+        parts = [self._parts[index] for index, _ in record.keys]
+        sizes = [self._largest[index] for index, _ in record.keys]
+        before, calls = self.resident_bytes, []
+
+        def scaled(num_bytes: int, i: int) -> int:
+            measured = parts[i].output_bytes(record.bindings[i])
+            return _scaled(num_bytes, measured, parts[i].output_bytes(sizes[i]))
+
+        later = [0] * (len(parts) + 1)  # gradients and the like that backward leaves
+        for i in reversed(range(len(parts))):
+            left = scaled(record.after_backward[i].left, i) if i else 0
+            later[i] = later[i + 1] + parts[i].gradient_bytes + left
+        end = len(parts) - 1
+        given = parts[end].given_bytes(sizes[end])
+        last_left = max(0, scaled(record.after_forward[-1].left, end) - given)
+        grown = 0
+        choices: dict[int, tuple[PartCost, ...]] = {}
+        for i, (key, part) in enumerate(zip(record.keys, parts, strict=True)):
+            if key[0] not in choices:
+                room = self._room() - before - later[i + 1] - grown
+                choices[key[0]] = self._choices(part, sizes[i], room, share)
+            allowed = choices[key[0]]
+            if key in chosen:
+                allowed = tuple(c for c in allowed if c.kept_bytes <= chosen[key].kept_bytes)
+            after = record.after_forward[i]
+            most = scaled(after.most, i)
+            between = max(0, most - given) + given if i == end else max(0, most)
+            calls.append(
+                CallInLine(
+                    allowed,
+                    min(record.shared_bytes[i], part.input_bytes(sizes[i])),
+                    before + grown,
+                    between,
+                    before + grown + later[i + 1] + last_left,
+                )
+            )
+            grown += 0 if i == end else scaled(after.left, i)
+        return calls
+
+    def _room(self) -> int:
+        if self.budget_bytes is not None:
+            return self.budget_bytes
+        return 2**53
+
+    def _choices(
+        self, part: TracedPart, binding: Binding, room: int, share: float | None
+    ) -> tuple[PartCost, ...]:
+        """Schedules of `part` that keep different amounts, with peaks within `share` of `room`.
+
+        Without `share`, those that are known.
+        """
+        costs = [self._store_all(part, binding)]
+        costs += [part.cost(number, binding) for number in range(len(part.schedules))]
+        if share is None:
+            return tuple(dict.fromkeys(costs))
+        budget = int(share * room)
+        resident = part.input_bytes(binding) + part.given_bytes(binding)
+        for kept_share in _LINE_SHARES:
+            outside = budget - resident - int(kept_share * costs[0].kept_bytes)
+            if outside <= 0:
+                continue
+            plan = self._search(part.workload(0, outside, binding), budget, 0.25)
+            if plan.schedule is not None:
+                costs.append(part.cost(part.add(plan.schedule), binding))
+        return tuple(dict.fromkeys(costs))
+
+
+def _store_all_only(call: CallInLine) -> CallInLine:
+    return replace(call, choices=call.choices[:1])
+
+
+def _scaled(num_bytes: int, measured: int, now: int) -> int:
+    """What code takes whose inputs were `measured` bytes and are `now`.
+
+    No less for smaller inputs: part of it may not depend on them.
+    """
+    return num_bytes if now <= measured else math.ceil(num_bytes * now / max(1, measured))
