@@ -17,9 +17,10 @@ project = "schedsim"
 author = "the schedsim authors"
 copyright = f"{author}, MIT licence"
 root_doc = "docs/index"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 include_patterns = [
     "docs/**.md",
+    "docs/notebooks/*.ipynb",
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
@@ -38,6 +39,8 @@ html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
 templates_path: list[str] = []
 
+nb_execution_mode = "off"  # docs/notebooks.py has run them, and a test runs them again
+nb_mime_priority_overrides = [("html", "text/html", 0)]
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist", "colon_fence"]
 suppress_warnings = ["myst.header"]  # a page that begins with a smaller heading

@@ -15,6 +15,7 @@ from schedsim.plans.plan import Plan
 from schedsim.plans.setting import refuse_levels
 
 from .belonging import captured_for
+from .capture.skeleton import refuse_foreign
 from .drop_in.drop_in_options import DropInOptions
 from .drop_in.in_place import in_place, session_in
 from .environment import check_device
@@ -158,6 +159,8 @@ def rematerialize(
     True
     """
     more, options = FurtherOptions.of(options)
+    if isinstance(model, nn.Module):  # before its inputs are looked at any further
+        refuse_foreign(model, inputs, parts_may_be_scripted=more.in_place)
     if more.in_place:
         refused = {"loss": loss, "chunk": chunk, "accumulate": accumulate, "offload": offload}
         _refuse_in_place(more, refused, level)

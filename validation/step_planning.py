@@ -397,10 +397,17 @@ def _capture(
                 f"loss= is missing: {error.message}",
                 hint="loss=cross_entropy, or in_place=True for a loss that the loop computes",
             ) from error
-        except (SchedsimError, RuntimeError, NotImplementedError) as error:
-            if settings.level == "op":
-                raise
+        except Exception as error:  # of a tracer, of the model's own code on fakes
             why = " ".join(str(error).split())[:300]
+            ours = isinstance(error, SchedsimError | torch.OutOfMemoryError)
+            if settings.level == "op" and (ours or not settings.bound_ranks.alone):
+                raise
+            if settings.level == "op":
+                raise UnsupportedError(
+                    f"{type(model).__name__} cannot be captured op by op: "
+                    f"{type(error).__name__}: {why}",
+                    hint="level='block'",
+                ) from error
         if settings.compile:
             why += "; blocks run uncompiled"
         note = f"planned by blocks, as it cannot be captured op by op: {why}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ NUM_STEPS = 4
 SHARES = (0.8, 0.6, 0.45)
 """Of the bytes of a step that are not resident from before it."""
 WAYS = ("whole step", "by blocks", "in place")
-EFFORT = 0.3
+EFFORT = 0.1
 _FEWEST_TRIES = 4
 
 EQUAL = "equal to the bit"
@@ -190,6 +191,7 @@ def _tried(attempt: Attempt, budget: int, expected: Trace) -> dict[str, Any]:
             line = error.message + (f" ({error.hint})" if error.hint else "")
             return {"result": REFUSED, "says": _short(line)}
         except Exception as error:  # whatever it is, it is what a user would see
+            traceback.print_exc()
             return {"result": CRASH, "says": _short(f"{type(error).__name__}: {error}")}
     said = [str(w.message) for w in caught if issubclass(w.category, SAID)]
     kinds = {w.category for w in caught}

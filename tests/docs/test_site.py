@@ -19,7 +19,7 @@ PAGES = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    for name in ("sphinx", "myst_parser", "furo"):
+    for name in ("sphinx", "myst_nb", "furo"):
         pytest.importorskip(name, reason=f"{name} is not installed: pip install '.[docs]'")
     folder = tmp_path_factory.mktemp("site")
     closed = "import socket; socket.socket.connect = None; "  # whoever asks a network fails
@@ -88,7 +88,7 @@ def test_every_public_name_is_in_the_reference(site):
 
 
 def test_all_pages_of_docs_are_in_the_site(site):
-    for page in DOCS.rglob("*.md"):
+    for page in [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]:
         assert (site / page.relative_to(ROOT)).with_suffix(".html").is_file()
 
 

@@ -95,3 +95,23 @@ def test_a_model_that_no_level_takes_is_refused_with_both_reasons():
     ):
         schedsim.rematerialize(model, x, "90%", lambda y: y.mean())
     assert "in_place=True" in found.value.hint
+
+
+@pytest.mark.parametrize("options", [{"level": "op"}, {"level": "block"}, {"in_place": True}])
+def test_what_no_level_takes_is_refused_before_anything_runs(options):
+    """Sparse gradients, nested tensors and TorchScript: one line each."""
+    loss = {} if "in_place" in options else {"loss": lambda y: y.mean()}
+    words = torch.randint(0, 9, (4, 3))
+    sparse = nn.Sequential(nn.Embedding(9, 16, sparse=True), nn.Linear(16, 16))
+    layers, x = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)), torch.randn(4, 16)
+    ragged = torch.nested.nested_tensor([torch.randn(2, 16), torch.randn(3, 16)])
+    cases = [
+        (sparse, words, "the gradient of 0 is sparse"),
+        (layers, ragged, "input 0 is a nested tensor"),
+        (torch.jit.script(layers), x, "compiled by TorchScript"),
+    ]
+    for model, inputs, line in cases:
+        with pytest.raises(schedsim.UnsupportedError, match=line):
+            schedsim.rematerialize(model, inputs, "90%", **loss, **options)
+    sparse[0].requires_grad_(False)
+    assert schedsim.rematerialize(sparse, words, "100%", **loss, **options) is not None

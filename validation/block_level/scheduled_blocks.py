@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from schedsim.errors import UnsupportedError
 
+from ..first_order import first_order
+from ..torch_private.graph_tasks import goes_to_all_leaves
+from ..torch_private.module_tables import gradient_hooks
 from ..torch_private.pytrees import tree_leaves
 from .block_program import BlockProgram
 from .parts import OtherPath, StepInputs
@@ -24,15 +26,21 @@ class _Scheduled(torch.autograd.Function):
     """The whole step as one node of autograd; parameters' gradients are added within."""
 
     @staticmethod
-    def forward(ctx: Any, step: BlockStep, anchor: Tensor) -> Tensor:
+    def forward(ctx: Any, step: BlockStep, anchor: Tensor, _asked: Tensor | None) -> Tensor:
         ctx.step = step
         return step.forward()
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> Any:
+        if not goes_to_all_leaves():
+            raise UnsupportedError(
+                "torch.autograd.grad, and backward(inputs=...), ask a schedule of blocks for "
+                "gradients that it adds to the parameters' own",
+                hint="call backward() and read .grad, or level='op'",
+            )
         ctx.step.backward(gradient)
-        return None, None
+        return None, None, None
 
 
 class ScheduledBlocks(nn.Module):
@@ -93,11 +101,21 @@ class ScheduledBlocks(nn.Module):
         self.run_counts = step.counts
         generators = RandomState.now(layout.devices)
         try:
-            loss: Tensor = _Scheduled.apply(step, ANCHOR)  # type: ignore[no-untyped-call]
+            loss: Tensor = _Scheduled.apply(step, ANCHOR, self._asked())  # type: ignore[no-untyped-call]
         except OtherPath:
             generators.restore()  # the caller runs the step otherwise
             raise
         return loss
+
+    def _asked(self) -> Tensor | None:
+        """A parameter by which a call of `torch.autograd.grad` is noticed.
+
+        It gets no gradient here, and so none of its hooks may run; those of ranks cannot be seen.
+        """
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return None
+        trained = (p for p in self.model.parameters() if p.requires_grad and not gradient_hooks(p))
+        return next(trained, None)
 
     def _plain(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Tensor:
         return plain_loss(self.model, self.loss, inputs, keywords, self._layout.num_extra)

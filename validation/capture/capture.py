@@ -23,6 +23,7 @@ from .skeleton import (
     Loss,
     count_extra_inputs,
     make_skeleton,
+    refuse_foreign,
     refuse_unshaped,
     refuse_unusual,
     run_step,
@@ -175,6 +176,7 @@ def record_step(
 ) -> Recorded:
     """What a forward of the step does besides computing (`guards.recording.record`)."""
     refuse_unshaped(model)
+    refuse_foreign(model, (inputs, dict(kwargs)))
     num_extra = count_extra_inputs(model, loss, len(inputs))
 
     def run(inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

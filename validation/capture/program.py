@@ -8,6 +8,17 @@ from typing import Any, NamedTuple
 
 import torch
 
+aten = torch.ops.aten
+
+# These copy all that lies under their first argument, also what it does not show.
+COPIES_OF_STORAGES = (
+    aten.copy.default,
+    aten.slice_scatter.default,
+    aten.select_scatter.default,
+    aten.diagonal_scatter.default,
+    aten.as_strided_scatter.default,
+)
+
 
 class Ref(NamedTuple):
     """A value among the arguments of a call."""

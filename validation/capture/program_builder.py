@@ -19,7 +19,7 @@ from .dropout import Factors, as_in_eager
 from .effects import add_gradients, add_updates, insert_all, order_draws
 from .fronts import WAY_OUT, Traced
 from .naming import Namer
-from .program import Call, Program, Ref, Storage, Value, refs
+from .program import COPIES_OF_STORAGES, Call, Program, Ref, Storage, Value, refs
 from .skeleton import Skeleton
 from .varying_sizes import VaryingSize, broadcast, product
 
@@ -459,6 +459,10 @@ def _correct_sizes(program: Program, call: Call) -> None:
         storage = program.storages[program.values[call.outputs[0]].storage]
         itemsize = program.values[call.outputs[0]].dtype.itemsize
         storage.size_bytes = product([*broadcast(shapes), itemsize])
+    if call.target in COPIES_OF_STORAGES:
+        [first, *_] = refs(call.args[:1])
+        storage = program.storages[program.values[call.outputs[0]].storage]
+        storage.size_bytes = program.storages[program.values[first].storage].size_bytes
 
 
 def _make_lean(call: Call) -> None:

@@ -16,7 +16,7 @@ from schedsim.errors import SchedsimError, UnsupportedError
 from ..guards.asking import Answers, Question
 from ..guards.recording import Recorded
 from ..torch_private import joint_graphs as private
-from ..torch_private.pytrees import TreeSpec, tree_flatten, tree_unflatten
+from ..torch_private.pytrees import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 from ..torch_private.storage_refs import storage_key
 
 Loss = Callable[..., torch.Tensor]
@@ -275,6 +275,29 @@ def refuse_unshaped(model: nn.Module) -> None:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise UnsupportedError(
                 f"{name} has no shape yet", hint="run the model once, so that lazy layers learn it"
+            )
+
+
+def refuse_foreign(model: nn.Module, inputs: Any, *, parts_may_be_scripted: bool = False) -> None:
+    """Raise for what no step can be planned with, at any level, in a line each."""
+    for path, module in model.named_modules():
+        name = path or "the model"
+        if isinstance(module, torch.jit.ScriptModule) and not (path and parts_may_be_scripted):
+            raise UnsupportedError(
+                f"{name} is compiled by TorchScript, whose ops cannot be seen",
+                hint="give the module that was scripted",
+            )
+        sparse = isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
+        if sparse and module.weight.requires_grad:
+            raise UnsupportedError(
+                f"the gradient of {name} is sparse (sparse=True), of a size that depends on data",
+                hint="sparse=False, or freeze it",
+            )
+    for i, leaf in enumerate(tree_leaves(inputs)):
+        if isinstance(leaf, torch.Tensor) and leaf.is_nested:
+            raise UnsupportedError(
+                f"input {i} is a nested tensor, whose bytes no plan can foresee",
+                hint="pad it, with a mask",
             )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from schedsim.errors import SchedsimError
 
-from ..capture.program import Call, Program, map_refs, refs
+from ..capture.program import COPIES_OF_STORAGES, Call, Program, map_refs, refs
 from ..capture.to_graph import op_calls, tensor_names
 from ..measure.allocator import allocations
 from .cache import ProfileCache, cached_note
@@ -124,8 +124,10 @@ def measured_costs(
                 cache.entries[key] = list(known[key])
         found = known[key]
         times[call.name], workspaces[call.name] = found.time_s, found.workspace_bytes
+        # Of a copy of all that lies under an argument, the example has no more than it shows.
+        seen = call.target not in COPIES_OF_STORAGES
         for value, size in zip(call.outputs, found.output_bytes, strict=True):
-            if value >= 0 and size >= 0:
+            if value >= 0 and size >= 0 and seen:
                 storage = program.values[value].storage
                 if program.storages[storage].size_bytes not in (0, size):
                     sizes[names[storage]] = size

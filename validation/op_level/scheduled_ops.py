@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from schedsim import Schedule, simulate
 from schedsim.errors import SchedsimError
 
 from ..capture.skeleton import run_step
+from ..first_order import first_order
 from ..guards.asking import Expect, OtherAnswer
 from ..torch_private.storage_refs import version_of
 from .emit import Halves, emit
@@ -248,7 +248,7 @@ class _StepFunction(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         module = ctx.module
         if ctx.carried is None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from chains import random_schedule
 from schedsim.validation.capture import capture
 from schedsim.validation.capture.skeleton import run_step
+from schedsim.validation.costs import measured_costs
 from step_models import make_step
 from storage_tracker import measured_peak
 from torch import nn
@@ -124,6 +125,17 @@ class NormOfTransposed(nn.Module):
         return self.head(self.again(self.second(x).transpose(1, 2)).relu().flatten(1))
 
 
+class PaddedSpectrum(nn.Module):
+    """A real transform of frames, whose backward writes into a part of a larger tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 64), nn.Linear(33, 3)
+
+    def forward(self, x):
+        return self.last(torch.fft.rfft(self.first(x).tanh()).abs() + 1.0)
+
+
 class OwnGradient(nn.Module):
     """A penalty on the gradient of its own output by its input."""
 
@@ -161,6 +173,7 @@ ODD = (
     Branches,
     ReadsItsLoss,
     NormOfTransposed,
+    PaddedSpectrum,
     OwnGradient,
     FunctionalDerivative,
 )
@@ -232,3 +245,17 @@ def test_random_ops_keep_their_order():
         captured.module(Schedule.from_names(names))
     straight = capture(*make_step("gpt")).graph
     assert not any(":ran" in name for op in straight.ops for name in op.writes)
+
+
+def test_a_copy_of_a_part_counts_all_that_lies_under_it():
+    """Its example, when it is measured, has no more than it shows."""
+    torch.manual_seed(0)
+    captured = capture(
+        PaddedSpectrum(), (torch.randn(6, 4), torch.randint(0, 3, (6,))), F.cross_entropy
+    )
+    costs = measured_costs(captured, torch.device("cpu"), use_cache=False, target_s=0.0)
+    for graph in (captured.graph, captured.with_costs(costs).graph):
+        sizes = {name: size for op in graph.ops for name, size in op.writes.items()}
+        [copied] = [size for name, size in sizes.items() if name.endswith(".copy")]
+        [made] = [size for name, size in sizes.items() if name.endswith("new_zeros")]
+        assert copied == made

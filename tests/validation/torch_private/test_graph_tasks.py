@@ -1,0 +1,33 @@
+"""What a running backward was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.torch_private.graph_tasks import goes_to_all_leaves  # noqa: E402
+
+
+class Noted(torch.autograd.Function):
+    """The identity; its backward notes what was asked."""
+
+    seen: list[bool] = []  # noqa: RUF012
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Noted.seen.append(goes_to_all_leaves())
+        return gradient
+
+
+def test_plain_calls_are_told_from_those_for_some_tensors():
+    x = torch.ones((), requires_grad=True)
+    Noted.seen.clear()
+    Noted.apply(x).backward()
+    torch.autograd.grad(Noted.apply(x), x)
+    Noted.apply(x).backward(inputs=[x])
+    assert Noted.seen == [True, False, False]
