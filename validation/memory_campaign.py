@@ -1,8 +1,9 @@
 """Models at the sizes that people train: what CUDA's allocator needs, against what was predicted.
 
 ``python validation/run_campaign.py --device dry:a100-80gb``, or ``--memory --device cuda`` on a
-device that is there. Of each model: the plain step, store-all, a checkpoint every block, and plans
-at three budgets; each on a device that has no more memory than it was planned for. It writes
+device that is there. Of each model: the plain step, store-all, a checkpoint every block, with and
+without the results of products kept, and plans at three budgets, which bound what is reserved; each
+of these again where the allocator may reserve no more than the budget. It writes
 ``results/memory-<device>.jsonl`` and a page of it; models that are in the file are not run again.
 """
 
@@ -21,10 +22,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from schedsim.allocators import allocate
 from schedsim.api import try_plan
+from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError
+from schedsim.plans.plan import Plan
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
@@ -37,9 +42,22 @@ from .steps import PLAIN, MeasuredSteps
 from .targets import LoadedTarget, capture_target, load_target, workload_of
 
 SHARES = (0.1, 0.4, 0.7)
-"""Budgets: shares of the way from the least feasible one to the store-all peak."""
+"""Budgets: shares of the way from the least feasible one to what store-all reserves."""
 
 STORE_ALL, PER_BLOCK = "store-all", "a checkpoint every block"
+SELECTIVE = "the same, products kept"
+
+aten = torch.ops.aten
+KEPT = (
+    aten.mm.default,
+    aten.addmm.default,
+    aten.bmm.default,
+    aten.convolution.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+)
+"""What selective checkpoints keep: the ops that take long."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +76,12 @@ CASES = (
     MemoryCase(
         "Llama 1B, bf16, 8192 tokens, batch 2", "model:llama3.2-1b,seq=8192,batch=2,dtype=bf16"
     ),
+    MemoryCase(
+        "Llama 3 8B, bf16, 8192 tokens, batch 1", "model:llama3-8b,seq=8192,batch=1,dtype=bf16"
+    ),
+    MemoryCase(
+        "LLaMA-7B, bf16, 2048 tokens, batch 4", "model:llama2-7b,seq=2048,batch=4,dtype=bf16"
+    ),
     MemoryCase("U-Net, 512 x 512, batch 16", "model:unet,image=512,batch=16"),
     MemoryCase("LSTM, 512 steps, batch 256", "model:lstm,seq=512,batch=256"),
 )
@@ -66,8 +90,14 @@ CASES = (
 class PerBlock:
     """The model with ``torch.utils.checkpoint`` around every block, by the blocks of a capture."""
 
-    def __init__(self, target: LoadedTarget, captured: CapturedChain) -> None:
+    def __init__(
+        self, target: LoadedTarget, captured: CapturedChain, *, selective: bool = False
+    ) -> None:
         self.target, self.layout = target, captured.layout
+        self.options: dict[str, Any] = {"use_reentrant": False}
+        if selective:
+            make: Any = create_selective_checkpoint_contexts
+            self.options["context_fn"] = partial(make, list(KEPT))
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Tensor:
         """The loss of one step."""
@@ -80,7 +110,7 @@ class PerBlock:
         for i, part in enumerate(layout.parts):
             read = [values[value] for value in part.reads]
             run = partial(part.call, step)
-            values.append(checkpoint(run, *read, use_reentrant=False))
+            values.append(checkpoint(run, *read, **self.options))
             for value in part.reads:
                 if last[value] == i:
                     values[value] = None
@@ -111,21 +141,19 @@ def run_memory_case(case: MemoryCase, device: str) -> list[dict[str, Any]]:
     workload = workload_of(captured)
     assert isinstance(captured, CapturedChain)
     everything = Schedule.store_all(workload)
-    top = simulate(workload, everything).peak_bytes
-    least = try_plan(workload, 1, "auto").min_feasible_bytes or top
     steps = MeasuredSteps(target, captured, {STORE_ALL: everything})
     steps.modules[PER_BLOCK] = PerBlock(target, captured)
+    steps.modules[SELECTIVE] = PerBlock(target, captured, selective=True)
     head = {"model": case.name, "target": case.target}
+    stored = _predicted(workload, everything)
     rows = [
         {**head, "method": PLAIN, **_measured(steps, PLAIN, None)},
-        {
-            **head,
-            "method": STORE_ALL,
-            "predicted_bytes": top,
-            **_measured(steps, STORE_ALL, None),
-        },
+        {**head, "method": STORE_ALL, **stored, **_measured(steps, STORE_ALL, None)},
         {**head, "method": PER_BLOCK, **_measured(steps, PER_BLOCK, None)},
+        {**head, "method": SELECTIVE, **_measured(steps, SELECTIVE, None)},
     ]
+    top = min(stored["predicted_reserved_bytes"], device_memory_bytes(steps.device))
+    least = try_plan(workload, 1, "auto").min_feasible_bytes or top
     for share in SHARES:
         budget = least + int((top - least) * share)
         plan = try_plan(workload, budget, "auto")
@@ -139,15 +167,27 @@ def run_memory_case(case: MemoryCase, device: str) -> list[dict[str, Any]]:
                 **head,
                 "method": name,
                 "budget_bytes": budget,
-                "predicted_bytes": simulation.peak_bytes,
+                **_predicted(workload, plan.schedule),
                 "overhead": simulation.overhead,
                 "num_recomputed": simulation.num_recomputed,
                 **_measured(steps, name, None),
-                "fits_budget": _fits(steps, name, budget),
+                **_within(steps, name, plan),
             }
         )
+        del steps.modules[name]
     rows[0]["seconds"] = time.perf_counter() - started
     return rows
+
+
+def _predicted(workload: Chain | Graph, schedule: Schedule) -> dict[str, Any]:
+    """Bytes of one step, by the simulator and by the model of the allocator."""
+    simulation = simulate(workload, schedule)
+    recorded = workload.recorded
+    settings = {} if recorded is None else dict(recorded.allocator_options)
+    return {
+        "predicted_bytes": simulation.peak_bytes,
+        "predicted_reserved_bytes": allocate(simulation, **settings).peak_reserved_bytes,
+    }
 
 
 def _measured(steps: MeasuredSteps, name: str, limit_bytes: int | None) -> dict[str, Any]:
@@ -165,10 +205,19 @@ def _measured(steps: MeasuredSteps, name: str, limit_bytes: int | None) -> dict[
     }
 
 
-def _fits(steps: MeasuredSteps, name: str, limit_bytes: int) -> bool:
-    """Whether the step runs where the allocator may reserve no more than `limit_bytes`."""
+def _within(steps: MeasuredSteps, name: str, plan: Plan) -> dict[str, Any]:
+    """The step where the allocator may reserve no more than the budget of `plan`.
+
+    A full device has cached memory returned to it, so that less may be reserved than without limit.
+    """
     _forget(steps)
-    return "out_of_memory" not in _measured(steps, name, limit_bytes)
+    found = _measured(steps, name, plan.budget_bytes)
+    choice = plan.setting.allocator
+    return {
+        "planned_reserved_bytes": None if choice is None else choice.reserved_bytes,
+        "reserved_within_bytes": found.get("reserved_bytes"),
+        "fits_budget": "out_of_memory" not in found,
+    }
 
 
 def _forget(steps: MeasuredSteps) -> None:

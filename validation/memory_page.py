@@ -11,6 +11,12 @@ from schedsim.units import format_bytes_short
 REQUESTED_ALLOWED = (0.001, 2**16)
 """Share of the prediction, and bytes, that the requested bytes may differ by."""
 
+RESERVED_ALLOWED = (0.01, 8 * 2**20)
+"""The same of the reserved bytes, whichever of the two is more."""
+
+WELL_USED = 0.97
+"""Of the budget, that a plan which recomputes should reserve."""
+
 
 def write_memory_page(path: Path) -> None:
     """Write the page beside the file `path`, with its name and the ending .md."""
@@ -28,16 +34,18 @@ def memory_page(facts: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
     lines += [f"| {key} | {value} |" for key, value in facts.items()]
     lines += [
         "",
-        "Forward and backward of one step, gradients resident. *Predicted* and *requested* are the",
-        "bytes of tensors and workspaces; *allocated* is rounded up to blocks, *reserved* is what",
-        "the allocator takes from the device. A plan's budget bounds its requested bytes; the last",
-        "column says whether the step runs where the allocator may reserve no more than that.",
-        "Shares are of the way from the least feasible budget to the store-all peak. More time is",
-        "as the plan predicts; on a dry device by the roofline of the data sheet.",
+        "Forward and backward of one step, without gradients before it. *Requested* are the bytes",
+        "of tensors and workspaces; *allocated* is rounded up to blocks, *reserved* is what the",
+        "allocator takes from the device; requested and reserved bytes stand beside what was",
+        "predicted. A plan's budget bounds what is reserved; the last column says whether the step",
+        "runs where the allocator may reserve no more than that. Shares are of the way from the",
+        "least feasible budget to what store-all reserves; the share of its budget that a plan",
+        "reserves is of the run within it. More time is as the plan predicts; on a dry device by",
+        "the roofline of the data sheet.",
         "",
     ]
     lines += _summary([row for row in rows if "method" in row])
-    header = ("method", "budget", "predicted", "requested", "gap", "allocated", "reserved")
+    header = ("method", "budget", "predicted", "requested", "allocated", "predicted", "reserved")
     for model in dict.fromkeys(row["model"] for row in rows):
         lines += ["", f"## {model}", ""]
         mine = [row for row in rows if row["model"] == model]
@@ -46,8 +54,8 @@ def memory_page(facts: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
             lines.append(f"Not run: {failures[0]}")
             continue
         lines.append(f"`{mine[0]['target']}`")
-        lines += ["", f"| {' | '.join((*header, 'more time', 'within its budget'))} |"]
-        lines.append("|---|" + "--:|" * 7 + "---|")
+        lines += ["", f"| {' | '.join((*header, 'gap', 'of budget', 'more time', 'within it'))} |"]
+        lines.append("|---|" + "--:|" * 9 + "---|")
         lines += [_row(row) for row in mine]
     return lines
 
@@ -61,13 +69,30 @@ def _summary(rows: list[dict[str, Any]]) -> list[str]:
         if abs(row["requested_bytes"] - row["predicted_bytes"])
         <= share * row["predicted_bytes"] + absolute
     ]
+    share, absolute = RESERVED_ALLOWED
+    told = [row for row in predicted if "predicted_reserved_bytes" in row]
+    gaps = [abs(row["reserved_bytes"] - row["predicted_reserved_bytes"]) for row in told]
+    right = [
+        gap <= max(absolute, share * row["reserved_bytes"])
+        for gap, row in zip(gaps, told, strict=True)
+    ]
+    exact = sum(gap == 0 for gap in gaps)
     plans = [row for row in predicted if "budget_bytes" in row]
-    over = [row for row in plans if row["requested_bytes"] > row["budget_bytes"]]
+    inside = [row for row in plans if row.get("reserved_within_bytes") is not None]
+    over = [row for row in inside if row["reserved_within_bytes"] > row["budget_bytes"]]
+    returned = [row for row in plans if row["reserved_bytes"] > row["budget_bytes"]]
     fit = [row for row in plans if row["fits_budget"]]
+    used = [
+        row for row in inside if row["reserved_within_bytes"] >= WELL_USED * row["budget_bytes"]
+    ]
     return [
         f"- requested within 0.1 % and 64 KiB of the prediction: {len(near)} of {len(predicted)}",
-        f"- plans whose requested bytes pass their budget: {len(over)} of {len(plans)}",
+        f"- reserved within 1 % or 8 MiB of the prediction: {sum(right)} of {len(told)}, "
+        f"to the byte {exact}",
+        f"- plans that reserve more than their budget: {len(over)} of {len(plans)}; as many as "
+        f"{len(returned)} would on a device with room, where nothing cached is returned to it",
         f"- plans that run where the allocator has their budget alone: {len(fit)} of {len(plans)}",
+        f"- plans that reserve at least 97 % of their budget: {len(used)} of {len(plans)}",
     ]
 
 
@@ -75,17 +100,21 @@ def _row(row: dict[str, Any]) -> str:
     def size(name: str) -> str:
         return format_bytes_short(row[name]) if row.get(name) is not None else ""
 
-    gap = ""
-    if "predicted_bytes" in row and "requested_bytes" in row:
-        gap = f"{row['requested_bytes'] / row['predicted_bytes'] - 1:+.3%}".replace("%", " %")
+    def share(part: str, whole: str, form: str) -> str:
+        if row.get(part) is None or row.get(whole) is None:
+            return ""
+        return format(row[part] / row[whole] - (form[0] == "+"), form).replace("%", " %")
+
     cells = [
         row["method"],
         size("budget_bytes"),
         size("predicted_bytes"),
         size("requested_bytes") or "out of memory",
-        gap,
         size("allocated_bytes"),
+        size("predicted_reserved_bytes"),
         size("reserved_bytes"),
+        share("reserved_bytes", "predicted_reserved_bytes", "+.3%"),
+        share("reserved_within_bytes", "budget_bytes", ".1%"),
         f"{row['overhead']:+.1%}".replace("%", " %") if "overhead" in row else "",
         {True: "yes", False: "no", None: ""}[row.get("fits_budget")],
     ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ._cuda_segments import SMALL_SEGMENT
 from .requests import Requests
 
 if TYPE_CHECKING:
@@ -66,15 +67,20 @@ class _Player:
         self.live: dict[int, int] = {}  # block -> item
 
     def played(self) -> Requests:
-        resident = self.recorded.resident_bytes
-        gaps = []
-        for size in resident:
-            item = self._ask(abs(size), "resident", -1)
-            if size < 0:
-                gaps.append(item)
+        gaps, live_bytes = [], 0
+        grows = bool(self.recorded.allocator_options.get("expandable_segments"))
+        for segment in self.recorded.resident_segments:
+            whole = sum(map(abs, segment))
+            if whole > SMALL_SEGMENT and not grows:  # its size first: its blocks do not tell it
+                self._give_back(self._ask(whole, "resident", -1), -1)
+            for size in segment:
+                item = self._ask(abs(size), "resident", -1)
+                if size < 0:
+                    gaps.append(item)
+                live_bytes += max(0, size)
         for item in gaps:
             self._give_back(item, -1)
-        rest = self.given_bytes - sum(size for size in resident if size > 0)
+        rest = self.given_bytes - live_bytes
         if rest > 0:
             self._ask(rest, "static bytes", -1)
         num = len(self.names)

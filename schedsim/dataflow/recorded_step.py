@@ -20,10 +20,10 @@ class RecordedStep:
 
     Attributes
     ----------
-    resident_bytes
-        Of each block that is there before the first step, in the order of their addresses:
-        parameters, buffers, inputs, gradients that the loop keeps. A negative number is a gap
-        between them: it is asked for in its place, and given back before the step.
+    resident_segments
+        Of each segment of the allocator that holds something before the first step, the bytes of
+        its blocks in the order of their addresses: parameters, buffers, inputs, gradients that the
+        loop keeps. A negative number is a gap between them.
     block_bytes
         Of each block, as asked for, not rounded.
     holders
@@ -38,7 +38,7 @@ class RecordedStep:
         Of `schedsim.allocators.CachingOptions`: the settings of the allocator that was recorded.
     """
 
-    resident_bytes: tuple[int, ...]
+    resident_segments: tuple[tuple[int, ...], ...]
     block_bytes: tuple[int, ...]
     holders: tuple[str, ...]
     records: Mapping[str, tuple[int, ...]]

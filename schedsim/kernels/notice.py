@@ -10,7 +10,7 @@ from numba.core import event
 
 from .. import kernels
 
-MESSAGE = "compiling kernels (first run on this machine)"
+MESSAGE = "compiling kernels (first run on this machine; a time limit does not count it)"
 
 _log = logging.getLogger("schedsim.kernels")
 
@@ -26,6 +26,7 @@ class CompilingNotice(event.Listener):  # type: ignore[misc]
     def on_start(self, compiling: Any) -> None:
         """Speak once: to somebody at the command line who waits, to anybody else's log."""
         module = compiling.data["dispatcher"].py_func.__module__
+        kernels.compile_clock.start()
         if self.said or not module.startswith("schedsim."):
             return
         self.said = True
@@ -35,4 +36,5 @@ class CompilingNotice(event.Listener):  # type: ignore[misc]
             _log.info(MESSAGE)
 
     def on_end(self, compiled: Any) -> None:
-        """Say nothing: the answer follows."""
+        """Say nothing: the answer follows. The clock of searches goes on."""
+        kernels.compile_clock.stop()

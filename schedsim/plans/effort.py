@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable
 from numbers import Real
 from typing import Literal
 
 from .._checks import MAX_SECONDS, shown
 from ..errors import SchedsimError
+from ..kernels import compile_clock
 
 EndedBy = Literal["itself", "work", "stop", "clock", "interrupt"]
 ENDED_BY: tuple[EndedBy, ...] = ("itself", "work", "stop", "clock", "interrupt")
@@ -56,7 +56,8 @@ class Effort:
         everything else by `work`.
     time_limit_s
         Beside `work`, a watchdog that ends the search wherever it is; without `work`, the time
-        that the search takes.
+        that the search takes. Seconds in which kernels are compiled, the first time on a machine,
+        are not counted: the search would have none left.
     stop
         A function of the best step time so far, in seconds (infinite where there is none). The
         search ends when the function returns ``True``.
@@ -100,7 +101,7 @@ class Effort:
         self.work = math.inf if work is None else float(work)
         self.moves = moves
         self.spent = 0.0
-        self.began_s = time.perf_counter()
+        self.began_s = compile_clock.without()
         self.until_s = math.inf if time_limit_s is None else self.began_s + time_limit_s
         self._parent = _parent
         self._facts: _Facts = _Facts(stop) if _parent is None else _parent._facts
@@ -145,7 +146,7 @@ class Effort:
         """Units of work left; where the clock alone ends it, seconds. Never below 0."""
         if self.counted:
             return max(0.0, self.work - self.spent)
-        return max(0.0, self.until_s - time.perf_counter())
+        return max(0.0, self.until_s - compile_clock.without())
 
     @property
     def share(self) -> float:
@@ -153,7 +154,7 @@ class Effort:
         if self.counted:
             return min(1.0, self.spent / self.work) if self.work else 1.0
         whole_s = self.until_s - self.began_s
-        return min(1.0, (time.perf_counter() - self.began_s) / whole_s) if whole_s > 0 else 1.0
+        return min(1.0, (compile_clock.without() - self.began_s) / whole_s) if whole_s > 0 else 1.0
 
     def spend(self, work: float) -> None:
         """Count `work` as done."""
@@ -172,7 +173,7 @@ class Effort:
         """Whether to stop now; `best_s` is the best step time so far, for the stop criterion."""
         if self._facts.cancelled.is_set():
             return True
-        if self.until_s < math.inf and time.perf_counter() >= self.until_s:
+        if self.until_s < math.inf and compile_clock.without() >= self.until_s:
             self.note_clock()
             return True
         if self.counted and self.spent >= self.work:
@@ -191,7 +192,7 @@ class Effort:
         """
         part = self.take(share * self.left)
         if self.counted and watched < 1.0 and self.watchdog_s is not None:
-            part.until_s = time.perf_counter() + watched * self.watchdog_s
+            part.until_s = compile_clock.without() + watched * self.watchdog_s
         return part
 
     def take(self, amount: float) -> Effort:
@@ -216,7 +217,7 @@ class Effort:
         """Seconds that a call which cannot ask meanwhile may take; ``None`` for no limit."""
         if self.until_s == math.inf:
             return None
-        return max(0.0, self.until_s - time.perf_counter())
+        return max(0.0, self.until_s - compile_clock.without())
 
     def note_clock(self) -> None:
         """Remember that the clock has decided something: the outcome may differ another time."""

@@ -67,7 +67,7 @@ def test_drawing_into_given_axes():
 
 def test_curves_of_graphs_have_a_mark_per_point():
     """Proven ones filled, others hollow; the bound and the knee beside them."""
-    curve = schedsim.pareto(unit_training_chain(10), time_limit_s=2.0, num_points=8)
+    curve = schedsim.pareto(unit_training_chain(10), effort=0.05, num_points=8)
     axes = draw_pareto([curve]).axes[0]
     marks = [line for line in axes.lines if line.get_marker() == "o"]
     assert sum(line.get_xdata().size for line in map(_as_arrays, marks)) == len(curve.points)

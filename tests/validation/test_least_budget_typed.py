@@ -26,8 +26,10 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SCHEDSIM_CACHE_DIR", str(tmp_path))
 
 
-@pytest.mark.parametrize("level", ["block", "op"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "level"),
+    [*((name, "block") for name in MODELS), ("mlp", "op"), ("gpt2", "op")],
+)
 def test_the_least_budget_is_accepted_as_it_is_written(model, level, capsys):
     """As a user copies it: the text of the hint, and nothing computed from it."""
     line = ["plan", MODELS[model], "--level", level, "--effort", "0.2", "--device", "cpu", "--mem"]

@@ -119,7 +119,7 @@ def _addresses(tree: Any) -> list[int]:
 
 
 def _assembled(
-    events: Sequence[RequestEvent], watch: _Marks, resident: tuple[int, ...]
+    events: Sequence[RequestEvent], watch: _Marks, resident: tuple[tuple[int, ...], ...]
 ) -> RecordedStep:
     sizes: list[int] = []
     made_in: list[str] = []

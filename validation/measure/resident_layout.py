@@ -14,10 +14,10 @@ GAP_PIECE = 8 << 20
 """Pieces of a gap: each of the pool that its segment is of, and too small for one of its own."""
 
 
-def resident_layout(tensors: Any, device: torch.device) -> tuple[int, ...]:
-    """The blocks of `tensors` in the order of their addresses, as bytes; gaps as negative bytes.
+def resident_layout(tensors: Any, device: torch.device) -> tuple[tuple[int, ...], ...]:
+    """Of each segment the blocks of `tensors` by address, as bytes; gaps as negative bytes.
 
-    Asked for in this order, and the gaps then given back, they lie in segments as they lie now:
+    Laid out so, and the gaps then given back, they lie in segments as they lie now:
     where a gradient finds room between parameters, and where it does not, is part of what is
     reserved. Segments that hold none of `tensors` are left out.
     """
@@ -25,9 +25,13 @@ def resident_layout(tensors: Any, device: torch.device) -> tuple[int, ...]:
     number = device.index if device.index is not None else torch.cuda.current_device()
     memory: Any = torch.cuda.memory  # its function has no types
     segments = [s for s in memory.memory_snapshot() if s["device"] == number]
-    found: list[int] = []
+    found: list[tuple[int, ...]] = []
     for segment in sorted(segments, key=lambda s: int(s["address"])):
-        found += _of_segment(segment["address"], segment["blocks"], kept)
+        pieces = _of_segment(segment["address"], segment["blocks"], kept)
+        while segment.get("is_expandable") and pieces and pieces[-1] < 0:
+            pieces.pop()  # pages that are given back by themselves
+        if pieces:
+            found.append(tuple(pieces))
     return tuple(found)
 
 

@@ -43,6 +43,11 @@ MODELS: dict[str, ModelInfo] = {
     "gpt2-large": ModelInfo(build_gpt2, 774_030_080, {"layers": 36, "hidden": 1280, "heads": 20}),
     "gpt2-xl": ModelInfo(build_gpt2, 1_557_611_200, {"layers": 48, "hidden": 1600, "heads": 25}),
     "llama2-7b": ModelInfo(build_llama, 6_738_415_616),
+    "llama3-8b": ModelInfo(
+        build_llama,
+        8_030_261_248,
+        {"kv_heads": 8, "ffn": 14336, "vocab": 128256, "theta": 500000.0},
+    ),
     "llama3.2-1b": ModelInfo(
         build_llama,
         1_235_814_400,

@@ -100,6 +100,7 @@ class _Emitter:
     most_states: int = 0
     frees: list[list[int]] = field(default_factory=list)  # run -> storages that die with it
     alive: list[list[int]] = field(default_factory=list)  # run -> its outputs that outlive it
+    full: set[int] = field(default_factory=set)  # runs that make their optional outputs
     mentioned: dict[int, None] = field(default_factory=dict)  # values named in this half
     sizes: dict[VaryingSize, int] = field(default_factory=dict)  # and their place in `sizes`
 
@@ -118,6 +119,7 @@ class _Emitter:
     def emit(self) -> Halves:
         program = self.program
         self.frees, self.alive = self._lifetimes()
+        self.full = self._full_runs()
         counts = [0] * len(self.ops)
         for run in self.runs:
             counts[run] += 1
@@ -229,6 +231,27 @@ class _Emitter:
                 close(storage)
         return frees, alive
 
+    def _full_runs(self) -> set[int]:
+        """Runs whose optional outputs a later run really reads.
+
+        A run without them may itself be what would have read those of another: the statistics that
+        a batch norm hands to the next call of the same module.
+        """
+        program = self.program
+        needed, full = set(result_storages(program)), set()
+        for k in reversed(range(len(self.runs))):
+            call = program.calls[self.ops[self.runs[k]]]
+            args = call.args
+            if call.lean is not None:
+                lazy = {program.values[call.outputs[p]].storage for p in call.optional}
+                if lazy & needed:
+                    full.add(k)
+                else:
+                    args = call.lean[1]
+            needed -= {program.values[v].storage for v in call.outputs if v >= 0}
+            needed |= {program.values[v].storage for v in refs((args, call.kwargs))}
+        return full
+
     def _read_after(self, split: int) -> set[int]:
         """Storages whose instance of before run `split` is read later (or is a result)."""
         program = self.program
@@ -262,9 +285,7 @@ class _Emitter:
         index = self.ops[self.runs[k]]
         call = program.calls[index]
         outlive = self._values_alive(self.alive[k])
-        lean = call.lean is not None and not any(
-            call.outputs[position] in outlive for position in call.optional
-        )
+        lean = call.lean is not None and k not in self.full
         target, args = call.lean if lean and call.lean else (call.target, call.args)
         taken = call.takes_over >= 0 and self.in_place
         if taken and program.values[call.takes_over].storage in self.frees[k]:
@@ -291,7 +312,12 @@ class _Emitter:
         for s in {program.values[v].storage: None for v in call.outputs if v >= 0}:
             for v in self.of_storage[s]:  # views of an older instance
                 self.defined.pop(v, None)
-        kept = [(p, v) for p, v in enumerate(call.outputs) if v >= 0 and v in outlive]
+        left_out = call.optional if lean else ()
+        kept = [
+            (p, v)
+            for p, v in enumerate(call.outputs)
+            if v >= 0 and v in outlive and p not in left_out
+        ]
         if not kept:
             self.lines.append(f"    {expression}")
         elif not call.is_tuple:

@@ -39,7 +39,7 @@ def check_curve(curve: ParetoCurve, graph: Graph) -> None:
 def test_tiny_curves_against_the_optimum_at_every_budget(seed):
     """The curve is never below the optimum, the bound never above it."""
     graph = random_training_graph(np.random.default_rng(seed), 2 + seed % 2)
-    curve = graph_frontier(graph, order="free", time_limit_s=1.0)
+    curve = graph_frontier(graph, order="free", effort=0.2)
     check_curve(curve, graph)
     most = simulate(graph, Schedule.store_all(graph)).peak_bytes
     for budget in range(curve.least_memory_bytes - 1, most + 1):
@@ -57,7 +57,7 @@ def test_tiny_curves_against_the_optimum_at_every_budget(seed):
 def test_a_chain_of_unit_ops_is_proven_whole():
     """Every budget from least to store-all is a break point, or is proven to be none."""
     graph = unit_training_chain(4)
-    curve = graph_frontier(graph, order="free", time_limit_s=3.0)
+    curve = graph_frontier(graph, order="free", effort=0.5)
     check_curve(curve, graph)
     expected = {}
     for budget in range(curve.points[0].budget_bytes, curve.points[-1].budget_bytes + 1):
@@ -71,9 +71,9 @@ def test_a_chain_of_unit_ops_is_proven_whole():
 def test_no_more_points_than_asked_for_are_looked_for():
     """The ends and what the descent meets, but no refinement."""
     graph = unit_training_chain(12)
-    few = graph_frontier(graph, time_limit_s=0.6, num_points=2)
+    few = graph_frontier(graph, effort=0.1, num_points=2)
     check_curve(few, graph)
-    assert len(graph_frontier(graph, time_limit_s=2.0).points) > len(few.points) >= 2
+    assert len(graph_frontier(graph, effort=0.4).points) > len(few.points) >= 2
 
 
 @pytest.mark.parametrize("by_plan", [True, False])
@@ -92,7 +92,7 @@ def test_interrupting_gives_the_curve_so_far(monkeypatch, by_plan):
         return plan
 
     monkeypatch.setattr(module, "local_search", stopping)
-    curve = graph_frontier(graph, time_limit_s=1.0)
+    curve = graph_frontier(graph, effort=0.2)
     assert (len(calls), curve.interrupted, curve.exact) == (3, True, False)
     assert len(curve.points) > 1
     check_curve(curve, graph)

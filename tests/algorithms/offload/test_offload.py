@@ -64,7 +64,7 @@ def test_graphs_are_never_worse_than_without_copies(seed, num_ops):
         some_budget(rng, graph),
         link=(offloading.d2h, offloading.h2d),
         host_bytes=offloading.host_bytes,
-        time_limit_s=0.4,
+        effort=0.1,
         num_threads=1,
     )
     check(graph, plan, offloading)
@@ -122,7 +122,7 @@ def test_nothing_beats_the_oracle_on_graphs(seed, num_ops):
         budget,
         link=(offloading.d2h, offloading.h2d),
         host_bytes=offloading.host_bytes,
-        time_limit_s=0.3,
+        effort=0.1,
         num_threads=1,
     )
     check(graph, plan, offloading)

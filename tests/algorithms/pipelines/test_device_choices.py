@@ -148,3 +148,12 @@ def test_no_mix_is_faster_than_the_envelope(points, share):
     assert mean_bound(front, at) == pytest.approx(best)
     assert mean_bound(front, float(held.min()) - 0.5) == math.inf
     assert mean_bound(front, 1e9) == time_s.min()
+
+
+def test_two_points_that_just_fit():
+    """One micro-batch holds 4 bytes for a second's work, the other none for three; not in 3."""
+    stage = stage_of([(4, 0, 1, 0), (0, 0, 3, 0)], in_flight=2, input_bytes=0)
+    found = mixed_choice(stage, 4)
+    assert found is not None
+    assert (found.points, found.size_bytes, found.mean_s) == ((0, 1), 4, 2.0)
+    assert mixed_choice(stage, 3) is None

@@ -45,9 +45,7 @@ def run(capsys):
 def test_a_plan_says_what_is_offloaded_and_replays(run, chain_file, tmp_path):
     """The report, the file, and `simulate` on the original workload."""
     plan_file = str(tmp_path / "plan.json")
-    code, out, _ = run(
-        "plan", chain_file, "--mem", "13", *LINK, "--time-limit", "1", "-o", plan_file
-    )
+    code, out, _ = run("plan", chain_file, "--mem", "13", *LINK, "--effort", "0.1", "-o", plan_file)
     assert code == 0
     for word in ("offloaded", "tensors", "host memory", "link busy", "exposed"):
         assert word in out
@@ -68,7 +66,7 @@ def test_a_plan_says_what_is_offloaded_and_replays(run, chain_file, tmp_path):
 def test_a_tampered_plan_is_found_out(run, chain_file, tmp_path):
     """A link made faster in the file gives another time than the plan says."""
     plan_file = tmp_path / "plan.json"
-    run("plan", chain_file, "--mem", "10", "--link", "1B/s", "--time-limit", "1",
+    run("plan", chain_file, "--mem", "10", "--link", "1B/s", "--effort", "0.1",
         "-o", str(plan_file))  # fmt: skip
     document = json.loads(plan_file.read_text())
     document["setting"]["link"]["h2d"]["bytes_per_s"] = 0.1
@@ -83,11 +81,11 @@ def test_compare_has_rows_of_planners_that_offload(run, chain_file):
     """With a link they are compared; without, they are not."""
     names = "frontier,offload"
     code, out, _ = run(
-        "compare", chain_file, "--mem", "13", *LINK, "--planners", names, "--time-limit", "1"
+        "compare", chain_file, "--mem", "13", *LINK, "--planners", names, "--effort", "0.1"
     )
     assert code == 0
     assert "offload" in out
-    code, out, _ = run("compare", chain_file, "--mem", "13", "--time-limit", "1")
+    code, out, _ = run("compare", chain_file, "--mem", "13", "--effort", "0.1")
     assert code == 0
     assert "offload" not in out
 
@@ -117,13 +115,14 @@ def test_refusals(run, chain_file, arguments, says):
 def test_what_cannot_take_copies_says_so(run, chain_file, tmp_path):
     """`explain` refuses such a plan; `plot` draws it."""
     plan_file, figure = str(tmp_path / "plan.json"), str(tmp_path / "gantt.svg")
-    code, out, _ = run(
-        "plan", chain_file, "--mem", "13", *LINK, "--time-limit", "1", "-o", plan_file
-    )
+    code, out, _ = run("plan", chain_file, "--mem", "13", *LINK, "--effort", "0.1", "-o", plan_file)
     assert "schedsim explain" not in out
-    for command in (["explain"], ["export", "--to", "torch"]):
+    for command, says in (
+        (["explain"], "explain takes no plan that offloads"),
+        (["export", "--to", "torchtitan"], "torchtitan copies nothing to the host"),
+    ):
         code, _, err = run(*command, chain_file, plan_file)
         assert code == 2
-        assert "offloads" in err
+        assert says in err
     code, _, err = run("plot", "gantt", chain_file, plan_file, "-o", figure)
     assert code == 0, err

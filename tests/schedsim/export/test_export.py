@@ -20,13 +20,24 @@ GPT2 = build_workload(WorkloadOptions(preset="gpt2", batch=8)).workload
 OPS = build_workload(WorkloadOptions(preset="gpt2", layers=4, batch=8, granularity="op")).workload
 
 
+PLANS: dict[tuple[str, float], schedsim.Plan] = {}
+
+
 def planned(workload, share: float):
+    """`planned_anew`, once for each workload and share."""
+    key = workload.kind, share
+    if key not in PLANS:
+        PLANS[key] = planned_anew(workload, share)
+    return PLANS[key]
+
+
+def planned_anew(workload, share: float):
     """The plan at a share of the way from little memory to that of store-all."""
     peak = simulate(workload, schedsim.Schedule.store_all(workload)).peak_bytes
     little = 0.45 * peak
     if workload.kind == "chain":
         little = min(point.budget_bytes for point in schedsim.pareto(workload).points)
-    return schedsim.plan(workload, int(little + share * (peak - little)), time_limit_s=0.3)
+    return schedsim.plan(workload, int(little + share * (peak - little)), effort=0.1)
 
 
 @pytest.mark.parametrize("target", TARGETS)

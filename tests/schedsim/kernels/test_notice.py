@@ -11,6 +11,12 @@ from schedsim import kernels
 from schedsim.kernels.notice import MESSAGE, CompilingNotice
 
 
+@pytest.fixture(autouse=True)
+def own_clock(monkeypatch):
+    """Searches of other tests do not wait for kernels that are only said to be compiled."""
+    monkeypatch.setattr(kernels, "compile_clock", kernels.CompileClock())
+
+
 def compiling(module):
     """The event that numba sends."""
     function = SimpleNamespace(__module__=module)
@@ -37,3 +43,15 @@ def test_a_terminal_is_told_on_stderr(is_terminal, capsys, monkeypatch):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (MESSAGE + "\n") * is_terminal
+
+
+def test_the_clock_of_searches_stands_still_meanwhile(monkeypatch):
+    """From the beginning of the first compilation to the end of the last."""
+    times = [10.0]
+    monkeypatch.setattr(kernels.time, "perf_counter", lambda: times[0])
+    notice = CompilingNotice()
+    notice.on_start(compiling("schedsim.x"))
+    times[0] += 7
+    notice.on_end(compiling("schedsim.x"))
+    times[0] += 1
+    assert kernels.compile_clock.without() == 11.0

@@ -38,7 +38,7 @@ def test_blocks_get_their_holders():
         ask("loss", 300, 5), free("after loss", 200),
         ask("B0", 500, 6), free("after B0", 100),
     ]  # fmt: skip
-    step = _assembled(events, watch, (7,))
+    step = _assembled(events, watch, ((7,),))
     assert step.block_bytes == (1, 2, 3, 4, 5, 6)
     assert step.holders == ("", "r1", "a1", "r1", "d1", "")
     assert step.records["F0+"][:5] == (0, ~0, 1, 2, 3)

@@ -51,6 +51,40 @@ def test_every_schedule_gives_the_eager_bits():
     torch._dynamo.reset()
 
 
+def test_a_norm_that_is_called_twice_is_repeated_without_its_statistics():
+    """The second call reads the statistics of the first; repeats of both read none."""
+    torch._dynamo.reset()
+
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(8)
+
+        def forward(self, x):
+            return torch.tanh(self.norm(torch.tanh(self.norm(x)))) * 2
+
+    plain, model = Twice(), Twice()
+    x = torch.randn(16, 8, requires_grad=True)
+    options = {"budget": 10**9, "effort": 0.2}
+    step = torch.compile(model, backend="schedsim", options=options)
+    (expected,) = torch.autograd.grad(plain(x).square().sum(), x)
+    step(x).square().sum().backward()
+    session = session_of(options)
+    (part,) = session.parts
+    names, once = list(part.graph.op_names), {op.name for op in part.graph.ops if op.once}
+    seed = names.index(part.seed_name)
+    again = [name for name in names[:seed] if name not in once]
+    assert sum("batch_norm" in name for name in again) == 2
+    number = part.add(Schedule.from_names([*names[: seed + 1], *again, *names[seed + 1 :]]))
+    session.numbers[(0, 0)] = number
+    model.load_state_dict(Twice().state_dict())
+    x.grad = None
+    step(x).square().sum().backward()
+    assert torch.equal(x.grad, expected)
+    assert all(map(torch.equal, model.buffers(), plain.buffers()))
+    torch._dynamo.reset()
+
+
 def test_what_shall_be_kept_runs_once():
     """By a pattern; one that names nothing is said."""
     torch._dynamo.reset()

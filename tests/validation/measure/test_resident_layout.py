@@ -49,4 +49,4 @@ def test_every_tensor_is_there_once():
     device = torch.device("cuda", torch.cuda.current_device())
     kept = [torch.empty(size, dtype=torch.uint8, device=device) for size in (700, 3 * MiB, 64)]
     found = resident_layout([kept, kept[0][:5]], device)
-    assert sorted(size for size in found if size > 0) == [512, 1024, 3 * MiB]
+    assert sorted(size for segment in found for size in segment if size > 0) == [512, 1024, 3 * MiB]

@@ -30,7 +30,7 @@ LOSS = nn.functional.mse_loss
 """
 GPT = "model:gpt2,layers=3,hidden=32,heads=2,vocab=97,seq=32,batch=8,dropout=0.1"
 UNET = "model:unet,levels=2,width=4,image=64,batch=2"
-QUICK = ["--link", "10TB/s", "--time-limit", "1"]
+QUICK = ["--link", "10TB/s", "--effort", "0.1"]
 
 
 @pytest.fixture
