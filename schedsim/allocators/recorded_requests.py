@@ -68,9 +68,10 @@ class _Player:
 
     def played(self) -> Requests:
         gaps, live_bytes = [], 0
+        grows = bool(self.recorded.allocator_options.get("expandable_segments"))
         for segment in self.recorded.resident_segments:
             whole = sum(map(abs, segment))
-            if whole > SMALL_SEGMENT:  # its size is taken first, as its blocks do not tell it
+            if whole > SMALL_SEGMENT and not grows:  # its size first: its blocks do not tell it
                 self._give_back(self._ask(whole, "resident", -1), -1)
             for size in segment:
                 item = self._ask(abs(size), "resident", -1)

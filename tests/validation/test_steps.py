@@ -45,7 +45,10 @@ def test_the_bytes_of_every_run_are_those_predicted(by_blocks, which):
     found = steps.peak(which)
     assert found.total_bytes == max(found.run_bytes) == found.run_bytes[found.at_run]
     assert len(found.run_bytes) == len(schedules[which].names)
-    assert found.total_bytes == pytest.approx(told.peak_bytes, rel=0.02)
+    # A workspace may be predicted that the step does not need; never the other way round.
+    assert 0.95 * told.peak_bytes <= found.total_bytes <= told.peak_bytes
+    for measured, predicted in zip(found.run_bytes, told.memory_bytes.tolist(), strict=True):
+        assert 0.95 * predicted <= measured <= predicted
     assert sum(found.by_kind.values()) == pytest.approx(found.total_bytes, rel=0.02)
     assert found.by_kind["static"] > 0
 

@@ -28,6 +28,8 @@ def resident_layout(tensors: Any, device: torch.device) -> tuple[tuple[int, ...]
     found: list[tuple[int, ...]] = []
     for segment in sorted(segments, key=lambda s: int(s["address"])):
         pieces = _of_segment(segment["address"], segment["blocks"], kept)
+        while segment.get("is_expandable") and pieces and pieces[-1] < 0:
+            pieces.pop()  # pages that are given back by themselves
         if pieces:
             found.append(tuple(pieces))
     return tuple(found)

@@ -20,7 +20,7 @@ def solved(num_steps, forward, turn, slots, writes, reads):
     return free, kept, start
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     slots=st.lists(st.integers(1, 2), min_size=1, max_size=2),
     costs=st.tuples(COSTS, COSTS, COSTS, COSTS),

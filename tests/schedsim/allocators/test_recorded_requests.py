@@ -143,3 +143,13 @@ def test_a_recorded_workload_is_bounded_by_what_is_reserved():
     assert plan.setting.allocator.name == "cuda-caching"
     assert plan.setting.allocator.reserved_bytes <= 60 * MiB
     assert schedsim.plan(chain(), 60 * MiB).setting.allocator is None
+
+
+def test_a_segment_that_grows_is_as_large_as_what_lies_in_it():
+    """Its free pages are given back one by one, so that none are asked for first."""
+    given = {"allocator_options": {"expandable_segments": True}}
+    step = RecordedStep(((12 * MiB, -(28 * MiB), 12 * MiB),), (), (), {}, **given)
+    schedule = schedsim.Schedule.from_names(STORE_ALL)
+    simulation = schedsim.simulate(replace(chain(step), static_bytes=0), schedule)
+    items = recorded_requests(simulation, step).item_bytes.tolist()
+    assert items == [12 * MiB, 28 * MiB, 12 * MiB]
