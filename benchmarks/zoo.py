@@ -152,7 +152,7 @@ def main() -> None:
     rows = [row for row in latest.values() if row["model"] in order]
     rows.sort(key=lambda row: order[row["model"]])
     file.write(rows)
-    write_page(rows, args.results.with_suffix(".md"))
+    write_page(rows, args.results.with_suffix(".md"), len(ENTRIES))
 
 
 if __name__ == "__main__":

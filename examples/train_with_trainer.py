@@ -1,25 +1,30 @@
 """transformers' Trainer within a budget, saving on: python examples/train_with_trainer.py"""
 
 import os
-import sys
 import tempfile
 
 import torch
-from schedsim.validation.measure import AllocatorMeter
+from step_peaks import StepPeaks, show
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import schedsim
 
 os.environ.setdefault("WANDB_DISABLED", "true")
 SIZES = {"n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 64, "vocab_size": 256}
+NUM_STEPS = 6
 
 
-class Peak(TrainerCallback):
-    """Says what was planned when training ends."""
+class Peaks(TrainerCallback):
+    """Measures each step."""
 
-    def on_train_end(self, args, state, control, model=None, **kwargs):
-        if "--report" in sys.argv and model._compiled_call_impl is not None:
-            print(schedsim.drop_in_report(model))
+    def on_train_begin(self, args, state, control, model=None, optimizer=None, **kwargs):
+        self.peaks = StepPeaks(model, optimizer)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.peaks.begin()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.peaks.end()
 
 
 def tokens(num, length=64):
@@ -35,23 +40,30 @@ def run(budget, folder, resume=False):
     if budget:
         ids = torch.stack([row["input_ids"] for row in tokens(4)])
         given = {"input_ids": ids, "labels": ids}
-        schedsim.rematerialize(model, given, budget, in_place=True, time_limit_s=2)
+        schedsim.rematerialize(model, given, budget, in_place=True, effort=1)
     settings = TrainingArguments(
-        folder, max_steps=4, per_device_train_batch_size=4, save_steps=2, report_to=[], seed=0,
-        logging_steps=1, disable_tqdm=True, use_cpu=not torch.cuda.is_available(),
+        folder, max_steps=NUM_STEPS, per_device_train_batch_size=4, save_steps=3, report_to=[],
+        logging_steps=1, disable_tqdm=True, use_cpu=not torch.cuda.is_available(), seed=0,
     )  # fmt: skip
-    trainer = Trainer(model, settings, train_dataset=tokens(32), callbacks=[Peak()])
-    trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-2" if resume else None)
-    return [row["loss"] for row in trainer.state.log_history if "loss" in row], model
+    seen = Peaks()
+    trainer = Trainer(model, settings, train_dataset=tokens(32), callbacks=[seen])
+    trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-3" if resume else None)
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    return losses, seen.peaks.most, model
 
 
-with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
-    [plain] = AllocatorMeter().read(lambda: run(None, one))
-    without = plain.peak_bytes
-    losses, model = run(int(0.7 * without), two)
-    assert isinstance(model, GPT2LMHeadModel)
-    assert GPT2LMHeadModel.from_pretrained(f"{two}/checkpoint-4").num_parameters() > 0
-    resumed, _ = run(int(0.7 * without), two, resume=True)
-    print("losses", losses)
-    print("equal to the plain Trainer's:", losses == plain.result[0])
-    print("equal after resuming:", resumed[2:] == losses[2:])
+def main():
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
+        losses, most, _ = run(None, one)
+        budget = int(0.8 * most)
+        same, within, model = run(budget, two)
+        show((losses, most), (same, within), budget)
+        print(schedsim.drop_in_report(model).splitlines()[2].strip())
+        assert isinstance(model, GPT2LMHeadModel)
+        assert GPT2LMHeadModel.from_pretrained(f"{two}/checkpoint-6").num_parameters() > 0
+        resumed, _, _ = run(budget, two, resume=True)
+        print(f"equal after resuming: {resumed[3:] == losses[3:]}")
+
+
+if __name__ == "__main__":
+    main()

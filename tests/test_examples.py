@@ -42,21 +42,6 @@ def test_one_line_makes_a_loop_fit():
     assert re.sub(r"[\d.]+", "#", done.stdout).strip() in re.sub(r"[\d.]+", "#", readme)
 
 
-def test_the_trainer_of_transformers_saves_and_resumes():
-    """Tied weights, a checkpoint, a callback; losses to the bit, after resuming too."""
-    pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "train_with_trainer.py")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-    )
-    assert "equal to the plain Trainer's: True" in done.stdout
-    assert "equal after resuming: True" in done.stdout
-
-
 def test_the_readme_shows_that_loop():
     """Its code is that of the example, in at most 20 lines."""
     readme = (EXAMPLES.parent / "README.md").read_text()

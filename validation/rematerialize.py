@@ -21,6 +21,7 @@ from .drop_in.in_place import in_place, session_in
 from .environment import check_device
 from .ranks import ALONE, Ranks, ranks_of
 from .rematerialized import Rematerialized
+from .step_inputs import check_step_inputs
 from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
 from .torch_private.pytrees import tree_map_only
 from .ways.choices import price
@@ -192,6 +193,7 @@ def rematerialize(
             compile=compile,
         )
         arguments, keywords = _unpacked(model, inputs, more.device)
+        check_step_inputs(model, loss, arguments, keywords)
         module = Rematerialized(model, settings, shapes=more.shapes, max_shapes=more.max_shapes)
         return module, arguments, keywords
 

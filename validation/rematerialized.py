@@ -35,6 +35,7 @@ from .ranks.buckets import bucket_bytes
 from .ranks.one_plan import check_one_plan
 from .step_bound import kept_within
 from .step_check import compare
+from .step_inputs import check_step_inputs
 from .step_planning import (
     BlockLevelWarning,
     CapturedStep,
@@ -221,6 +222,7 @@ class Rematerialized(nn.Module):
         """
         variants = self._planned.get(key)
         if variants is None:
+            check_step_inputs(self._model, self._settings.loss, inputs, keywords)
             if self._planned and self._shapes == "raise":
                 known = next(iter(self._planned))
                 raise SchedsimError(

@@ -31,6 +31,7 @@ from .block_level.transfers import measured_links
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
 from .capture.capture import record_step
+from .capture.program_builder import NoLossError
 from .compiled.compile_step import compiled_where_it_works
 from .costs import counted_costs, measured_costs
 from .guards.differential import read_check
@@ -389,6 +390,13 @@ def _capture(
 
         try:
             return _of_all(ranks.together("capture", by_op, runs_model=True), ranks)
+        except NoLossError as error:
+            if settings.loss is not None:
+                raise
+            raise SchedsimError(
+                f"loss= is missing: {error.message}",
+                hint="loss=cross_entropy, or in_place=True for a loss that the loop computes",
+            ) from error
         except Exception as error:  # of a tracer, of the model's own code on fakes
             why = " ".join(str(error).split())[:300]
             ours = isinstance(error, SchedsimError | torch.OutOfMemoryError)

@@ -14,9 +14,9 @@ MARKS |= {OVER: "OVER", CRASH: "CRASH"}
 NO_LINE = "no line of repeated blocks was found"
 
 
-def write_page(rows: list[dict[str, Any]], path: Path) -> None:
-    """Markdown of `rows`."""
-    path.write_text("\n".join(_page(rows)) + "\n")
+def write_page(rows: list[dict[str, Any]], path: Path, num_models: int) -> None:
+    """Markdown of `rows`, of a zoo of `num_models`."""
+    path.write_text("\n".join(_page(rows, num_models)) + "\n")
 
 
 def has_no_blocks(row: dict[str, Any]) -> bool:
@@ -24,10 +24,12 @@ def has_no_blocks(row: dict[str, Any]) -> bool:
     return row["way"] == "by blocks" and row["result"] == REFUSED and NO_LINE in row["says"]
 
 
-def _page(rows: list[dict[str, Any]]) -> list[str]:
+def _page(rows: list[dict[str, Any]], num_models: int) -> list[str]:
     models = {row["model"]: row for row in rows}
     asked = [row for row in rows if not has_no_blocks(row)]
     sources = Counter(row["source"].partition(".")[0] for row in models.values())
+    tried = {way: len({row["model"] for row in rows if row["way"] == way}) for way in WAYS}
+    ways = ", ".join(f"{num} {way}" for way, num in tried.items())
     lines = [
         "# The zoo",
         "",
@@ -36,7 +38,8 @@ def _page(rows: list[dict[str, Any]]) -> list[str]:
         "plain step takes beyond parameters, gradients and the optimizer's state, or the least "
         "that a refusal names. Losses, gradients, parameters, buffers and the generators of torch, "
         "Python and NumPy are compared after each step, and the peak by the allocator's own record "
-        "with the budget, to the byte. `python benchmarks/zoo.py` makes this page.",
+        "with the budget, to the byte. `python benchmarks/zoo.py` makes this page, and goes on "
+        f"where it was stopped: tried so far are {ways}, of {num_models} models in the zoo.",
         "",
         "| way | rows | " + " | ".join(RESULTS) + " |",
         "|---|---:|" + "---:|" * len(RESULTS),

@@ -82,8 +82,9 @@ def test_the_page_counts_what_the_rows_say(tmp_path):
         {**common, "way": "by blocks", "budget": "80%", "result": REFUSED}
         | {"says": "Net: no line of repeated blocks was found"},
     ]
-    write_page(rows_of_one, tmp_path / "zoo.md")
+    write_page(rows_of_one, tmp_path / "zoo.md", 7)
     text = (tmp_path / "zoo.md").read_text()
+    assert "1 whole step, 1 by blocks, 1 in place, of 7 models" in text
     assert "| all | 2 | 1 (50.0%) |" in text
     assert "| llama | decoder | transformers | = | - | no | 50% |" in text
     assert "| llama | in place | 60% | refused | a line |" in text

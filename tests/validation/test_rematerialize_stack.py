@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
+from schedsim.validation.torch_private.tested_versions import minor_version  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
@@ -166,7 +167,7 @@ class Block(nn.Module):
 
 
 def test_compiled_blocks_run_in_a_schedule_of_blocks():
-    """Results are the model's; the compiler stands aside where saved tensors are watched."""
+    """Results are the model's; before torch 2.14 compiled code stands aside in the step."""
     inputs = some_data()
     ran = []
 
@@ -183,7 +184,7 @@ def test_compiled_blocks_run_in_a_schedule_of_blocks():
     module = made(model, inputs, "block", budget="95%")
     ran.clear()
     module(*inputs).backward()
-    assert not ran
+    assert bool(ran) == (minor_version(torch.__version__) >= (2, 14))
     found = [p.grad for p in model.parameters()]
     model.zero_grad()
     LOSS(model(inputs[0]), inputs[1]).backward()

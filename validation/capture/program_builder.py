@@ -41,6 +41,10 @@ def build_program(traced: Traced, skeleton: Skeleton) -> Program:
     return _StepProgramBuilder(traced, skeleton).build()
 
 
+class NoLossError(UnsupportedError):
+    """What the step returns is no loss: no level can plan it."""
+
+
 class ProgramBuilder:
     """Calls, values and storages from the nodes of a joint graph.
 
@@ -298,13 +302,13 @@ class _StepProgramBuilder(ProgramBuilder):
         plain = [n for n, role in outputs if role.kind == "output" and role.key == 0]
         shapes = [tuple(node.meta["val"].shape) for node in plain if node is not None]
         if len(plain) != 1 or len(shapes) != 1 or shapes[0] not in ((), (1,)):
-            raise UnsupportedError(
+            raise NoLossError(
                 f"the step must return one scalar, but returns tensors of shapes {shapes}",
                 hint="pass loss=, a function of the model's output (and of the last inputs)",
             )
         roles = [private.placeholder_role(n) for n in self.graph_module.graph.nodes]
         if not any(role.kind == "tangent" for role in roles):
-            raise UnsupportedError(
+            raise NoLossError(
                 "the loss needs no gradient, so that there is no backward pass to schedule",
                 hint="is some parameter left with requires_grad, and the loss made from it?",
             )

@@ -239,14 +239,21 @@ class StepPlans:
         """Of a step of one part: the simulated peak at these sizes, and what is resident."""
         part = self._parts[record.keys[0][0]]
         between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
-        outside = self._outside(record, binding)
-        return self.resident_bytes + max(cost.forward_bytes, between + outside, cost.backward_bytes)
+        held, outside = self._outside(record, binding)
+        peak = max(cost.forward_bytes, between + outside, cost.backward_bytes)
+        return self.resident_bytes + held + peak
 
-    def _outside(self, record: StepRecord, binding: Binding) -> int:
-        """What code between the halves of a step's one part takes, beside the gradients given."""
+    def _outside(self, record: StepRecord, binding: Binding) -> tuple[int, int]:
+        """What code between the halves of a step's one part takes, beside the gradients given.
+
+        What the caller still holds when backward begins, a loss or what it logs, and the most
+        beyond that.
+        """
         part, measured = self._parts[record.keys[0][0]], record.bindings[0]
-        most = max(0, record.after_forward[0].most - part.given_bytes(measured))
-        return _scaled(most, part.output_bytes(measured), part.output_bytes(binding))
+        given, after = part.given_bytes(measured), record.after_forward[0]
+        sizes = part.output_bytes(measured), part.output_bytes(binding)
+        held = _scaled(max(0, after.left - given), *sizes)
+        return held, max(0, _scaled(max(0, after.most - given), *sizes) - held)
 
     def _improve(self, key: Key, binding: Binding, number: int) -> None:
         """Search in the background for a call larger than planned for, which runs slowly."""
@@ -259,8 +266,8 @@ class StepPlans:
             return
         if len(records) != 1 or len(records[0].keys) != 1 or self.budget_bytes is None:
             return
-        outside, budget = self._outside(records[0], binding), self.budget_bytes
-        workload = part.workload(self.resident_bytes, outside, binding)
+        (held, outside), budget = self._outside(records[0], binding), self.budget_bytes
+        workload = part.workload(self.resident_bytes + held, outside, binding)
         self._search_beside.start(lambda: (key, binding, self._search(workload, budget, 1.0)))
 
     def _take_up(self) -> None:
@@ -453,7 +460,8 @@ class StepPlans:
         index = record.keys[0][0]
         part, binding = self._parts[index], self._largest[index]
         self._measure(part, binding)
-        workload = part.workload(self.resident_bytes, self._outside(record, binding), binding)
+        held, outside = self._outside(record, binding)
+        workload = part.workload(self.resident_bytes + held, outside, binding)
         budget = self._budget(workload)
         if isinstance(self._options.budget, str):
             store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
@@ -477,8 +485,8 @@ class StepPlans:
                 self.budget_bytes
             ):
                 return
-            outside = self._outside(record, smaller)
-            workload = part.workload(self.resident_bytes, outside, smaller)
+            held, outside = self._outside(record, smaller)
+            workload = part.workload(self.resident_bytes + held, outside, smaller)
             plan = self._search(workload, self.budget_bytes, 0.25)
             if plan.schedule is not None:
                 part.add(plan.schedule)

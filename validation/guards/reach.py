@@ -21,7 +21,7 @@ from ..torch_private.joint_graphs import function_of
 _ALSO = (
     "torch", "numpy", "schedsim", "builtins", "sympy", "mpmath", "networkx", "triton", "optree",
     "typing_extensions", "jinja2", "filelock", "fsspec", "scipy", "numba", "pytest", "_pytest",
-    "pluggy", "coverage",
+    "pluggy", "coverage", "tqdm",
 )  # fmt: skip
 _LIBRARY = frozenset({*_ALSO, *sys.stdlib_module_names}) - {"__main__"}
 # Code that names these can look up what no name of its own says.

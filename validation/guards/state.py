@@ -10,6 +10,7 @@ graph reads what they hold when it runs.
 from __future__ import annotations
 
 import functools
+import io
 import random
 import sys
 import types
@@ -631,6 +632,8 @@ class _Walk:
             inner = getattr(value, "inner_loss", None)
             self.pending += [] if inner is None else [(path, inner)]
             return
+        if isinstance(value, io.IOBase) and (value.closed or not value.readable()):
+            return  # a stream that is written to: nothing of it can be used up
         if hasattr(type(value), "__next__"):
             self.iterators.append(path)
             return

@@ -355,6 +355,7 @@ def compiled_in_halves(
     from torch._dynamo.backends.common import aot_autograd
 
     made: list[Any] = []
+    most_saved: list[int] = []
 
     def partition(
         joint: torch.fx.GraphModule,
@@ -367,9 +368,11 @@ def compiled_in_halves(
         fixed = frozenset(static_lifetime_input_indices or ())
         with without_modes():  # tensors made meanwhile are real
             made.append(prepare(joint, num_fwd_outputs, fixed))
+        most_saved.append(2 * len(joint.graph.nodes) + 1)  # values, states of generators, a header
         return _halves_without_saving(joint, num_fwd_outputs)
 
     def forward(_module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        _let_saved_tensors_vary(most_saved[-1])
         return _boxed(made[-1].forward)
 
     def backward(_module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -388,6 +391,20 @@ def compiled_in_halves(
     with _quiet_loggers(), true_layouts():
         found: Callable[..., Any] = compiler(graph_module, list(examples))
     return found
+
+
+def _let_saved_tensors_vary(most: int) -> None:
+    """Let a forward save up to `most` tensors, another number in each call.
+
+    Since torch 2.14 AOTAutograd looks up for each whether it is an input of the graph; where it is
+    told that none is, it detaches those that are views.
+    """
+    from torch._guards import TracingContext
+
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    flags = getattr(metadata, "saved_tensor_is_graph_input", None)
+    if flags is not None:
+        flags += [False] * (most - len(flags))
 
 
 def _boxed(function: Callable[[list[Any]], Any]) -> Callable[..., Any]:

@@ -214,3 +214,26 @@ def test_what_fails_by_schedules_alone_is_refused(batch, monkeypatch):
         schedsim.rematerialize(model, batch[0], "80%", in_place=True)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         schedsim.rematerialize(model, torch.randn(4, 7), "80%", in_place=True)
+
+
+def test_what_the_loop_holds_during_backward_is_counted(batch):
+    """A loss, and what is logged of the outputs."""
+
+    def steps(model):
+        for _ in range(3):
+            output = model(batch[0])
+            logged = [output["hidden"].detach() * k for k in range(4)]
+            (output["hidden"] - batch[1]).square().mean().backward()
+            logged.clear()
+            model.zero_grad()
+
+    model, plain = Net(width=32, depth=8), Net(width=32, depth=8)
+    most, _ = measured(plain, batch, lambda: steps(plain))
+    budget = int(0.75 * most)
+    extra = storage_bytes([batch[1]])
+    schedsim.rematerialize(model, batch[0], budget, in_place=True, effort=0.3, extra_bytes=extra)
+    steps(model)
+    peak, _ = measured(model, batch, lambda: steps(model))
+    assert peak <= budget
+    resident = storage_bytes([*model.parameters()]) + extra
+    assert session_in(model).plans.plan.static_bytes >= resident + 4 * batch[0].nbytes

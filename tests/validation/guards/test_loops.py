@@ -391,7 +391,7 @@ CASES = {
     "backward hook": Case(Line, late_backward_hook),
     "module replaced": Case(Line, replace_module),
     "module replaced in sequence": Case(lambda: nn.Sequential(*blocks()), lambda m, k: swap(m, k)),
-    "forward replaced": Case(Line, replace_forward),
+    "forward replaced": Case(Line, replace_forward, budget="100%"),
     "parameter replaced": Case(Line, replace_parameter),
     "stored": Case(of(Stores)),
     "prune": Case(Line, prune_later),

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.guards import state  # noqa: E402
+from schedsim.validation.guards.reach import is_library  # noqa: E402
 from schedsim.validation.guards.state import NO_PLACES, StateSnapshot, same, shown  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -182,3 +183,24 @@ def test_another_root_takes_the_place_of_one():
     model.numbers.append(3)
     assert before.again().change() is None
     assert before.num_places > 10
+
+
+def test_iterators_are_told_and_streams_that_are_written_to_are_none(tmp_path):
+    """A log that a model writes is not used up; a file that it reads is."""
+    path = tmp_path / "numbers.txt"
+    path.write_text("1\n2\n")
+    net = nn.Linear(1, 1)
+    with path.open() as reading, (tmp_path / "log.txt").open("w") as writing:
+        net.log, net.ended = writing, (tmp_path / "other.txt").open("w")
+        net.ended.close()
+        assert StateSnapshot({"model": net}).iterators == []
+        net.numbers = reading
+        assert StateSnapshot({"model": net}).iterators == ["model.numbers"]
+        net.numbers = (n for n in (1, 2))
+        assert StateSnapshot({"model": net}).iterators == ["model.numbers"]
+
+
+def test_progress_bars_are_a_library():
+    """They hold on to the terminal, which no step reads."""
+    assert is_library("tqdm.std")
+    assert not is_library("tqdm_of_mine")

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.torch_private.torch_versions import (
+from schedsim.validation.torch_private.tested_versions import (
     NEWEST,
     OLDEST,
     is_tested,

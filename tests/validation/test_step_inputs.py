@@ -1,0 +1,59 @@
+"""Wrong use is told in one line."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+from schedsim.errors import SchedsimError  # noqa: E402
+
+mse_loss = nn.functional.mse_loss
+
+
+def given():
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)))
+    return model, torch.randn(16, 8), torch.randn(16, 8)
+
+
+def refused(match, hint, *arguments, **options):
+    """Assert that the call is refused by one line, with a way out, and nothing else is said."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=schedsim_warning())
+        with pytest.raises(SchedsimError, match=match) as caught:
+            schedsim.rematerialize(*arguments, **options)
+    assert hint in str(caught.value.hint)
+    assert "\n" not in caught.value.message
+
+
+def schedsim_warning():
+    from schedsim.validation.step_planning import BlockLevelWarning
+
+    return BlockLevelWarning
+
+
+def test_a_forgotten_loss():
+    """With the target among the inputs, or without: no word of blocks."""
+    model, x, target = given()
+    refused("loss=, is missing", "loss=", model, (x, target), "80%")
+    refused("loss= is missing", "in_place=True", model, x, "80%")
+    refused("loss=3 is no function", "output", model, (x, target), "80%", 3)
+
+
+def test_a_target_by_keyword():
+    """When planning, and in a step."""
+    model, x, target = given()
+    refused("no keyword 'target'", "(x, target)", model, {"input": x, "target": target}, "80%")
+    refused("no keyword 'target'", "last", model, {"input": x, "target": target}, "80%", mse_loss)
+    module = schedsim.rematerialize(model, (x, target), "100%", mse_loss, time_limit_s=1)
+    with pytest.raises(SchedsimError, match="no keyword 'target'"):
+        module(x, target=target)
+    with pytest.raises(SchedsimError, match="'input' is missing") as caught:
+        module(x)  # the loop computes the loss of an output
+    assert "in_place=True" in str(caught.value.hint)
+    module(x, target).backward()

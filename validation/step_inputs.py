@@ -1,0 +1,78 @@
+"""What a step is given, looked at before anything is traced: wrong use in one line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from schedsim.errors import SchedsimError
+
+from .capture.skeleton import count_extra_inputs
+
+
+def check_step_inputs(
+    model: nn.Module, loss: Any, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> None:
+    """Raise where `model` and `loss` cannot be called with the inputs of a step.
+
+    Raises
+    ------
+    SchedsimError
+        `loss` is no function, is missing, a keyword is the loss's, or an input is missing.
+
+    Examples
+    --------
+    >>> check_step_inputs(nn.Linear(2, 2), nn.functional.mse_loss, (1, 2), {})
+    >>> try:
+    ...     check_step_inputs(nn.Linear(2, 2), None, (1, 2), {})
+    ... except SchedsimError as error:
+    ...     print(error.message)
+    Linear takes 1 input, and is given 2: what takes the last, loss=, is missing
+    """
+    name = type(model).__name__
+    if loss is not None and not callable(loss):
+        raise SchedsimError(
+            f"loss={loss!r} is no function", hint="a function of the output, and of the last inputs"
+        )
+    try:
+        parameters = inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):  # a builtin that does not say
+        return
+    kinds = [p.kind for p in parameters.values()]
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        unknown = [key for key in keywords if key not in parameters]
+        if unknown:
+            raise SchedsimError(
+                f"{name} takes no keyword {unknown[0]!r}",
+                hint="what the loss takes beside the output comes last, by position: (x, target)"
+                + ("" if loss is not None else ", loss=cross_entropy"),
+            )
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return
+    own = [
+        p
+        for p in parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in keywords
+    ]
+    if loss is None and len(inputs) > len(own):
+        raise SchedsimError(
+            f"{name} takes {_count(len(own), 'input')}, and is given {len(inputs)}: what takes the "
+            "last, loss=, is missing",
+            hint="loss=cross_entropy, or in_place=True for a loss that the loop computes",
+        )
+    num_extra = count_extra_inputs(model, loss, len(inputs))
+    required = [p for p in own if p.default is p.empty]
+    if loss is not None and len(inputs) - num_extra < len(required):
+        raise SchedsimError(
+            f"a step of {name} is given {_count(len(inputs), 'input')}, of which its loss takes "
+            f"{num_extra}: {required[len(inputs) - num_extra].name!r} is missing",
+            hint="module(x, target) gives the loss; in_place=True is for a loss that the loop "
+            "computes of the model's output",
+        )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
