@@ -167,7 +167,7 @@ class Block(nn.Module):
 
 
 def test_compiled_blocks_run_in_a_schedule_of_blocks():
-    """Results are the model's; before torch 2.15 compiled code stands aside in the step."""
+    """Results are the model's; before torch 2.14 compiled code stands aside in the step."""
     inputs = some_data()
     ran = []
 
@@ -184,7 +184,7 @@ def test_compiled_blocks_run_in_a_schedule_of_blocks():
     module = made(model, inputs, "block", budget="95%")
     ran.clear()
     module(*inputs).backward()
-    assert bool(ran) == (minor_version(torch.__version__) >= (2, 15))
+    assert bool(ran) == (minor_version(torch.__version__) >= (2, 14))
     found = [p.grad for p in model.parameters()]
     model.zero_grad()
     LOSS(model(inputs[0]), inputs[1]).backward()

@@ -102,6 +102,7 @@ def _graph(
                     **{f"d{value}.{i}": size[value] for value in part.reads if value},
                     **({f"g{i + 1}": made_bytes[i]} if made_bytes[i] else {}),
                 },
+                once=True,  # a second run would add its gradients again
             )
         )
     own = {"g": made_bytes[num]} if made_bytes[num] else {}

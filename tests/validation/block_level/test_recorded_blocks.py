@@ -13,6 +13,7 @@ from schedsim.validation.targets import capture_target, load_target  # noqa: E40
 
 import schedsim  # noqa: E402
 from schedsim.allocators import allocate  # noqa: E402
+from schedsim.api import try_plan  # noqa: E402
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -57,7 +58,7 @@ def test_what_is_reserved_is_predicted(text):
     target = load_target(text, "cuda")
     captured = capture_target(target, rounds=0)
     workload = captured.workload
-    least = schedsim.try_plan(workload, 1, allocator="exact").min_feasible_bytes
+    least = try_plan(workload, 1, allocator="exact").min_feasible_bytes
     plan = schedsim.plan(workload, int(least * 1.1), allocator="exact")
     schedules = {"all": schedsim.Schedule.store_all(workload), "plan": plan.schedule}
     steps = MeasuredSteps(target, captured, schedules)

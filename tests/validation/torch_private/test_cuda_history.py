@@ -26,6 +26,6 @@ def test_of_a_history_requests_and_completed_releases_are_taken(monkeypatch):
 def test_a_history_has_sizes_as_asked_for():
     cuda_history.start_history(1000)
     kept = torch.empty(1000, dtype=torch.uint8, device="cuda")
-    cuda_history.stop_history()
     [event] = cuda_history.requests_in_history(torch.cuda.current_device())
+    cuda_history.stop_history()
     assert (event["action"], event["size"], event["addr"]) == ("alloc", 1000, kept.data_ptr())
