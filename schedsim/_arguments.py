@@ -20,6 +20,9 @@ from .errors import SchedsimError
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
+_READ_BY_THEMSELVES = ("WorkloadLike", "PlannerLike", "PlannerLike | None", "Schedule | Plan")
+"""Annotations of what a function looks at by itself; so is a parameter ``budget_bytes``."""
+
 _SEQUENCES = (Sequence, Collection, Iterable)
 _WORDS: dict[Any, str] = {
     int: "a whole number",
@@ -52,7 +55,8 @@ def checked(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Refuse those values of `given` that are not what `function` says of its parameters.
 
-    Names that it has no parameter or no annotation for are left to the function.
+    Names that it has no parameter or no annotation for are left to the function; so are those that
+    it reads by a reader of their own, which says more.
 
     Raises
     ------
@@ -82,6 +86,8 @@ def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         hint = parameter.annotation
+        if hint in _READ_BY_THEMSELVES or name == "budget_bytes":
+            continue
         if isinstance(hint, str):
             try:
                 hint = eval(hint, names, _Names(names))  # our own annotations, never a user's text

@@ -250,7 +250,7 @@ def _own_allocator(
     workload: Chain | Graph, info: PlannerInfo, options: Mapping[str, Any]
 ) -> tuple[str, Mapping[str, Any]]:
     """The allocator that bounds `workload` where none is asked for, and its options."""
-    recorded = workload.recorded
+    recorded = getattr(workload, "recorded", None)  # pipelines have none
     copies = info.needs_link or any(options.get(name) for name in ("link", "levels", "allow"))
     if recorded is None or copies:
         return "exact", {}

@@ -303,9 +303,12 @@ def check_peak(measured_bytes: int, predicted_bytes: int, meter: str) -> Check:
 
 
 def check_host(measured_bytes: int, predicted_bytes: int) -> Check:
-    """Whether as much host memory was in use as predicted: buffers have the sizes of storages."""
+    """Whether no more host memory was in use than predicted: buffers have the sizes of storages.
+
+    Less is, where the loss lets go of the model's output before the plan would copy it.
+    """
     says = f"measured {measured_bytes:,} bytes, predicted {predicted_bytes:,}"
-    return Check("host peak", measured_bytes == predicted_bytes, says)
+    return Check("host peak", measured_bytes <= predicted_bytes, says)
 
 
 def _in_order(simulation: Simulation, run_names: list[str]) -> list[int]:

@@ -37,10 +37,10 @@ from ._blocks import (
     take_free,
 )
 from ._growing import grow, unmap_pages
+from .caching import SMALL_SEGMENT
 
 MIN_BLOCK = 512
 SMALL_LIMIT = 1 << 20
-SMALL_SEGMENT = 2 << 20
 LARGE_SEGMENT = 20 << 20
 LARGE_LIMIT = 10 << 20
 LARGE_STEP = 2 << 20

@@ -11,6 +11,9 @@ from ..errors import SchedsimError
 
 _MIB = 1 << 20
 
+SMALL_SEGMENT = 2 << 20
+"""What the allocator takes of the driver for small requests, in bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class CachingOptions:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ._cuda_segments import SMALL_SEGMENT
+from .caching import SMALL_SEGMENT
 from .requests import Requests
 
 if TYPE_CHECKING:

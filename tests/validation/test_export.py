@@ -274,7 +274,7 @@ def test_segments_whose_inputs_the_host_holds(monkeypatch):
     stages = tuple(replace(s, forward_s=1e-4, backward_s=2e-4) for s in chain.stages)
     chain = replace(chain, stages=stages)
     peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
-    for share in (0.3, 0.35, 0.4, 0.45):
+    for share in (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8):
         plan = schedsim.api.try_plan(chain, int(share * peak), link="pcie4", effort=0.2)
         if plan.feasible and plan.setting.copies_anything(plan.schedule):
             exported = export(chain, plan, "torch")

@@ -117,7 +117,8 @@ def test_models_of_transformers_come_from_their_configuration():
 def test_a_model_says_which_state_is_counted(level, capsys):
     """Parameters and gradients are, the optimizer is not; its size for AdamW is said.
 
-    A gradient is as large as its parameter, and AdamW has two moments of that size.
+    A gradient is as large as its parameter, and AdamW has two moments of that size and a count
+    of steps, four bytes, for each.
     """
     read = read_target("model:mlp,layers=2,hidden=8,batch=2", level=level, rounds=0)
     parameters = [p for p in read.target.model.parameters() if p.requires_grad]
@@ -125,4 +126,5 @@ def test_a_model_says_which_state_is_counted(level, capsys):
     [line] = [line for line in read.lines if line.startswith("model state: ")]
     assert f"parameters and buffers {format_bytes_short(size)}" in line
     assert f"gradients {format_bytes_short(size)}" in line
-    assert f"NOT counted: optimizer state, {format_bytes_short(2 * size)} for AdamW" in line
+    state = 2 * size + 4 * len(parameters)
+    assert f"NOT counted: optimizer state, {format_bytes_short(state)} for AdamW" in line

@@ -250,7 +250,7 @@ class Bench:
             # the peak, which would be less than predicted.
             last = self.layout.parts[-1]
             behind = sum(sizes[value] for value in last.reads if value)
-            behind += self.rows[-2].backward_workspace_bytes
+            behind += self.rows[-2].backward_workspace_bytes + self.rows[-2].made_bytes
             self.releases_output = freed >= behind and self._can_release_output(values)
             row.forward_workspace_bytes = freed if self.releases_output else held
             row.forward_workspace_bytes = max(row.forward_workspace_bytes, row.made_bytes)

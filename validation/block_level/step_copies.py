@@ -98,7 +98,8 @@ class Copies:
         kind, value = key
         self.mover.wait(self.arriving.pop(key, None))
         if kind == "a":
-            tensors, spec = tree_flatten(self.step.values[value])
+            # The model's output may be gone: the loss lets go of it where nobody reads it again.
+            tensors, spec = tree_flatten(self.step.values.get(value, ()))
             self.held[key] = [spec]
         else:
             holders = [h for h in self._holders(self.step.bundles[value - 1]) if _is_moved(h)]

@@ -19,7 +19,7 @@ from ..capture.recurrent import whole_recurrence
 from ..guards.differential import Both
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
 from ..step_check import no_room_for
-from ..torch_private.dynamo_settings import dynamo_settings, last_graph_break, num_graph_breaks
+from ..torch_private.dynamo_settings import dynamo_settings, graph_breaks, last_graph_break
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
 from ..torch_private.pytrees import tree_leaves
 from .backend import compiled_part
@@ -197,7 +197,7 @@ class _BudgetedCall:
         model = self._model
         if not model.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return call_as_itself(model)(*inputs, **keywords)
-        before, num_breaks = self._session.num_forwards, num_graph_breaks()
+        before, breaks = self._session.num_forwards, graph_breaks()
         with ExitStack() as stack:
             # A hook that is registered later is part of the step.
             settings: dict[str, Any] = {"skip_nnmodule_hook_guards": False}
@@ -208,7 +208,7 @@ class _BudgetedCall:
             found = self._run(*inputs, **keywords)
         if self._session.num_forwards == before and not self._gave_up:
             self._gave_up = True
-            reason = last_graph_break(num_breaks)
+            reason = last_graph_break(breaks)
             warnings.warn(
                 f"a step of {type(model).__name__} runs as it is, not within the budget: "
                 + (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,14 +18,15 @@ def dynamo_settings(settings: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def num_graph_breaks() -> int:
-    """How many kinds of places Dynamo has broken a graph at, or stopped, so far."""
-    return len(counters["graph_break"])
+def graph_breaks() -> Mapping[str, int]:
+    """How often Dynamo has broken a graph, or stopped, so far, by its reason."""
+    return dict(counters["graph_break"])
 
 
-def last_graph_break(seen: int) -> str:
-    """The newest place beyond the first `seen`, in a line; empty where there is none."""
-    found = list(counters["graph_break"])[seen:]
+def last_graph_break(before: Mapping[str, int]) -> str:
+    """A reason counted since `before`, the newest, in a line; empty where there is none."""
+    now = counters["graph_break"].items()
+    found = [reason for reason, count in now if count > before.get(reason, 0)]
     lines = [line.strip() for line in found[-1].splitlines() if line.strip()] if found else []
     named = [line for line in lines if line.startswith(("Explanation:", "Developer debug"))]
     return "; ".join([*lines[:1], *(line.partition(":")[2].strip() for line in named)])[:300]

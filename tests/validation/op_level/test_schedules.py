@@ -83,7 +83,11 @@ def test_nothing_is_left_after_a_step(bench):
 
 
 def test_random_schedules_compute_the_same_in_the_predicted_bytes(bench):
-    """Repeats anywhere: the same bits, every op as often as scheduled, the peak to the byte."""
+    """Repeats anywhere: the same bits, every op as often as scheduled, the peak to the byte.
+
+    But for the statistics of a batch norm that only a repeat reads which does without them.
+    """
+    unread = sum(op.writes[name] for op in bench.graph.ops for name in op.optional)
     _, _, reference = bench.run(Schedule.store_all(bench.graph))
     lengths = set()
     for seed in range(NUM_SCHEDULES):
@@ -92,7 +96,8 @@ def test_random_schedules_compute_the_same_in_the_predicted_bytes(bench):
         module, tracker, outcome = bench.run(schedule)
         assert equal(outcome, reference), seed
         assert Counter(schedule.names) == Counter(module.run_counts)
-        assert tracker.peak_bytes == simulate(bench.graph, schedule).peak_bytes, seed
+        predicted = simulate(bench.graph, schedule).peak_bytes
+        assert predicted - unread <= tracker.peak_bytes <= predicted, seed
     assert len(lengths) > 1
     assert max(lengths) > bench.graph.num_ops
 

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.torch_private.dynamo_settings import (  # noqa: E402
     dynamo_settings,
+    graph_breaks,
     last_graph_break,
-    num_graph_breaks,
 )
 
 
@@ -22,17 +22,18 @@ def test_settings_are_taken_back():
 
 
 def test_the_newest_broken_graph_is_named():
-    torch._dynamo.reset()
-    before = num_graph_breaks()
 
     def broken(x):
         y = x + 1
         torch._dynamo.graph_break()
         return y * 2
 
-    torch.compile(broken, backend="eager")(torch.ones(2))
-    assert "graph_break" in last_graph_break(before)
-    assert last_graph_break(num_graph_breaks()) == ""
+    for _ in range(2):  # the same reason again, too
+        torch._dynamo.reset()
+        before = graph_breaks()
+        torch.compile(broken, backend="eager")(torch.ones(2))
+        assert "graph_break" in last_graph_break(before)
+        assert last_graph_break(graph_breaks()) == ""
     torch._dynamo.reset()
 
 

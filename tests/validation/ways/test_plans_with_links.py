@@ -88,8 +88,9 @@ def test_a_plan_with_a_link_trains_and_its_memory_is_as_predicted(line, which, s
     assert mine["peak_bytes"] == plan["peak_bytes"]
     assert abs(its["peak_bytes"] - mine["peak_bytes"]) <= 5056 * 4  # random states of dropout
     assert its["peak_bytes"] <= plan["budget_bytes"] + 5056 * 4
-    assert its["host_peak_bytes"] == mine["host_peak_bytes"] > 0
-    assert module._last.module.mover.pool.peak_bytes == mine["host_peak_bytes"]
+    # An output that the loss lets go of before its copy is never in host memory.
+    assert 0 < its["host_peak_bytes"] <= mine["host_peak_bytes"]
+    assert module._last.module.mover.pool.peak_bytes == its["host_peak_bytes"]
     # Two steps of an optimizer, then the same again.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
