@@ -56,7 +56,7 @@ def test_every_planner_is_the_same_on_a_busy_machine(kind):
     peak = simulate(workload, Schedule.store_all(workload)).peak_bytes
     tried = 0
     for _, info in searching(kind):
-        taken, options = info.options(), {"effort": 0.03}
+        taken, options = info.options(), {"effort": 0.06}
         if "link" in taken and info.needs_link:
             options["link"] = f"{max(1, peak // 4)}B/s"
         if "seed" in taken:
