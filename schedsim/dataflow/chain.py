@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from .._checks import check_bytes, check_name, check_seconds, check_total, shown
@@ -180,14 +181,7 @@ class Chain(ShownInNotebooks):
     @property
     def beside_bytes(self) -> tuple[int, ...]:
         """Of each stage, gradients of parameters that are there before its backward."""
-        if not self.gradient_bytes:
-            return (0,) * self.num_stages
-        found = []
-        there = self.gradient_bytes[-1]
-        for made in reversed(self.gradient_bytes[:-1]):
-            found.append(there)
-            there += made
-        return tuple(found[::-1])
+        return gradients_beside(self.gradient_bytes) or (0,) * self.num_stages
 
     @property
     def num_stages(self) -> int:
@@ -303,6 +297,23 @@ class Chain(ShownInNotebooks):
             stages,
             static_bytes=_plain(static_bytes, "static_bytes"),
         )
+
+
+def gradients_beside(made_bytes: Sequence[int]) -> tuple[int, ...]:
+    """Of each stage, gradients of parameters that are there before its backward. O(stages).
+
+    Parameters
+    ----------
+    made_bytes
+        Of what each stage's backward makes, and at last the loss; or empty.
+
+    Examples
+    --------
+    >>> gradients_beside([100, 10, 1])
+    (11, 1)
+    """
+    there = accumulate(reversed(made_bytes[1:]))
+    return tuple(there)[::-1]
 
 
 def _plain(number: Any, path: str) -> Any:

@@ -178,6 +178,10 @@ def _transformer(config: TransformerConfig, options: WorkloadOptions) -> Transfo
     return config
 
 
+_SIZES = ("layers", "hidden", "heads", "seq", "attention")
+"""Options of transformers that a model of fixed sizes does not take."""
+
+
 def _refuse(name: str, options: WorkloadOptions, fields: tuple[str, ...], hint: str) -> None:
     """Raise `SchedsimError` for the first of `fields` that is given, and for parallelism."""
     for option in (*fields, "tensor_parallel"):
@@ -187,6 +191,9 @@ def _refuse(name: str, options: WorkloadOptions, fields: tuple[str, ...], hint: 
             raise SchedsimError(f"{flag} does not go with {name}", hint=hint)
     if options.sequence_parallel:
         raise SchedsimError(f"--sequence-parallel does not go with {name}", hint=hint)
+
+
+def _refuse_variants(name: str, options: WorkloadOptions) -> None:
     if options.allow:
         raise SchedsimError(f"--allow does not go with {name}", hint="its ops have no variants yet")
 
@@ -196,6 +203,7 @@ def _language_model(config: LanguageModelConfig, options: WorkloadOptions) -> La
     if config.name not in PRESETS:
         hint = "leave it out"
     _refuse(config.name, options, ("hidden", "heads"), hint)
+    _refuse_variants(config.name, options)
     architecture = config.architecture
     if options.layers is not None:
         architecture = replace(architecture, num_layers=options.layers)
@@ -214,7 +222,8 @@ def _fixed_model(
     config: DiTConfig | SDXLConfig | WhisperConfig, options: WorkloadOptions
 ) -> DiTConfig | SDXLConfig | WhisperConfig:
     hint = f"{config.name} takes --batch and --dtype"
-    _refuse(config.name, options, ("layers", "hidden", "heads", "seq", "attention"), hint)
+    _refuse(config.name, options, _SIZES, hint)
+    _refuse_variants(config.name, options)
     one_stage = not isinstance(config, DiTConfig)
     if options.granularity == "block" or (one_stage and options.granularity == "layer"):
         raise SchedsimError(
@@ -236,13 +245,7 @@ def _checked_batch(options: WorkloadOptions) -> int | None:
 
 def _resnet(config: ResNetConfig, options: WorkloadOptions) -> ResNetConfig:
     name, hint = f"resnet-{config.depth}", "a ResNet takes --batch and --dtype"
-    for option in ("layers", "hidden", "heads", "seq", "attention", "tensor_parallel"):
-        value = getattr(options, option)
-        if value is not None:
-            flag = f"--{option.replace('_', '-')} {value}"
-            raise SchedsimError(f"{flag} does not go with {name}", hint=hint)
-    if options.sequence_parallel:
-        raise SchedsimError(f"--sequence-parallel does not go with {name}", hint=hint)
+    _refuse(name, options, _SIZES, hint)
     if options.granularity == "block":
         raise SchedsimError(
             "--granularity block is for transformers: a residual block is one stage",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from schedsim.allocators.recorded_requests import saving_runs
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.copies import parse_copy
 from schedsim.dataflow.graph import DEVICE, Graph
@@ -121,7 +122,7 @@ def make_program(
         if tensor[0] == GRADIENT:
             continue
         frees[k].append(_parsed(tensor, num_parts))
-    saving = _saving_runs(names)
+    saving = saving_runs(names)
     runs = []
     for k, name in enumerate(names):
         kind, index = ("loss", num_parts) if name == "loss" else (name[0], int(name[1:]))
@@ -153,7 +154,7 @@ def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> BlockP
         if freed[i] < len(place):
             frees[place[freed[i]]].append((_parsed(name, num_parts), number_of[first]))
     # Parts that keep nothing but what they read and give still have a graph for their backward.
-    bare = {run for run in _saving_runs(names) if f"r{int(names[run][1:]) + 1}" not in saved}
+    bare = {run for run in saving_runs(names) if f"r{int(names[run][1:]) + 1}" not in saved}
     saving |= bare
     order = [names[run] for run in at]
     firsts = {name: k for k, name in reversed(list(enumerate(order)))}
@@ -208,20 +209,6 @@ def _issue_order(
             at.append(events[position] // 2)
         place[position] = len(at) - 1
     return at, place
-
-
-def _saving_runs(names: list[str]) -> set[int]:
-    """The runs of forwards whose bundle a backward reads: the last before it."""
-    owed: set[str] = set()
-    saving = set()
-    for k in range(len(names) - 1, -1, -1):
-        name = names[k]
-        if name[0] == "B":
-            owed.add(f"F{name[1:]}")
-        elif name in owed:  # no copy is
-            owed.remove(name)
-            saving.add(k)
-    return saving
 
 
 def _parsed(tensor: str, num_parts: int) -> Tensor:

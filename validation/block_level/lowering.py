@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from schedsim.dataflow.chain import Chain, Stage
+from schedsim.dataflow.chain import Chain, Stage, gradients_beside
 from schedsim.dataflow.graph import Graph, Op
 
 from .bench import Measured
@@ -23,7 +23,7 @@ def lowered(
     made = [row.made_bytes for row in rows]
     # A chain's stages hold them; a graph has them as tensors.
     line = is_line(parts)
-    beside = _gradients_beside(rows) if line else [0] * len(parts)
+    beside = gradients_beside(made) if line else (0,) * len(parts)
     own = made if line else [0] * len(rows)
     loss_s = _median(rows[-1].backward_s)
     loss_workspace = rows[-1].forward_workspace_bytes
@@ -118,16 +118,6 @@ def _graph(
     ops = (*forward, loss, *reversed(backward))
     results = tuple(t for op in ops for t in op.writes if t[0] == "g")
     return Graph(name, ops, {"a0": size[0]}, static_bytes, results)
-
-
-def _gradients_beside(rows: Sequence[Measured]) -> list[int]:
-    """Of each part, the gradients of parameters that were made before its backward."""
-    found = []
-    there = rows[-1].made_bytes
-    for row in reversed(rows[:-1]):
-        found.append(there)
-        there += row.made_bytes
-    return found[::-1]
 
 
 def _times(

@@ -91,16 +91,9 @@ def export_joint(
 ) -> torch.fx.GraphModule:
     """Forward and backward of `module` on fake `inputs` as one functional graph."""
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-    from torch._guards import TracingContext, tracing
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_quiet_loggers())
-        stack.enter_context(mode)
-        stack.enter_context(tracing(TracingContext(mode)))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        # Backward nodes take the names of modules from their forward ones.
-        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        stack.enter_context(_exporting(mode))
         joint = aot_export_joint_with_descriptors(stack, module, inputs)
         graph_module: torch.fx.GraphModule = joint.graph_module
     return graph_module
@@ -132,17 +125,11 @@ def inductor_halves(
     """`module` on fake `inputs`, read by Dynamo, decomposed and cut as inductor has it cut."""
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
     from torch._functorch.partitioners import min_cut_rematerialization_partition
-    from torch._guards import TracingContext, tracing
     from torch._inductor.decomposition import select_decomp_table
 
     graph = dynamo_graph(module, inputs, mode)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_quiet_loggers())
-        stack.enter_context(mode)
-        stack.enter_context(tracing(TracingContext(mode)))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        stack.enter_context(_exporting(mode))
         table = select_decomp_table()
         exported = aot_export_joint_with_descriptors(stack, graph, inputs, decompositions=table)
         joint: torch.fx.GraphModule = exported.graph_module
@@ -185,6 +172,23 @@ def dynamo_graph(
         dynamo.reset()
         graph: nn.Module = entry(module)(*inputs)
     return graph
+
+
+@contextlib.contextmanager
+def _exporting(mode: FakeTensorMode) -> Iterator[None]:
+    """What an export of a joint graph runs in; its stack of contexts goes around this one."""
+    from torch._guards import TracingContext, tracing
+
+    with (
+        _quiet_loggers(),
+        mode,
+        tracing(TracingContext(mode)),
+        warnings.catch_warnings(),
+        # Backward nodes take the names of modules from their forward ones.
+        torch.fx.traceback.preserve_node_meta(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextlib.contextmanager
