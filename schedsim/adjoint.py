@@ -271,7 +271,7 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
         self.num_forwards = self._max_n
         yield EndForward()
         ones = np.ones(min(period, self._max_n), dtype=np.int64)
-        # Nothing else goes to disk: what is there is read at no cost, and writing is never worth it.
+        # Nothing else goes to disk: reading costs nothing, and writing is never worth it.
         steps = AdjointSteps(np.ones(ones.size), ones, ones, _NEVER_S, 0.0)
         tables = plan_adjoint(steps, self.snapshots).solution
         for first in reversed(stored):

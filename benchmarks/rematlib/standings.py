@@ -4,9 +4,9 @@
     python benchmarks/rematlib/standings.py page
 
 `run` hands `schedsim sweep` an experiment an instance, at its four budgets, chains first and then
-graphs, small ones first, and keeps what it needs of the rows in standings.jsonl after each instance:
-run again after an interrupt, it goes on where it was, and an instance that stands there with the same
-effort is not run again. Searches end by counted work, so that the rows are the same on a busy machine.
+graphs, small ones first. It keeps what it needs of the rows in standings.jsonl after each instance:
+run again after an interrupt, it goes on where it was; an instance that stands there with the same
+effort is not run again. Searches end by counted work: the rows are the same on a busy machine.
 `page` draws standings.svg and writes standings.md. A profile (Dolan & Moré 2002) says in what share
 of the problems a planner's step takes at most so much more than the best known.
 """
