@@ -298,7 +298,7 @@ def _check_rules(info: PlannerInfo, workload: Chain | Graph, options: Mapping[st
             if rule not in info.chain_rules:
                 raise UnsupportedError(
                     f"planner {info.name!r} does not hold to {rule} on a chain",
-                    hint="auto, frontier and rotor do",
+                    hint=f"{_listed(rule)} do",
                 )
     if "recompute" not in asked:
         return
@@ -312,6 +312,14 @@ def _check_rules(info: PlannerInfo, workload: Chain | Graph, options: Mapping[st
             raise UnsupportedError(
                 f"recompute does not go with {what}", hint="leave one of the two out"
             )
+
+
+def _listed(rule: str) -> str:
+    """The planners that hold to `rule` on a chain, in words."""
+    from .algorithms import PLANNERS
+
+    names = [name for name, info in PLANNERS.items() if rule in info.chain_rules]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _with_rules(plan: Plan, given: Chain | Graph, rules: RecomputationRules) -> Plan:
@@ -429,6 +437,9 @@ def compare(
     workload: WorkloadLike,
     budget_bytes: int | str,
     planners: Sequence[PlannerLike] | None = None,
+    *,
+    keep: str | Sequence[str] | None = None,
+    recompute: str | Sequence[str] | None = None,
     **link: Any,
 ) -> list[Plan]:
     """One plan per planner, infeasible ones included, in the order given.
@@ -436,7 +447,8 @@ def compare(
     By default these are all planners that take the workload, without the one that chooses among
     them, the oracle for tiny workloads and, where no `link` is given, those that offload (with
     `host_bytes` and `host_latency_s`, as of `plan`). A planner for which the workload is too large,
-    or whose extra is not installed, is left out, with a `PlannerSkippedWarning`.
+    that cannot hold to `keep` and `recompute` (as of `plan`), or whose extra is not installed, is
+    left out, with a `PlannerSkippedWarning`.
 
     Examples
     --------
@@ -448,12 +460,16 @@ def compare(
     """
     plans = []
     workload = read_workload(workload)
+    # A pattern that names nothing is an error, and no reason to leave planners out.
+    RecomputationRules.of(keep, recompute).of_workload(workload)
     for planner in planners or comparable(workload, link="link" in link):
         info = get_planner(planner, workload.kind)
         taken = info.options()
         options = {key: value for key, value in link.items() if key in taken}
         try:
-            plan = try_plan(workload, budget_bytes, planner, **options)
+            plan = try_plan(
+                workload, budget_bytes, planner, keep=keep, recompute=recompute, **options
+            )
         except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
             warnings.warn(f"{info.name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
             continue

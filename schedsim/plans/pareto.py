@@ -136,7 +136,8 @@ def _searched_at(
     if "time_limit_s" in options:
         more["time_limit_s"] = options["time_limit_s"] / num
     more["seed"] = options.get("seed", 0)
-    return _sampled(graph, "auto", "auto", budgets, more, num)
+    default = get_planner(None, graph.kind).name
+    return _sampled(graph, default, default, budgets, more, num)
 
 
 def _sampled(

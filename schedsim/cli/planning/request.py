@@ -149,6 +149,7 @@ def _check_together(request: PlanRequest) -> None:
                 f"{RULE_FLAGS[name]} does not go with {other}",
                 hint=f"leave {RULE_FLAGS[name]} out: it is of one step, as it stands",
             )
+    _check_recompute(request)
     if request.maximize is not None:
         _check_maximum(request.maximize, request.source)
     if not request.changes_step:
@@ -168,6 +169,26 @@ def _check_together(request: PlanRequest) -> None:
             raise SchedsimError(
                 f"{other} does not go with {flag}",
                 hint=f"leave {other} out: the ways of a model count tensors on one device",
+            )
+
+
+def _check_recompute(request: PlanRequest) -> None:
+    """Refuse what forced recomputation does not go with, before anything is planned."""
+    if request.level_texts and request.rules:
+        flag = RULE_FLAGS[next(iter(request.rules))]
+        raise SchedsimError(
+            f"{flag} does not go with --memory-level", hint="leave one of the two out"
+        )
+    if "recompute" not in request.rules:
+        return
+    for other, is_given in (
+        ("--order free", request.own.get("order") == "free"),
+        ("--link", bool(request.link)),
+        ("--allow", bool(request.own.get("allow"))),
+    ):
+        if is_given:
+            raise SchedsimError(
+                f"--recompute does not go with {other}", hint="leave one of the two out"
             )
 
 

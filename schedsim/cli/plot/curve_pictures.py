@@ -60,6 +60,10 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
     own = {"order", "time_limit_s", "num_points"}
     options = {name: value for name, value in more.items() if value is not None and name in own}
     flags = {"order": "--order", "time_limit_s": "--time-limit", "num_points": "--points"}
+    if "recompute" in rules and options.get("order") == "free":
+        raise SchedsimError(
+            "--recompute does not go with --order free", hint="leave one of the two out"
+        )
     if is_results(source.files):
         given = {flags[name]: value for name, value in options.items()}
         given |= {RULE_FLAGS[name]: value for name, value in rules.items()}
