@@ -131,7 +131,12 @@ class Problem:
         for i in range(len(stages)):
             own = slice(self.bundles[i], self.bundles[i + 1])
             columns = (self.own_s, self.saved, self.saving_ws, self.backward_ws)
-            key = (rule[i], self.forward_s[i], self.x[i + 1], self.forward_ws[i])
+            key: tuple[float | int, ...] = (
+                rule[i],
+                self.forward_s[i],
+                self.x[i + 1],
+                self.forward_ws[i],
+            )
             key += tuple(value for column in columns for value in column[own].tolist())
             self.kind[i] = kinds.setdefault(key, len(kinds))
         input_key = self.x[:-1].copy()

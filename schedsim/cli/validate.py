@@ -160,7 +160,7 @@ class ValidateRequest:
     output: str | None
 
 
-def _rules(request: ValidateRequest) -> dict[str, list[str]]:
+def _rules(request: ValidateRequest) -> dict[str, Any]:
     """``--keep`` and ``--recompute``, which are of the plan that ``--mem`` makes."""
     rules = take_rules({"keep": request.keep, "recompute_patterns": request.recompute_patterns})
     if rules and (request.plan_file is not None or request.budget is None):

@@ -97,7 +97,7 @@ def pareto(
     check_limits(options)
     info = curve_planner(workload.kind) if planner is None else get_planner(planner)
     whole = workload.kind in info.curves
-    if whole and isinstance(ruled, Graph) and evicts_some(ruled):
+    if whole and isinstance(workload, Graph) and evicts_some(ruled):
         return _searched_at(workload, budgets, options, rules)
     takes = info.curve_options(workload.kind)
     if whole and budgets is not None:

@@ -34,7 +34,7 @@ def rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def take_rules(given: Mapping[str, Any]) -> dict[str, list[str]]:
+def take_rules(given: Mapping[str, Any]) -> dict[str, Any]:
     """``keep`` and ``recompute`` of `given`, as `schedsim.plan` takes them; those given alone."""
     rules = RecomputationRules.of(given["keep"], given["recompute_patterns"])
     found = {"keep": list(rules.keep), "recompute": list(rules.recompute)}
