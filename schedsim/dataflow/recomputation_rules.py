@@ -124,7 +124,7 @@ class RecomputationRules:
         """Indices of the parts that `patterns` name; each must name one."""
         found: set[int] = set()
         for pattern in patterns:
-            own = {i for i, part in enumerate(parts) if _names(part, i, pattern)}
+            own = {i for i in range(len(parts)) if _names(parts[i], i, pattern)}
             if not own:
                 raise _names_nothing(pattern, [part.name for part in parts], field, of)
             found |= own
