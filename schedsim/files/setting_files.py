@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..dataflow.recomputation_rules import NO_RULES, RecomputationRules
 from ..errors import InvalidWorkloadError
 from ..plans.levels import MemoryLevel, MemoryLevels
 from ..plans.links import Link
@@ -31,6 +32,11 @@ def setting_to_dict(setting: Setting) -> dict[str, Any]:
         item["allocator"] = fields_to_dict(setting.allocator, table="options")
     if setting.step is not None:
         item["step"] = fields_to_dict(setting.step, table="chunk")
+    if setting.rules:
+        item["rules"] = {
+            "keep": list(setting.rules.keep),
+            "recompute": list(setting.rules.recompute),
+        }
     return item
 
 
@@ -48,8 +54,14 @@ def read_setting(item: Reader) -> Setting:
             copies=copies,
             allocator=item.take_part("allocator", _read_allocator),
             step=item.take_part("step", _read_step),
+            rules=item.take_part("rules", _read_rules) or NO_RULES,
         )
     )
+
+
+def _read_rules(item: Reader) -> RecomputationRules:
+    keep, recompute = item.take_names("keep", ()), item.take_names("recompute", ())
+    return item.whole(item.make(RecomputationRules.of, keep, recompute))
 
 
 def _link_to_dict(link: Link) -> dict[str, float]:

@@ -34,6 +34,8 @@ def op_to_dict(op: Op) -> dict[str, Any]:
         item["pools"] = dict(op.pools)
     if not op.required:
         item["required"] = False
+    if op.evicted:
+        item["evicted"] = list(op.evicted)
     return item
 
 
@@ -54,6 +56,7 @@ def read_op(item: Reader) -> Op:
             stream=item.take("queue", str, COMPUTE),
             pools=item.take_texts("pools", {}),
             required=item.take("required", bool, True),
+            evicted=item.take_names("evicted", ()),
         )
     )
 
