@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -43,9 +44,8 @@ class BlockTimes:
         entry = self.cache.entries.get(workload_hash(untimed)) if self.read else None
         if not isinstance(entry, dict):
             return None
-        known, measured_at_s, spread = (
-            entry.get(name) for name in ("times_s", "measured_at_s", "spread")
-        )
+        held: list[Any] = [entry.get(name) for name in ("times_s", "measured_at_s", "spread")]
+        known, measured_at_s, spread = held
         # An entry of a form that is not known here is none: the blocks are measured again.
         if not isinstance(known, dict) or set(known) != set(untimed.op_names):
             return None
