@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..dataflow.recomputation_rules import NO_RULES, RecomputationRules
 from ..errors import InvalidWorkloadError
 from ..plans.levels import MemoryLevel, MemoryLevels
 from ..plans.links import Link
@@ -30,6 +31,11 @@ def setting_to_dict(setting: Setting) -> dict[str, Any]:
         item["allocator"] = _allocator_to_dict(setting.allocator)
     if setting.step is not None:
         item["step"] = _step_to_dict(setting.step)
+    if setting.rules:
+        item["rules"] = {
+            "keep": list(setting.rules.keep),
+            "recompute": list(setting.rules.recompute),
+        }
     return item
 
 
@@ -48,9 +54,17 @@ def read_setting(item: Reader) -> Setting:
         copies=copies,
         allocator=_read_allocator(item.take_object("allocator")) if "allocator" in given else None,
         step=_read_step(item.take_object("step")) if "step" in given else None,
+        rules=_read_rules(item.take_object("rules")) if "rules" in given else NO_RULES,
     )
     item.finish()
     return setting
+
+
+def _read_rules(item: Reader) -> RecomputationRules:
+    keep, recompute = item.take_names("keep", ()), item.take_names("recompute", ())
+    rules = item.make(RecomputationRules.of, keep, recompute)
+    item.finish()
+    return rules
 
 
 def _link_to_dict(link: Link) -> dict[str, float]:

@@ -18,7 +18,7 @@ def issue_order(graph: Graph, runs: NDArray[np.int32]) -> IssueOrder:
     from ._engine_kernel import bind_runs
 
     arrays = graph.arrays
-    ints, num_queues = np.int64, len(arrays.queue_names)
+    ints, num_streams = np.int64, len(arrays.stream_names)
     num_made = len(graph.inputs) + int(arrays.num_writes[runs].sum())
     num_issued = _total(arrays.follow_start, runs) if arrays.follow_start[-1] else 0
     order = IssueOrder(
@@ -29,11 +29,11 @@ def issue_order(graph: Graph, runs: NDArray[np.int32]) -> IssueOrder:
         input_instance=np.empty(_total(arrays.read_start, runs), ints),
         issued_start=np.empty(runs.size + 1, ints),
         issued_run=np.empty(num_issued, ints),
-        line_start=np.zeros(num_queues + 1, ints),
+        line_start=np.zeros(num_streams + 1, ints),
         line=np.empty(runs.size, ints),
     )
     latest = np.full(arrays.tensor_bytes.size, -1, ints)
-    bind_runs(arrays, runs, order, latest, np.full(num_queues, -1, ints))
+    bind_runs(arrays, runs, order, latest, np.full(num_streams, -1, ints))
     return order
 
 
