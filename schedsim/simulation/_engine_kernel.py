@@ -17,6 +17,7 @@ NOTHING, STREAM, INPUT, ISSUED, MEMORY = range(5)
 
 # The compiler leaves a heap's `_pop` a call of 14 words unless told: a third of the time of all.
 
+
 @kernel_with(forceinline=True)
 def _push(keys: Reals, items: Ints, size: int, key: float, item: int) -> None:
     """Put (key, item) into the binary heap of `size` entries, least first."""
