@@ -10,8 +10,9 @@ from typing import Any
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
+from schedsim.dataflow.recomputation_rules import evicts_some, keeps_some
 from schedsim.dataflow.variants import check_allowed, graph_options
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.plans.effort import ENDED_BY, Effort
 from schedsim.plans.least_budget import least_of
 from schedsim.plans.offloading import LinkLike
@@ -142,8 +143,16 @@ def auto(
     search = {"seed": seed, "gap": 0.0 if gap is None else gap}
     gap = _CHAIN_GAP if gap is None else gap
     effort = Effort.of(effort, time_limit_s, default=_CHAIN_WORK)
-    tried = [store_all(chain, budget_bytes)]
-    if not tried[0].feasible:
+    evicts = evicts_some(chain)
+    if evicts:
+        most = 0.0  # the search over all schedules knows of nothing that must be recomputed
+    tried = [] if evicts else [store_all(chain, budget_bytes)]
+    if not any(plan.feasible for plan in tried):
+        if (evicts or keeps_some(chain)) and chain.num_stages > MAX_STAGES:
+            raise UnsupportedError(
+                f"keep and recompute are held to on chains of at most {MAX_STAGES:,} stages",
+                hint="group stages",
+            )
         if chain.num_stages > MAX_STAGES:
             tried += [planner(chain, budget_bytes) for planner in (periodic, chen_greedy)]
             # The others need less memory and more time, and of a very long chain seconds to try.

@@ -12,6 +12,8 @@ import numpy as np
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
+from schedsim.dataflow.recomputation_rules import keeps_some
+from schedsim.errors import UnsupportedError
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import Plan
 from schedsim.simulation.schedule import Schedule
@@ -48,6 +50,10 @@ def chain_starts(
     assert everything.peak_bytes is not None
     budgets = ladder(min(budget_bytes, everything.peak_bytes), everything.peak_bytes)
     if chain.num_stages > MAX_STAGES:
+        if keeps_some(chain):
+            raise UnsupportedError(
+                f"keep is held to on chains of at most {MAX_STAGES:,} stages", hint="group stages"
+            )
         planners: tuple[Callable[[Chain, int], Plan], ...]
         planners = (periodic, chen_greedy, bisection, revolve)
         plans = [planner(chain, budget_bytes) for planner in planners]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .arrays import GraphArrays
 from .graph import Graph
 from .op import PHASES, Op
-from .queues import COMPUTE, DEVICE
+from .streams import COMPUTE, DEVICE
 
 if TYPE_CHECKING:
     from .chain import Chain
@@ -70,6 +70,8 @@ def _ops(chain: Chain) -> tuple[Op, ...]:
                 reads=(f"a{i}",),
                 writes=writes,
                 optional=optional,
+                once=stage.rule == "keep",
+                evicted=optional if stage.rule == "recompute" else (),
                 saving_workspace_bytes=None
                 if stage.saving_workspace_bytes is None
                 else stage.saving_workspace_bytes - beside[i],
@@ -165,7 +167,9 @@ def _arrays(chain: Chain) -> GraphArrays:
         op_workspace_bytes=workspace,
         op_saving_workspace_bytes=saving,
         op_phase=phase,
-        op_once=np.zeros(num_ops, np.bool_),
+        op_once=np.array(
+            [*(stage.rule == "keep" for stage in stages), *[False] * (num + 1)], np.bool_
+        ),
         read_start=read_start,
         read_tensor=read,
         write_start=write_start,
@@ -180,14 +184,14 @@ def _arrays(chain: Chain) -> GraphArrays:
         write_takes_over=np.full(num_tensors - 1, -1, np.int64),
         op_required=np.ones(num_ops, np.bool_),
         op_copy=np.zeros(num_ops, np.bool_),
-        op_queue=np.zeros(num_ops, np.int64),
+        op_stream=np.zeros(num_ops, np.int64),
         op_pool=np.zeros(num_ops, np.int64),
         op_home=np.zeros(num_ops, np.int64),
         tensor_pool=np.zeros(num_tensors, np.int64),
         pool_static_bytes=np.array([chain.static_bytes], np.int64),
         follow_start=np.zeros(num_ops + 1, np.int64),
-        follow_queue=np.zeros(0, np.int64),
-        queue_names=(COMPUTE,),
+        follow_stream=np.zeros(0, np.int64),
+        stream_names=(COMPUTE,),
         pool_names=(DEVICE,),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._checks import check_bytes, check_name, check_seconds, shown, shown_key
 from ..errors import InvalidWorkloadError
-from .queues import COMPUTE, device_of, is_compute
+from .streams import COMPUTE, device_of, is_compute
 
 PHASES = ("forward", "loss", "backward")
 
@@ -40,10 +40,14 @@ class Op:
         ``None``.
     in_place
         Output -> input whose storage it takes over, wherever this run is the input's last use.
-    queue
-        The queue the op runs on (see `schedsim.dataflow.queues`).
+    stream
+        The stream the op runs on (see `schedsim.dataflow.streams`).
     pools
-        Written tensor -> memory pool, for those that do not live on the device of the queue.
+        Written tensor -> memory pool, for those that do not live on the device of the stream.
+    evicted
+        Those of `writes` that are not kept from the forward to the backward: a run of the backward
+        reads what was written after the forward (see
+        `schedsim.dataflow.recomputation_rules.check_evicted`). Plans hold to it.
     required
         Whether every schedule must run the op. Only copies need not run; one that does starts where
         the schedule puts it (see `schedsim.simulation.engine`), and may write again what an
@@ -59,14 +63,15 @@ class Op:
     optional: tuple[str, ...] = ()
     once: bool = False
     in_place: Mapping[str, str] = field(default_factory=dict)
-    queue: str = COMPUTE
+    stream: str = COMPUTE
     pools: Mapping[str, str] = field(default_factory=dict)
     saving_workspace_bytes: int | None = None
     required: bool = True
+    evicted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # Copies: a caller who changes the list or dict that was passed does not change the op.
-        for name in ("reads", "optional"):
+        for name in ("reads", "optional", "evicted"):
             object.__setattr__(self, name, as_names(getattr(self, name), name))
         for name in ("writes", "in_place", "pools"):
             object.__setattr__(self, name, as_mapping(getattr(self, name), name))
@@ -74,11 +79,11 @@ class Op:
     @property
     def is_copy(self) -> bool:
         """Whether it moves bytes, and only where a schedule says so."""
-        return not self.required and not is_compute(self.queue)
+        return not self.required and not is_compute(self.stream)
 
     def pool_of(self, tensor: str) -> str:
         """The memory pool where the written `tensor` lives."""
-        return self.pools.get(tensor, device_of(self.queue))
+        return self.pools.get(tensor, device_of(self.stream))
 
     def check(self, path: str) -> None:
         """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
@@ -103,6 +108,16 @@ class Op:
                 raise InvalidWorkloadError(
                     f"the op does not write {shown(tensor)}", path=f"{path}.optional[{i}]"
                 )
+        for i, tensor in enumerate(self.evicted):
+            if tensor not in self.writes:
+                raise InvalidWorkloadError(
+                    f"the op does not write {shown(tensor)}", path=f"{path}.evicted[{i}]"
+                )
+        if self.evicted and (self.once or self.phase != "forward"):
+            raise InvalidWorkloadError(
+                "only an op of the forward that may run again can be evicted from",
+                path=f"{path}.evicted",
+            )
         for output, source in self.in_place.items():
             if output not in self.writes or source not in self.reads:
                 raise InvalidWorkloadError(
@@ -113,10 +128,10 @@ class Op:
             raise InvalidWorkloadError(
                 "two outputs take over the same input", path=f"{path}.in_place"
             )
-        check_name(self.queue, f"{path}.queue")
-        if not self.required and is_compute(self.queue):
+        check_name(self.stream, f"{path}.stream")
+        if not self.required and is_compute(self.stream):
             raise InvalidWorkloadError(
-                f"only a copy need not run, and {shown(self.queue)} is no copy queue",
+                f"only a copy need not run, and {shown(self.stream)} is no copy stream",
                 path=f"{path}.required",
                 hint="leave the op out, or give it as a variant of the ops that it stands in for",
             )
