@@ -65,7 +65,8 @@ def main() -> None:
     parser.add_argument("--effort", type=float, default=40.0)
     parser.add_argument("--table", type=Path)
     args = parser.parse_args()
-    text = ["| " + " | ".join(_HEAD) + " |", "|---|---:|---:|---:|---:|---|---:|---:|"]
+    text = ["# Persistent schedules beside the optimum, measured", ""]
+    text += ["| " + " | ".join(_HEAD) + " |", "|---|---:|---:|---:|---:|---|---:|---:|"]
     for row in rows(args.effort):
         text.append("| " + " | ".join(row) + " |")
         print(text[-1], flush=True)

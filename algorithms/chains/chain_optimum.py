@@ -191,8 +191,8 @@ def chain_optimum(
         )
     effort = Effort.of(effort, time_limit_s, default=_WORK)
     given = effort.to_options()
-    known = Schedule.store_all(chain)
-    if simulate(chain, known).peak_bytes > budget_bytes:
+    known: Schedule | None = Schedule.store_all(chain)
+    if simulate(chain, Schedule.store_all(chain)).peak_bytes > budget_bytes:
         with effort.part(0.1) as part:
             persistent = rotor(chain, budget_bytes, effort=part)
         known = persistent.schedule
