@@ -228,6 +228,16 @@ PLANNERS: dict[str, PlannerInfo] = {
             },
         ),
         PlannerInfo(
+            "chain_optimum",
+            ("chain",),
+            "A* from the end of the step over what must be in memory; about 30 stages",
+            "schedsim",
+            "exponential; 3^L demands for each backward at worst",
+            "any schedule",
+            module="chains.chain_optimum",
+            compared=False,
+        ),
+        PlannerInfo(
             "exhaustive",
             ("chain", "graph"),
             "shortest path over all memory states: an oracle for tiny workloads",
