@@ -211,7 +211,7 @@ class Session:
 
     @property
     def numbers(self) -> dict[Key, int]:
-        """Of schedules, by part and how often it has been called in the step before."""
+        """The schedule of each call, by number; a call is a part and how often it ran before."""
         return self.plans.numbers
 
     @property

@@ -34,7 +34,7 @@ Key = tuple[int, int]
 _KEPT_SHARES = (0.25, 0.5, 0.0)
 _LINE_SHARES = (0.7, 0.45, 0.25, 0.1)
 _SMALLER_SHARES = (0.85, 0.7)
-"""Of the open sizes that were planned for: for batches between, which need to repeat less."""
+"""Shares of the open sizes planned for: smaller batches, which need to recompute less."""
 _GUESSED_OUTPUTS = 3
 """Sizes of the outputs that a loss takes, before it is measured: a copy, its own, a gradient."""
 _LONGER = 1.25
@@ -236,7 +236,7 @@ class StepPlans:
         return True
 
     def _single_peak(self, record: StepRecord, binding: Binding, cost: PartCost) -> int:
-        """Of a step of one part: the simulated peak at these sizes, and what is resident."""
+        """The peak of a step of one part at these sizes, as simulated, with what is resident."""
         part = self._parts[record.keys[0][0]]
         between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
         held, outside = self._outside(record, binding)
@@ -370,7 +370,7 @@ class StepPlans:
         room = budget - static - part.input_bytes(binding) - part.given_bytes(binding)
         plan: Plan | None = None
         for share in _KEPT_SHARES:
-            # Of the last, whatever is kept: nothing else is known to follow but a loss.
+            # The last share is 0: the plan may keep anything, and only a loss is known to follow.
             outside = max(guessed, room - int(share * store_all.kept_bytes)) if share else guessed
             plan = self._search(part.workload(static, outside, binding), budget, 0.3)
             if plan.schedule is not None:
@@ -456,7 +456,7 @@ class StepPlans:
                 warnings.warn(f"keep={pattern!r} names no op of the step", stacklevel=2)
 
     def _plan_single(self, record: StepRecord) -> Plan:
-        """Of a step of one part: the code between its halves is one op of its graph."""
+        """The plan of a step of one part: the code between its halves is one op of the graph."""
         index = record.keys[0][0]
         part, binding = self._parts[index], self._largest[index]
         self._measure(part, binding)
