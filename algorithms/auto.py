@@ -69,10 +69,11 @@ def auto(
     Store-all where it fits. A chain then is for the exact frontier; where that has too many break
     points, for rotor with as many slots as the gap asks for; beyond `MAX_STAGES`, for the best of
     the heuristics. That is over in an instant, and keeps to persistent schedules. Where an effort
-    or a time limit is given, a search over all schedules goes on from there for at most two units
-    of it, and where an `order` is given for all of it; the candidates then have its bound over any
-    schedule beside the persistent one. A graph is for `local_search` beside
-    the bound of `cuts`; one that is a chain begins with its persistent schedule, and a large one
+    or a time limit is given, searches over all schedules go on from there for at most two units
+    of it, and where an `order` is given for all of it: `chain_optimum` up to 62 stages, then
+    `local_search`; the candidates then have their bound over any schedule beside the persistent
+    one. A graph is for `local_search` beside
+    the bound of `cuts`; one that is a chain goes to `chain_optimum` first, and a large one
     that is a line of blocks goes to `hierarchical`, which brings the search a schedule to start
     from. Where a link is given, `offload` is, which begins with these. The plan's candidates list
     what was tried.
