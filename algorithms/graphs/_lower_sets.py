@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from schedsim.errors import PlannerLimitError
 
 from ._forward_part import ForwardPart
+
+if TYPE_CHECKING:
+    from ._lower_set_kernel import SetArrays
 
 MAX_TIME_STEPS = 4096
 MAX_CELLS = 6_000_000
@@ -47,6 +51,13 @@ class LowerSets:
     edge_op: NDArray[np.int64]
     op_bytes: NDArray[np.int64]
     op_steps: NDArray[np.int64]
+
+    @property
+    def arrays(self) -> SetArrays:
+        """What the compiled programme reads."""
+        from ._lower_set_kernel import SetArrays
+
+        return SetArrays(*(getattr(self, name) for name in SetArrays._fields))
 
 
 def reachable_masks(part: ForwardPart) -> list[int]:

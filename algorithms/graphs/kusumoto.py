@@ -152,30 +152,19 @@ def lower_set_runs(
 
     The limits are `room_bytes` and `num_limits` more.
     """
-    from ._lower_set_kernel import best_sequence, least_limit, list_steps
+    from ._lower_set_kernel import best_sequence, least_limit, list_growth
 
     if not part.num_ops or not masks:
         return
     sets = lower_sets(part, masks, max_steps)
-    start, to, again, kept, peak = list_steps(
-        sets.words,
-        sets.set_bytes,
-        sets.set_steps,
-        sets.after_bytes,
-        sets.edge_start,
-        sets.edge_op,
-        sets.op_bytes,
-        sets.op_steps,
-    )
+    growth = list_growth(sets.arrays)
     most = 2 * int(sets.set_bytes[-1])
-    least = least_limit(start, to, kept, peak, -1, most)
+    least = least_limit(growth, -1, most)
     num_steps = int(sets.set_steps[-1])
     seen: set[bytes] = set()
     limits = {*_limits(least, most, num_limits), min(max(room_bytes, least), most)}
     for limit in sorted(limits):
-        sequence = best_sequence(
-            start, to, again, kept, peak, num_steps, limit, objective == "memory"
-        )
+        sequence = best_sequence(growth, num_steps, limit, objective == "memory")
         if sequence.tobytes() not in seen:
             seen.add(sequence.tobytes())
             group = _groups(sets, sequence[::-1].tolist(), part.num_ops)
