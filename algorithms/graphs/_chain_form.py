@@ -81,6 +81,42 @@ def chain_form(graph: Graph) -> Chain | None:
     )
 
 
+# What of the arrays of a graph a schedule sees.
+_SEEN = (
+    "op_time_s",
+    "op_workspace_bytes",
+    "op_saving_workspace_bytes",
+    "op_once",
+    "read_start",
+    "read_tensor",
+    "write_start",
+    "write_tensor",
+    "tensor_bytes",
+    "tensor_producer",
+    "tensor_optional",
+    "tensor_result",
+    "tensor_takes_over",
+)
+
+
+def is_lowered(graph: Graph, chain: Chain) -> bool:
+    """Whether `graph` is the graph of `chain`, but for names: what holds of one does of the other.
+
+    Examples
+    --------
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> is_lowered(chain.graph, chain_form(chain.graph))
+    True
+    """
+    arrays, own = graph.arrays, chain.graph.arrays
+    return (
+        graph.static_bytes == chain.static_bytes
+        and not any(op.evicted for op in graph.ops)
+        and all(np.array_equal(getattr(arrays, name), getattr(own, name)) for name in _SEEN)
+    )
+
+
 def chain_starts(graph: Graph, budget_bytes: int, effort: Effort) -> tuple[Schedule, ...]:
     """The schedule of the chain that `graph` is, within the budget; none where it is no chain."""
     chain = chain_form(graph)
