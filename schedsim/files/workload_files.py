@@ -84,6 +84,8 @@ def _stage_to_dict(stage: Stage) -> dict[str, Any]:
     }
     if stage.saving_workspace_bytes is not None:
         item["saving_workspace_bytes"] = stage.saving_workspace_bytes
+    if stage.rule:
+        item["rule"] = stage.rule
     if stage.variants:
         item["variants"] = [variant_to_dict(variant) for variant in stage.variants]
     return item
@@ -112,6 +114,7 @@ def read_chain(reader: Reader) -> Chain:
                 backward_workspace_bytes=item.take_bytes("backward_workspace_bytes", 0),
                 saving_workspace_bytes=item.take_optional_bytes("saving_workspace_bytes", None),
                 variants=read_stage_variants(item),
+                rule=item.take("rule", str, ""),
             )
         )
         item.finish()

@@ -57,7 +57,7 @@ class DropInOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, Any] | None) -> DropInOptions:
-        """Of a user's ``options=``.
+        """The options in a user's ``options=``.
 
         Raises
         ------
@@ -70,6 +70,11 @@ class DropInOptions:
         'auto'
         """
         given = dict(options or {})
+        if "recompute" in given:
+            raise SchedsimError(
+                "recompute= is not for a model in place",
+                hint="keep= is; or leave in_place out, and give the loss",
+            )
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
