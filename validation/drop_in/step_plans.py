@@ -179,6 +179,25 @@ class StepPlans:
             self._chosen[at] = found
         return self._chosen[at]
 
+    def within(self, part: TracedPart, binding: Binding, beside_bytes: int) -> list[int]:
+        """Schedules of `part` of which a step beside these bytes is within the budget.
+
+        The quickest is the first: where that repeats least, it is the least like any other.
+        """
+        if self.budget_bytes is None:
+            return []
+        room = self.budget_bytes - max(beside_bytes, self.resident_bytes)
+        between = part.input_bytes(binding) + 3 * part.given_bytes(binding)
+        costs = [part.cost(number, binding) for number in range(len(part.schedules))]
+        fitting = [
+            cost
+            for cost in costs
+            if max(cost.forward_bytes, cost.kept_bytes + between, cost.backward_bytes) <= room
+        ]
+        return [
+            cost.number for cost in sorted(fitting, key=lambda cost: (cost.time_s, cost.number))
+        ]
+
     def store_all_bytes(self) -> int:
         """What the parts keep where nothing is recomputed."""
         return sum(self._store_all(part, part.sizes.traced).backward_bytes for part in self._parts)
@@ -214,6 +233,7 @@ class StepPlans:
         """The quickest schedule known with which a call of these sizes stays within the budget."""
         part = self._parts[key[0]]
         costs = [part.cost(number, binding) for number in range(len(part.schedules))]
+        costs = [cost for cost in costs if cost.number not in part.trust.refused]
         costs.sort(key=lambda cost: (cost.time_s, cost.kept_bytes))
         return next((cost.number for cost in costs if self._fits(key, binding, cost)), None)
 
