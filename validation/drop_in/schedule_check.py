@@ -14,13 +14,15 @@ import torch
 
 from schedsim.errors import SchedsimError
 
+from ..capture.program import Value
+from ..capture.varying_sizes import settled_program
 from ..op_level.random_replay import RandomReplay
 
 if TYPE_CHECKING:
     from .part_sizes import Binding
     from .traced_part import TracedPart
 
-_SMALLEST, _LARGEST, _PARTS = 2048, 1 << 20, 64
+_SMALLEST, _LARGEST, _PARTS = 128, 1 << 20, 256
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -67,17 +69,17 @@ def _left_by(
     program, halves = part.program, part.halves_of(number)
     constants, sizes = program.constants, part.sizes_of(number, binding)
     counts = [0] * part.graph.num_ops
+    settled = settled_program(program, part.sizes.named(binding))
+    tangents = [settled.values[v] for v in program.tangents]
+    del settled
     devices = {t.device for t in arguments.values() if isinstance(t, torch.Tensor) and t.is_cuda}
     left: dict[str, tuple[Any, ...]] = {}
     with torch.random.fork_rng(sorted(devices, key=str)), torch.no_grad():
         resident = [arguments[v] if v in arguments else constants[v] for v in halves.resident]
         random = RandomReplay(len(halves.repeated_random), part.device)
         outputs, carried = halves.forward.function(resident, counts, random, None, sizes)
-        given: list[Any] = []
-        for i, output in enumerate(outputs):
-            left[f"output {i}"] = _bits(output)
-            if i < len(program.tangents):
-                given.append(_made_up(output))
+        left |= {f"output {i}": _bits(output) for i, output in enumerate(outputs)}
+        given = [_made_up(value, seed) for seed, value in enumerate(tangents)]
         left["the generator"] = (torch.get_rng_state().numpy().tobytes(),)
         del outputs
         kept = [v in halves.read_backward or v in constants for v in halves.resident]
@@ -93,10 +95,11 @@ def _left_by(
     return left
 
 
-def _made_up(output: torch.Tensor) -> torch.Tensor:
-    """A gradient of `output` in which every entry is another."""
-    weights = torch.cos(torch.arange(output.numel(), device=output.device))
-    return torch.empty_like(output).copy_(weights.reshape(output.shape))
+def _made_up(value: Value, seed: int) -> torch.Tensor:
+    """A gradient in which every entry is another; nothing but itself is made."""
+    device = value.device
+    found = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
+    return found.normal_(generator=torch.Generator(device).manual_seed(seed))
 
 
 def _bits(tensor: Any) -> tuple[Any, ...]:

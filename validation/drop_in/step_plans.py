@@ -39,6 +39,8 @@ _GUESSED_OUTPUTS = 3
 """Sizes of the outputs that a loss takes, before it is measured: a copy, its own, a gradient."""
 _LONGER = 1.25
 """By how much outputs are larger than any before, so that the code around is measured again."""
+_SCRATCH_BYTES = 1 << 12
+"""Of a comparison of two schedules, at a time when little else is there."""
 _LONGER_KEPT, _SLOW = 1.1, 1.01
 """From which growth, and for which overhead, a better schedule is searched in the background."""
 
@@ -187,7 +189,7 @@ class StepPlans:
         if self.budget_bytes is None:
             return []
         room = self.budget_bytes - max(beside_bytes, self.resident_bytes)
-        between = part.input_bytes(binding) + 3 * part.given_bytes(binding)
+        between = part.input_bytes(binding) + part.given_bytes(binding) + _SCRATCH_BYTES
         costs = [part.cost(number, binding) for number in range(len(part.schedules))]
         fitting = [
             cost
