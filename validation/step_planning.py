@@ -54,7 +54,7 @@ COSTS = ("measured", "operations")
 UNLIMITED_BYTES = 2**53 - 1
 _STATE_TRIES = 4
 SCALARS_BYTES = 16
-"""Of a micro-batch's loss and count, in a step of several."""
+"""Bytes of the loss and the count of a micro-batch, in a step of several micro-batches."""
 
 
 class BlockLevelWarning(UserWarning):

@@ -66,7 +66,7 @@ class ClusterPrediction:
 
     @property
     def tokens(self) -> int:
-        """Of the step, on all devices together."""
+        """Tokens of the step, on all devices together."""
         return self.training.batch * self.training.seq * self.degrees.data
 
     @property

@@ -260,6 +260,10 @@ class Reader:
         """The field `name` as a reader of its own."""
         return Reader(self._pop(name, default), self._at(name))
 
+    def take_part(self, name: str, read: Callable[[Reader], Made]) -> Made | None:
+        """What `read` makes of the object in the field `name`; ``None`` without the field."""
+        return read(self.take_object(name)) if name in self._fields else None
+
     def make(self, kind: Callable[..., Made], *values: Any) -> Made:
         """`kind` of `values`, taken from here: what it refuses is named by its place here."""
         try:
@@ -333,3 +337,11 @@ class Reader:
                 path=self._at(name),
                 hint=did_you_mean(name, self._known, f"known: {', '.join(self._known)}"),
             )
+
+    def whole(self, made: Made) -> Made:
+        """`made`, for which every field was taken; raises as `finish` does where one is left.
+
+        It stands around the call that takes the fields, ``item.whole(Thing(item.take(...)))``.
+        """
+        self.finish()
+        return made

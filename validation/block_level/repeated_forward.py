@@ -115,7 +115,7 @@ def other_buffers(modules: Iterable[nn.Module]) -> Buffers:
 
 
 def changed_buffers(before: Buffers) -> list[tuple[nn.Module, str]]:
-    """Those of `before` (module, name, copy) that hold something else now."""
+    """The buffers of `before` (module, name, copy) whose values are others now."""
     return [
         (module, name)
         for module, name, copy in before

@@ -61,7 +61,7 @@ class DropInOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, Any] | None) -> DropInOptions:
-        """Of a user's ``options=``.
+        """The options in a user's ``options=``.
 
         Raises
         ------

@@ -20,7 +20,8 @@ from .drop_in_options import DropInOptions
 from .held_state import HeldState
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter
 from .part_sizes import Binding
-from .step_plans import Key, StepPlans, StepRecord
+from .step_plans import StepPlans
+from .step_record import Key, StepRecord
 from .traced_part import TracedPart
 
 _MOST_LINES = 8
@@ -230,7 +231,7 @@ class Session:
 
     @property
     def numbers(self) -> dict[Key, int]:
-        """Of schedules, by part and how often it has been called in the step before."""
+        """The schedule of each call, by number; a call is a part and how often it ran before."""
         return self.plans.numbers
 
     @property

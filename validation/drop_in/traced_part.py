@@ -145,20 +145,20 @@ class TracedPart:
         return 8 * (1 + len(self.sizes.names)) + (states if self.device == "cpu" else 0)
 
     def output_bytes(self, binding: Binding = ()) -> int:
-        """Of outputs that the caller gets."""
+        """Bytes of the outputs that the caller gets."""
         return self._bytes("output", self.program.held, binding)
 
     def given_bytes(self, binding: Binding = ()) -> int:
-        """Of the gradients of outputs."""
+        """Bytes of the gradients that the caller gives for the outputs."""
         return self._bytes("given", self.program.tangents, binding)
 
     def input_bytes(self, binding: Binding = ()) -> int:
-        """Of arguments that are no parameters or buffers."""
+        """Bytes of the arguments that are neither parameters nor buffers."""
         return self._bytes("input", list(self.program.inputs.values()), binding)
 
     @property
     def gradient_bytes(self) -> int:
-        """Of gradients of parameters, all of which the backward half leaves."""
+        """Bytes of the gradients of parameters, all of which the backward half leaves."""
         traced = self.sizes.traced
         return self._bytes("gradient", list(self.program.gradients.values()), traced)
 
@@ -172,7 +172,7 @@ class TracedPart:
 
     @property
     def fixed_positions(self) -> list[int]:
-        """Of arguments that are parameters and buffers."""
+        """Bytes of the arguments that are parameters or buffers."""
         program = self.program
         return [
             i
