@@ -108,7 +108,8 @@ def _bits(tensor: Any) -> tuple[Any, ...]:
         return (tensor,)
     form = (tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
     flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    flat = flat.permute(sorted(range(flat.ndim), key=lambda dim: -flat.stride(dim)))
+    strides = flat.stride()
+    flat = flat.permute(sorted(range(flat.ndim), key=lambda dim: -strides[dim]))
     total = 0
     for piece in _pieces(flat):
         whole = piece.view(_INTEGERS[piece.element_size()]).to(torch.int64)
@@ -125,7 +126,8 @@ def _pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
             return [tensor.reshape(-1)]
         return [piece for one in tensor.unbind() for piece in _pieces(one)]
     flat = tensor.reshape(-1)
-    return list(flat.split(min(_LARGEST, max(_SMALLEST, flat.numel() // _PARTS))))
+    size = min(_LARGEST, max(_SMALLEST, flat.numel() // _PARTS))
+    return [flat[at : at + size] for at in range(0, flat.numel(), size)]
 
 
 Compare = Callable[[int, int], str | None]
