@@ -40,7 +40,7 @@ class PartCall:
     kept_bytes
         Predicted: saved by it, and its outputs.
     shared_bytes
-        Of inputs that are outputs of earlier calls.
+        Bytes of inputs that are outputs of earlier calls.
     """
 
     key: Key
@@ -71,7 +71,7 @@ class Session:
     Attributes
     ----------
     plans : StepPlans
-        By which schedules parts run.
+        Chooses the schedules by which parts run.
     check_note
         How a step compared with the plain one.
     checks

@@ -48,7 +48,7 @@ class TracedPart:
     Attributes
     ----------
     name
-        Of its workload.
+        The name of its workload.
     program
         Its sizes are formulas where they are open.
     sizes : PartSizes
