@@ -155,7 +155,7 @@ class CapturedStep:
         Where the step is one of `num_parts` micro-batches: what cuts them, the samples in the
         largest, which this is, and the same for other sizes.
     kept_gradients_bytes
-        Of gradients among the static bytes.
+        Bytes of gradients that are counted among the static bytes.
     recorded, guards
         What a forward was seen to do besides computing, and the Python that the plan stands for:
         another state takes another plan.

@@ -56,7 +56,7 @@ def certify(
     effort, time_limit_s
         Of the search for cuts and of the tree; 20 units of work by default.
     max_leaves
-        Of the tree.
+        The most leaves of the tree.
 
     Returns
     -------

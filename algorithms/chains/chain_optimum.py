@@ -92,7 +92,7 @@ def search_optimum(
     effort
         States to look at; as many as fit in `max_bytes` where ``None``.
     max_bytes
-        Of memory for states.
+        The most memory that states may take.
     timeless
         Ask whether there is any schedule at all; then `bound_s` is 0 or infinite.
 

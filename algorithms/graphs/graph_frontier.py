@@ -73,7 +73,7 @@ def graph_frontier(
     num_points
         No more are looked for once there are that many; at least 2.
     seed
-        Of the searches.
+        Seed of all random choices of the searches.
 
     Returns
     -------

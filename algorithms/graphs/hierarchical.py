@@ -56,7 +56,7 @@ def hierarchical(
     time_limit_s, effort
         As of `local_search`. Under a third goes into the options of the blocks.
     seed
-        Of all random choices.
+        Seed of all random choices.
     gap
         To the proven bound, at which to stop.
     solved

@@ -41,9 +41,9 @@ class PagingModel:
     ----------
     milp : Milp
     tensors : (num_copied,) int64
-        Those that may be copied.
+        Tensors that may be copied.
     run, out, gone, buffer, lands : list of arrays
-        By stage.
+        Variables of the MILP, an array for each stage.
     """
 
     milp: Milp

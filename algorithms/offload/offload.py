@@ -79,7 +79,7 @@ def offload(
         As of `local_search`; 12 units of work where neither is given. It stops earlier where the
         bound is met; interrupting gives the best plan so far.
     seed
-        Of all random choices.
+        Seed of all random choices.
     num_threads
         Walkers at work at a time; all cores by default.
     max_moves

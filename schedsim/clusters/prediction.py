@@ -27,7 +27,7 @@ class ClusterPrediction:
     ranks
         Memory of one rank of each pipeline stage, in order; all ranks of a stage are alike.
     time
-        Of the step.
+        Seconds of the step, and where they go.
 
     Examples
     --------

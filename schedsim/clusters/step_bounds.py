@@ -58,7 +58,7 @@ class StepBounds:
         return best
 
     def _shard_links_s(self, degrees: Degrees) -> float:
-        """Seconds of one micro-batch on links: two gathers of a layer, one reduction."""
+        """Seconds of one micro-batch on links: layers are gathered twice but the last."""
         shares = [layer_share(self.model, degrees, i) for i in range(self.model.num_layers)]
         span = degrees.shards * degrees.tensor
 
