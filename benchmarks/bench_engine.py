@@ -29,8 +29,10 @@ def pipeline_graph(num_layers: int, seed: int = 0) -> tuple[Graph, Schedule]:
     ops, names = [], []
     device = [i * NUM_DEVICES // num_layers for i in range(num_layers)]
 
-    def add(name: str, queue: str, time_s: float, reads: Any, writes: dict[str, int], **more: Any):
-        ops.append(Op(name, time_s=time_s, reads=tuple(reads), writes=writes, queue=queue, **more))
+    def add(name: str, stream: str, time_s: float, reads: Any, writes: dict[str, int], **more: Any):
+        ops.append(
+            Op(name, time_s=time_s, reads=tuple(reads), writes=writes, stream=stream, **more)
+        )
         names.append(name)
 
     current = None
@@ -74,7 +76,7 @@ def pipeline_graph(num_layers: int, seed: int = 0) -> tuple[Graph, Schedule]:
 
 
 def simulate_with_simpy(graph: Graph, schedule: Schedule) -> tuple[float, dict[str, int]]:
-    """Makespan and peaks of the same model: a process per queue, an event per run."""
+    """Makespan and peaks of the same model: a process per stream, an event per run."""
     import simpy
 
     environment = simpy.Environment()
@@ -90,7 +92,7 @@ def simulate_with_simpy(graph: Graph, schedule: Schedule) -> tuple[float, dict[s
         latest.update(dict.fromkeys(op.writes, k))
     lines: dict[str, list[int]] = {}
     for k, op in enumerate(ops):
-        lines.setdefault(op.queue, []).append(k)
+        lines.setdefault(op.stream, []).append(k)
     used: dict[str, int] = dict.fromkeys(graph.arrays.pool_names, 0)
     peak = dict(used)
 

@@ -224,7 +224,7 @@ def try_plan(
             f"planner {info.name!r} does not take a {workload.kind}",
             hint="`schedsim planners` lists what each planner takes",
         )
-    if isinstance(workload, Graph) and not workload.one_queue:
+    if isinstance(workload, Graph) and not workload.one_stream:
         raise UnsupportedError(
             f"{workload.name} has several streams or pools: it can be simulated, not planned",
             hint="planners that offload take the graph without copies, and add them",

@@ -125,7 +125,7 @@ class Settings:
         read_chunks(self.chunk)
         if self.offload and self.level == "op":
             raise UnsupportedError(
-                "offload= is of the block level: ops run on one queue", hint="level='block'"
+                "offload= is of the block level: ops run on one stream", hint="level='block'"
             )
         if self.compile and (self.level == "block" or self.offload):
             what = "offload=" if self.offload else "level='block'"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from schedsim.dataflow.queues import HOST
+from schedsim.dataflow.streams import HOST
 from schedsim.plans.offloading import Offloading
 from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule

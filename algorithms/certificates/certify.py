@@ -132,7 +132,7 @@ def _check_plain(workload: Chain | Graph, plan: Plan) -> None:
                 f"certificates do not speak of plans with {what}",
                 hint="plan the workload as it was given, on one stream and exact bytes",
             )
-    if not workload.graph.one_queue or len(workload.graph.arrays.pool_names) > 1:
+    if not workload.graph.one_stream or len(workload.graph.arrays.pool_names) > 1:
         raise UnsupportedError(
             "certificates do not speak of several streams or memory pools",
             hint="give a workload without copies",

@@ -293,7 +293,7 @@ def level_schedule(chain: Chain, num_slots: int, below: MemoryLevels) -> tuple[f
 def _least_budget(chain: Chain, setting: Setting, schedule: Schedule) -> int:
     """A budget that is enough for `schedule`, close to the least, by halving."""
     high = setting.simulate(chain, schedule, None).peak_bytes
-    if setting.workload(chain, schedule).graph.one_queue:
+    if setting.workload(chain, schedule).graph.one_stream:
         return high  # nothing can wait
     low = chain.static_bytes
     while high - low > max(1, high // 1000):

@@ -2,9 +2,9 @@
 
 Tokens: op ``i`` is ``i``; the copy of tensor ``t`` to the host is ``num_ops + t``, that back to the
 device ``num_ops + num_tensors + t``. The rules are those of `schedsim.simulation.engine` for three
-queues and two pools, so that both give the same times; here, what a search asks for a million times
-a minute is written into room that is there already, and a sequence that gets stuck is told by how
-much.
+streams and two pools, so that both give the same times. A search asks a million times a minute:
+here the answer is written into room that is there already, and of a sequence that gets stuck the
+missing bytes are said.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def offload(
     """
     offloading = Offloading.over(link, host_bytes=host_bytes, latency_s=host_latency_s)
     graph = workload.graph
-    if not graph.one_queue:
+    if not graph.one_stream:
         raise SchedsimError(
             f"{graph.name} uses several streams or pools already",
             hint="give the workload without copies; the planner adds them",

@@ -101,7 +101,7 @@ def poet(
     """
     offloading = Offloading.over(link, host_bytes=host_bytes, latency_s=host_latency_s)
     setting = Setting(copies=offloading)
-    if not graph.one_queue:
+    if not graph.one_stream:
         raise SchedsimError(
             f"{graph.name} uses several streams or pools already",
             hint="give the workload without copies; the planner adds them",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
-from ..dataflow.queues import DEVICE
+from ..dataflow.streams import DEVICE
 from ..errors import SchedsimError
 from .allocation import Allocation, summarize
 from .caching import CachingOptions
@@ -81,7 +81,7 @@ def allocate(
     if num_steps < 1:
         raise SchedsimError(f"num_steps {num_steps} is not at least 1")
     recorded = simulation._graph.recorded
-    if recorded is not None and pool == DEVICE and simulation._graph.one_queue:
+    if recorded is not None and pool == DEVICE and simulation._graph.one_stream:
         requests = recorded_requests(simulation, recorded, num_steps)
     else:
         requests = requests_of(simulation, pool)

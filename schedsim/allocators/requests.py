@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataflow.queues import DEVICE
+from ..dataflow.streams import DEVICE
 from ..errors import SchedsimError
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def requests_of(simulation: Simulation, pool: str = DEVICE) -> Requests:
     order = np.lexsort((np.where(items < 0, ~items, items), kinds, events))
     items, events = items[order], events[order]
     item_bytes = np.concatenate([size[storages], simulation._workspace[works]])
-    queues = arrays.op_queue[runs]
-    streams = np.concatenate([queues[first[storages]], queues[works]])
+    run_stream = arrays.op_stream[runs]
+    streams = np.concatenate([run_stream[first[storages]], run_stream[works]])
     names = [arrays.tensor_names[t] for t in tensor[storages]]
     names += [f"workspace of {simulation._graph.op_names[op]}" for op in runs[works]]
     static = int(arrays.pool_static_bytes[number])
@@ -118,7 +118,7 @@ def requests_of(simulation: Simulation, pool: str = DEVICE) -> Requests:
         item_stream=streams.astype(np.int64),
         item_names=tuple(names),
         num_events=2 * simulation.num_runs,
-        num_streams=len(simulation.queue_names),
+        num_streams=len(simulation.stream_names),
     )
 
 

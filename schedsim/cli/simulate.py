@@ -33,9 +33,9 @@ from .snapshot import replay_snapshot
 # How a cause of waiting is said in the table of streams.
 _WAITS = {
     "nothing": "at the start",
-    "queue": "behind another run",
+    "stream": "behind another run",
     "input": "for an input",
-    "turn": "in issue order",
+    "issue order": "in issue order",
     "memory": "for memory",
     "end": "at the end",
 }
@@ -151,9 +151,9 @@ def _document(
     simulation: Simulation, budget: int | None, capacities: dict[str, int], problems: list[str]
 ) -> dict[str, Any]:
     idle = idle_s(simulation)
-    num_runs = np.bincount(simulation.run_queues, minlength=len(simulation.queue_names))
+    num_runs = np.bincount(simulation.run_streams, minlength=len(simulation.stream_names))
     return {
-        "schema": "schedsim.simulation/1",
+        "schema": "schedsim.simulation/2",
         "workload": simulation.workload_name,
         "num_runs": simulation.num_runs,
         "num_recomputed": simulation.num_recomputed,
@@ -166,15 +166,15 @@ def _document(
         "store_all_s": simulation.store_all_s,
         "overhead": simulation.overhead,
         "budget_bytes": budget,
-        "queues": [
+        "streams": [
             {
-                "name": queue,
+                "name": stream,
                 "num_runs": int(num_runs[number]),
                 "busy_s": busy,
                 "busy_share": _share(busy, simulation),
-                "idle_s": idle[queue],
+                "idle_s": idle[stream],
             }
-            for number, (queue, busy) in enumerate(simulation.busy_s.items())
+            for number, (stream, busy) in enumerate(simulation.busy_s.items())
         ],
         "critical_s": critical_s(simulation),
         "pools": [
@@ -221,13 +221,13 @@ def _show(
             f"store-all {format_seconds(simulation.store_all_s)}",
         )
     )
-    if len(simulation.queue_names) > 1:
+    if len(simulation.stream_names) > 1:
         path = sorted(critical_s(simulation).items(), key=lambda item: -item[1])
-        share = ", ".join(f"{queue} {format_seconds(time)}" for queue, time in path)
+        share = ", ".join(f"{stream} {format_seconds(time)}" for stream, time in path)
         facts.append(("critical path", share))
     print_facts(facts)
-    if len(simulation.queue_names) > 1 or len(simulation.pool_names) > 1 or capacities:
-        _show_queues(simulation)
+    if len(simulation.stream_names) > 1 or len(simulation.pool_names) > 1 or capacities:
+        _show_streams(simulation)
         _show_pools(simulation, capacities)
     _show_tensors(simulation)
 
@@ -237,18 +237,18 @@ def _runs(simulation: Simulation) -> str:
     return f"{text}, {simulation.num_copies} copies" if simulation.num_copies else text
 
 
-def _show_queues(simulation: Simulation) -> None:
+def _show_streams(simulation: Simulation) -> None:
     """What each stream does and, where it stands idle, what for."""
     idle = idle_s(simulation)
-    num_runs = np.bincount(simulation.run_queues, minlength=len(simulation.queue_names))
+    num_runs = np.bincount(simulation.run_streams, minlength=len(simulation.stream_names))
     rows = []
-    for number, (queue, busy) in enumerate(simulation.busy_s.items()):
-        reasons = sorted(idle[queue].items(), key=lambda item: -item[1])
+    for number, (stream, busy) in enumerate(simulation.busy_s.items()):
+        reasons = sorted(idle[stream].items(), key=lambda item: -item[1])
         waits = ", ".join(f"{_WAITS[cause]} {format_seconds(time)}" for cause, time in reasons)
         share = f"{_share(busy, simulation):.1%}".replace("%", " %")
-        rows.append((queue, str(num_runs[number]), format_seconds(busy), share, waits))
+        rows.append((stream, str(num_runs[number]), format_seconds(busy), share, waits))
     click.echo()
-    print_table(("queue", "runs", "busy", "share", "idle"), rows, right=(1, 2, 3))
+    print_table(("stream", "runs", "busy", "share", "idle"), rows, right=(1, 2, 3))
 
 
 def _show_pools(simulation: Simulation, capacities: dict[str, int]) -> None:

@@ -134,7 +134,7 @@ def issue_simulation(
     actions = rank_actions(degrees, training, rank, representative_micro_batches(degrees, training))
     # Sizes follow from the whole number of micro-batches, whatever part is played.
     fixed = replace(training, num_micro_batches=training.micro_batches(degrees))
-    step = RankStep(model, degrees, fixed, fabric, stages, one_queue=True).write(actions)
+    step = RankStep(model, degrees, fixed, fabric, stages, one_stream=True).write(actions)
     return simulate(step.graph, step.schedule)
 
 

@@ -51,7 +51,7 @@ class RankStep(EndWriter):
         Those that the rank holds.
     actions
         In the order in which the rank runs them.
-    one_queue
+    one_stream
         All ops on one stream, in the order in which the host issues them: what the allocator sees.
         Otherwise messages run beside what computes.
     """
@@ -64,9 +64,9 @@ class RankStep(EndWriter):
         fabric: Fabric,
         stages: Sequence[StageParts],
         *,
-        one_queue: bool,
+        one_stream: bool,
     ) -> None:
-        super().__init__(model, degrees, training, fabric, stages, one_queue=one_queue)
+        super().__init__(model, degrees, training, fabric, stages, one_stream=one_stream)
         self._split = False
         self._layers: dict[bool, LayerOps] = {}
         self._again: dict[tuple[bool, str], tuple[list[RankOp], set[str]]] = {}
@@ -166,7 +166,7 @@ class RankStep(EndWriter):
             tuple(dict.fromkeys(name(one) for one in reads)),
             writes,
             in_place={name(one): name(other) for one, other in op.in_place.items()},
-            queue="compute" if op.stream == "compute" else f"link:{op.stream}",
+            stream="compute" if op.stream == "compute" else f"link:{op.stream}",
         )
 
     def _forward(self, stage: StageParts, micro: int) -> None:
@@ -238,7 +238,7 @@ class RankStep(EndWriter):
                 (*made.reads, *extra),
                 writes,
                 in_place=made.in_place,
-                queue=made.queue,
+                stream=made.stream,
             )
         )
 

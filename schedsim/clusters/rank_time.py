@@ -72,7 +72,7 @@ def _plain_time(
     fixed = replace(training, num_micro_batches=count)
 
     def play(num: int) -> Simulation:
-        step = RankStep(model, degrees, fixed, fabric, stages, one_queue=False)
+        step = RankStep(model, degrees, fixed, fabric, stages, one_stream=False)
         actions = rank_actions(degrees, training, 0, num)
         written = step.write(actions)
         return simulate(written.graph, written.schedule)
@@ -143,7 +143,7 @@ def _stage_time(
     stage: StageParts,
 ) -> tuple[float, float, float, Simulation]:
     """(forward, backward, what comes once a step, simulation of one micro-batch) of a stage."""
-    step = RankStep(model, degrees, training, fabric, [stage], one_queue=False)
+    step = RankStep(model, degrees, training, fabric, [stage], one_stream=False)
     written = step.write([Action("F", stage.number, 0), Action("B", stage.number, 0)])
     run = simulate(written.graph, written.schedule)
     once = ("gather", "unpack", "pack", "reduce", "free", "optimizer", "outputs")

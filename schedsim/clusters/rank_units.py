@@ -27,14 +27,14 @@ class UnitWriter:
         fabric: Fabric,
         stages: Sequence[StageParts],
         *,
-        one_queue: bool,
+        one_stream: bool,
     ) -> None:
         self.model = model
         self.degrees = degrees
         self.training = training
         self.fabric = fabric
         self.stages = {stage.number: stage for stage in stages}
-        self.one_queue = one_queue
+        self.one_stream = one_stream
         self.tokens = training.micro_batch(degrees) * training.seq // degrees.context
         self.ops: list[Op] = []
         self.runs: list[int] = []
@@ -66,7 +66,7 @@ class UnitWriter:
         return self.degrees.pipeline > 1 or self.training.zero_stage == 2
 
     def _add(self, op: Op) -> None:
-        if self.one_queue:
+        if self.one_stream:
             op = Op(
                 op.name,
                 op.phase,
@@ -132,7 +132,7 @@ class UnitWriter:
                 0,
                 (),
                 {buffer: size, f"{buffer} cast": cast},
-                queue=SHARD_STREAM,
+                stream=SHARD_STREAM,
             )
         )
         moved = self.fabric.op_s(0, 0, 2 * size)
@@ -158,14 +158,16 @@ class UnitWriter:
         if state == "megatron":
             # Buckets of gradients are reduced, and parameters gathered, beside what computes.
             seconds = self._shard_link_s(4 * count)
-            self._add(Op(f"reduce {unit} {key}", "backward", seconds, 0, names, queue=SHARD_STREAM))
+            self._add(
+                Op(f"reduce {unit} {key}", "backward", seconds, 0, names, stream=SHARD_STREAM)
+            )
             return
         if state == "bf16":
             if self.degrees.replicate * self.degrees.shards > 1:
                 ranks = self.degrees.replicate * self.degrees.shards
                 seconds = self.fabric.all_reduce_s(2 * count, ranks, ranks * self.degrees.tensor)
                 self._add(
-                    Op(f"reduce {unit} {key}", "backward", seconds, 0, names, queue=SHARD_STREAM)
+                    Op(f"reduce {unit} {key}", "backward", seconds, 0, names, stream=SHARD_STREAM)
                 )
             return
         self._release()
@@ -189,7 +191,7 @@ class UnitWriter:
                 reads,
                 {made: shard},
                 in_place=in_place,
-                queue=SHARD_STREAM,
+                stream=SHARD_STREAM,
             )
         )
         self._sharded[unit] = made

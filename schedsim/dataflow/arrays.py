@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.record import Codes, Flags, Ints, Reals, Record
-from .queues import DEVICE, device_of, is_compute, queue_of
+from .streams import DEVICE, compute_stream_of, device_of, is_compute
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -45,17 +45,17 @@ class GraphArrays(Record):
         As of tensors, for each write by itself: what a copy writes is neither.
     op_required, op_copy : (num_ops,) bool
         Whether a schedule must run the op; whether it is a copy.
-    op_queue : (num_ops,) int64
-        Index into `queue_names`, which stand in the order in which ops use them.
+    op_stream : (num_ops,) int64
+        Index into `stream_names`, which stand in the order in which ops use them.
     op_pool, tensor_pool : (num_ops,), (num_tensors,) int64
         Index into `pool_names` of the workspace, and of the tensor; ``device`` is 0.
     op_home : (num_ops,) int64
         The pool of the device that the op works for: of a copy or a message the one where it
         writes, or else reads.
     pool_static_bytes : (num_pools,) int64
-    follow_start, follow_queue : (num_ops + 1,), (num_follows,) int64
+    follow_start, follow_stream : (num_ops + 1,), (num_follows,) int64
         The compute streams of the devices whose memory a copy touches.
-    queue_names, pool_names : tuple of str
+    stream_names, pool_names : tuple of str
     """
 
     op_time_s: Reals
@@ -77,14 +77,14 @@ class GraphArrays(Record):
     write_takes_over: Ints
     op_required: Flags
     op_copy: Flags
-    op_queue: Ints
+    op_stream: Ints
     op_pool: Ints
     op_home: Ints
     tensor_pool: Ints
     pool_static_bytes: Ints
     follow_start: Ints
-    follow_queue: Ints
-    queue_names: tuple[str, ...]
+    follow_stream: Ints
+    stream_names: tuple[str, ...]
     pool_names: tuple[str, ...]
 
     @cached_property
@@ -130,21 +130,21 @@ def build_arrays(graph: Graph) -> GraphArrays:
     read_start, read_tensor = _compressed([[index[t] for t in op.reads] for op in graph.ops])
     write_start, write_tensor = _compressed([[index[t] for t in op.writes] for op in graph.ops])
 
-    queues = tuple(dict.fromkeys(op.queue for op in graph.ops))
+    streams = tuple(dict.fromkeys(op.stream for op in graph.ops))
     tensor_pools = [graph.pool_of(tensor) for tensor in index]
-    op_pools = [device_of(op.queue) for op in graph.ops]
+    op_pools = [device_of(op.stream) for op in graph.ops]
     pools = tuple(dict.fromkeys([DEVICE, *op_pools, *tensor_pools, *graph.pool_static_bytes]))
-    number = {name: i for i, name in enumerate(queues)}
+    number = {name: i for i, name in enumerate(streams)}
     pool_number = {name: i for i, name in enumerate(pools)}
     follows: list[list[int]] = []
     homes: list[int] = []
     for op in graph.ops:
         beside = [graph.pool_of(tensor) for tensor in (*op.writes, *op.reads)]
-        queues_beside = {queue_of(pool) for pool in beside} if op.is_copy else set()
-        follows.append(sorted(number[queue] for queue in queues_beside if queue in number))
-        devices = [pool for pool in beside if queue_of(pool) and not is_compute(op.queue)]
-        homes.append(pool_number[[*devices, device_of(op.queue)][0]])
-    follow_start, follow_queue = _compressed(follows)
+        streams_beside = {compute_stream_of(pool) for pool in beside} if op.is_copy else set()
+        follows.append(sorted(number[stream] for stream in streams_beside if stream in number))
+        devices = [pool for pool in beside if compute_stream_of(pool) and not is_compute(op.stream)]
+        homes.append(pool_number[[*devices, device_of(op.stream)][0]])
+    follow_start, follow_stream = _compressed(follows)
     statics = {**graph.pool_static_bytes, DEVICE: graph.static_bytes}
 
     def of_ops(values: list[Any], dtype: type) -> NDArray[Any]:
@@ -178,13 +178,13 @@ def build_arrays(graph: Graph) -> GraphArrays:
         write_takes_over=np.array(write_takes_over, dtype=np.int64),
         op_required=of_ops([op.required for op in graph.ops], np.bool_),
         op_copy=of_ops([op.is_copy for op in graph.ops], np.bool_),
-        op_queue=of_ops([number[op.queue] for op in graph.ops], np.int64),
+        op_stream=of_ops([number[op.stream] for op in graph.ops], np.int64),
         op_pool=of_ops([pool_number[pool] for pool in op_pools], np.int64),
         op_home=of_ops(homes, np.int64),
         tensor_pool=np.array([pool_number[pool] for pool in tensor_pools], dtype=np.int64),
         pool_static_bytes=np.array([statics.get(pool, 0) for pool in pools], dtype=np.int64),
         follow_start=follow_start,
-        follow_queue=follow_queue,
-        queue_names=queues,
+        follow_stream=follow_stream,
+        stream_names=streams,
         pool_names=pools,
     )

@@ -211,7 +211,7 @@ class Chain(ShownInNotebooks):
         return math.fsum([*times, self.loss_s])
 
     @property
-    def busiest_queue_s(self) -> float:
+    def busiest_stream_s(self) -> float:
         """`store_all_s`: a chain runs on one stream, and no schedule of it takes less."""
         return self.store_all_s
 

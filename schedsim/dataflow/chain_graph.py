@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .arrays import GraphArrays
 from .graph import Graph
 from .op import PHASES, Op
-from .queues import COMPUTE, DEVICE
+from .streams import COMPUTE, DEVICE
 
 if TYPE_CHECKING:
     from .chain import Chain
@@ -180,14 +180,14 @@ def _arrays(chain: Chain) -> GraphArrays:
         write_takes_over=np.full(num_tensors - 1, -1, np.int64),
         op_required=np.ones(num_ops, np.bool_),
         op_copy=np.zeros(num_ops, np.bool_),
-        op_queue=np.zeros(num_ops, np.int64),
+        op_stream=np.zeros(num_ops, np.int64),
         op_pool=np.zeros(num_ops, np.int64),
         op_home=np.zeros(num_ops, np.int64),
         tensor_pool=np.zeros(num_tensors, np.int64),
         pool_static_bytes=np.array([chain.static_bytes], np.int64),
         follow_start=np.zeros(num_ops + 1, np.int64),
-        follow_queue=np.zeros(0, np.int64),
-        queue_names=(COMPUTE,),
+        follow_stream=np.zeros(0, np.int64),
+        stream_names=(COMPUTE,),
         pool_names=(DEVICE,),
     )
 

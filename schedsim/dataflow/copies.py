@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .op import Op
-from .queues import D2H, H2D, HOST
+from .streams import D2H, H2D, HOST
 
 HOST_LEVEL = 2
 """The level of host memory; the device is level 1."""
@@ -44,7 +44,7 @@ class Copy:
     level: int = HOST_LEVEL
 
     @property
-    def queue(self) -> str:
+    def stream(self) -> str:
         """The copy stream that the op runs on."""
         return stream_of(self.level, back=self.back)
 
@@ -56,7 +56,7 @@ class Copy:
     @property
     def name(self) -> str:
         """The name of the op in a schedule."""
-        return f"{self.queue}:{self.tensor}"
+        return f"{self.stream}:{self.tensor}"
 
     @property
     def kept_as(self) -> str:
@@ -72,7 +72,7 @@ class Copy:
                 time_s=time_s,
                 reads=(self.kept_as,),
                 writes={self.tensor: size_bytes},
-                queue=self.queue,
+                stream=self.stream,
                 required=False,
             )
         return Op(
@@ -80,7 +80,7 @@ class Copy:
             time_s=time_s,
             reads=(self.tensor,),
             writes={self.kept_as: size_bytes},
-            queue=self.queue,
+            stream=self.stream,
             pools={self.kept_as: self.pool},
             required=False,
         )

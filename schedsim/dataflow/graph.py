@@ -11,10 +11,10 @@ from .._checks import check_bytes, check_name, check_total, shown, shown_key
 from ..errors import InvalidWorkloadError
 from .arrays import GraphArrays, build_arrays
 from .op import PHASES, Op, as_items, as_mapping, as_names
-from .queues import COMPUTE, DEVICE, HOST, is_compute
 from .recorded_step import RecordedStep
 from .shown_in_notebooks import ShownInNotebooks
 from .store_all_time import store_all_makespan
+from .streams import COMPUTE, DEVICE, HOST, is_compute
 from .variants import GraphVariant, check_distinct
 
 __all__ = ["COMPUTE", "DEVICE", "HOST", "PHASES", "Graph", "Op"]
@@ -183,7 +183,7 @@ class Graph(ShownInNotebooks):
             raise InvalidWorkloadError(
                 f"duplicate tensor {shown(tensor)}, also written by {where}",
                 path=path,
-                hint="only a copy writes a tensor again: an op with required false on a copy queue",
+                hint="only a copy writes a tensor again: required false, on a copy stream",
             )
         if tensor in op.reads:
             raise InvalidWorkloadError(f"{shown(tensor)} is read by the same op", path=path)
@@ -206,7 +206,7 @@ class Graph(ShownInNotebooks):
                     raise InvalidWorkloadError(
                         f"unknown tensor {shown(tensor)}", path=f"ops[{i}].reads[{k}]"
                     )
-                if is_compute(op.queue) and self.pool_of(tensor) == HOST:
+                if is_compute(op.stream) and self.pool_of(tensor) == HOST:
                     raise InvalidWorkloadError(
                         f"{shown(tensor)} is in host memory, where no device computes",
                         path=f"ops[{i}].reads[{k}]",
@@ -286,10 +286,10 @@ class Graph(ShownInNotebooks):
         return self.ops[self._producers[tensor]].pool_of(tensor)
 
     @cached_property
-    def one_queue(self) -> bool:
-        """Whether all of it runs on the ``compute`` queue, in the memory of the ``device``."""
+    def one_stream(self) -> bool:
+        """Whether all of it runs on the ``compute`` stream, in the memory of the ``device``."""
         return (
-            all(op.queue == COMPUTE for op in self.ops)
+            all(op.stream == COMPUTE for op in self.ops)
             and all(pool == DEVICE for op in self.ops for pool in op.pools.values())
             and all(pool == DEVICE for pool in self.input_pools.values())
             and not self.pool_static_bytes
@@ -303,18 +303,18 @@ class Graph(ShownInNotebooks):
         ops, each run once, in their order.
         """
         required = [op for op in self.ops if op.required]
-        if len({op.queue for op in required}) <= 1:
+        if len({op.stream for op in required}) <= 1:
             return math.fsum(op.time_s for op in required)
         return store_all_makespan(required, self.inputs)
 
     @cached_property
-    def busiest_queue_s(self) -> float:
+    def busiest_stream_s(self) -> float:
         """Time of the required ops of the busiest stream: no schedule takes less."""
-        queues: dict[str, list[float]] = {}
+        streams: dict[str, list[float]] = {}
         for op in self.ops:
             if op.required:
-                queues.setdefault(op.queue, []).append(op.time_s)
-        return max((math.fsum(times) for times in queues.values()), default=0.0)
+                streams.setdefault(op.stream, []).append(op.time_s)
+        return max((math.fsum(times) for times in streams.values()), default=0.0)
 
     @cached_property
     def arrays(self) -> GraphArrays:

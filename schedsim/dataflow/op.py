@@ -8,7 +8,7 @@ from typing import Any
 
 from .._checks import check_bytes, check_name, check_seconds, shown, shown_key
 from ..errors import InvalidWorkloadError
-from .queues import COMPUTE, device_of, is_compute
+from .streams import COMPUTE, device_of, is_compute
 
 PHASES = ("forward", "loss", "backward")
 
@@ -40,10 +40,10 @@ class Op:
         ``None``.
     in_place
         Output -> input whose storage it takes over, wherever this run is the input's last use.
-    queue
-        The queue the op runs on (see `schedsim.dataflow.queues`).
+    stream
+        The stream the op runs on (see `schedsim.dataflow.streams`).
     pools
-        Written tensor -> memory pool, for those that do not live on the device of the queue.
+        Written tensor -> memory pool, for those that do not live on the device of the stream.
     required
         Whether every schedule must run the op. Only copies need not run; one that does starts where
         the schedule puts it (see `schedsim.simulation.engine`), and may write again what an
@@ -59,7 +59,7 @@ class Op:
     optional: tuple[str, ...] = ()
     once: bool = False
     in_place: Mapping[str, str] = field(default_factory=dict)
-    queue: str = COMPUTE
+    stream: str = COMPUTE
     pools: Mapping[str, str] = field(default_factory=dict)
     saving_workspace_bytes: int | None = None
     required: bool = True
@@ -74,11 +74,11 @@ class Op:
     @property
     def is_copy(self) -> bool:
         """Whether it moves bytes, and only where a schedule says so."""
-        return not self.required and not is_compute(self.queue)
+        return not self.required and not is_compute(self.stream)
 
     def pool_of(self, tensor: str) -> str:
         """The memory pool where the written `tensor` lives."""
-        return self.pools.get(tensor, device_of(self.queue))
+        return self.pools.get(tensor, device_of(self.stream))
 
     def check(self, path: str) -> None:
         """Raise `InvalidWorkloadError` naming the field below `path` that is wrong."""
@@ -113,10 +113,10 @@ class Op:
             raise InvalidWorkloadError(
                 "two outputs take over the same input", path=f"{path}.in_place"
             )
-        check_name(self.queue, f"{path}.queue")
-        if not self.required and is_compute(self.queue):
+        check_name(self.stream, f"{path}.stream")
+        if not self.required and is_compute(self.stream):
             raise InvalidWorkloadError(
-                f"only a copy need not run, and {shown(self.queue)} is no copy queue",
+                f"only a copy need not run, and {shown(self.stream)} is no copy stream",
                 path=f"{path}.required",
                 hint="leave the op out, or give it as a variant of the ops that it stands in for",
             )

@@ -30,7 +30,7 @@ def store_all_makespan(ops: Sequence[Op], inputs: Collection[str]) -> float:
     ready_s = dict.fromkeys(inputs, 0.0)
     free_s: dict[str, float] = {}
     for k, op in enumerate(ops):
-        start_s = free_s.get(op.queue, 0.0)
+        start_s = free_s.get(op.stream, 0.0)
         for tensor in op.reads:
             if tensor not in ready_s:
                 raise InvalidScheduleError(
@@ -41,6 +41,6 @@ def store_all_makespan(ops: Sequence[Op], inputs: Collection[str]) -> float:
                     hint="a copy alone writes it: a step without copies cannot run",
                 )
             start_s = max(start_s, ready_s[tensor])
-        free_s[op.queue] = start_s + op.time_s
-        ready_s.update(dict.fromkeys(op.writes, free_s[op.queue]))
+        free_s[op.stream] = start_s + op.time_s
+        ready_s.update(dict.fromkeys(op.writes, free_s[op.stream]))
     return max(free_s.values())

@@ -51,7 +51,7 @@ class Paint(NamedTuple):
 def draw_gantt(
     simulation: Simulation,
     *,
-    queues: Sequence[str] | Mapping[str, str] | None = None,
+    streams: Sequence[str] | Mapping[str, str] | None = None,
     label_of: Callable[[str], str] | None = None,
     paint: Paint | None = None,
     capacities: Mapping[str, int] | None = None,
@@ -63,7 +63,7 @@ def draw_gantt(
 
     Parameters
     ----------
-    queues
+    streams
         The streams to draw, from the top; a mapping says what the row of each is called. By
         default all streams that run something.
     label_of
@@ -87,15 +87,15 @@ def draw_gantt(
     Examples
     --------
     >>> import schedsim
-    >>> ops = (schedsim.Op("F0.1", time_s=1, writes={"x": 4}, queue="compute:0"),
-    ...        schedsim.Op("F1.1", time_s=1, reads=("x",), queue="compute:1"))
+    >>> ops = (schedsim.Op("F0.1", time_s=1, writes={"x": 4}, stream="compute:0"),
+    ...        schedsim.Op("F1.1", time_s=1, reads=("x",), stream="compute:1"))
     >>> graph = schedsim.Graph("g", ops)
     >>> run = schedsim.simulate(graph, schedsim.Schedule.store_all(graph))
     >>> figure = draw_gantt(run, label_of=lambda name: name.split(".")[1], memory=False)
     >>> [text.get_text() for text in figure.axes[0].texts]
     ['1', '1']
     """
-    names = _rows(simulation, queues)
+    names = _rows(simulation, streams)
     if axes is not None:
         figure, bars = canvas(axes)
         pools: list[str] = []
@@ -104,7 +104,7 @@ def draw_gantt(
         panels = min(len(pools), 1 if len(pools) > _MOST_PANELS else len(pools))
         height = _ROW * max(len(names), 2)
         figure, (bars, *below) = _stack([height, *[_PANEL] * panels])
-    row_names = queues if isinstance(queues, Mapping) else {}
+    row_names = streams if isinstance(streams, Mapping) else {}
     _draw_bars(bars, simulation, names, row_names, label_of, paint)
     bars.set_title(plain(_title(simulation) if title is None else title), fontsize=11)
     if pools:
@@ -152,14 +152,14 @@ def _title(simulation: Simulation) -> str:
     return f"{simulation.workload_name}: {simulation.overhead:+.1%} time{more}"
 
 
-def _rows(simulation: Simulation, queues: Iterable[str] | None) -> list[str]:
-    if queues is None:
-        used = set(np.unique(simulation.run_queues).tolist())
-        return [name for i, name in enumerate(simulation.queue_names) if i in used]
-    unknown = [name for name in queues if name not in simulation.queue_names]
+def _rows(simulation: Simulation, streams: Iterable[str] | None) -> list[str]:
+    if streams is None:
+        used = set(np.unique(simulation.run_streams).tolist())
+        return [name for i, name in enumerate(simulation.stream_names) if i in used]
+    unknown = [name for name in streams if name not in simulation.stream_names]
     if unknown:
-        raise ValueError(f"no queue {unknown[0]!r}: one of {', '.join(simulation.queue_names)}")
-    return list(queues)
+        raise ValueError(f"no stream {unknown[0]!r}: one of {', '.join(simulation.stream_names)}")
+    return list(streams)
 
 
 def _shown_pools(simulation: Simulation) -> list[str]:
@@ -169,7 +169,7 @@ def _shown_pools(simulation: Simulation) -> list[str]:
 def _draw_bars(
     axes: Axes,
     simulation: Simulation,
-    queues: list[str],
+    streams: list[str],
     row_names: Mapping[str, str],
     label_of: Callable[[str], str] | None,
     paint: Paint | None,
@@ -182,9 +182,9 @@ def _draw_bars(
         paint = Paint([RUN_KINDS[code] for code in simulation.run_kinds.tolist()], KINDS)
     palette, kind = paint.colours, np.array(paint.kinds)
     width = float(end.max()) if end.size else 1.0
-    numbers = {name: i for i, name in enumerate(simulation.queue_names)}
-    for row, queue in enumerate(queues):
-        mine = simulation.run_queues == numbers[queue]
+    numbers = {name: i for i, name in enumerate(simulation.stream_names)}
+    for row, stream in enumerate(streams):
+        mine = simulation.run_streams == numbers[stream]
         for name, colour in palette.items():
             chosen = np.flatnonzero(mine & (kind == name))
             if not chosen.size:
@@ -200,13 +200,13 @@ def _draw_bars(
                 rasterized=len(spans) > 20_000,
                 snap=False,  # to whole pixels, which loses the thinnest
             )
-    _draw_labels(axes, simulation, queues, start, end, kind, palette, label_of)
-    rows = [plain(row_names.get(name, name)) for name in queues]
-    axes.set_yticks(range(len(queues)), rows, fontsize=8)
-    axes.set_ylim(len(queues) - 0.5, -0.5)
+    _draw_labels(axes, simulation, streams, start, end, kind, palette, label_of)
+    rows = [plain(row_names.get(name, name)) for name in streams]
+    axes.set_yticks(range(len(streams)), rows, fontsize=8)
+    axes.set_ylim(len(streams) - 0.5, -0.5)
     axes.tick_params(left=False)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    there = set(kind[np.isin(simulation.run_queues, [numbers[name] for name in queues])].tolist())
+    there = set(kind[np.isin(simulation.run_streams, [numbers[name] for name in streams])].tolist())
     axes.legend(
         handles=[Patch(color=c, label=name) for name, c in palette.items() if name in there],
         loc="upper left",
@@ -236,7 +236,7 @@ def _merged(
 def _draw_labels(
     axes: Axes,
     simulation: Simulation,
-    queues: list[str],
+    streams: list[str],
     start: NDArray[np.float64],
     end: NDArray[np.float64],
     kind: NDArray[Any],
@@ -250,9 +250,9 @@ def _draw_labels(
     # Points of the page per unit of time; a letter is about 0.62 of its size wide.
     scale = figure.get_size_inches()[0] * axes.get_position().width * 72 / float(end.max())
     names = simulation.run_names
-    numbers = [simulation.queue_names.index(name) for name in queues]
+    numbers = [simulation.stream_names.index(name) for name in streams]
     for row, number in enumerate(numbers):
-        for k in np.flatnonzero(simulation.run_queues == number).tolist():
+        for k in np.flatnonzero(simulation.run_streams == number).tolist():
             room = (end[k] - start[k]) * scale - 2
             if room < 4:
                 continue

@@ -137,7 +137,7 @@ def _(plan: Plan) -> Figure | None:
 @_picture.register
 def _(simulation: Simulation) -> Figure:
     """Live bytes over the runs; of several streams, what runs when."""
-    if len(simulation.queue_names) == 1 and len(simulation.pool_names) == 1:
+    if len(simulation.stream_names) == 1 and len(simulation.pool_names) == 1:
         return draw_timeline(simulation)
     return draw_gantt(simulation)
 

@@ -73,22 +73,22 @@ def _draw_memory(axes: Axes, found: ClusterPrediction) -> None:
 
 def _draw_streams(axes: Axes, run: Simulation) -> None:
     starts, lengths = run.start_s.tolist(), run.run_s.tolist()
-    queues, kinds = run.run_queues.tolist(), run.run_kinds.tolist()
-    for number, queue in enumerate(run.queue_names):
+    streams, kinds = run.run_streams.tolist(), run.run_kinds.tolist()
+    for number, stream in enumerate(run.stream_names):
         for phase, colour in _PHASES.items():
             bars = [
                 (starts[k], lengths[k])
                 for k in range(run.num_runs)
-                if queues[k] == number and _phase(queue, kinds[k]) == phase and lengths[k]
+                if streams[k] == number and _phase(stream, kinds[k]) == phase and lengths[k]
             ]
             if bars:
                 axes.broken_barh(bars, (number - 0.4, 0.8), color=colour, linewidth=0)
-    axes.set_yticks(range(len(run.queue_names)), list(run.queue_names))
+    axes.set_yticks(range(len(run.stream_names)), list(run.stream_names))
     axes.set(xlabel="seconds", title="one rank")
     axes.invert_yaxis()
 
 
-def _phase(queue: str, kind: int) -> str:
-    if queue != "compute":
+def _phase(stream: str, kind: int) -> str:
+    if stream != "compute":
         return "message"
     return "forward" if kind < 2 else "backward"

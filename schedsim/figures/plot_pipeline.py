@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..dataflow.queues import device_of, is_compute
+from ..dataflow.streams import device_of, is_compute
 from .plot import KINDS, plain
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ def pipeline_boxes(run: PipelineRun) -> list[Box]:
     again = np.ones(runs.size, dtype=bool)
     again[np.unique(runs, return_index=True)[1]] = False
     stage_of = {i: v for v in range(pipeline.num_stages) for i in pipeline.stage_layers(v)}
-    kinds = [_kind(op.name, op.queue) for op in graph.ops[:width]]
-    stages = [_stage(op.name, op.queue, stage_of) for op in graph.ops[:width]]
-    rows = [_row(op.queue) for op in graph.ops[:width]]
+    kinds = [_kind(op.name, op.stream) for op in graph.ops[:width]]
+    stages = [_stage(op.name, op.stream, stage_of) for op in graph.ops[:width]]
+    rows = [_row(op.stream) for op in graph.ops[:width]]
     open_: dict[int, Box] = {}
     found: list[Box] = []
     starts, ends = simulation.start_s.tolist(), simulation.end_s.tolist()
@@ -102,24 +102,24 @@ def pipeline_boxes(run: PipelineRun) -> list[Box]:
     return sorted(found, key=lambda box: (box.start_s, box.row))
 
 
-def _kind(name: str, queue: str) -> str:
-    if not is_compute(queue):
+def _kind(name: str, stream: str) -> str:
+    if not is_compute(stream):
         return "message" if name.startswith("send:") else "collective"
     return {"F": "forward", "W": "weights"}.get(name[0], "backward")
 
 
-def _stage(name: str, queue: str, stage_of: dict[int, int]) -> int:
+def _stage(name: str, stream: str, stage_of: dict[int, int]) -> int:
     """The stage that a run works for; of the loss the last, of messages none."""
     label = name.partition(".")[0]
-    if not is_compute(queue):
+    if not is_compute(stream):
         return -1
     return stage_of[int(label[1:])] if label[1:].isdigit() else max(stage_of.values())
 
 
-def _row(queue: str) -> int:
-    if is_compute(queue):
-        return int(device_of(queue).rpartition(":")[2] or 0)
-    return int(queue.removeprefix("link:").partition("-")[0])
+def _row(stream: str) -> int:
+    if is_compute(stream):
+        return int(device_of(stream).rpartition(":")[2] or 0)
+    return int(stream.removeprefix("link:").partition("-")[0])
 
 
 def draw_pipeline(run: PipelineRun, *, axes: Axes | None = None) -> Figure:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..dataflow.op import Op
-from ..dataflow.queues import COMPUTE
+from ..dataflow.streams import COMPUTE
 from ..dataflow.variants import ChosenVariant, GraphVariant, StageVariant, Variant
 from .reader import Reader
 
@@ -28,8 +28,8 @@ def op_to_dict(op: Op) -> dict[str, Any]:
         item["saving_workspace_bytes"] = op.saving_workspace_bytes
     if op.in_place:
         item["in_place"] = dict(op.in_place)
-    if op.queue != COMPUTE:
-        item["queue"] = op.queue
+    if op.stream != COMPUTE:
+        item["queue"] = op.stream
     if op.pools:
         item["pools"] = dict(op.pools)
     if not op.required:
@@ -50,7 +50,7 @@ def read_op(item: Reader) -> Op:
         optional=item.take_names("optional", ()),
         once=item.take("once", bool, False),
         in_place=item.take_texts("in_place", {}),
-        queue=item.take("queue", str, COMPUTE),
+        stream=item.take("queue", str, COMPUTE),
         pools=item.take_texts("pools", {}),
         required=item.take("required", bool, True),
     )

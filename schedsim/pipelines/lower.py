@@ -12,7 +12,7 @@ For micro-batch j, with ``.j`` at the end of every name::
     W{i}               the gradients of the weights, where the backward is split
     reduce:a{i}, :d{i} tensor-parallel collectives on link:K-tp, in place
 
-Ops of device K run on queue ``compute:K`` and write to pool ``device:K``.
+Ops of device K run on stream ``compute:K`` and write to pool ``device:K``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def to_graph(pipeline: Pipeline) -> Graph:
     >>> from schedsim.workloads.synthetic import uniform
     >>> from schedsim.pipelines import make_pipeline
     >>> graph = to_graph(make_pipeline(uniform(2), 2, 2))
-    >>> graph.op_names[:5], graph.ops[2].queue
+    >>> graph.op_names[:5], graph.ops[2].stream
     (('in.0', 'F0.0', 'send:a1.0', 'F1.0', 'loss.0'), 'link:0-1')
     """
     template = make_template(pipeline)
@@ -91,13 +91,13 @@ def pool_name(device: int) -> str:
     return f"device:{device}"
 
 
-def queue_name(device: int) -> str:
+def stream_name(device: int) -> str:
     """The compute stream of a device."""
     return f"compute:{device}"
 
 
 class _TensorNames:
-    """Tensors and queues of a pipeline, by layer."""
+    """Tensors and streams of a pipeline, by layer."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -236,7 +236,7 @@ def _reduce(phase: str, output: str, source: str, size: int, seconds: float, dev
         reads=(source,),
         writes={output: size},
         in_place={output: source},
-        queue=f"link:{device}-tp",
+        stream=f"link:{device}-tp",
         pools={output: pool_name(device)},
     )
 
@@ -249,11 +249,11 @@ def _send(pipeline: Pipeline, kind: str, i: int, sender: int, receiver: int, siz
         pipeline.message_s(size),
         reads=(f"{kind}{i}",),
         writes={output: size},
-        queue=f"link:{sender}-{receiver}",
+        stream=f"link:{sender}-{receiver}",
         pools={output: pool_name(receiver)},
     )
 
 
 def _on_device(device: int, op: Op) -> Op:
     pool = pool_name(device)
-    return replace(op, queue=queue_name(device), pools=dict.fromkeys(op.writes, pool))
+    return replace(op, stream=stream_name(device), pools=dict.fromkeys(op.writes, pool))

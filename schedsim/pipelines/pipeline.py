@@ -73,7 +73,7 @@ class Pipeline:
         Times and sizes of W, one entry a layer. Without it W takes half of the backward and reads
         all that the backward reads.
     collectives
-        One entry a layer; their op runs on queue ``link:K-tp``. A backward then does not read its
+        One entry a layer; their op runs on stream ``link:K-tp``. A backward then does not read its
         layer's own output.
     free_outputs
         A stage's last backward does not read the stage's output, which is freed once sent

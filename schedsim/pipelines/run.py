@@ -10,7 +10,7 @@ import numpy as np
 
 from ..simulation.simulator import Simulation, simulate
 from ..units import format_bytes, format_seconds
-from .lower import pool_name, queue_name
+from .lower import pool_name, stream_name
 from .orders import Order
 from .pipeline import Pipeline
 from .sequence import StagePlans, pipeline_schedule
@@ -86,10 +86,10 @@ class PipelineRun:
         again = np.ones(runs.size, dtype=bool)
         again[np.unique(runs, return_index=True)[1]] = False
         width = graph.num_ops // pipeline.num_micro_batches
-        queue = np.array([op.queue for op in graph.ops[:width]])[runs % width]
+        stream = np.array([op.stream for op in graph.ops[:width]])[runs % width]
         found = []
         for k in range(pipeline.num_devices):
-            mine = queue == queue_name(k)
+            mine = stream == stream_name(k)
             busy_s = float(np.sum(simulation.run_s[mine]))
             stages = range(k, pipeline.num_stages, pipeline.num_devices)
             found.append(

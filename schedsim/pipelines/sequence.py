@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataflow.queues import is_compute
+from ..dataflow.streams import is_compute
 from ..errors import InvalidScheduleError
 from ..simulation.schedule import Schedule
 from .lower import Template, make_template
@@ -26,7 +26,7 @@ class _Program:
     """Runs of all devices, each device's in its own order; deps are entries of these lists."""
 
     op: list[int] = field(default_factory=list)  # index in the graph
-    queue: list[int] = field(default_factory=list)
+    stream: list[int] = field(default_factory=list)
     time_s: list[float] = field(default_factory=list)
     moves: list[bool] = field(default_factory=list)  # a message or a collective
     needs: list[list[int]] = field(default_factory=list)
@@ -102,10 +102,10 @@ def _programs(pipeline: Pipeline, template: Template, order: Order, plans: Stage
     expander = _Expander(pipeline, template)
     program = _Program()
     width = len(template.ops)
-    queues: dict[str, int] = {}
-    queue_of = [queues.setdefault(op.queue, len(queues)) for op in template.ops]
+    streams: dict[str, int] = {}
+    stream_of = [streams.setdefault(op.stream, len(streams)) for op in template.ops]
     time_of = [op.time_s for op in template.ops]
-    moves = [not is_compute(op.queue) for op in template.ops]
+    moves = [not is_compute(op.stream) for op in template.ops]
     writer = {name: k for k, op in enumerate(template.ops) for name in op.writes}
     makers = [[writer[name] for name in op.reads] for op in template.ops]
     remote = [op.name.startswith("send:") for op in template.ops]
@@ -126,7 +126,7 @@ def _programs(pipeline: Pipeline, template: Template, order: Order, plans: Stage
                     else:
                         raise _not_there(template, k, maker, action)
                 program.op.append(base + k)
-                program.queue.append(queue_of[k])
+                program.stream.append(stream_of[k])
                 program.time_s.append(time_of[k])
                 program.moves.append(moves[k])
                 program.needs.append(needs)
@@ -221,46 +221,46 @@ def _in_time(
 ) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
     """Entries by start, each stream in its own order; and the times of all entries."""
     num = len(program.op)
-    queues: list[list[int]] = [[] for _ in range(max(program.queue, default=-1) + 1)]
-    for entry, queue in enumerate(program.queue):
-        queues[queue].append(entry)
-    place = [0] * len(queues)
-    free = [0.0] * len(queues)
+    streams: list[list[int]] = [[] for _ in range(max(program.stream, default=-1) + 1)]
+    for entry, stream in enumerate(program.stream):
+        streams[stream].append(entry)
+    place = [0] * len(streams)
+    free = [0.0] * len(streams)
     start, end = np.zeros(num), np.zeros(num)
     ends: list[float | None] = [None] * num
     waiting: dict[int, list[int]] = {}
     heap: list[tuple[float, int]] = []
     found: list[int] = []
 
-    def look(queue: int) -> None:
-        """Put the next entry of `queue` on the heap, or wait for what it lacks."""
-        if place[queue] == len(queues[queue]):
+    def look(stream: int) -> None:
+        """Put the next entry of `stream` on the heap, or wait for what it lacks."""
+        if place[stream] == len(streams[stream]):
             return
-        begin = free[queue]
-        for need in program.needs[queues[queue][place[queue]]]:
+        begin = free[stream]
+        for need in program.needs[streams[stream][place[stream]]]:
             at = ends[need]
             if at is None:
-                waiting.setdefault(need, []).append(queue)
+                waiting.setdefault(need, []).append(stream)
                 return
             begin = max(begin, at)
-        heapq.heappush(heap, (begin, queue))
+        heapq.heappush(heap, (begin, stream))
 
-    for queue in range(len(queues)):
-        look(queue)
+    for stream in range(len(streams)):
+        look(stream)
     while heap:
-        begin, queue = heapq.heappop(heap)
-        entry = queues[queue][place[queue]]
-        place[queue] += 1
+        begin, stream = heapq.heappop(heap)
+        entry = streams[stream][place[stream]]
+        place[stream] += 1
         start[entry] = begin
         done = begin + program.time_s[entry]
-        ends[entry] = end[entry] = free[queue] = done
+        ends[entry] = end[entry] = free[stream] = done
         found.append(entry)
-        look(queue)
+        look(stream)
         for other in waiting.pop(entry, ()):
             look(other)
     if len(found) < num:
-        stuck = next(q for q in range(len(queues)) if place[q] < len(queues[q]))
-        op = program.op[queues[stuck][place[stuck]]]
+        stuck = next(q for q in range(len(streams)) if place[q] < len(streams[q]))
+        op = program.op[streams[stuck][place[stuck]]]
         raise _cannot_run(f"{pipeline.graph.op_names[op]} waits for ever")
     return found, start, end
 

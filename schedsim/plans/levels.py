@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .._checks import MAX_BYTES, check_seconds, shown
 from ..dataflow.copies import HOST_LEVEL, Copy, copies_in
-from ..dataflow.queues import DEVICE
+from ..dataflow.streams import DEVICE
 from ..errors import InvalidWorkloadError, SchedsimError
 from .links import parse_link
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .._checks import MAX_SECONDS, check_seconds, shown
 from ..dataflow.copies import Copy
 from ..dataflow.graph import Graph
-from ..dataflow.queues import DEVICE
+from ..dataflow.streams import DEVICE
 from ..errors import InvalidWorkloadError, SchedsimError
 from ..units import UnitError, format_bytes_short, format_seconds, parse_bytes
 

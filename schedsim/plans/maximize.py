@@ -333,9 +333,9 @@ def _has_more(workload: Chain | Graph) -> bool:
     """Whether more than sizes decides: variants, or further streams or memory pools."""
     if isinstance(workload, Chain):
         return any(stage.variants for stage in workload.stages)
-    queues = {op.queue for op in workload.ops}
+    streams = {op.stream for op in workload.ops}
     pooled = any(op.pools for op in workload.ops) or workload.pool_static_bytes
-    return bool(workload.variants or pooled or workload.input_pools or queues - {COMPUTE})
+    return bool(workload.variants or pooled or workload.input_pools or streams - {COMPUTE})
 
 
 def _contains_chain(larger: Chain, smaller: Chain) -> bool:

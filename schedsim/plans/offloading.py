@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..dataflow.copies import HOST_LEVEL, copies_in
-from ..dataflow.queues import DEVICE, HOST
+from ..dataflow.streams import DEVICE, HOST
 from ..errors import SchedsimError
 from ..simulation.schedule import Schedule
 from ..units import parse_bytes

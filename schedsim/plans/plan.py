@@ -239,7 +239,7 @@ def make_plan(
         ``None`` where the planner found none within the budget.
     lower_bound_s
         A proven bound over `bound_scope`; the time that every schedule needs, of a chain that of
-        store-all and of a graph that of its busiest queue, is a bound anyhow.
+        store-all and of a graph that of its busiest stream, is a bound anyhow.
     setting
         What `schedule` runs on, where that differs from `workload`: variants, copies.
     search
@@ -253,8 +253,8 @@ def make_plan(
     AssertionError
         The schedule is over budget in the replay: the planner is wrong.
     """
-    if lower_bound_s <= workload.busiest_queue_s:
-        lower_bound_s, bound_scope = workload.busiest_queue_s, ANY_SCHEDULE
+    if lower_bound_s <= workload.busiest_stream_s:
+        lower_bound_s, bound_scope = workload.busiest_stream_s, ANY_SCHEDULE
     simulation = None
     if schedule is not None:
         simulation = setting.simulate(workload, schedule, budget_bytes)

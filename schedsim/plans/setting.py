@@ -147,7 +147,7 @@ class Setting:
         Where something is copied, the budget and the host memory; `capacities` come before these.
         """
         own: dict[str, int] = {}
-        if self.copies is not None and budget_bytes is not None and not run.graph.one_queue:
+        if self.copies is not None and budget_bytes is not None and not run.graph.one_stream:
             own = self.copies.capacities(budget_bytes)
         return {**own, **(capacities or {})}
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..dataflow.graph import Graph
     from .course import Course, IssueOrder, Started
 
-# Tensors named of a pool that is full, and queues in the message; the error has all of these.
+# Tensors named of a pool that is full, and streams in the message; the error has all of these.
 _MOST_HOLDERS = 3
 _MOST_WAITS = 4
 
@@ -37,7 +37,7 @@ def explain_deadlock(
     waits: list[str] = []
     of_memory: list[str] = []
     stuck: tuple[int, str] | None = None
-    for q, queue in enumerate(arrays.queue_names):
+    for q, stream in enumerate(arrays.stream_names):
         line = order.line[order.line_start[q] : order.line_start[q + 1]]
         left = line[~ended[line]]
         if not left.size:
@@ -48,7 +48,7 @@ def explain_deadlock(
             why, hint = _memory_wait(graph, stuck_at, course, ended, k)
             if stuck is None or k < stuck[0]:
                 stuck = k, hint
-        waits.append(f"{_named(graph, runs, k)} on {queue} waits for {why}")
+        waits.append(f"{_named(graph, runs, k)} on {stream} waits for {why}")
         of_memory += waits[-1:] if other is None else []
     # Whatever waits for a run waits, in the end, for one that waits for memory.
     assert stuck is not None

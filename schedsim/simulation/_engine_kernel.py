@@ -13,7 +13,7 @@ from ._replay import CHECKPOINT, SAVED, TRANSIENT
 from .course import Course, IssueOrder, Started, StreamRoom
 
 # What a run waited for last, in the order of `course.CAUSES`.
-NOTHING, QUEUE, INPUT, ISSUED, MEMORY = range(5)
+NOTHING, STREAM, INPUT, ISSUED, MEMORY = range(5)
 
 
 @kernel
@@ -59,7 +59,7 @@ def bind_runs(
 ) -> None:
     """What the sequence decides, whatever the times: fills `order`.
 
-    `latest` (num_tensors,) and `newest` (num_queues,) are room to work in, -1 at first: the newest
+    `latest` (num_tensors,) and `newest` (num_streams,) are room to work in, -1 at first: the newest
     instance of each tensor, the newest run of each stream.
     """
     made, input_start, issued_start = order.made, order.input_start, order.issued_start
@@ -78,7 +78,7 @@ def bind_runs(
             at += 1
         at = issued_start[k]
         for f in range(graph.follow_start[op], graph.follow_start[op + 1]):
-            order.issued_run[at] = newest[graph.follow_queue[f]]
+            order.issued_run[at] = newest[graph.follow_stream[f]]
             at += 1
         instance = made[k]
         for w in range(graph.write_start[op], graph.write_start[op + 1]):
@@ -86,7 +86,7 @@ def bind_runs(
             order.writer[instance] = k
             order.uses[instance] += 1
             instance += 1
-        newest[graph.op_queue[op]] = k
+        newest[graph.op_stream[op]] = k
 
 
 @kernel
@@ -123,12 +123,12 @@ def simulate_streams(
     head, parked = room.head, room.parked
     ready_key, ready_run = room.ready_key, room.ready_run
     going_key, going_run = room.going_key, room.going_run
-    op_queue, op_pool, write_optional = graph.op_queue, graph.op_pool, graph.write_optional
+    op_stream, op_pool, write_optional = graph.op_stream, graph.op_pool, graph.write_optional
     tensor_bytes, tensor_pool = graph.tensor_bytes, graph.tensor_pool
-    num_queues = head.size
+    num_streams = head.size
     num_ready, num_going, num_parked, num_events, num_ended = 0, 0, 0, 0, 0
     now, freer = 0.0, -1
-    for q in range(num_queues):
+    for q in range(num_streams):
         if head[q] < line_start[q + 1]:
             k = line[head[q]]
             _push(ready_key, ready_run, num_ready, float(k), k)
@@ -138,7 +138,7 @@ def simulate_streams(
             k = _pop(ready_key, ready_run, num_ready)
             num_ready -= 1
             op = runs[k]
-            q = op_queue[op]
+            q = op_stream[op]
             blocked = False
             for j in range(input_start[k], input_start[k + 1]):
                 other = writer[input_instance[j]]
@@ -212,7 +212,7 @@ def simulate_streams(
             if short[k]:
                 cause[k], blocker[k] = MEMORY, freer
             elif head[q] > line_start[q] and end_s[line[head[q] - 1]] == now:
-                cause[k], blocker[k] = QUEUE, line[head[q] - 1]
+                cause[k], blocker[k] = STREAM, line[head[q] - 1]
             else:
                 for j in range(issued_start[k], issued_start[k + 1]):
                     other = issued_run[j]
@@ -235,7 +235,7 @@ def simulate_streams(
             k = _pop(going_key, going_run, num_going)
             num_going -= 1
             op = runs[k]
-            q = op_queue[op]
+            q = op_stream[op]
             freer = k
             ended[k] = True
             num_ended += 1

@@ -18,4 +18,4 @@ forward tensors on their way to the next op. Workspace: temporary bytes of the r
 
 RUN_KINDS = ("forward", "recomputed", "loss", "backward", "copy")
 """Kinds of runs. Recomputed: a run of a forward op that is not its first. Copy: whatever runs on a
-queue that does not compute, messages included."""
+stream that does not compute, messages included."""

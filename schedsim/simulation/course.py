@@ -2,7 +2,7 @@
 
 Runs, instances of tensors, streams and memory pools are indices: ``num_runs`` op runs in the order
 of the schedule; ``num_instances`` instances, graph inputs first, then in the order in which runs
-write them. Streams are called queues in files, so that array shapes say ``num_queues``.
+write them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from ..kernels.record import Codes, Flags, Ints, Reals, Record, ShortInts
 
-CAUSES = ("nothing", "queue", "input", "turn", "memory")
+CAUSES = ("nothing", "stream", "input", "issue order", "memory")
 """What a run waited for last, as files and commands call it: nothing (the run starts the step), the
-run before it on its stream (``queue``), the run that writes an input, the compute run issued
-before a copy (``turn``), or memory."""
+run before it on its stream (``stream``), the run that writes an input, the compute run issued
+before a copy (``issue order``), or memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class IssueOrder(Record):
     issued_start, issued_run : (num_runs + 1,), (num_follows,) int64
         Compute runs that are issued before each copy, and must have started before the copy
         starts; -1 for none.
-    line_start, line : (num_queues + 1,), (num_runs,) int64
+    line_start, line : (num_streams + 1,), (num_runs,) int64
         Runs of each stream, in issue order.
     """
 
@@ -120,11 +120,11 @@ class StreamRoom(Record):
     ----------
     begun, ended, short : (num_runs,) bool
         Whether a run has started, has ended, has once lacked memory.
-    await_start, await_end, next_waiting : (num_runs,), (num_runs,), (num_queues,) int64
+    await_start, await_end, next_waiting : (num_runs,), (num_runs,), (num_streams,) int64
         Streams whose next run waits for the start, or the end, of a run: linked lists, by run.
-    head, parked : (num_queues,) int64
+    head, parked : (num_streams,) int64
         The place of the next run in `IssueOrder.line`; streams whose next run lacks memory.
-    ready_key, ready_run, going_key, going_run : (num_queues + 1,)
+    ready_key, ready_run, going_key, going_run : (num_streams + 1,)
         Heaps of runs to try, by place, and of runs that go on, by end.
     handed : (num_instances,) int64
         Bytes that the instance has given to another.

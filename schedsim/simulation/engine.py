@@ -1,6 +1,6 @@
 """Schedules on several streams: a discrete-event simulation of runs, copies and memory.
 
-A stream (a queue in files) runs what the schedule puts on it, in issue order, one run at a time. A
+A stream runs what the schedule puts on it, in issue order, one run at a time. A
 run starts as soon as
 
 - its stream is free,
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from ..dataflow.arrays import GraphArrays
     from ..dataflow.graph import Graph
 
-__all__ = ["CAUSES", "capacity_array", "run_streams"]
+__all__ = ["CAUSES", "capacity_array", "play_streams"]
 
 
-def run_streams(
+def play_streams(
     graph: Graph,
     runs: NDArray[np.int32],
     instances: tuple[NDArray[Any], ...],
@@ -117,7 +117,7 @@ def _empty_course(order: IssueOrder, num_instances: int, num_runs: int, num_pool
 
 
 def _stream_room(order: IssueOrder, num_instances: int) -> StreamRoom:
-    num_runs, num_queues = order.line.size, order.line_start.size - 1
+    num_runs, num_streams = order.line.size, order.line_start.size - 1
     ints = np.int64
     return StreamRoom(
         begun=np.zeros(num_runs, np.bool_),
@@ -125,13 +125,13 @@ def _stream_room(order: IssueOrder, num_instances: int) -> StreamRoom:
         short=np.zeros(num_runs, np.bool_),
         await_start=np.full(num_runs, -1, ints),
         await_end=np.full(num_runs, -1, ints),
-        next_waiting=np.full(num_queues, -1, ints),
+        next_waiting=np.full(num_streams, -1, ints),
         head=order.line_start[:-1].copy(),
-        parked=np.empty(num_queues, ints),
-        ready_key=np.empty(num_queues + 1),
-        ready_run=np.empty(num_queues + 1, ints),
-        going_key=np.empty(num_queues + 1),
-        going_run=np.empty(num_queues + 1, ints),
+        parked=np.empty(num_streams, ints),
+        ready_key=np.empty(num_streams + 1),
+        ready_run=np.empty(num_streams + 1, ints),
+        going_key=np.empty(num_streams + 1),
+        going_run=np.empty(num_streams + 1, ints),
         handed=np.zeros(num_instances, ints),
     )
 

@@ -27,7 +27,7 @@ def issue_order(graph: Graph, runs: NDArray[np.int32]) -> IssueOrder:
     made[1:] += made[0]
     np.cumsum(np.diff(arrays.read_start)[runs], out=input_start[1:])
     np.cumsum(np.diff(arrays.follow_start)[runs], out=issued_start[1:])
-    queues = arrays.op_queue[runs]
+    streams = arrays.op_stream[runs]
     order = IssueOrder(
         made=made,
         writer=np.full(made[-1], -1, ints),
@@ -36,9 +36,9 @@ def issue_order(graph: Graph, runs: NDArray[np.int32]) -> IssueOrder:
         input_instance=np.empty(input_start[-1], ints),
         issued_start=issued_start,
         issued_run=np.full(issued_start[-1], -1, ints),
-        line_start=np.searchsorted(np.sort(queues), np.arange(len(arrays.queue_names) + 1)),
-        line=np.argsort(queues, kind="stable"),
+        line_start=np.searchsorted(np.sort(streams), np.arange(len(arrays.stream_names) + 1)),
+        line=np.argsort(streams, kind="stable"),
     )
     latest = np.full(arrays.tensor_bytes.size, -1, ints)
-    bind_runs(arrays, runs, order, latest, np.full(len(arrays.queue_names), -1, ints))
+    bind_runs(arrays, runs, order, latest, np.full(len(arrays.stream_names), -1, ints))
     return order

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataflow.queues import DEVICE, is_compute
 from ..dataflow.shown_in_notebooks import ShownInNotebooks
+from ..dataflow.streams import DEVICE, is_compute
 from ..units import format_bytes, format_seconds
 from .categories import CATEGORIES, RUN_KINDS
 from .course import CAUSES, Course, IssueOrder
@@ -128,13 +128,13 @@ class Simulation(ShownInNotebooks):
         forward = np.where(again, RUN_KINDS.index("recomputed"), RUN_KINDS.index("forward"))
         loss, backward = RUN_KINDS.index("loss"), RUN_KINDS.index("backward")
         kinds = np.where(phase == 0, forward, np.where(phase == 1, loss, backward))
-        moves = np.array([not is_compute(name) for name in self.queue_names])[self.run_queues]
+        moves = np.array([not is_compute(name) for name in self.stream_names])[self.run_streams]
         return np.where(moves, RUN_KINDS.index("copy"), kinds).astype(np.uint8)
 
     @property
-    def queue_names(self) -> tuple[str, ...]:
-        """Queues of the workload, in the order in which its ops name them."""
-        return self._graph.arrays.queue_names
+    def stream_names(self) -> tuple[str, ...]:
+        """Streams of the workload, in the order in which its ops name them."""
+        return self._graph.arrays.stream_names
 
     @property
     def pool_names(self) -> tuple[str, ...]:
@@ -142,9 +142,9 @@ class Simulation(ShownInNotebooks):
         return self._graph.arrays.pool_names
 
     @property
-    def run_queues(self) -> NDArray[np.int64]:
-        """Queue of each run, ``(num_runs,)``: indices into `queue_names`."""
-        return self._graph.arrays.op_queue[self._runs]
+    def run_streams(self) -> NDArray[np.int64]:
+        """Stream of each run, ``(num_runs,)``: indices into `stream_names`."""
+        return self._graph.arrays.op_stream[self._runs]
 
     @property
     def run_names(self) -> list[str]:
@@ -167,8 +167,8 @@ class Simulation(ShownInNotebooks):
     @property
     def busy_s(self) -> dict[str, float]:
         """Seconds that each stream spends on runs."""
-        spent = np.bincount(self.run_queues, self.run_s, len(self.queue_names))
-        return dict(zip(self.queue_names, spent.tolist(), strict=True))
+        spent = np.bincount(self.run_streams, self.run_s, len(self.stream_names))
+        return dict(zip(self.stream_names, spent.tolist(), strict=True))
 
     @cached_property
     def issue_order(self) -> IssueOrder:
@@ -185,7 +185,7 @@ class Simulation(ShownInNotebooks):
     def wait_causes(self) -> list[str]:
         """What each run waited for last, one of `schedsim.simulation.course.CAUSES`."""
         if self.course is None:
-            return ["nothing", *["queue"] * (self.num_runs - 1)]
+            return ["nothing", *["stream"] * (self.num_runs - 1)]
         return [CAUSES[code] for code in self.course.cause.tolist()]
 
     @cached_property

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..dataflow.arrays import GraphArrays
 from ..dataflow.graph import Graph
-from ..dataflow.queues import queue_of
+from ..dataflow.streams import compute_stream_of
 from ..errors import InvalidScheduleError, InvalidWorkloadError
 from .categories import CATEGORIES, RUN_KINDS
 from .result import LiveTensor, Simulation
@@ -32,7 +32,7 @@ def simulate(
     An instance of a tensor lives from the start of the run that writes it to the end of the last
     run that reads it before it is written again. During a run, static bytes, every live
     instance, the outputs and the workspace are charged; nothing else is. Schedules on several
-    queues are simulated event by event: see `schedsim.simulation.engine` for when a run starts.
+    streams are simulated event by event: see `schedsim.simulation.engine` for when a run starts.
 
     Parameters
     ----------
@@ -73,10 +73,10 @@ def simulate(
     graph = workload.graph
     arrays = graph.arrays
     runs = schedule.bind(graph).copy()  # kernels take arrays that may be written
-    if capacities is not None or not graph.one_queue:
+    if capacities is not None or not graph.one_stream:
         instances, _ = _replayed(graph, runs, arrays)
-        return _on_several_queues(graph, schedule, runs, instances, capacities)
-    instances, memory, workspace = _on_one_queue(graph, arrays, runs)
+        return _on_several_streams(graph, schedule, runs, instances, capacities)
+    instances, memory, workspace = _on_one_stream(graph, arrays, runs)
     memory.setflags(write=False)
     peak_run = int(np.argmax(memory))
     counts = np.bincount(runs, minlength=graph.num_ops)
@@ -127,7 +127,7 @@ def memory_at_sizes(
     -----
     O(runs + reads + writes).
     """
-    if not graph.one_queue:
+    if not graph.one_stream:
         raise InvalidWorkloadError("it has several streams", path=graph.name)
     arrays = replace(
         graph.arrays,
@@ -135,10 +135,10 @@ def memory_at_sizes(
         op_workspace_bytes=np.ascontiguousarray(workspace_bytes, np.int64),
         op_saving_workspace_bytes=np.ascontiguousarray(workspace_bytes, np.int64),
     )
-    return _on_one_queue(graph, arrays, schedule.bind(graph).copy())[1]
+    return _on_one_stream(graph, arrays, schedule.bind(graph).copy())[1]
 
 
-def _on_one_queue(
+def _on_one_stream(
     graph: Graph, arrays: GraphArrays, runs: NDArray[np.int32]
 ) -> tuple[tuple[NDArray[Any], ...], NDArray[np.int64], NDArray[np.int64]]:
     """Instances, bytes by run, and the workspace in them."""
@@ -180,20 +180,20 @@ def _replayed(
     return (*instances, category), memory[:-1]
 
 
-def _on_several_queues(
+def _on_several_streams(
     graph: Graph,
     schedule: Schedule,
     runs: NDArray[np.int32],
     instances: tuple[NDArray[Any], ...],
     capacities: Mapping[str, int] | None,
 ) -> Simulation:
-    from .engine import run_streams
+    from .engine import play_streams
 
-    course = run_streams(graph, runs, instances, capacities)
+    course = play_streams(graph, runs, instances, capacities)
     for array in (course.memory, course.start_s, course.end_s):
         array.setflags(write=False)
     pools = graph.arrays.pool_names
-    devices = [number for number, pool in enumerate(pools) if queue_of(pool)]
+    devices = [number for number, pool in enumerate(pools) if compute_stream_of(pool)]
     fullest = max(devices, key=lambda number: int(course.peak[number]))
     peak_run = int(course.peak_run[fullest])
     return Simulation(

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from .result import Simulation
 
-# The format's processes: queues are threads of one, pools of another have its counters.
-_QUEUES, _MEMORY = 1, 2
+# The format's processes: streams are threads of one, pools of another have its counters.
+_STREAMS, _MEMORY = 1, 2
 # Of events at the same time: slices before what refers to them.
 _ORDER = {"M": 0, "X": 1, "C": 2, "s": 3, "f": 4}
 
@@ -32,7 +32,7 @@ _ORDER = {"M": 0, "X": 1, "C": 2, "s": 3, "f": 4}
 def trace_document(simulation: Simulation) -> dict[str, Any]:
     """The trace of `simulation`, as the JSON object of the Trace Event Format.
 
-    Times are microseconds, rounded to whole nanoseconds, so that runs of a queue touch but never
+    Times are microseconds, rounded to whole nanoseconds, so that runs of a stream touch but never
     overlap.
 
     Notes
@@ -80,12 +80,12 @@ def _microseconds(times: NDArray[np.float64]) -> list[float]:
 
 def _names(simulation: Simulation) -> Iterator[dict[str, Any]]:
     """Names and order of processes and tracks."""
-    for pid, name in ((_QUEUES, simulation.workload_name), (_MEMORY, "memory [bytes]")):
+    for pid, name in ((_STREAMS, simulation.workload_name), (_MEMORY, "memory [bytes]")):
         yield _about("process_name", pid, 0, name=name)
         yield _about("process_sort_index", pid, 0, sort_index=pid)
-    for number, queue in enumerate(simulation.queue_names):
-        yield _about("thread_name", _QUEUES, number + 1, name=queue)
-        yield _about("thread_sort_index", _QUEUES, number + 1, sort_index=number)
+    for number, stream in enumerate(simulation.stream_names):
+        yield _about("thread_name", _STREAMS, number + 1, name=stream)
+        yield _about("thread_sort_index", _STREAMS, number + 1, sort_index=number)
 
 
 def _about(what: str, pid: int, tid: int, **arguments: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _about(what: str, pid: int, tid: int, **arguments: Any) -> dict[str, Any]:
 
 def _slices(simulation: Simulation) -> Iterator[dict[str, Any]]:
     starts, ends = _microseconds(simulation.start_s), _microseconds(simulation.end_s)
-    kinds, tracks = simulation.run_kinds.tolist(), simulation.run_queues.tolist()
+    kinds, tracks = simulation.run_kinds.tolist(), simulation.run_streams.tolist()
     waits = simulation.wait_causes
     memory = simulation.memory_bytes.tolist()
     for k, name in enumerate(simulation.run_names):
@@ -104,7 +104,7 @@ def _slices(simulation: Simulation) -> Iterator[dict[str, Any]]:
             "ph": "X",
             "ts": starts[k],
             "dur": round(ends[k] - starts[k], 3),
-            "pid": _QUEUES,
+            "pid": _STREAMS,
             "tid": tracks[k] + 1,
             "args": {"run": k, "waited for": waits[k], "memory_bytes": memory[k]},
         }
@@ -144,7 +144,7 @@ def _flows(simulation: Simulation) -> Iterator[dict[str, Any]]:
     """From the run that makes an instance to each run that reads it."""
     order = simulation.issue_order
     starts = _microseconds(simulation.start_s)
-    tracks = simulation.run_queues.tolist()
+    tracks = simulation.run_streams.tolist()
     readers = np.repeat(np.arange(simulation.num_runs), np.diff(order.input_start)).tolist()
     number = 0
     for reader, instance in zip(readers, order.input_instance.tolist(), strict=True):
@@ -159,7 +159,7 @@ def _flows(simulation: Simulation) -> Iterator[dict[str, Any]]:
                 "ph": phase,
                 "id": number,
                 "ts": starts[run],
-                "pid": _QUEUES,
+                "pid": _STREAMS,
                 "tid": tracks[run] + 1,
             }
             if phase == "f":

@@ -1,4 +1,4 @@
-"""What a step waits for: its critical path, and why queues stand idle."""
+"""What a step waits for: its critical path, and why streams stand idle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PathStep:
     Attributes
     ----------
     run : int
-    op_name, queue : str
+    op_name, stream : str
     start_s, end_s : float
     cause : str
         One of `schedsim.simulation.course.CAUSES`: what it waited for, which the step before it
@@ -30,7 +30,7 @@ class PathStep:
 
     run: int
     op_name: str
-    queue: str
+    stream: str
     start_s: float
     end_s: float
     cause: str
@@ -39,8 +39,8 @@ class PathStep:
 def critical_path(simulation: Simulation) -> list[PathStep]:
     """The chain of runs, each started by the one before it, up to the run that ends last.
 
-    A copy that waited in issue order (cause ``turn``) started with the start of the step before it;
-    every other step started with the end of the step before it.
+    A copy that waited in issue order (cause ``issue order``) started with the start of the step
+    before it; every other step started with the end of the step before it.
 
     Notes
     -----
@@ -53,10 +53,10 @@ def critical_path(simulation: Simulation) -> list[PathStep]:
     >>> graph = schedsim.Graph("g", (schedsim.Op("f", time_s=1), schedsim.Op("g", time_s=1)))
     >>> run = schedsim.simulate(graph, schedsim.Schedule.store_all(graph))
     >>> [(step.op_name, step.cause) for step in critical_path(run)]
-    [('f', 'nothing'), ('g', 'queue')]
+    [('f', 'nothing'), ('g', 'stream')]
     """
     causes, blockers = _reasons(simulation)
-    names, queues = simulation.run_names, simulation.run_queues
+    names, streams = simulation.run_names, simulation.run_streams
     path = []
     run = int(np.argmax(simulation.end_s)) if simulation.num_runs else -1
     while run >= 0:
@@ -64,7 +64,7 @@ def critical_path(simulation: Simulation) -> list[PathStep]:
             PathStep(
                 run=run,
                 op_name=names[run],
-                queue=simulation.queue_names[queues[run]],
+                stream=simulation.stream_names[streams[run]],
                 start_s=float(simulation.start_s[run]),
                 end_s=float(simulation.end_s[run]),
                 cause=CAUSES[causes[run]],
@@ -77,13 +77,13 @@ def critical_path(simulation: Simulation) -> list[PathStep]:
 def critical_s(simulation: Simulation) -> dict[str, float]:
     """Seconds of the critical path that each stream brings; together they are the makespan.
 
-    A run counts until the next on the path starts. Queues that bring nothing are left out.
+    A run counts until the next on the path starts. Streams that bring nothing are left out.
 
     Examples
     --------
     >>> import schedsim
-    >>> ops = (schedsim.Op("f", time_s=1, writes={"x": 1}, queue="compute:0"),
-    ...        schedsim.Op("g", time_s=2, reads=("x",), queue="compute:1"))
+    >>> ops = (schedsim.Op("f", time_s=1, writes={"x": 1}, stream="compute:0"),
+    ...        schedsim.Op("g", time_s=2, reads=("x",), stream="compute:1"))
     >>> graph = schedsim.Graph("g", ops)
     >>> critical_s(schedsim.simulate(graph, schedsim.Schedule.store_all(graph)))
     {'compute:0': 1.0, 'compute:1': 2.0}
@@ -94,30 +94,30 @@ def critical_s(simulation: Simulation) -> dict[str, float]:
         path, [*(s.start_s for s in path[1:]), simulation.makespan_s], strict=True
     ):
         if until > step.start_s:
-            spent[step.queue] = spent.get(step.queue, 0.0) + until - step.start_s
+            spent[step.stream] = spent.get(step.stream, 0.0) + until - step.start_s
     return spent
 
 
 def idle_s(simulation: Simulation) -> dict[str, dict[str, float]]:
     """Seconds that each stream stands idle, by what its next run waits for.
 
-    Queue -> cause -> seconds; ``"end"`` is the time between its last run and the end of the step.
+    Stream -> cause -> seconds; ``"end"`` is the time between its last run and the end of the step.
     Causes without time are left out.
 
     Examples
     --------
     >>> import schedsim
-    >>> ops = (schedsim.Op("f", time_s=1, writes={"x": 1}, queue="compute:0"),
-    ...        schedsim.Op("g", time_s=2, reads=("x",), queue="compute:1"))
+    >>> ops = (schedsim.Op("f", time_s=1, writes={"x": 1}, stream="compute:0"),
+    ...        schedsim.Op("g", time_s=2, reads=("x",), stream="compute:1"))
     >>> graph = schedsim.Graph("g", ops)
     >>> idle_s(schedsim.simulate(graph, schedsim.Schedule.store_all(graph)))
     {'compute:0': {'end': 2.0}, 'compute:1': {'input': 1.0}}
     """
     causes, _ = _reasons(simulation)
-    queues = simulation.run_queues
+    streams = simulation.run_streams
     table: dict[str, dict[str, float]] = {}
-    for number, queue in enumerate(simulation.queue_names):
-        runs = np.flatnonzero(queues == number)
+    for number, stream in enumerate(simulation.stream_names):
+        runs = np.flatnonzero(streams == number)
         ends = np.concatenate([[0.0], simulation.end_s[runs]])
         waits = simulation.start_s[runs] - ends[:-1]
         spent = np.bincount(causes[runs], waits, len(CAUSES))
@@ -125,7 +125,7 @@ def idle_s(simulation: Simulation) -> dict[str, dict[str, float]]:
         after = simulation.makespan_s - float(ends[-1])
         if after > 0:
             row["end"] = after
-        table[queue] = row
+        table[stream] = row
     return table
 
 
@@ -134,6 +134,6 @@ def _reasons(simulation: Simulation) -> tuple[NDArray[np.int64], NDArray[np.int6
     course = simulation.course
     if course is not None:
         return course.cause.astype(np.int64), course.blocker.astype(np.int64)
-    causes = np.full(simulation.num_runs, CAUSES.index("queue"), dtype=np.int64)
+    causes = np.full(simulation.num_runs, CAUSES.index("stream"), dtype=np.int64)
     causes[:1] = CAUSES.index("nothing")
     return causes, np.arange(simulation.num_runs) - 1

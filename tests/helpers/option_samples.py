@@ -179,7 +179,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         **MEMORY,
         **PICTURE,
         "--against": sample("time"),
-        "--capacity": sample("device=3TB", files="queues.json"),
+        "--capacity": sample("device=3TB", files="streams.json"),
     },
     "plot gantt": {**WORKLOAD, **MEMORY, **PICTURE},
     "plot schedule": {**WORKLOAD, **MEMORY, **PICTURE},

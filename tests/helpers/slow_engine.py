@@ -45,8 +45,8 @@ class SlowEngine:
         self.sizes = dict(graph.inputs)
         self.pool = {name: graph.input_pools.get(name, "device") for name in graph.inputs}
         for op in graph.ops:
-            compute = op.queue.startswith("compute:")
-            home = op.queue.replace("compute", "device") if compute else "device"
+            compute = op.stream.startswith("compute:")
+            home = op.stream.replace("compute", "device") if compute else "device"
             for tensor, size in op.writes.items():
                 self.sizes[tensor] = size
                 self.pool[tensor] = op.pools.get(tensor, home)
@@ -70,8 +70,8 @@ class SlowEngine:
         self.pools = sorted(pools | {self.home(k) for k in range(len(self.ops))})
 
     def home(self, k: int) -> str:
-        queue = self.ops[k].queue
-        return queue.replace("compute", "device") if queue.startswith("compute:") else "device"
+        stream = self.ops[k].stream
+        return stream.replace("compute", "device") if stream.startswith("compute:") else "device"
 
     def built(self, instance: Instance) -> bool:
         """Whether it is ever materialised."""
@@ -103,18 +103,18 @@ class SlowEngine:
         return total
 
     def may_start(self, k: int) -> bool:
-        """All but memory: the queue, the inputs, and of a copy its place in the schedule."""
+        """All but memory: the stream, the inputs, and of a copy its place in the schedule."""
         op = self.ops[k]
         if self.start[k] is not None:
             return False
-        if not all(self.ended[j] for j in range(k) if self.ops[j].queue == op.queue):
+        if not all(self.ended[j] for j in range(k) if self.ops[j].stream == op.stream):
             return False
         if not all(i.writer is None or self.ended[i.writer] for i in self.inputs[k]):
             return False
-        if not op.required and not op.queue.startswith("compute"):
+        if not op.required and not op.stream.startswith("compute"):
             touched = {self.pool[tensor] for tensor in (*op.reads, *op.writes)}
             for j in range(k):
-                compute = self.ops[j].queue.startswith("compute")
+                compute = self.ops[j].stream.startswith("compute")
                 if compute and self.home(j) in touched and self.start[j] is None:
                     return False
         return True

@@ -1,7 +1,7 @@
 """The least time of a step that may keep, recompute and copy, over all ways in time: an oracle.
 
 A state is what lies where, what has run, and what runs with the seconds left. From it any op or
-copy may start whose queue is free, whose inputs are there and whose memory can be made to fit by
+copy may start whose stream is free, whose inputs are there and whose memory can be made to fit by
 letting tensors go; or time passes to the next end, runs held back at will included. Dijkstra's
 algorithm finds the least time. There is no order of a schedule and no rule of who starts first; but
 first runs come in the graph's order.

@@ -36,7 +36,7 @@ def pool_peaks(graph: Graph, names, start_s, end_s) -> dict[str, int]:
         saves = any(made[k][t][4] for t in op.optional)
         more = op.saving_workspace_bytes
         temporary = op.workspace_bytes if more is None or not saves else more
-        working.append((op.queue.replace("compute", "device"), start_s[k], end_s[k], temporary))
+        working.append((op.stream.replace("compute", "device"), start_s[k], end_s[k], temporary))
         for t, source in op.in_place.items():
             taken = made[k][t][6]
             if taken[4][-1] == k and all(end_s[j] <= start_s[k] for j in taken[4][:-1]):

@@ -51,7 +51,7 @@ def check_trace(document: Any) -> None:
         for one, other in itertools.pairwise(slices):
             # To the nanosecond, in which readers count.
             end = round(one["ts"] * 1000) + round(one["dur"] * 1000)
-            assert end <= round(other["ts"] * 1000), "runs of a queue overlap"
+            assert end <= round(other["ts"] * 1000), "runs of a stream overlap"
     for ends in flows.values():
         start, finish = ends
         assert (start["ph"], finish["ph"], finish["bp"]) == ("s", "f", "e")

@@ -94,7 +94,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Op": (
         _op,
         {"name": "s", "phase": "forward", "time_s": 1.0, "workspace_bytes": 0, "reads": ()}
-        | {"writes": {"t": 1}, "optional": (), "in_place": {}, "queue": "compute", "pools": {}},
+        | {"writes": {"t": 1}, "optional": (), "in_place": {}, "stream": "compute", "pools": {}},
     ),
     "Graph": (
         Graph,

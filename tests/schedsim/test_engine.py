@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offloaded_stages import offloaded
-from queue_graphs import random_queue_graph, random_queue_schedule, single_queue_instance
 from slow_engine import slow_course
+from stream_graphs import random_stream_graph, random_stream_schedule, single_stream_instance
 
 from schedsim import DeadlockError, Graph, Op, SchedsimError, Schedule, simulate
 from schedsim.plans.links import Link, with_copies
@@ -28,10 +28,10 @@ def check_path(simulation):
     assert path[0].start_s == 0
     assert path[-1].end_s == simulation.makespan_s
     for step, after in itertools.pairwise(path):
-        assert after.start_s == (step.start_s if after.cause == "turn" else step.end_s)
+        assert after.start_s == (step.start_s if after.cause == "issue order" else step.end_s)
     assert math.isclose(sum(critical_s(simulation).values()), simulation.makespan_s)
-    for queue, reasons in idle_s(simulation).items():
-        spent = simulation.busy_s[queue] + sum(reasons.values())
+    for stream, reasons in idle_s(simulation).items():
+        spent = simulation.busy_s[stream] + sum(reasons.values())
         assert math.isclose(spent, simulation.makespan_s)
 
 
@@ -53,8 +53,8 @@ def check_against_reference(simulation, expected, graph):
 def test_times_and_bytes_equal_the_slow_reference(seed, num_ops):
     """Without capacities: never stuck, and everything as the reference has it."""
     rng = np.random.default_rng(seed)
-    graph = random_queue_graph(rng, num_ops)
-    schedule = random_queue_schedule(rng, graph)
+    graph = random_stream_graph(rng, num_ops)
+    schedule = random_stream_schedule(rng, graph)
     simulation = simulate(graph, schedule)
     expected = slow_course(graph, schedule.names)
     assert not expected.stuck
@@ -68,8 +68,8 @@ def test_times_and_bytes_equal_the_slow_reference(seed, num_ops):
 def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
     """With capacities: the same waits, and stuck where, and only where, the reference is."""
     rng = np.random.default_rng(seed)
-    graph = random_queue_graph(rng, num_ops)
-    schedule = random_queue_schedule(rng, graph)
+    graph = random_stream_graph(rng, num_ops)
+    schedule = random_stream_schedule(rng, graph)
     free = simulate(graph, schedule).peak_by_pool
     share = float(rng.choice([0.5, 0.7, 0.85, 1.0]))
     capacities = {pool: int(peak * share) for pool, peak in free.items() if rng.random() < 0.7}
@@ -78,7 +78,7 @@ def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
         with pytest.raises(DeadlockError) as caught:
             simulate(graph, schedule, capacities)
         left = {
-            graph.ops[graph.op_index(name)].queue
+            graph.ops[graph.op_index(name)].stream
             for name, end in zip(schedule.names, expected.end_s, strict=True)
             if end is None
         }
@@ -93,10 +93,10 @@ def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
 
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
 @settings(max_examples=500, deadline=None)
-def test_one_queue_equals_the_linear_pass(seed, num_ops):
+def test_one_stream_equals_the_linear_pass(seed, num_ops):
     """The engine and the pass for one stream: every byte of every run, category and event."""
     rng = np.random.default_rng(seed)
-    graph, schedule = single_queue_instance(rng, num_ops)
+    graph, schedule = single_stream_instance(rng, num_ops)
     linear = simulate(graph, schedule)
     engine = simulate(graph, schedule, {})
     assert linear.course is None
@@ -136,18 +136,18 @@ def test_offloading_by_hand():
 def test_a_message_goes_as_soon_as_it_can():
     """Required ops on a link are not held back by the compute runs before them."""
     ops = (
-        Op("a0", time_s=1, writes={"x": 8}, queue="compute:0"),
-        Op("b0", time_s=5, writes={"z": 8}, queue="compute:1"),
-        Op("b1", time_s=5, reads=("z",), queue="compute:1"),
+        Op("a0", time_s=1, writes={"x": 8}, stream="compute:0"),
+        Op("b0", time_s=5, writes={"z": 8}, stream="compute:1"),
+        Op("b1", time_s=5, reads=("z",), stream="compute:1"),
         Op(
             "send",
             time_s=2,
             reads=("x",),
             writes={"y": 8},
-            queue="link:0-1",
+            stream="link:0-1",
             pools={"y": "device:1"},
         ),
-        Op("b2", time_s=1, reads=("y",), queue="compute:1"),
+        Op("b2", time_s=1, reads=("y",), stream="compute:1"),
     )
     graph = Graph("pipe", ops)
     simulation = simulate(graph, Schedule.store_all(graph))
@@ -155,7 +155,7 @@ def test_a_message_goes_as_soon_as_it_can():
     assert simulation.peak_by_pool == {"device": 0, "device:0": 8, "device:1": 16}
     assert (simulation.peak_bytes, simulation.peak_op) == (16, "send")
     assert graph.store_all_s == simulation.makespan_s == 11
-    assert graph.busiest_queue_s == 11
+    assert graph.busiest_stream_s == 11
 
 
 def test_what_does_not_fit_at_the_start_is_said():
@@ -191,8 +191,8 @@ def test_in_place_waits_for_nobody():
 def test_without_capacities_less_work_delays_nothing(seed, num_ops):
     """Some op becomes faster: no run starts later."""
     rng = np.random.default_rng(seed)
-    graph = random_queue_graph(rng, num_ops)
-    schedule = random_queue_schedule(rng, graph)
+    graph = random_stream_graph(rng, num_ops)
+    schedule = random_stream_schedule(rng, graph)
     ops = list(graph.ops)
     chosen = int(rng.integers(0, len(ops)))
     ops[chosen] = replace(ops[chosen], time_s=ops[chosen].time_s * rng.random())
@@ -209,13 +209,13 @@ def test_within_capacities_less_work_can_take_longer():
     ops = (
         Op("w", time_s=1, writes={"s": 0}),
         Op("big", time_s=1, workspace_bytes=2, reads=("s",)),
-        Op("fetch", time_s=2, writes={"y": 1}, reads=("x",), queue="link:0-1"),
-        Op("use", time_s=1, reads=("y",), queue="compute:1"),
+        Op("fetch", time_s=2, writes={"y": 1}, reads=("x",), stream="link:0-1"),
+        Op("use", time_s=1, reads=("y",), stream="compute:1"),
         Op("tail", time_s=3),
     )
 
     def makespan(copy_s: float) -> float:
-        copy = Op("copy", time_s=copy_s, writes={"x": 0}, queue="d2h")
+        copy = Op("copy", time_s=copy_s, writes={"x": 0}, stream="d2h")
         graph = Graph("anomaly", (copy, *ops))
         return simulate(graph, Schedule.store_all(graph), {"device": 2}).makespan_s
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from queue_graphs import random_queue_graph, random_queue_schedule
+from stream_graphs import random_stream_graph, random_stream_schedule
 
 from schedsim import Chain, Graph, Op, Schedule, Stage, simulate
 from schedsim.figures.gantt import Paint, draw_gantt, draw_pools
@@ -27,15 +27,17 @@ def pipeline(num_devices: int, num_batches: int):
     for m in range(num_batches):
         for k in range(num_devices):
             reads = (f"m{k}.{m}",) if k else ()
-            queue = f"compute:{k}"
-            ops.append(Op(f"F{k}.{m}", time_s=1, reads=reads, writes={f"x{k}.{m}": 4}, queue=queue))
+            stream = f"compute:{k}"
+            ops.append(
+                Op(f"F{k}.{m}", time_s=1, reads=reads, writes={f"x{k}.{m}": 4}, stream=stream)
+            )
             if k + 1 < num_devices:
                 there = f"m{k + 1}.{m}"
                 send = Op(
                     f"S{k}.{m}",
                     reads=(f"x{k}.{m}",),
                     writes={there: 4},
-                    queue=f"link:{k}-{k + 1}",
+                    stream=f"link:{k}-{k + 1}",
                     pools={there: f"device:{k + 1}"},
                 )
                 ops.append(send)
@@ -54,7 +56,7 @@ def spans(axes):
 
 
 def test_bars_are_the_runs():
-    """A row per queue from the top, a bar per run; the loss, without a time, leaves a mark."""
+    """A row per stream from the top, a bar per run; the loss, without a time, leaves a mark."""
     simulation = offloaded()
     bars = draw_gantt(simulation).axes[0]
     assert [label.get_text() for label in bars.get_yticklabels()] == ["compute", "d2h", "h2d"]
@@ -90,7 +92,7 @@ def test_a_pipeline_as_people_know_it():
     simulation = pipeline(4, 3)
     figure = draw_gantt(
         simulation,
-        queues={f"compute:{k}": f"device {k}" for k in range(4)},
+        streams={f"compute:{k}": f"device {k}" for k in range(4)},
         label_of=lambda name: name.split(".")[1],
         memory=False,
     )
@@ -118,15 +120,15 @@ def test_kinds_and_colours_of_your_own():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["early", "late"]
     assert not axes.texts
     with pytest.raises(ValueError, match="compute:9"):
-        draw_gantt(simulation, queues=["compute:9"])
+        draw_gantt(simulation, streams=["compute:9"])
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_simulation_can_be_drawn(seed):
-    """Pools of nothing, steps without a time, ops on every kind of queue."""
+    """Pools of nothing, steps without a time, ops on every kind of stream."""
     rng = np.random.default_rng(seed)
-    graph = random_queue_graph(rng, 6)
-    simulation = simulate(graph, random_queue_schedule(rng, graph))
+    graph = random_stream_graph(rng, 6)
+    simulation = simulate(graph, random_stream_schedule(rng, graph))
     draw_gantt(simulation).canvas.draw()
     draw_pools(simulation).canvas.draw()
     nothing = Graph("nothing", (Op("f"),))

@@ -15,4 +15,4 @@ def test_bars_are_the_peaks():
     left, right = draw_cluster(found).axes
     assert len(left.patches) == 2 * len(stacked)
     names = [text.get_text() for text in right.get_yticklabels()]
-    assert names == list(found.time.timeline.queue_names)
+    assert names == list(found.time.timeline.stream_names)

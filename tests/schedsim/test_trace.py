@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queue_graphs import random_queue_graph, random_queue_schedule, single_queue_instance
+from stream_graphs import random_stream_graph, random_stream_schedule, single_stream_instance
 from trace_rules import check_trace
 
 from schedsim import Chain, Schedule, Stage, simulate
@@ -27,10 +27,10 @@ def test_traces_keep_the_rules(seed, num_ops, several):
     """On random graphs; a slice per run, a flow per read of a written tensor, all peaks."""
     rng = np.random.default_rng(seed)
     if several:
-        graph = random_queue_graph(rng, num_ops)
-        schedule = random_queue_schedule(rng, graph)
+        graph = random_stream_graph(rng, num_ops)
+        schedule = random_stream_schedule(rng, graph)
     else:
-        graph, schedule = single_queue_instance(rng, num_ops)
+        graph, schedule = single_stream_instance(rng, num_ops)
     simulation = simulate(graph, schedule)
     document = trace_document(simulation)
     check_trace(document)

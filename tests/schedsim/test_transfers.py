@@ -38,14 +38,14 @@ def test_copies_stand_behind_the_ops():
     copied = [name.removeprefix("d2h:") for name in graph.op_names if name.startswith("d2h:")]
     assert copied == ["a0", "a1", "r1", "a2"]
     down, up = graph.ops[graph.op_index("d2h:r1")], graph.ops[graph.op_index("h2d:r1")]
-    assert (down.time_s, down.queue, down.pool_of("r1@host"), down.required) == (
+    assert (down.time_s, down.stream, down.pool_of("r1@host"), down.required) == (
         1.5,
         "d2h",
         "host",
         False,
     )
-    assert (up.time_s, up.queue, up.writes, up.pool_of("r1")) == (3.0, "h2d", {"r1": 6}, "device")
-    assert graph.store_all_s == TWO.store_all_s == graph.busiest_queue_s
+    assert (up.time_s, up.stream, up.writes, up.pool_of("r1")) == (3.0, "h2d", {"r1": 6}, "device")
+    assert graph.store_all_s == TWO.store_all_s == graph.busiest_stream_s
     assert Schedule.store_all(graph).names == list(TWO.op_names)
 
 
@@ -96,14 +96,14 @@ WRITE = Op("f", writes={"x": 8})
     ("second", "error"),
     [
         (Op("g", writes={"x": 8}), "only a copy"),
-        (Op("g", writes={"x": 8}, queue="h2d"), "only a copy"),
-        (Op("g", writes={"x": 9}, queue="h2d", required=False), "9 bytes in pool 'device'"),
+        (Op("g", writes={"x": 8}, stream="h2d"), "only a copy"),
+        (Op("g", writes={"x": 9}, stream="h2d", required=False), "9 bytes in pool 'device'"),
         (
-            Op("g", writes={"x": 8}, queue="h2d", required=False, pools={"x": "host"}),
+            Op("g", writes={"x": 8}, stream="h2d", required=False, pools={"x": "host"}),
             "in pool 'host' here",
         ),
         (
-            Op("g", reads=("x",), writes={"x": 8}, queue="h2d", required=False),
+            Op("g", reads=("x",), writes={"x": 8}, stream="h2d", required=False),
             "read by the same op",
         ),
     ],
@@ -126,18 +126,18 @@ def test_ops_that_compute_must_run():
 
 def test_devices_do_not_compute_on_the_host():
     """What was only kept on the host is not read; results need a required op; pools are checked."""
-    down = Op("d", reads=("x",), writes={"y": 8}, queue="d2h", required=False, pools={"y": "host"})
+    down = Op("d", reads=("x",), writes={"y": 8}, stream="d2h", required=False, pools={"y": "host"})
     with pytest.raises(InvalidWorkloadError, match="host memory") as caught:
         Graph("g", (WRITE, down, Op("b", "backward", reads=("y",))))
     assert caught.value.path == "ops[2].reads[0]"
     with pytest.raises(InvalidWorkloadError, match="copies alone"):
         Graph("g", (WRITE, down), results=("y",))
     with pytest.raises(InvalidWorkloadError, match="at least one required op"):
-        Graph("g", (Op("d", queue="d2h", required=False),))
+        Graph("g", (Op("d", stream="d2h", required=False),))
     with pytest.raises(InvalidWorkloadError, match="own field"):
         Graph("g", (WRITE,), pool_static_bytes={"device": 1})
     with pytest.raises(InvalidWorkloadError, match="no input 'y'"):
         Graph("g", (WRITE,), input_pools={"y": "host"})
-    relu = Op("r", reads=("x",), writes={"y": 8}, in_place={"y": "x"}, queue="compute:1")
+    relu = Op("r", reads=("x",), writes={"y": 8}, in_place={"y": "x"}, stream="compute:1")
     with pytest.raises(InvalidWorkloadError, match="different pools"):
         Graph("g", (WRITE, relu))

@@ -89,7 +89,7 @@ def make_program(
         add its parameters' gradients twice.
     """
     graph = workload.graph
-    copying = not graph.one_queue
+    copying = not graph.one_stream
     simulation = simulate(workload, schedule, capacities if copying else None)
     names = schedule.names
     first: dict[str, int] = {}
@@ -165,7 +165,7 @@ def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> BlockP
         moves = None
         copy = parse_copy(name)
         if copy is not None:
-            kind, moves = copy.queue, _parsed(copy.tensor, num_parts)
+            kind, moves = copy.stream, _parsed(copy.tensor, num_parts)
             index = moves[1]
         else:
             kind, index = ("loss", num_parts) if name == "loss" else (name[0], int(name[1:]))

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from schedsim.dataflow.queues import HOST
+from schedsim.dataflow.streams import HOST
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes, format_bytes_short

@@ -68,7 +68,7 @@ def timeline(
     loaded, simulation, limit_bytes = _simulated(
         source, budget, schedule_file, capacities, **memory
     )
-    if len(simulation.queue_names) == 1 and len(simulation.pool_names) == 1:
+    if len(simulation.stream_names) == 1 and len(simulation.pool_names) == 1:
         if capacities is not None:
             raise SchedsimError(
                 f"--capacity is of several streams or memory pools, and {loaded.workload.name} has "
@@ -102,7 +102,7 @@ def timeline(
 
 
 @click.command(
-    "gantt", cls=GroupedCommand, short_help="Queues and their runs over time, memory below."
+    "gantt", cls=GroupedCommand, short_help="Streams and their runs over time, memory below."
 )
 @budget_option(required=False)
 @schedule_option

@@ -7,7 +7,7 @@ from typing import Any
 from ...allocators import EXACT, Allocation, CachingOptions, allocate
 from ...allocators.allocation import times
 from ...allocators.planning import NUM_STEPS
-from ...dataflow.queues import queue_of
+from ...dataflow.streams import compute_stream_of
 from ...plans.plan import Plan
 from ...simulation.simulator import Simulation
 from ...units import format_bytes
@@ -39,7 +39,7 @@ def allocations(
     returned.
     """
     found = {}
-    for pool in filter(queue_of, simulation.pool_names):
+    for pool in filter(compute_stream_of, simulation.pool_names):
         given = dict(options, pool=pool, num_steps=NUM_STEPS)
         found[pool] = allocate(simulation, allocator, **given)
         if budget_bytes is not None and found[pool].peak_reserved_bytes > budget_bytes:

@@ -187,7 +187,7 @@ def _cost(operation, forward, turn, writes, reads):
 @pytest.mark.parametrize("num", [5, 17, 40])
 @pytest.mark.parametrize("copy_s", [0.0, 0.5, 2.0, 30.0])
 def test_the_replay_takes_no_longer_than_the_recurrence_says(num, copy_s):
-    """All runs together take its time; copies on their own queues overlap."""
+    """All runs together take its time; copies on their own streams overlap."""
     chain = uniform(num, backward_s=2.0)
     levels = [MemoryLevel(3, copy_s, copy_s), MemoryLevel(5, 2 * copy_s, 2 * copy_s)]
     plan = hrevolve(chain, 10**6, num_slots=2, levels=levels)

@@ -158,7 +158,7 @@ def test_refusals():
         checkmate(graph, 10, passes=0)
     with pytest.raises(SchedsimError, match="num_intervals 0"):
         moccasin(graph, 10, num_intervals=0)
-    copied = Graph("copied", (Op("copy", queue="d2h"),))
+    copied = Graph("copied", (Op("copy", stream="d2h"),))
     for planner in ("checkmate", "moccasin"):
         with pytest.raises(UnsupportedError, match="several streams"):
             try_plan(copied, 10, planner)

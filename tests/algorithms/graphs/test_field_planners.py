@@ -98,8 +98,8 @@ def test_a_graph_that_begins_with_its_backward(name):
 
 @pytest.mark.parametrize("name", ["dtr", "chen_articulation", "kusumoto", "saved_bytes"])
 def test_what_is_not_simulated_is_refused(name):
-    """A copy on a queue of its own, with the hint of the simulator."""
-    ops = (Op("f", writes={"x": 4}), Op("copy", reads=("x",), writes={"h": 4}, queue="d2h"))
+    """A copy on a stream of its own, with the hint of the simulator."""
+    ops = (Op("f", writes={"x": 4}), Op("copy", reads=("x",), writes={"h": 4}, stream="d2h"))
     with pytest.raises(UnsupportedError, match="several streams") as caught:
         try_plan(Graph("copies", ops), 100, name)
     assert caught.value.hint

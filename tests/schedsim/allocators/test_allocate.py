@@ -51,7 +51,7 @@ def test_requests_are_what_the_simulator_counts(seed, equal):
         assert (found.allocated_bytes >= found.requested_bytes).all()
 
 
-def test_queues_are_streams_and_pools_have_their_own_memory():
+def test_streams_are_kept_apart_and_pools_have_their_own_memory():
     """A copy's block serves no kernel, and host memory is not the device's."""
     size = 30 * MIB
     ops = (
@@ -60,12 +60,14 @@ def test_queues_are_streams_and_pools_have_their_own_memory():
             "d2h:x",
             reads=("x",),
             writes={"x@host": size},
-            queue="d2h",
+            stream="d2h",
             required=False,
             pools={"x@host": "host"},
             time_s=1.0,
         ),
-        Op("h2d:x", reads=("x@host",), writes={"x": size}, queue="h2d", required=False, time_s=1.0),
+        Op(
+            "h2d:x", reads=("x@host",), writes={"x": size}, stream="h2d", required=False, time_s=1.0
+        ),
         Op("g", writes={"y": size}, time_s=5.0),
         Op("b", "backward", reads=("x", "y"), time_s=1.0),
     )

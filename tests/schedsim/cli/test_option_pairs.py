@@ -56,7 +56,7 @@ def _write_inputs() -> None:
     row = json.loads(Path("results.jsonl").read_text())
     row |= {"status": "error", "error": {"type": "Broken", "message": "broken"}}
     Path("base.jsonl").write_text(json.dumps(row) + "\n")
-    save(with_copies(CHAIN, d2h=Link(1 << 22), h2d=Link(1 << 22), tensors=["r1"]), "queues.json")
+    save(with_copies(CHAIN, d2h=Link(1 << 22), h2d=Link(1 << 22), tensors=["r1"]), "streams.json")
     assert run(["plan", "--layers", "4", "--mem", "1TB", "-o", "formula.json"]) == 0
     assert run(["plan", "chain.json", "--mem", "1TB", "-o", "plan.json"]) == 0
     pipe = ["pipeline", "--layers", "4", "--stages", "2", "--micro-batches", "4"]

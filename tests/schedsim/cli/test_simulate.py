@@ -81,10 +81,10 @@ def test_the_document_has_the_numbers_of_the_simulation(call, tmp_path):
     assert code == 0
     assert document["makespan_s"] == expected.makespan_s
     assert document["peak_by_category"] == expected.by_category()
-    queues = {row["name"]: row for row in document["queues"]}
-    assert queues["compute"]["busy_s"] == expected.busy_s["compute"]
-    assert queues["compute"]["busy_share"] == expected.busy_s["compute"] / expected.makespan_s
-    for row in queues.values():
+    streams = {row["name"]: row for row in document["streams"]}
+    assert streams["compute"]["busy_s"] == expected.busy_s["compute"]
+    assert streams["compute"]["busy_share"] == expected.busy_s["compute"] / expected.makespan_s
+    for row in streams.values():
         spent = row["busy_s"] + sum(row["idle_s"].values())
         assert spent == pytest.approx(expected.makespan_s)
     assert sum(document["critical_s"].values()) == pytest.approx(expected.makespan_s)

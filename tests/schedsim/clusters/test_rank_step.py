@@ -14,7 +14,7 @@ def written(name, degrees, training, rank=0):
     model = get_architecture(name)
     stages = rank_stages(split_stages(model, degrees, training), degrees, rank)
     fabric = get_fabric("h100-80gb")
-    step = RankStep(model, degrees, training, fabric, stages, one_queue=True)
+    step = RankStep(model, degrees, training, fabric, stages, one_stream=True)
     return step.write(rank_actions(degrees, training, rank))
 
 

@@ -11,7 +11,7 @@ def written(degrees, training, rank=0):
     model = get_architecture("llama3.2-1b")
     stages = rank_stages(split_stages(model, degrees, training), degrees, rank)
     fabric = get_fabric("h100-80gb")
-    step = RankStep(model, degrees, training, fabric, stages, one_queue=False)
+    step = RankStep(model, degrees, training, fabric, stages, one_stream=False)
     return step.write(rank_actions(degrees, training, rank))
 
 

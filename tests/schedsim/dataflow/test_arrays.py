@@ -30,4 +30,4 @@ def test_the_arrays_of_a_small_graph():
     assert arrays.op_phase.tolist() == [0, 1, 2]
     assert arrays.op_once.tolist() == [False, False, True]
     assert arrays.op_workspace_bytes.tolist() == [0, 0, 4]
-    assert (arrays.queue_names, arrays.pool_names) == (("compute",), ("device",))
+    assert (arrays.stream_names, arrays.pool_names) == (("compute",), ("device",))

@@ -98,7 +98,7 @@ def test_what_is_known_of_a_chain():
         assert chain.op_names[2 * chain.num_stages - i] == f"B{i}"
     assert chain.activation_bytes().tolist() == [9, 1, 2, 3, 4, 5]
     assert chain.store_all_s == 1.0  # one by one, ten tenths are a little less than 1
-    assert chain.busiest_queue_s == chain.graph.store_all_s == 1.0
+    assert chain.busiest_stream_s == chain.graph.store_all_s == 1.0
     assert chain.stage_label("B3") == "B3 (s3)"
     assert chain.stage_label("loss") == "loss"
 

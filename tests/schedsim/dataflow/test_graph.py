@@ -8,8 +8,10 @@ from schedsim import Graph, InvalidWorkloadError, Op
 
 F = Op("f", time_s=1.0, writes={"x": 8})
 B = Op("b", "backward", time_s=2.0, reads=("x",))
-DOWN = Op("down", queue="d2h", reads=("x",), writes={"x@": 8}, pools={"x@": "host"}, required=False)
-UP = Op("up", queue="h2d", reads=("x@",), writes={"x": 8}, required=False)
+DOWN = Op(
+    "down", stream="d2h", reads=("x",), writes={"x@": 8}, pools={"x@": "host"}, required=False
+)
+UP = Op("up", stream="h2d", reads=("x@",), writes={"x": 8}, required=False)
 
 
 @pytest.mark.parametrize(
@@ -36,11 +38,11 @@ UP = Op("up", queue="h2d", reads=("x@",), writes={"x": 8}, required=False)
         ((Op("g", reads=("x",), writes={"y": 8}), Op("f", reads=("y",), writes={"x": 8})), {},
          "ops[0].reads[0]", "a cycle"),
         ((Op("g", reads=("x",), writes={"x": 8}),), {}, "ops[0].reads[0]", "a cycle"),
-        ((F, DOWN, Op("up", queue="h2d", reads=("x@",), writes={"x": 9}, required=False)), {},
+        ((F, DOWN, Op("up", stream="h2d", reads=("x@",), writes={"x": 9}, required=False)), {},
          "ops[2].writes.x", "has 9 bytes in pool 'device' here, and 8 in 'device' in ops[0]"),
-        ((F, Op("up", queue="h2d", reads=("x",), writes={"x": 8}, required=False)), {},
+        ((F, Op("up", stream="h2d", reads=("x",), writes={"x": 8}, required=False)), {},
          "ops[1].writes.x", "read by the same op"),
-        ((F, Op("g", reads=("x",), queue="compute:1", writes={"y": 8}, in_place={"y": "x"})), {},
+        ((F, Op("g", reads=("x",), stream="compute:1", writes={"y": 8}, in_place={"y": "x"})), {},
          "ops[1].in_place", "live in different pools"),
         ((F, Op("g", writes={"y": 2**53 - 8}), B), {}, "ops", "all sizes together"),
     ],
@@ -95,18 +97,18 @@ def test_what_is_known_of_tensors():
 )
 def test_one_stream_in_one_memory(ops, more, one):
     """Whatever is elsewhere makes it several."""
-    assert Graph("g", ops, **more).one_queue is one
+    assert Graph("g", ops, **more).one_stream is one
 
 
 def test_times_count_what_must_run():
     """Copies need not: neither the sum nor the busiest stream has their 9 s."""
-    slow = Op("slow", queue="d2h", time_s=9.0, reads=("x",), writes={"y": 8}, required=False)
+    slow = Op("slow", stream="d2h", time_s=9.0, reads=("x",), writes={"y": 8}, required=False)
     graph = Graph("g", (F, slow, B))
-    assert (graph.store_all_s, graph.busiest_queue_s) == (3.0, 3.0)
+    assert (graph.store_all_s, graph.busiest_stream_s) == (3.0, 3.0)
     # Two devices: one computes 1 s and then 2 s beside the 4 s of the other.
-    other = Op("o", queue="compute:1", time_s=4.0)
+    other = Op("o", stream="compute:1", time_s=4.0)
     graph = Graph("g", (F, other, B))
-    assert (graph.store_all_s, graph.busiest_queue_s) == (4.0, 4.0)
+    assert (graph.store_all_s, graph.busiest_stream_s) == (4.0, 4.0)
 
 
 def test_a_caller_who_changes_what_was_passed_does_not_change_the_graph():

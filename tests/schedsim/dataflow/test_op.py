@@ -18,14 +18,14 @@ def test_a_caller_who_changes_what_was_passed_does_not_change_the_op():
 
 
 def test_where_it_writes_and_whether_it_is_a_copy():
-    """To the device of its queue unless it says otherwise; a copy need not run, and moves bytes."""
-    copy = Op("d2h:x", queue="d2h", reads=("x",), writes={"x@": 4}, pools={"x@": "host"},
+    """To the device of its stream unless it says so; a copy need not run, and moves bytes."""
+    copy = Op("d2h:x", stream="d2h", reads=("x",), writes={"x@": 4}, pools={"x@": "host"},
               required=False)  # fmt: skip
     assert copy.is_copy
     assert copy.pool_of("x@") == "host"
-    assert Op("f", queue="compute:2", writes={"y": 1}).pool_of("y") == "device:2"
+    assert Op("f", stream="compute:2", writes={"y": 1}).pool_of("y") == "device:2"
     assert not Op("f", required=False).is_copy  # it computes
-    assert not Op("m", queue="link:0-1").is_copy  # a message must be sent
+    assert not Op("m", stream="link:0-1").is_copy  # a message must be sent
 
 
 @pytest.mark.parametrize(

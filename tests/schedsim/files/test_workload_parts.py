@@ -29,7 +29,7 @@ WHOLE = Op(
     optional=("z",),
     once=True,
     in_place={"y": "x"},
-    queue="d2h",
+    stream="d2h",
     pools={"y": "host"},
     saving_workspace_bytes=0,
     required=False,
@@ -40,7 +40,7 @@ def read_again(item):
     return Reader(json.loads(json.dumps(item)), "item")
 
 
-@pytest.mark.parametrize("op", [WHOLE, Op("f"), Op("g", queue="compute:1", reads=("x",))])
+@pytest.mark.parametrize("op", [WHOLE, Op("f"), Op("g", stream="compute:1", reads=("x",))])
 def test_an_op_comes_back_whole(op):
     """Every field of it."""
     assert read_op(read_again(op_to_dict(op))) == op

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedsim.pipelines import make_pipeline
-from schedsim.pipelines.lower import make_template, pool_name, queue_name, to_graph
+from schedsim.pipelines.lower import make_template, pool_name, stream_name, to_graph
 from schedsim.workloads.synthetic import uniform
 
 
@@ -27,8 +27,8 @@ def test_what_crosses_a_border_is_sent():
     graph = to_graph(make_pipeline(uniform(2), 2, 1))
     ops = {op.name: op for op in graph.ops}
     there, back = ops["send:a1.0"], ops["send:d1.0"]
-    assert (there.queue, back.queue) == ("link:0-1", "link:1-0")
+    assert (there.stream, back.stream) == ("link:0-1", "link:1-0")
     assert set(there.pools.values()) == {pool_name(1)}
     assert set(back.pools.values()) == {pool_name(0)}
     assert set(there.writes) <= set(ops["F1.0"].reads)
-    assert [ops[name].queue for name in ("F0.0", "F1.0")] == [queue_name(0), queue_name(1)]
+    assert [ops[name].stream for name in ("F0.0", "F1.0")] == [stream_name(0), stream_name(1)]

@@ -84,9 +84,9 @@ def test_messages_take_time_each_way():
     pipeline = make_pipeline(equal(2, output=6, saved=6), 2, 1, link=Link(12.0, 0.25))
     run = run_pipeline(pipeline, make_order("1f1b", 2, 1), [keep_all(1)] * 2)
     assert run.makespan_s == 1 + 0.75 + 3 + 0.75 + 2
-    queues = {op.name: op.queue for op in pipeline.graph.ops}
-    assert queues["send:a1.0"] == "link:0-1"
-    assert queues["send:d1.0"] == "link:1-0"
+    streams = {op.name: op.stream for op in pipeline.graph.ops}
+    assert streams["send:a1.0"] == "link:0-1"
+    assert streams["send:d1.0"] == "link:1-0"
 
 
 def test_a_stages_output_may_be_freed():

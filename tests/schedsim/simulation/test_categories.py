@@ -68,7 +68,7 @@ def test_kinds_of_runs():
     assert [RUN_KINDS[kind] for kind in simulation.run_kinds] == [
         *("forward", "forward", "forward", "loss", "recomputed", "backward", "backward")
     ]
-    ops = (OPS[0], Op("send", queue="link:0-1", reads=("a",), writes={"s": 1}))
+    ops = (OPS[0], Op("send", stream="link:0-1", reads=("a",), writes={"s": 1}))
     graph = Graph("g", ops)
     kinds = simulate(graph, Schedule.store_all(graph)).run_kinds
     assert [RUN_KINDS[kind] for kind in kinds] == ["forward", "copy"]

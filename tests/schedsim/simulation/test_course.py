@@ -16,7 +16,7 @@ def test_memory_is_waited_for():
     assert simulation.start_s.tolist() == [0, 1, 1, 2.5, 2.5, 4.5, 6]
     assert simulation.peak_by_pool["device"] == 26
     causes = [CAUSES[code] for code in simulation.course.cause]
-    assert causes == ["nothing", "input", "queue", "memory", "queue", "memory", "input"]
+    assert causes == ["nothing", "input", "stream", "memory", "stream", "memory", "input"]
     assert simulation.course.blocker.tolist() == [-1, 0, 0, 1, 3, 4, 5]
 
 
@@ -27,7 +27,7 @@ def test_a_copy_has_its_place_in_the_schedule():
     late = simulate(*offloaded("F0 d2h:a0 F1 loss B1 h2d:a0 B0"))
     assert late.start_s.tolist()[1:2] == [0]
     assert late.start_s.tolist()[5] == 2
-    assert CAUSES[late.course.cause[5]] == "turn"
+    assert CAUSES[late.course.cause[5]] == "issue order"
 
 
 def test_the_pass_for_one_stream_uses_the_same_words():
@@ -35,7 +35,7 @@ def test_the_pass_for_one_stream_uses_the_same_words():
     graph = Graph("g", tuple(Op(name, time_s=1.0) for name in "abc"))
     linear = simulate(graph, Schedule.store_all(graph))
     engine = simulate(graph, Schedule.store_all(graph), {})
-    assert linear.wait_causes == engine.wait_causes == ["nothing", "queue", "queue"]
+    assert linear.wait_causes == engine.wait_causes == ["nothing", "stream", "stream"]
     assert set(engine.wait_causes) <= set(CAUSES)
 
 
@@ -43,12 +43,12 @@ def test_of_two_things_that_end_together_the_last_looked_for_counts():
     """A run whose stream and whose input are ready at once waited for its stream."""
     ops = (
         Op("a", time_s=2.0),
-        Op("b", queue="compute:1", time_s=2.0, writes={"x": 1}),
+        Op("b", stream="compute:1", time_s=2.0, writes={"x": 1}),
         Op("c", reads=("x",), time_s=1.0),
-        Op("d", queue="compute:1", time_s=1.0),
-        Op("e", queue="compute:2", reads=("x",), time_s=1.0),
+        Op("d", stream="compute:1", time_s=1.0),
+        Op("e", stream="compute:2", reads=("x",), time_s=1.0),
     )
     graph = Graph("g", ops)
     simulation = simulate(graph, Schedule.store_all(graph))
-    assert simulation.wait_causes == ["nothing", "nothing", "queue", "queue", "input"]
+    assert simulation.wait_causes == ["nothing", "nothing", "stream", "stream", "input"]
     assert simulation.course.blocker.tolist() == [-1, -1, 0, 1, 1]

@@ -72,8 +72,8 @@ def test_a_result_that_nobody_reads_is_held_to_the_end():
 def test_of_many_streams_the_first_four_are_said_and_all_are_known():
     """Seven devices wait for a message from one that lacks memory."""
     ops = (
-        Op("f", queue="compute:0", writes={"x": 8}, workspace_bytes=8),
-        *(Op(f"r{i}", queue=f"compute:{i}", reads=("x",)) for i in range(1, 8)),
+        Op("f", stream="compute:0", writes={"x": 8}, workspace_bytes=8),
+        *(Op(f"r{i}", stream=f"compute:{i}", reads=("x",)) for i in range(1, 8)),
     )
     graph = Graph("g", ops)
     with pytest.raises(DeadlockError) as caught:

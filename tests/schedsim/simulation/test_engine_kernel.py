@@ -36,7 +36,7 @@ def test_each_run_reads_the_newest_instance():
     ops = (
         Op("f", writes={"x": 1}),
         Op("g", reads=("x", "w"), writes={"y": 1}),
-        Op("down", queue="d2h", reads=("y",), writes={"y@": 1}, pools={"y@": "host"},
+        Op("down", stream="d2h", reads=("y",), writes={"y@": 1}, pools={"y@": "host"},
            required=False),
         Op("h", reads=("x",)),
     )  # fmt: skip
@@ -56,7 +56,7 @@ def test_runs_that_end_together_free_their_memory_before_the_next_starts():
     """At 1 s both a and b end; c needs what either held alone, and starts at 1 s all the same."""
     ops = (
         Op("a", time_s=1.0, workspace_bytes=5),
-        Op("b", queue="d2h", time_s=1.0, writes={"x": 5}),
+        Op("b", stream="d2h", time_s=1.0, writes={"x": 5}),
         Op("c", time_s=1.0, workspace_bytes=10),
     )
     graph = Graph("g", ops)
@@ -69,7 +69,7 @@ def test_a_request_that_does_not_fit_is_taken_back_whole():
     """g has two outputs and a workspace: while it waits for 30 bytes, none of them is counted."""
     ops = (
         Op("f", time_s=2.0, workspace_bytes=20),
-        Op("g", queue="link:0-1", time_s=1.0, writes={"x": 10, "y": 10}, workspace_bytes=10),
+        Op("g", stream="link:0-1", time_s=1.0, writes={"x": 10, "y": 10}, workspace_bytes=10),
         Op("h", reads=("x", "y"), time_s=1.0),
     )
     graph = Graph("g", ops)

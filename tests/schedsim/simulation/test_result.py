@@ -78,8 +78,8 @@ def test_several_streams_and_pools_are_printed_with_their_peaks():
     assert "  device    32 B at most" in text
     assert "  host      6 B at most" in text
     assert "at most" not in str(simulate(TWO, AGAIN))
-    assert simulation.queue_names[0] == "compute"
-    assert [simulation.queue_names[q] for q in simulation.run_queues] == [
+    assert simulation.stream_names[0] == "compute"
+    assert [simulation.stream_names[q] for q in simulation.run_streams] == [
         *("compute", "d2h", "compute", "compute", "compute", "h2d", "compute")
     ]
 

@@ -78,7 +78,7 @@ def test_store_all_runs_what_must_run():
     assert Schedule.store_all(CHAIN).names == list(CHAIN.op_names)
     ops = (
         Op("f", writes={"x": 1}),
-        Op("down", queue="d2h", reads=("x",), required=False),
+        Op("down", stream="d2h", reads=("x",), required=False),
         Op("b", "backward", reads=("x",)),
     )
     assert Schedule.store_all(Graph("g", ops)).names == ["f", "b"]

@@ -1,4 +1,4 @@
-"""What a step waits for: its critical path, and why queues stand idle."""
+"""What a step waits for: its critical path, and why streams stand idle."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def test_a_slow_prefetch_is_the_critical_path():
     steps = [(step.op_name, step.cause) for step in critical_path(simulation)]
     assert steps == [
         ("F0", "nothing"),
-        ("F1", "queue"),
-        ("loss", "queue"),
-        ("B1", "queue"),
-        ("h2d:r1", "turn"),
+        ("F1", "stream"),
+        ("loss", "stream"),
+        ("B1", "stream"),
+        ("h2d:r1", "issue order"),
         ("B0", "input"),
     ]
     # h2d 2-8, B1 2-4; compute idles 4-8 for r1, d2h 0-1 for it and to the end 10, h2d 0-2 and 8-10.
     assert idle_s(simulation) == {
         "compute": {"input": 4},
         "d2h": {"input": 1, "end": 8.5},
-        "h2d": {"turn": 2, "end": 2},
+        "h2d": {"issue order": 2, "end": 2},
     }

@@ -10,7 +10,7 @@ from chains import random_graph, random_schedule
 from schedsim import Graph, Op, Schedule
 
 
-def random_queue_graph(rng: np.random.Generator, num_ops: int) -> Graph:
+def random_stream_graph(rng: np.random.Generator, num_ops: int) -> Graph:
     """`random_graph` spread over one to three devices and two links, with copies to the host.
 
     Times are small integers, so that many things happen at once, or take no time at all.
@@ -24,10 +24,10 @@ def random_queue_graph(rng: np.random.Generator, num_ops: int) -> Graph:
     ops: list[Op] = []
     for op in base.ops:
         device = int(rng.integers(0, num_devices))
-        queue = "compute" if single else f"compute:{device}"
+        stream = "compute" if single else f"compute:{device}"
         moves = rng.random() < 0.2
         if moves:
-            queue = f"link:{device}-{int(rng.integers(0, num_devices))}"
+            stream = f"link:{device}-{int(rng.integers(0, num_devices))}"
         reads = tuple(name for name in op.reads if moves or pools[name] != "host")
         home = "device" if single or moves else f"device:{device}"
         places = dict.fromkeys(op.writes, home)
@@ -40,7 +40,7 @@ def random_queue_graph(rng: np.random.Generator, num_ops: int) -> Graph:
             for output, source in op.in_place.items()
             if source in reads and pools[source] == places[output]
         }
-        ops.append(replace(op, queue=queue, reads=reads, in_place=in_place, pools=placed))
+        ops.append(replace(op, stream=stream, reads=reads, in_place=in_place, pools=placed))
         pools |= places
         sizes |= op.writes
     for name in list(sizes):
@@ -53,7 +53,7 @@ def random_queue_graph(rng: np.random.Generator, num_ops: int) -> Graph:
             workspace_bytes=int(rng.integers(0, 3)),
             reads=(name,),
             writes={there: sizes[name]},
-            queue="d2h",
+            stream="d2h",
             pools={there: "host"},
             required=False,
             once=bool(rng.random() < 0.1),
@@ -64,14 +64,14 @@ def random_queue_graph(rng: np.random.Generator, num_ops: int) -> Graph:
             time_s=float(rng.integers(0, 9)),
             reads=(there,),
             writes={name: sizes[name]},
-            queue="h2d",
+            stream="h2d",
             pools={name: pools[name]},
             required=False,
         )
         ops += [down, up]
     static = {"host": int(rng.integers(0, 9))} if rng.random() < 0.3 else {}
     return Graph(
-        "random queues",
+        "random streams",
         tuple(ops),
         base.inputs,
         base.static_bytes,
@@ -81,7 +81,7 @@ def random_queue_graph(rng: np.random.Generator, num_ops: int) -> Graph:
     )
 
 
-def random_queue_schedule(rng: np.random.Generator, graph: Graph) -> Schedule:
+def random_stream_schedule(rng: np.random.Generator, graph: Graph) -> Schedule:
     """Legal: required ops in order, with repeats, and copies of what there is, thrown in."""
     there = set(graph.inputs)
     count = [0] * graph.num_ops
@@ -109,7 +109,7 @@ def random_queue_schedule(rng: np.random.Generator, graph: Graph) -> Schedule:
     return Schedule(graph.op_names, runs)
 
 
-def single_queue_instance(rng: np.random.Generator, num_ops: int) -> tuple[Graph, Schedule]:
+def single_stream_instance(rng: np.random.Generator, num_ops: int) -> tuple[Graph, Schedule]:
     """A graph on one stream and a schedule of it."""
     graph = random_graph(rng, num_ops)
     return graph, random_schedule(rng, graph)

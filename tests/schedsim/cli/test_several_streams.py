@@ -1,4 +1,4 @@
-"""``simulate`` and ``plot`` of graphs with copies: queues, pools, capacities and traces."""
+"""``simulate`` and ``plot`` of graphs with copies: streams, pools, capacities and traces."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def call(capsys):
     return invoke
 
 
-def test_queues_and_pools_are_shown(call):
+def test_streams_and_pools_are_shown(call):
     """Busy shares, reasons for idling, the peak of each pool and where tensors lie."""
     code, out, err = call("simulate copies.json --schedule runs.txt --capacity host=6")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert "runs           7, 0 recomputed, 2 copies" in lines
     assert "critical path  compute 6 s" in lines
-    at = lines.index("queue    runs   busy    share  idle")
+    at = lines.index("stream   runs   busy    share  idle")
     assert lines[at + 1 : at + 4] == [
         "compute     5    6 s  100.0 %",
         "d2h         1  1.5 s   25.0 %  at the end 3.5 s, for an input 1 s",
@@ -55,13 +55,13 @@ def test_queues_and_pools_are_shown(call):
     assert any(line.startswith("r1@host  host    saved") for line in lines)
 
 
-def test_the_document_has_queues_and_pools(call):
+def test_the_document_has_streams_and_pools(call):
     """The same numbers, whole."""
     code, out, _ = call("simulate copies.json --schedule runs.txt --capacity host=6 --json")
     document = json.loads(out)
     assert code == 0
     assert (document["makespan_s"], document["num_copies"]) == (6.0, 2)
-    assert document["queues"][1] == {
+    assert document["streams"][1] == {
         "name": "d2h",
         "num_runs": 1,
         "busy_s": 1.5,
@@ -75,14 +75,14 @@ def test_the_document_has_queues_and_pools(call):
     ]
 
 
-def test_one_queue_stays_as_it_was(call):
-    """No table of queues for a chain; the document has its one stream."""
+def test_one_stream_stays_as_it_was(call):
+    """No table of streams for a chain; the document has its one stream."""
     save(TWO, "chain.json")
     _, out, _ = call("simulate chain.json")
-    assert "queue " not in out
+    assert "stream " not in out
     _, out, _ = call("simulate chain.json --json")
-    (queue,) = json.loads(out)["queues"]
-    assert (queue["name"], queue["busy_share"], queue["idle_s"]) == ("compute", 1.0, {})
+    (stream,) = json.loads(out)["streams"]
+    assert (stream["name"], stream["busy_share"], stream["idle_s"]) == ("compute", 1.0, {})
     code, out, _ = call("simulate chain.json --capacity device=35")
     assert code == 0
     assert "device  32 B      35 B" in out
@@ -123,11 +123,11 @@ def test_a_trace_is_written_and_the_result_too(call, files):
     assert sum(event["ph"] == "X" for event in document["traceEvents"]) == 7
     assert call("simulate copies.json --schedule runs.txt -o result.json")[0] == 0
     result = json.loads((files / "result.json").read_text())
-    assert result["schema"] == "schedsim.simulation/1"
+    assert result["schema"] == "schedsim.simulation/2"
 
 
 @pytest.mark.parametrize("kind", ["gantt", "timeline"])
-def test_pictures_of_several_queues(call, files, kind):
+def test_pictures_of_several_streams(call, files, kind):
     """Both kinds, twice the same file."""
     line = f"plot {kind} copies.json --schedule runs.txt --capacity host=6 -o"
     assert call(f"{line} one.svg")[0] == 0
@@ -139,7 +139,7 @@ def test_pictures_of_several_queues(call, files, kind):
     assert call(f"plot {kind} chain.json --mem 32 -o chain.png")[0] == 0
 
 
-def test_planners_refuse_several_queues(call):
+def test_planners_refuse_several_streams(call):
     """They would take copies for ops that must run."""
     code, _, err = call("plan copies.json --mem 32")
     assert code == 2
