@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from schedsim.dataflow.chain import Chain
+from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError
 from schedsim.plans.effort import Effort
 from schedsim.plans.least_budget import LeastBudget
@@ -39,7 +40,7 @@ MAX_BYTES = 512 * 2**20
 """Memory for states: about six million."""
 
 _WORK = 20.0
-_EXPANSIONS_PER_UNIT = 50_000.0
+_EXPANSIONS_PER_UNIT = 150_000.0
 _FIRST_STATES, _SLICE = 4096, 4096
 # Searches with other budgets, for the least that is feasible.
 _MOST_BUDGETS = 40
@@ -91,14 +92,14 @@ def search_optimum(
     effort
         States to look at; as many as fit in `max_bytes` where ``None``.
     max_bytes
-        Of memory for states.
+        The most memory that states may take.
     timeless
         Ask whether there is any schedule at all; then `bound_s` is 0 or infinite.
 
     Notes
     -----
     Every backward, and the loss, runs once: an earlier run of one makes a gradient that nobody
-    reads before it is made again, or, from the end of the step on, another backward needlessly.
+    reads before it is recomputed, or, from the end of the step on, another backward needlessly.
     Where a forward takes less by keeping its residual, or backwards make gradients of parameters,
     a second run may be of use. The search is then over less than schedules need (`ChainItems.of`):
     its bound holds, and what it finds may not fit, and is then not returned.
@@ -161,7 +162,7 @@ def chain_optimum(
     Parameters
     ----------
     time_limit_s, effort
-        Seconds, or work: a unit is 50,000 states looked at. 20 units by default.
+        Seconds, or work: a unit is 150,000 states looked at. 20 units by default.
     max_bytes
         Memory for states, 90 bytes each; the search ends where it is used up.
 
@@ -173,8 +174,8 @@ def chain_optimum(
 
     Notes
     -----
-    Exponential at worst. Source: schedsim. In chains of 24 to 30 stages
-    thousands to millions of states are seen, fewest where times and sizes differ.
+    Exponential at worst. Source: schedsim. In chains of 24 to 30 stages thousands to millions of
+    states are seen, fewest where times and sizes differ.
 
     Examples
     --------
@@ -194,39 +195,68 @@ def chain_optimum(
     known: Schedule | None = Schedule.store_all(chain)
     if simulate(chain, Schedule.store_all(chain)).peak_bytes > budget_bytes:
         with effort.part(0.1) as part:
-            persistent = rotor(chain, budget_bytes, effort=part)
-        known = persistent.schedule
-    known_s = math.inf if known is None else simulate(chain, known).makespan_s
+            known = rotor(chain, budget_bytes, effort=part).schedule
+    plan = optimum_plan(chain, chain, budget_bytes, known, effort, max_bytes=max_bytes)
+    figures = plan.search.figures
+    if plan.schedule is None and not plan.proven_infeasible and not figures["relaxed"]:
+        raise PlannerLimitError(
+            f"{chain.name!r}: no schedule found and none ruled out in {figures['states']:,} states",
+            hint="give more effort= or max_bytes=, or use --planner auto",
+        )
+    if plan.proven_infeasible:
+        least = _least_budget(chain, plan.least.floor_bytes, max_bytes)
+        plan = replace(plan, least=least)
+    return replace(plan, options=given)
+
+
+def optimum_plan(
+    workload: Chain | Graph,
+    chain: Chain,
+    budget_bytes: int,
+    known: Schedule | None,
+    effort: Effort,
+    *,
+    max_bytes: int = MAX_BYTES,
+) -> Plan:
+    """What the search makes of a schedule that is known: the optimum, or a bound beside it.
+
+    Parameters
+    ----------
+    workload
+        `chain`, or a graph with the same ops in the same order.
+    known
+        Within the budget; ``None`` where none is known.
+    """
+    names = workload.op_names
+    known_s = math.inf if known is None else simulate(workload, known).makespan_s
     found = Optimum(None, chain.store_all_s, True, False, 0, 0)
     if known is None or known_s > chain.store_all_s * (1 + 1e-12):
         found = search_optimum(
             chain, budget_bytes, below_s=known_s, effort=effort, max_bytes=max_bytes
         )
-    schedule = known if found.schedule is None else found.schedule
+    schedule = known if found.schedule is None else Schedule(names, found.schedule.bind(chain))
     bound_s, least = found.bound_s, LeastBudget(None, None, 0)
     if found.finished and schedule is not None:
-        bound_s = simulate(chain, schedule).makespan_s  # the same but for the order of the sum
+        bound_s = simulate(workload, schedule).makespan_s  # the same but for the order of the sum
     elif found.finished:
         bound_s = chain.store_all_s
-        least = _least_budget(chain, budget_bytes + max(1, found.lacking_bytes), max_bytes)
-    elif schedule is None and not found.relaxed:
-        raise PlannerLimitError(
-            f"{chain.name!r}: no schedule found and none ruled out in {found.num_states:,} states",
-            hint="give more effort= or max_bytes=, or use --planner auto",
-        )
+        floor_bytes = budget_bytes + max(1, found.lacking_bytes)
+        least = LeastBudget(None, None, floor_bytes, ANY_SCHEDULE)
+    ended_by = "itself" if found.finished or found.relaxed else effort.ended_by
+    if ended_by == "itself" and not found.finished and not found.relaxed:
+        ended_by = "work"  # of memory there was less than of effort
     return make_plan(
-        chain,
+        workload,
         budget_bytes,
         schedule,
         planner="chain_optimum",
-        options=given,
         lower_bound_s=bound_s,
         bound_scope=ANY_SCHEDULE,
         least=least,
         search=SearchRecord(
-            ended_by=effort.ended_by if not found.finished else "itself",
+            ended_by=ended_by,
             bound_by="search over all schedules" if found.num_states else "store-all time",
-            figures={"states": found.num_states},
+            figures={"states": found.num_states, "relaxed": found.relaxed},
         ),
     )
 
