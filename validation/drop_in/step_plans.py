@@ -36,6 +36,8 @@ _GUESSED_OUTPUTS = 3
 """Sizes of the outputs that a loss takes, before it is measured: a copy, its own, a gradient."""
 _LONGER = 1.25
 """By how much outputs are larger than any before, so that the code around is measured again."""
+_SCRATCH_BYTES = 1 << 12
+"""Of a comparison of two schedules, at a time when little else is there."""
 _LONGER_KEPT, _SLOW = 1.1, 1.01
 """From which growth, and for which overhead, a better schedule is searched in the background."""
 
@@ -153,6 +155,25 @@ class StepPlans:
             self._chosen[at] = found
         return self._chosen[at]
 
+    def within(self, part: TracedPart, binding: Binding, beside_bytes: int) -> list[int]:
+        """Schedules of `part` of which a step beside these bytes is within the budget.
+
+        The quickest is the first: where that repeats least, it is the least like any other.
+        """
+        if self.budget_bytes is None:
+            return []
+        room = self.budget_bytes - max(beside_bytes, self.resident_bytes)
+        between = part.input_bytes(binding) + part.given_bytes(binding) + _SCRATCH_BYTES
+        costs = [part.cost(number, binding) for number in range(len(part.schedules))]
+        fitting = [
+            cost
+            for cost in costs
+            if max(cost.forward_bytes, cost.kept_bytes + between, cost.backward_bytes) <= room
+        ]
+        return [
+            cost.number for cost in sorted(fitting, key=lambda cost: (cost.time_s, cost.number))
+        ]
+
     def store_all_bytes(self) -> int:
         """What the parts keep where nothing is recomputed."""
         return sum(self._store_all(part, part.sizes.traced).backward_bytes for part in self._parts)
@@ -188,6 +209,7 @@ class StepPlans:
         """The quickest schedule known with which a call of these sizes stays within the budget."""
         part = self._parts[key[0]]
         costs = [part.cost(number, binding) for number in range(len(part.schedules))]
+        costs = [cost for cost in costs if cost.number not in part.trust.refused]
         costs.sort(key=lambda cost: (cost.time_s, cost.kept_bytes))
         return next((cost.number for cost in costs if self._fits(key, binding, cost)), None)
 
