@@ -10,8 +10,9 @@ from typing import Any
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
+from schedsim.dataflow.recomputation_rules import evicts_some, keeps_some
 from schedsim.dataflow.variants import check_allowed, graph_options
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.plans.effort import ENDED_BY, Effort
 from schedsim.plans.least_budget import least_of
 from schedsim.plans.offloading import LinkLike
@@ -19,14 +20,16 @@ from schedsim.plans.plan import Plan, make_plan, timed, with_candidates
 from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.simulation.schedule import Schedule
 
+from .chains._demand_search import MAX_STAGES as MOST_SEARCHED
 from .chains.bisection import bisection
+from .chains.chain_optimum import optimum_plan
 from .chains.chen import chen_greedy
 from .chains.frontier import frontier
 from .chains.periodic import SPREAD_FROM, periodic
 from .chains.persistent import MAX_STAGES, WorkLimitReached
 from .chains.revolve import revolve
 from .chains.rotor import rotor
-from .graphs._chain_form import chain_form, chain_starts
+from .graphs._chain_form import chain_form, chain_starts, is_lowered
 from .graphs._cut_table import Order
 from .graphs.hierarchical import LARGE, blocks_repeat, hierarchical
 from .graphs.local_search import local_search
@@ -37,9 +40,12 @@ from .store_all import store_all
 # The gap to the proven bound at which to stop on a chain, and the work, where none is asked for.
 _CHAIN_GAP, _CHAIN_WORK = 0.01, 10.0
 
-# Of a given effort, what goes into schedules of a chain beyond the persistent ones at most, unless
-# an order asks for any schedule.
+# The most of a given effort that is spent on schedules of a chain beyond the persistent ones,
+# unless an order asks for any schedule.
 _BEYOND = 2.0
+
+# Of what goes into schedules of a chain beyond the persistent ones: for the exact search, first.
+_EXACT_SHARE = 0.5
 
 
 @timed()
@@ -63,10 +69,11 @@ def auto(
     Store-all where it fits. A chain then is for the exact frontier; where that has too many break
     points, for rotor with as many slots as the gap asks for; beyond `MAX_STAGES`, for the best of
     the heuristics. That is over in an instant, and keeps to persistent schedules. Where an effort
-    or a time limit is given, a search over all schedules goes on from there for at most two units
-    of it, and where an `order` is given for all of it; the candidates then have its bound over any
-    schedule beside the persistent one. A graph is for `local_search` beside
-    the bound of `cuts`; one that is a chain begins with its persistent schedule, and a large one
+    or a time limit is given, searches over all schedules go on from there for at most two units
+    of it, and where an `order` is given for all of it: `chain_optimum` up to 62 stages, then
+    `local_search`; the candidates then have their bound over any schedule beside the persistent
+    one. A graph is for `local_search` beside
+    the bound of `cuts`; one that is a chain goes to `chain_optimum` first, and a large one
     that is a line of blocks goes to `hierarchical`, which brings the search a schedule to start
     from. Where a link is given, `offload` is, which begins with these. The plan's candidates list
     what was tried.
@@ -142,8 +149,16 @@ def auto(
     search = {"seed": seed, "gap": 0.0 if gap is None else gap}
     gap = _CHAIN_GAP if gap is None else gap
     effort = Effort.of(effort, time_limit_s, default=_CHAIN_WORK)
-    tried = [store_all(chain, budget_bytes)]
-    if not tried[0].feasible:
+    evicts = evicts_some(chain)
+    if evicts:
+        most = 0.0  # the search over all schedules knows of nothing that must be recomputed
+    tried = [] if evicts else [store_all(chain, budget_bytes)]
+    if not any(plan.feasible for plan in tried):
+        if (evicts or keeps_some(chain)) and chain.num_stages > MAX_STAGES:
+            raise UnsupportedError(
+                f"keep and recompute are held to on chains of at most {MAX_STAGES:,} stages",
+                hint="group stages",
+            )
         if chain.num_stages > MAX_STAGES:
             tried += [planner(chain, budget_bytes) for planner in (periodic, chen_greedy)]
             # The others need less memory and more time, and of a very long chain seconds to try.
@@ -159,34 +174,51 @@ def auto(
                 effort.spend(0.1 * effort.left)
                 tried.append(rotor(chain, budget_bytes, gap=gap, effort=effort, allow=allow))
             if most:
-                tried.append(_beyond_persistent(chain, tried[-1], effort.take(most), search))
+                tried += _beyond_persistent(chain, tried[-1], effort.take(most), search)
     return _best("auto", tried)
 
 
 def _beyond_persistent(
     chain: Chain, persistent: Plan, effort: Effort, options: dict[str, Any]
-) -> Plan:
-    """What the search over all schedules makes of a persistent one, as a plan of the chain.
+) -> list[Plan]:
+    """What searches over all schedules make of a persistent one, as plans of the chain.
 
-    In a chain every op needs the one before it: the fixed order is the only one, and what is proven
-    over it holds for any schedule.
+    The exact one first; where that does not come to its end, the annealing. In a chain every op
+    needs the one before it: the fixed order is the only one, and what is proven over it holds for
+    any schedule.
     """
-    starts = () if persistent.schedule is None else (persistent.schedule,)
+    plans, known, bound_s = [], persistent.schedule, 0.0
+    if chain.num_stages <= MOST_SEARCHED and not keeps_some(chain):
+        with effort.part(_EXACT_SHARE) as part:
+            exact = optimum_plan(chain, chain, persistent.budget_bytes, known, part)
+        plans.append(exact)
+        if exact.status == "optimal" or exact.proven_infeasible:
+            return plans
+        bound_s = exact.lower_bound_s
+    starts = () if known is None else (known,)
     found = local_search(
         chain.graph, persistent.budget_bytes, effort=effort, starts=starts, **options
     )
+    schedule = found.schedule
+    if known is not None and _repeats_backward(chain, schedule):
+        schedule = known  # a model's backward adds its gradients, and may run once
+    return [*plans, _over_any_schedule(chain, found, schedule, bound_s)]
+
+
+def _over_any_schedule(
+    workload: Chain | Graph, found: Plan, schedule: Schedule | None, bound_s: float
+) -> Plan:
+    """`found`, of a chain or its graph, with `schedule`, and with the better of two bounds."""
     least = found.least
     if least.scope is not None:
         least = replace(least, scope=ANY_SCHEDULE)
-    schedule = found.schedule
-    if persistent.schedule is not None and _repeats_backward(chain, schedule):
-        schedule = persistent.schedule  # a model's backward adds its gradients, and may run once
     return make_plan(
-        chain,
-        persistent.budget_bytes,
+        workload,
+        found.budget_bytes,
         schedule,
         planner="local_search",
-        lower_bound_s=found.lower_bound_s,
+        options=found.options,
+        lower_bound_s=max(found.lower_bound_s, bound_s),
         bound_scope=ANY_SCHEDULE,
         least=least,
         seed=found.seed,
@@ -216,9 +248,29 @@ def _of_graph(
         elif graph.num_ops >= LARGE and chain_form(graph) is None and blocks_repeat(graph):
             tried.append(hierarchical(graph, budget_bytes, effort=effort, **options))
         else:
-            starts = chain_starts(graph, budget_bytes, effort)
-            tried.append(local_search(graph, budget_bytes, effort=effort, starts=starts, **options))
+            tried += _without_blocks(graph, budget_bytes, effort, options)
     return _best("auto", tried)
+
+
+def _without_blocks(
+    graph: Graph, budget_bytes: int, effort: Effort, options: dict[str, Any]
+) -> list[Plan]:
+    """The local search; of a graph that is a chain after the programmes of chains."""
+    plans, bound_s = [], 0.0
+    starts = chain_starts(graph, budget_bytes, effort)
+    chain = chain_form(graph)
+    exact = chain is not None and chain.num_stages <= MOST_SEARCHED and is_lowered(graph, chain)
+    if exact and chain is not None:
+        with effort.part(_EXACT_SHARE) as part:
+            plan = optimum_plan(graph, chain, budget_bytes, starts[0] if starts else None, part)
+        plans.append(plan)
+        if plan.status == "optimal" or plan.proven_infeasible:
+            return plans
+        bound_s = plan.lower_bound_s
+    found = local_search(graph, budget_bytes, effort=effort, starts=starts, **options)
+    if exact:
+        found = _over_any_schedule(graph, found, found.schedule, bound_s)
+    return [*plans, found]
 
 
 def _with_copies(
@@ -248,8 +300,12 @@ def _best(name: str, tried: list[Plan]) -> Plan:
     return with_candidates(chosen, tried)
 
 
-def _rank(plan: Plan) -> tuple[bool, float, int, int]:
-    """Feasible first, then by time, by variants used, by peak; infeasible ones by least budget."""
+def _rank(plan: Plan) -> tuple[bool, float, int, int, bool]:
+    """Feasible first, then by time, by variants used, by peak, then what is best of any schedule.
+
+    Infeasible ones go by least budget.
+    """
     if plan.makespan_s is None or plan.peak_bytes is None:
-        return (True, float(plan.min_feasible_bytes or 2**62), 0, 0)
-    return (False, plan.makespan_s, len(plan.variants), plan.peak_bytes)
+        return (True, float(plan.min_feasible_bytes or 2**62), 0, 0, not plan.proven_infeasible)
+    best_of_any = plan.status == "optimal" and plan.bound_scope == ANY_SCHEDULE
+    return (False, plan.makespan_s, len(plan.variants), plan.peak_bytes, not best_of_any)

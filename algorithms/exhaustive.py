@@ -15,7 +15,7 @@ from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.simulation.schedule import Schedule
-from schedsim.simulation.simulator import simulate
+from schedsim.simulation.simulator import Simulation, simulate
 
 MAX_STATES = 300_000
 
@@ -74,7 +74,7 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
             lower_bound_s=simulate(workload, schedule).makespan_s,
             bound_scope=ANY_SCHEDULE,
         )
-    least = simulate(workload, Schedule.store_all(workload))
+    least = search.without_limit(workload)
     too_small = search.next_bytes - 1
     try:
         while least.peak_bytes > too_small + 1:
@@ -137,8 +137,16 @@ class _StateSearch:
                 )
             )
         self.results = sum(bit[t] for t in set(graph.results))
+        # Where something must be recomputed, a bit beside those of the ops done says that the
+        # forward is over: the run before has dropped it, and ops of the backward may begin.
+        self.evicted = sum(bit[t] for op in graph.ops for t in op.evicted)
+        self.is_backward = [op.phase == "backward" for op in graph.ops]
+        self.backward = sum(1 << i for i, is_so in enumerate(self.is_backward) if is_so)
+        self.over = 1 << len(self.ops)
+        self.all_ops = self.over - 1
+        if not self.evicted or self.backward == self.all_ops or not self.backward:
+            self.evicted = 0
         self.inputs = (1 << len(graph.inputs)) - 1
-        self.all_done = (1 << len(self.ops)) - 1
         self.last_first = [
             (1 << i, op.always | op.optional, op.reads, op.time_s, op.once)
             for i, op in reversed(list(enumerate(self.ops)))
@@ -194,7 +202,7 @@ class _StateSearch:
             if spent_s > spent[state]:
                 continue  # a shorter way was found since
             live, done, owed = state
-            if done == self.all_done and self._is_end(live, owed):
+            if done & self.all_ops == self.all_ops and self._is_end(live, owed):
                 return _path(parent, state)
             others = expanded.setdefault((done, owed), [])
             for other, other_s in others:
@@ -210,10 +218,9 @@ class _StateSearch:
                     )
                 for run, (sets, missed) in self._moves(state, room):
                     lacking = min(lacking, missed)
-                    done_after = done | 1 << run[0]
                     after_s = spent_s + self.ops[run[0]].time_s if fastest else 0.0
-                    for kept in sets:
-                        after = (kept | run[1], done_after, run[2])
+                    for after in self._after(done, run, sets):
+                        done_after = after[1]
                         if after_s >= spent.get(after, math.inf) or self._breaks(after):
                             continue
                         left_s = self._left_s(after[0], done_after)
@@ -226,6 +233,34 @@ class _StateSearch:
                         heapq.heappush(queue, entry)
         self.next_bytes = budget + lacking
         return None
+
+    def _after(
+        self, done: int, run: tuple[int, int, int], sets: list[int]
+    ) -> Iterator[tuple[int, int, int]]:
+        """The states that a run may leave: of the sets kept beside, and of the forward over."""
+        i, leaves, owed = run
+        done_after = done | 1 << i
+        for kept in sets:
+            yield kept | leaves, done_after, owed
+            if self.evicted and not (done | self.backward) >> i & 1 and not done & self.over:
+                yield (kept | leaves) & ~self.evicted, done_after | self.over, owed
+
+    def _begins(self, i: int, done: int) -> bool:
+        """Whether op i may run where `done` says, as to the end of the forward."""
+        if not self.evicted or done >> i & 1:
+            return True
+        if self.is_backward[i]:
+            return bool(done & self.over)
+        return not done & self.over or bool(done & self.backward)
+
+    def without_limit(self, workload: Chain | Graph) -> Simulation:
+        """Store-all; where something must be recomputed, any schedule at all."""
+        schedule = Schedule.store_all(workload)
+        if self.evicted:
+            runs = self.run(2**60, fastest=True)
+            assert runs is not None, "what may be evicted can run again"
+            schedule = Schedule(workload.op_names, runs)
+        return simulate(workload, schedule)
 
     def _is_end(self, live: int, owed: int) -> bool:
         at_end = live & self.results
@@ -248,7 +283,7 @@ class _StateSearch:
         for i in self.wanted(done)[0]:
             op = self.ops[i]
             is_done = done >> i & 1
-            if op.reads & ~live or (op.once and is_done):
+            if op.reads & ~live or (op.once and is_done) or not self._begins(i, done):
                 continue
             wanted = self.wanted(done | 1 << i)[1]
             writes = op.always | op.optional

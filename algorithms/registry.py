@@ -20,6 +20,7 @@ from schedsim.plugins import load_plugin, load_plugins, plugin_names
 
 GROUP = "schedsim.planners"
 KINDS = ("chain", "graph")
+RULES = ("keep", "recompute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class PlannerInfo:
         Whether a comparison of all planners includes it.
     curves
         Workload kind -> ``"module:function"``, for one that finds a whole memory/time curve.
+    chain_rules
+        Which of ``keep`` and ``recompute`` it holds to on a chain; on a graph every planner holds
+        to both, by the graph that it is given.
+    evicts
+        Whether it reads of an op of a graph what must be recomputed, and needs no doubled graph.
     packages
         Packages besides schedsim whose version can change its plans.
     """
@@ -64,6 +70,8 @@ class PlannerInfo:
     compared: bool = True
     curves: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
+    chain_rules: tuple[str, ...] = ()
+    evicts: bool = False
 
     def load(self) -> Callable[..., Any]:
         """The planner itself: ``(workload, budget_bytes, *, options) -> Plan``.
@@ -126,6 +134,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "as its parts",
             "persistent schedules of chains; on graphs, where the bound is met",
             compared=False,
+            chain_rules=RULES,
         ),
         PlannerInfo(
             "store_all",
@@ -134,6 +143,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "baseline",
             "O(L)",
             "any schedule, where it fits",
+            chain_rules=RULES[:1],
         ),
         PlannerInfo(
             "recompute_all",
@@ -196,11 +206,12 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "rotor",
             ("chain",),
-            "dynamic programme over memory slots, with workspaces",
+            "dynamic program over memory slots, with workspaces",
             "Beaumont et al. 2019",
             "O(L^3 M)",
             "persistent schedules, where slots are exact or the gap closes",
             module="chains.rotor",
+            chain_rules=RULES,
         ),
         PlannerInfo(
             "frontier",
@@ -210,10 +221,21 @@ PLANNERS: dict[str, PlannerInfo] = {
             "O(L^3 P), P break points",
             "persistent schedules",
             module="chains.frontier",
+            chain_rules=RULES,
             curves={
                 "chain": "chains.frontier:frontier_curve",
                 "graph": "graphs.graph_frontier:graph_frontier",
             },
+        ),
+        PlannerInfo(
+            "chain_optimum",
+            ("chain",),
+            "A* from the end of the step over what must be in memory; about 30 stages",
+            "schedsim",
+            "exponential; 3^L demands for each backward at worst",
+            "any schedule",
+            module="chains.chain_optimum",
+            compared=False,
         ),
         PlannerInfo(
             "exhaustive",
@@ -223,6 +245,8 @@ PLANNERS: dict[str, PlannerInfo] = {
             "exponential",
             "any schedule",
             compared=False,
+            chain_rules=RULES,
+            evicts=True,
         ),
         PlannerInfo(
             "local_search",
@@ -261,7 +285,7 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "kusumoto",
             ("graph",),
-            "dynamic programme over lower sets of the forward part, two families, two objectives",
+            "dynamic program over lower sets of the forward part, two families, two objectives",
             "Kusumoto et al. 2019",
             "O(#L^2 T), #L lower sets, T steps of time",
             module="graphs.kusumoto",
@@ -295,7 +319,7 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "moccasin",
             ("graph",),
-            "constraint programme over retention intervals, at most C per tensor (extra: cp)",
+            "constraint program over retention intervals, at most C per tensor (extra: cp)",
             "Bartan et al. 2023",
             "exponential; O(C n) integer variables",
             "fixed or any order, at most C - 1 repeats of an op",
@@ -311,6 +335,7 @@ PLANNERS: dict[str, PlannerInfo] = {
             "any schedule with copies (chains), fixed order (graphs), where it meets its bound",
             module="offload.offload",
             needs_link=True,
+            chain_rules=RULES[:1],
         ),
         PlannerInfo(
             "poet",

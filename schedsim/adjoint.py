@@ -173,6 +173,8 @@ class AdjointSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package
 
 Schedule = AdjointSchedule
 
+_NEVER_S = 1e12  # seconds to write a byte
+
 
 def _each(value: Any, num: int) -> Any:
     if isinstance(value, Sequence | np.ndarray):
@@ -183,7 +185,13 @@ def _each(value: Any, num: int) -> Any:
 class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package without types
     """A schedule for a simulation whose length shows when it ends: call `finalize` there.
 
-    While the simulation runs, restart data is stored by the rule of Wang, Moin & Iaccarino 2009
+    With a `period`, restart data goes to disk every so many steps and stays there, as in
+    checkpoint_schedules' two-level schedule (Pringle et al. 2016); within a period the adjoint is
+    planned exactly, with restart and adjoint data in memory, so that no more steps are repeated.
+    The disk grows with the length. pyadjoint runs this one unchanged.
+
+    Without a period there is no disk. While the simulation runs, restart data is stored by the rule
+    of Wang, Moin & Iaccarino 2009
     ("Minimal repetition dynamic checkpointing algorithm for unsteady adjoint calculation", SIAM J.
     Sci. Comput. 31, 2549): with all snapshots in use, the new one takes the place of one that is
     dispensable, or of the newest, a level higher. Whatever the length n turns out to be, no step
@@ -194,26 +202,44 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
     Parameters
     ----------
     snapshots
-        How many steps' data memory holds; restart and adjoint data count alike.
+        How many steps' data memory holds; restart and adjoint data count alike. At least 2, or 0
+        with a period.
+    period
+        Steps between restart data on disk.
+
+    Raises
+    ------
+    SchedsimError
+        Too few snapshots, or a period below 1.
 
     Notes
     -----
-    The protocol's ``Move(n, RAM, NONE)`` deletes a snapshot while the forward runs. pyadjoint takes
-    no such action while it tapes; there `AdjointSchedule` serves, or the two-level schedule of
-    checkpoint_schedules.
+    Without a period the protocol's ``Move(n, RAM, NONE)`` deletes a snapshot while the forward
+    runs. pyadjoint takes no such action while it tapes. Restart data stored by ``Forward(n0, n1)``
+    is, by the protocol, what the steps n0 to n1 - 1 need; a deletion joins two such stretches, so
+    that this is for codes whose state before a step is all that later steps need. No bounded number
+    of stretches does without: each is fixed when it is stored, and the length is not known.
     """
 
-    def __init__(self, snapshots: int) -> None:
+    def __init__(self, snapshots: int, *, period: int | None = None) -> None:
         super().__init__(None)
-        if snapshots < 2:
+        least = 2 if period is None else 0
+        if snapshots < least:
+            hint = "two or more, or period=" if period is None else "zero or more"
             raise SchedsimError(
-                f"{snapshots} snapshots are too few for an unknown length", hint="give two or more"
+                f"{snapshots} snapshots are too few for an unknown length", hint=f"give {hint}"
             )
+        if period is not None and period < 1:
+            raise SchedsimError(f"a period of {period} steps", hint="give one or more")
         self.snapshots = snapshots
+        self.period = period
         self.num_forwards = 0
         self._exhausted = False
 
     def _iterator(self) -> Iterator[Any]:
+        if self.period is not None:
+            yield from self._by_periods(self.period)
+            return
         stored: dict[int, float] = {}  # step -> level, in order; the first state always stays
         while self._max_n is None:
             here = self._n
@@ -236,6 +262,25 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
         self._exhausted = True
         yield EndReverse()
 
+    def _by_periods(self, period: int) -> Iterator[Any]:
+        stored: list[int] = []
+        while self._max_n is None:
+            stored.append(self._n)
+            self._n += period
+            yield Forward(stored[-1], self._n, True, False, StorageType.DISK)
+        self.num_forwards = self._max_n
+        yield EndForward()
+        ones = np.ones(min(period, self._max_n), dtype=np.int64)
+        # Nothing else goes to disk: reading costs nothing, and writing is never worth it.
+        steps = AdjointSteps(np.ones(ones.size), ones, ones, _NEVER_S, 0.0)
+        tables = plan_adjoint(steps, self.snapshots).solution
+        for first in reversed(stored):
+            length = self._max_n - self._r - first
+            for one in reversal(tables, 0, length, tables.slots, "disk"):
+                yield self._act(one, first)
+        self._exhausted = True
+        yield EndReverse()
+
     def _reverse(self, num_steps: int, stored: list[int]) -> Iterator[Any]:
         for number in range(len(stored) - 1, -1, -1):
             first, last = stored[number], num_steps - self._r
@@ -255,7 +300,7 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
         if one.what == "load":
             self._n = first if one.data == "restart" else first + 1
             kind = Move if one.last_use else Copy
-            return kind(first, StorageType.RAM, StorageType.WORK)
+            return kind(first, _STORAGE[one.place], StorageType.WORK)
         self._n = last
         self.num_forwards += last - first
         place = _STORAGE[one.place]
@@ -267,8 +312,10 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
         return self._exhausted
 
     def uses_storage_type(self, storage_type: StorageType) -> bool:
-        """Memory alone."""
-        return bool(storage_type == StorageType.RAM)
+        """Memory, where it holds anything; the disk, with a period."""
+        if storage_type == StorageType.DISK:
+            return self.period is not None
+        return bool(storage_type == StorageType.RAM and self.snapshots)
 
 
 def _dispensable(stored: dict[int, float]) -> int | None:

@@ -13,6 +13,12 @@ from ._arguments import check_arguments, checked
 from ._checks import MAX_SECONDS, shown
 from .dataflow.chain import Chain
 from .dataflow.graph import Graph
+from .dataflow.recomputation_rules import (
+    RecomputationRules,
+    check_evicted,
+    evicts_some,
+    keeps_some,
+)
 from .errors import (
     InfeasibleBudgetError,
     MissingDependencyError,
@@ -21,12 +27,14 @@ from .errors import (
     SchedsimError,
     UnsupportedError,
 )
+from .files.workload_files import workload_hash
 from .plans.budgets import read_budget
 from .plans.certificate import Certificate
 from .plans.claims import check_belongs
 from .plans.outside import checked_plan
-from .plans.plan import Plan
+from .plans.plan import Plan, WorkloadRef
 from .plans.progress import searching
+from .plans.scope import Scope
 from .simulation.result import Simulation
 from .simulation.schedule import Schedule
 from .simulation.simulator import simulate as run_schedule
@@ -49,6 +57,8 @@ def plan(
     *,
     allocator: str | None = None,
     allocator_options: Mapping[str, Any] | None = None,
+    keep: str | Sequence[str] | None = None,
+    recompute: str | Sequence[str] | None = None,
     **options: Any,
 ) -> Plan:
     """The plan of `planner` for `workload` within `budget_bytes`.
@@ -72,6 +82,10 @@ def plan(
         allocator had there; ``"exact"`` for any other workload, and where something is copied.
     allocator_options
         Of `schedsim.allocate`.
+    keep, recompute
+        Patterns of names of ops, of modules that they are in, or of stages: what is kept runs once;
+        what is recomputed is not held from the forward to the backward, of a stage all but its
+        output. Where both name one, it is kept. A planner that cannot hold to them refuses.
     **options
         Passed to the planner. With ``link="pcie4"`` (``"pcie5"``, ``"nvlink-c2c"``, ``"25GB/s"``, a
         `schedsim.plans.links.Link`, or a pair of these), ``auto`` offloads to host memory too, to
@@ -104,6 +118,8 @@ def plan(
         planner,
         allocator=allocator,
         allocator_options=allocator_options,
+        keep=keep,
+        recompute=recompute,
         **options,
     )
     if not result.feasible:
@@ -188,6 +204,7 @@ def simulate(
         check_belongs(schedule, workload)
         return schedule.simulate(workload, capacities)
     if isinstance(schedule, Schedule):
+        check_evicted(workload.graph, schedule)
         if schedule.runs_with:
             raise SchedsimError(
                 f"the schedule is of a plan with {schedule.runs_with}, which the workload lacks",
@@ -208,6 +225,8 @@ def try_plan(
     *,
     allocator: str | None = None,
     allocator_options: Mapping[str, Any] | None = None,
+    keep: str | Sequence[str] | None = None,
+    recompute: str | Sequence[str] | None = None,
     **options: Any,
 ) -> Plan:
     """Like `plan`, but an infeasible budget gives a plan with status ``infeasible``."""
@@ -231,18 +250,95 @@ def try_plan(
         )
     check_options(info, options)
     asked_bytes = read_budget(budget_bytes, workload)
+    given, rules = workload, RecomputationRules.of(keep, recompute)
+    if rules:
+        workload = _ruled(given, rules)
+        if allocator is None:
+            allocator, allocator_options = _own_allocator(given, info, options)
+    _check_rules(info, workload, options)
     if allocator is None:
         allocator, allocator_options = _own_allocator(workload, info, options)
     if allocator == "exact":
-        return _run(info, workload, asked_bytes, options)
+        return _with_rules(_run(info, workload, asked_bytes, options), given, rules)
     from .allocators.planning import plan_reserved
 
-    return plan_reserved(
+    found = plan_reserved(
         workload,
         asked_bytes,
         lambda inner_bytes: _run(info, workload, inner_bytes, options),
         allocator,
         **(allocator_options or {}),
+    )
+    return _with_rules(found, given, rules)
+
+
+def _ruled(workload: Chain | Graph, rules: RecomputationRules) -> Chain | Graph:
+    """`workload` with `rules`, which speak of chains and graphs alone."""
+    if not isinstance(workload, Chain | Graph):
+        raise UnsupportedError(
+            f"keep and recompute are of chains and graphs, and {workload.name} is a {workload.kind}"
+        )
+    return rules.of_workload(workload)
+
+
+def _check_rules(info: PlannerInfo, workload: Chain | Graph, options: Mapping[str, Any]) -> None:
+    """Refuse a planner, or options, that would not hold to the rules of `workload`."""
+    if not isinstance(workload, Chain | Graph):
+        return
+    asked = [
+        rule
+        for rule, is_there in (
+            ("keep", keeps_some(workload)),
+            ("recompute", evicts_some(workload)),
+        )
+        if is_there
+    ]
+    if isinstance(workload, Chain) and info.function is None:
+        for rule in asked:
+            if rule not in info.chain_rules:
+                raise UnsupportedError(
+                    f"planner {info.name!r} does not hold to {rule} on a chain",
+                    hint=f"{_listed(rule)} do",
+                )
+    if "recompute" not in asked:
+        return
+    copies = info.needs_link or any(options.get(name) for name in ("link", "levels"))
+    for what, is_there in (
+        ("a link or memory levels", copies),
+        ("variants", bool(options.get("allow"))),
+        ("order 'free'", options.get("order") == "free"),
+    ):
+        if is_there:
+            raise UnsupportedError(
+                f"recompute does not go with {what}", hint="leave one of the two out"
+            )
+
+
+def _listed(rule: str) -> str:
+    """The planners that hold to `rule` on a chain, in words."""
+    from .algorithms import PLANNERS
+
+    names = [name for name, info in PLANNERS.items() if rule in info.chain_rules]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _with_rules(plan: Plan, given: Chain | Graph, rules: RecomputationRules) -> Plan:
+    """`plan` of `given` with `rules` as one of `given`, whose bounds speak of these rules."""
+    if not rules:
+        return plan
+
+    def ruled(scope: Scope) -> Scope:
+        return replace(scope, ruled=not scope.other)
+
+    return replace(
+        plan,
+        workload=WorkloadRef(given.name, given.kind, workload_hash(given)),
+        setting=replace(plan.setting, rules=rules),
+        bound_scope=ruled(plan.bound_scope),
+        least=replace(plan.least, scope=ruled(plan.least.scope)),
+        candidates=tuple(
+            replace(row, bound_scope=ruled(row.bound_scope)) for row in plan.candidates
+        ),
     )
 
 
@@ -263,7 +359,14 @@ def _run(
     function = info.load()
     started = time.perf_counter()
     with searching(f"{workload.name} within {format_bytes(budget_bytes)} by {info.name}"):
-        found = function(workload, budget_bytes, **options)
+        if isinstance(workload, Graph) and not info.evicts and evicts_some(workload):
+            from .algorithms.graphs.forced_recomputation import with_recomputed
+
+            found = with_recomputed(
+                workload, budget_bytes, lambda graph, room: function(graph, room, **options)
+            )
+        else:
+            found = function(workload, budget_bytes, **options)
     if info.function is None:  # schedsim's own planners end with a replay
         own: Plan = found
         return own
@@ -334,6 +437,9 @@ def compare(
     workload: WorkloadLike,
     budget_bytes: int | str,
     planners: Sequence[PlannerLike] | None = None,
+    *,
+    keep: str | Sequence[str] | None = None,
+    recompute: str | Sequence[str] | None = None,
     **link: Any,
 ) -> list[Plan]:
     """One plan per planner, infeasible ones included, in the order given.
@@ -341,7 +447,8 @@ def compare(
     By default these are all planners that take the workload, without the one that chooses among
     them, the oracle for tiny workloads and, where no `link` is given, those that offload (with
     `host_bytes` and `host_latency_s`, as of `plan`). A planner for which the workload is too large,
-    or whose extra is not installed, is left out, with a `PlannerSkippedWarning`.
+    that cannot hold to `keep` and `recompute` (as of `plan`), or whose extra is not installed, is
+    left out, with a `PlannerSkippedWarning`.
 
     Examples
     --------
@@ -353,12 +460,16 @@ def compare(
     """
     plans = []
     workload = read_workload(workload)
+    # A pattern that names nothing is an error, and no reason to leave planners out.
+    RecomputationRules.of(keep, recompute).of_workload(workload)
     for planner in planners or comparable(workload, link="link" in link):
         info = get_planner(planner, workload.kind)
         taken = info.options()
         options = {key: value for key, value in link.items() if key in taken}
         try:
-            plan = try_plan(workload, budget_bytes, planner, **options)
+            plan = try_plan(
+                workload, budget_bytes, planner, keep=keep, recompute=recompute, **options
+            )
         except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
             warnings.warn(f"{info.name} left out: {error}", PlannerSkippedWarning, stacklevel=2)
             continue

@@ -76,7 +76,8 @@ class InvalidScheduleError(SchedsimError, ValueError):
     Parameters
     ----------
     rule
-        The rule broken: ``"unknown op"``, ``"missing input"``, ``"once"``, ``"required op"``;
+        The rule broken: ``"unknown op"``, ``"missing input"``, ``"once"``, ``"required op"``,
+        ``"evicted"``;
         within capacities ``"memory"``; of a plan ``"workload"`` where it was made for another, and
         ``"claims"`` where its replay refutes its numbers.
     run_index

@@ -221,6 +221,7 @@ MOST_PARAMETERS_OF_FACADE = 12
 FACADE = {
     "schedsim/dataflow/chain.py:from_arrays",
     "schedsim/plans/maximize.py:maximize",
+    "schedsim/plans/pareto.py:pareto",
     "schedsim/plans/plan.py:make_plan",  # how planners end, those of other packages too
     "validation/block_level/chain_capture.py:capture_chain",  # as the guide shows it
     "validation/rematerialize.py:rematerialize",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.files.workload_files import workload_hash
 
-from .costs.cache import ProfileCache, cached_note
+from .costs.cache import ProfileCache, cached_note, is_measure
 from .environment import environment
 
 MOST_SPREAD = 1.0
@@ -41,13 +42,16 @@ class BlockTimes:
     def find(self, untimed: Chain | Graph) -> tuple[Chain | Graph, str] | None:
         """`untimed` with its times, and how old they are; ``None`` where they are not known."""
         entry = self.cache.entries.get(workload_hash(untimed)) if self.read else None
-        known = entry.get("times_s") if isinstance(entry, dict) else None
-        names = untimed.op_names
-        if not isinstance(known, dict) or set(known) != set(names):
+        if not isinstance(entry, dict):
             return None
-        assert isinstance(entry, dict)
-        age_s = max(0.0, time.time() - float(entry["measured_at_s"]))
-        note = cached_note("times", age_s, float(entry["spread"]))
+        held: list[Any] = [entry.get(name) for name in ("times_s", "measured_at_s", "spread")]
+        known, measured_at_s, spread = held
+        # An entry of a form that is not known here is none: the blocks are measured again.
+        if not isinstance(known, dict) or set(known) != set(untimed.op_names):
+            return None
+        if not all(map(is_measure, (*known.values(), measured_at_s, spread))):
+            return None
+        note = cached_note("times", max(0.0, time.time() - measured_at_s), spread)
         if isinstance(untimed, Chain):
             stages = tuple(
                 replace(stage, forward_s=known[f"F{i}"], backward_s=known[f"B{i}"])

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.kernels.cached import njit
 
 
+class LevelArrays(NamedTuple):
+    """Memory levels, an entry each, and where their rows stand in the tables."""
+
+    num_slots: NDArray[np.int64]
+    write_s: NDArray[np.float64]
+    read_s: NDArray[np.float64]
+    start: NDArray[np.int64]
+    """Row ``start[k] + m`` belongs to level k with m slots left."""
+
+
 @njit(cache=True)
 def solve_levels(
-    num_steps: int,
-    forward_s: float,
-    turn_s: float,
-    num_slots: NDArray[np.int64],
-    write_s: NDArray[np.float64],
-    read_s: NDArray[np.float64],
-    start: NDArray[np.int64],
+    num_steps: int, forward_s: float, turn_s: float, levels: LevelArrays
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Least times ``(free, kept)`` for 1..`num_steps` steps in every level and number of slots.
 
-    Row ``start[k] + m`` belongs to level k with m slots left. `free`: the first state is where the
-    computation is, and in no slot. `kept`: it is in one of the m slots of level k.
+    `free`: the first state is where the computation is, and in no slot. `kept`: it is in one of the
+    m slots of level k.
     O(n^2 sum of slots) time.
     """
+    num_slots, write_s, read_s, start = levels
     num_levels = num_slots.size
     num_rows = start[num_levels - 1] + num_slots[num_levels - 1] + 1
     free = np.full((num_rows, num_steps + 1), np.inf)

@@ -20,6 +20,9 @@ INFINITE = np.inf
 FORWARD, BACKWARD = range(2)
 """The halves of a stage whose bundle is saved."""
 
+FREE, KEEP, RECOMPUTE = range(3)
+"""What is asked of a stage: nothing; to run its forward once; to keep no bundle before the loss."""
+
 Shorts = NDArray[np.int32]
 
 
@@ -37,8 +40,10 @@ class PackedChain(Record):
     own_s, saved, saving_ws, backward_ws : (num_bundles,)
         Time of a forward and its backward, bytes of the bundle, workspaces.
     row_of : (L, L + 1)
-        By first stage and length.
+        The row of a sub-chain in the tables, by its first stage and its length.
     row_stage, row_length : (num_rows,)
+    rule : (L,)
+        `FREE`, `KEEP` or `RECOMPUTE`.
     """
 
     forward_s: Reals
@@ -54,6 +59,7 @@ class PackedChain(Record):
     row_of: ShortTable
     row_stage: ShortInts
     row_length: ShortInts
+    rule: ShortInts
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +186,12 @@ def needs(line: PackedChain, i: int, k: int, bundle: int, half: int) -> int:
 
 
 @kernel
+def may_save(line: PackedChain, i: int, k: int) -> bool:
+    """Whether stage i may save its bundle in a sub-chain that ends before stage k."""
+    return bool(line.rule[i] != RECOMPUTE or k < line.x.size - 1)
+
+
+@kernel
 def needs_most(line: PackedChain, i: int, k: int, bundle: int) -> int:
     """The larger of what the forward and the backward need."""
     return max(needs(line, i, k, bundle, FORWARD), needs(line, i, k, bundle, BACKWARD))
@@ -215,6 +227,8 @@ def least_memory(line: PackedChain, least: Ints) -> None:
         gradient = x[k] if k < num else 0
         best = 1 << 62
         for bundle in range(line.bundles[i], line.bundles[i + 1]):
+            if not may_save(line, i, k):
+                break
             need = needs_most(line, i, k, bundle)
             if n > 1:
                 need = max(need, line.saved[bundle] + least[row_of[i + 1, n - 1]])
@@ -223,7 +237,7 @@ def least_memory(line: PackedChain, least: Ints) -> None:
         for j in range(i + 1, k):
             stage = j - 1
             peak = max(peak, (x[stage] if stage > i else 0) + x[j] + line.forward_ws[stage])
-            if peak + gradient >= best:
+            if peak + gradient >= best or line.rule[stage] == KEEP:
                 break
             right = x[j] + least[row_of[j, k - j]]
             best = min(best, max(peak + gradient, right, least[row_of[i, j - i]]))

@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 
 from schedsim.kernels.compiled import at_hand, in_python, kernel
 
-from ._recurrence import INFINITE, PackedChain, Room, Table, needs_most, num_at_most
+from ._recurrence import (
+    INFINITE,
+    KEEP,
+    PackedChain,
+    Room,
+    Table,
+    may_save,
+    needs_most,
+    num_at_most,
+)
 
 DONE, TOO_MANY_POINTS, TOO_MUCH_WORK, SMALL_ROOM, SMALL_TABLE = range(5)
 
@@ -171,6 +180,8 @@ def solve_rows(line: PackedChain, table: Table, room: Room) -> None:
         for c in range(kept + n - 1):
             right, left = nothing, nothing
             if c < kept:
+                if not may_save(line, i, k):
+                    continue
                 bundle = line.bundles[i] + c
                 at = needs_most(line, i, k, bundle)
                 base, shift = line.own_s[bundle], line.saved[bundle]
@@ -184,7 +195,7 @@ def solve_rows(line: PackedChain, table: Table, room: Room) -> None:
                 stage = j - 1
                 peak = max(peak, (x[stage] if stage > i else 0) + x[j] + line.forward_ws[stage])
                 replay += line.forward_s[stage]
-                if peak + gradient > cap:
+                if peak + gradient > cap or line.rule[stage] == KEEP:
                     break
                 right, shift = int(row_of[j, k - j]), x[j]
                 at, base = peak + gradient, replay

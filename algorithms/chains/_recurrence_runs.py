@@ -8,7 +8,17 @@ from numpy.typing import NDArray
 from schedsim.kernels.compiled import kernel, run
 from schedsim.kernels.record import Table as IntTable
 
-from ._recurrence import INFINITE, PackedChain, RunList, Table, needs_most, num_at_most, to_units
+from ._recurrence import (
+    INFINITE,
+    KEEP,
+    PackedChain,
+    RunList,
+    Table,
+    may_save,
+    needs_most,
+    num_at_most,
+    to_units,
+)
 
 
 def list_runs(
@@ -97,6 +107,8 @@ def trace_runs(
         gradient = x[k] if k < num else 0
         best, choice, chosen = INFINITE, -1, 0
         for bundle in range(bundles[i], bundles[i + 1]):
+            if not may_save(line, i, k):
+                break
             if m >= to_units(needs_most(line, i, k, bundle), unit, rest):
                 child, left_m = row_of[i + 1, k - i - 1], m - table.take_saved[bundle]
                 inner = _time_at(table, child, left_m)
@@ -108,7 +120,7 @@ def trace_runs(
             stage = j - 1
             peak = max(peak, (x[stage] if stage > i else 0) + x[j] + line.forward_ws[stage])
             replay += line.forward_s[stage]
-            if m < to_units(peak + gradient, unit, rest):
+            if m < to_units(peak + gradient, unit, rest) or line.rule[stage] == KEEP:
                 break
             right = _time_at(table, row_of[j, k - j], m - table.take_x[j])
             left = _time_at(table, row_of[i, j - i], m)

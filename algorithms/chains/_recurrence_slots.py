@@ -9,7 +9,7 @@ import numpy as np
 from schedsim.kernels.compiled import kernel, kernel_with
 from schedsim.kernels.record import Reals
 
-from ._recurrence import INFINITE, PackedChain, Table, needs_most, to_units
+from ._recurrence import INFINITE, KEEP, PackedChain, Table, may_save, needs_most, to_units
 
 # Floats are compared, never NaN and never -0.0: with these two facts the minima vectorise.
 _FAST = {"nnan", "nsz"}
@@ -87,6 +87,8 @@ def solve_slots(line: PackedChain, table: Table, best: Reals, last: Reals, zero:
         for q in range(num_slots + 1):
             best[q] = INFINITE
         for bundle in range(line.bundles[i], line.bundles[i + 1]):
+            if not may_save(line, i, k):
+                break
             low = to_units(needs_most(line, i, k, bundle), unit, rest)
             if n == 1:
                 own = line.own_s[bundle] + (line.loss_s if k == num else 0.0)
@@ -108,7 +110,7 @@ def solve_slots(line: PackedChain, table: Table, best: Reals, last: Reals, zero:
                 peak = max(peak, (x[stage] if stage > i else 0) + x[j] + line.forward_ws[stage])
                 replay += line.forward_s[stage]
                 at = to_units(peak + gradient, unit, rest)
-                if at > num_slots:
+                if at > num_slots or line.rule[stage] == KEEP:
                     break
                 right, left = row_of[j, k - j], row_of[i, j - i]
                 at = max(at, first[right] + take_x[j], first[left])

@@ -91,7 +91,7 @@ class HRevolve:
         >>> HRevolve.solve(100, 1.0, 1.0, [10, 10], [0.0, 2.0], [0.0, 2.0]).time_s
         298.0
         """
-        from ._hrevolve_table import solve_levels
+        from ._hrevolve_table import LevelArrays, solve_levels
 
         slots = np.minimum(np.array(num_slots, dtype=np.int64), num_steps)
         if slots.size == 0 or slots[0] < 1:
@@ -103,15 +103,9 @@ class HRevolve:
                 f"{num_steps} stages and {int(slots.sum())} slots are too many for the tables",
                 hint="allow fewer slots, or use --planner revolve",
             )
-        free, kept = solve_levels(
-            num_steps,
-            float(forward_s),
-            float(turn_s),
-            slots,
-            np.array(write_s, dtype=np.float64),
-            np.array(read_s, dtype=np.float64),
-            start,
-        )
+        writes, reads = np.array(write_s, np.float64), np.array(read_s, np.float64)
+        levels = LevelArrays(slots, writes, reads, start)
+        free, kept = solve_levels(num_steps, float(forward_s), float(turn_s), levels)
         return cls(
             num_steps,
             float(forward_s),

@@ -42,7 +42,15 @@ from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
-from ._recurrence import PackedChain, Table, find_classes, least_memory
+from ._recurrence import (
+    FREE,
+    KEEP,
+    RECOMPUTE,
+    PackedChain,
+    Table,
+    find_classes,
+    least_memory,
+)
 from ._recurrence_exact import DONE, TOO_MANY_POINTS, solve_exact
 from ._recurrence_runs import list_runs
 from ._recurrence_slots import solve_dense
@@ -87,6 +95,16 @@ class Problem:
         self.chain = chain
         stages = chain.stages
         self.x = chain.activation_bytes()
+        self.loss_ws, loss_s = chain.loss_workspace_bytes, chain.loss_s
+        rule = [_rule(stage) for stage in stages]
+        # What is not kept for the backward may be the last stage. So the loss becomes a stage of
+        # its own, of no output: then a sub-chain that ends before the loss is one that runs again.
+        self.loss_is_stage = RECOMPUTE in rule
+        if self.loss_is_stage:
+            stages = (*stages, Stage("loss", 0.0, loss_s, 0, 0, 0, self.loss_ws))
+            self.x, rule = np.append(self.x, 0), [*rule, FREE]
+            self.loss_ws, loss_s = 0, 0.0
+        self.rule = np.array(rule, dtype=np.int32)
         self.forward_ws = np.array([s.forward_workspace_bytes for s in stages], dtype=np.int64)
         # The bundles of each stage, its own first; arrays below are by bundle.
         self.options = [stage_options(stage, allow) for stage in stages]
@@ -106,15 +124,19 @@ class Problem:
         )
         self.saving_ws = np.fromiter(saving, dtype=np.int64, count=len(flat))
         self.backward_ws = np.array([s.backward_workspace_bytes for s in flat], dtype=np.int64)
-        self.loss_ws = chain.loss_workspace_bytes
-        self.forward_s, self.own_s, self.loss_s = _on_grid(chain, bundles)
+        self.forward_s, self.own_s, self.loss_s = _on_grid(chain.store_all_s, loss_s, bundles)
         self.outside_bytes = chain.static_bytes + chain.input_bytes
         kinds: dict[tuple[float | int, ...], int] = {}
         self.kind = np.empty(len(stages), dtype=np.int64)
         for i in range(len(stages)):
             own = slice(self.bundles[i], self.bundles[i + 1])
             columns = (self.own_s, self.saved, self.saving_ws, self.backward_ws)
-            key = (self.forward_s[i], self.x[i + 1], self.forward_ws[i])
+            key: tuple[float | int, ...] = (
+                rule[i],
+                self.forward_s[i],
+                self.x[i + 1],
+                self.forward_ws[i],
+            )
             key += tuple(value for column in columns for value in column[own].tolist())
             self.kind[i] = kinds.setdefault(key, len(kinds))
         input_key = self.x[:-1].copy()
@@ -134,6 +156,7 @@ class Problem:
             row_of=self.row_of,
             row_stage=self.row_stage,
             row_length=self.row_length,
+            rule=self.rule,
         )
 
     @property
@@ -184,7 +207,7 @@ class Problem:
     @property
     def scope(self) -> Scope:
         """The class of schedules that is searched."""
-        return PERSISTENT_VARIANTS if self.saved.size > self.chain.num_stages else PERSISTENT
+        return PERSISTENT_VARIANTS if self.saved.size > self.x.size - 1 else PERSISTENT
 
     def solve_slots(self, budget_bytes: int, unit_bytes: int, *, round_up: bool) -> Table:
         """Rows over memory slots of `unit_bytes`.
@@ -249,7 +272,7 @@ class Problem:
     ) -> tuple[Schedule | None, tuple[ChosenVariant, ...]]:
         """The schedule behind `time_s`, ``None`` if infeasible, and the variants it runs with."""
         inside = (budget_bytes - self.outside_bytes) // table.unit_bytes
-        runs, bundle_of = self.sub_runs(table, inside, 0, self.chain.num_stages)
+        runs, bundle_of = self.sub_runs(table, inside, 0, self.x.size - 1)
         if not runs.size:
             return None, ()
         chosen = [
@@ -257,6 +280,10 @@ class Problem:
             for i, bundle in enumerate(bundle_of.tolist())
             if bundle
         ]
+        if self.loss_is_stage:
+            num = self.chain.num_stages
+            runs = runs[(runs != num) & (runs != num + 1)]  # its forward, and what follows it
+            runs = np.where(runs > num, runs - 2, runs).astype(np.int32)
         return Schedule(self.chain.op_names, runs), tuple(chosen)
 
     def sub_runs(
@@ -305,16 +332,23 @@ def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str) -> Pla
     )
 
 
+def _rule(stage: Stage) -> int:
+    """What is asked of `stage`; one that saves no more than its output has nothing to recompute."""
+    if stage.rule == "recompute" and (stage.saved_bytes > stage.output_bytes):
+        return RECOMPUTE
+    return KEEP if stage.rule == "keep" else FREE
+
+
 def _on_grid(
-    chain: Chain, bundles: Sequence[Sequence[Stage]]
+    store_all_s: float, loss_s: float, bundles: Sequence[Sequence[Stage]]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
     """Times of forwards by stage, of a forward and its backward by bundle, and of the loss."""
-    forward = np.array([s.forward_s for s in chain.stages], dtype=np.float64)
+    forward = np.array([group[0].forward_s for group in bundles], dtype=np.float64)
     backward = np.array([s.backward_s for group in bundles for s in group], dtype=np.float64)
     stage_of = np.repeat(np.arange(len(bundles)), [len(group) for group in bundles])
-    if chain.store_all_s == 0 and not backward.any():
+    if store_all_s == 0 and not backward.any():
         return forward, backward, 0.0
-    whole = max(chain.store_all_s, float(backward.sum()))
+    whole = max(store_all_s, float(backward.sum()))
     grid = math.ldexp(1.0, math.frexp(whole)[1] - 46)
     forward, backward = np.rint(forward / grid) * grid, np.rint(backward / grid) * grid
-    return forward, forward[stage_of] + backward, round(chain.loss_s / grid) * grid
+    return forward, forward[stage_of] + backward, round(loss_s / grid) * grid

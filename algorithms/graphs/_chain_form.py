@@ -1,4 +1,4 @@
-"""Graphs that are chains: the programmes of chains know schedules that a search hardly finds.
+"""Graphs that are chains: the dynamic programs of chains know schedules that a search hardly finds.
 
 Within little memory the best schedule of a chain repeats most of it several times. One edit after
 the other does not lead there from store-all, and the recurrence of persistent schedules does at
@@ -19,7 +19,8 @@ from ..chains.frontier import frontier
 from ..chains.persistent import MAX_STAGES, WorkLimitReached
 from ..chains.rotor import rotor
 
-# Of the effort, for the curve; where that has too many points, for the programme on slots.
+# The share of the effort that is spent on the curve or, where the curve has too many points, on
+# the dynamic program over memory slots.
 _SHARE = 0.1
 # Points merged in a unit of effort.
 _POINTS_PER_UNIT = 2e7
@@ -77,6 +78,42 @@ def chain_form(graph: Graph) -> Chain | None:
         forward_workspace_bytes=arrays.op_workspace_bytes[:num],
         backward_workspace_bytes=arrays.op_workspace_bytes[backward],
         static_bytes=graph.static_bytes,
+    )
+
+
+# What of the arrays of a graph a schedule sees.
+_SEEN = (
+    "op_time_s",
+    "op_workspace_bytes",
+    "op_saving_workspace_bytes",
+    "op_once",
+    "read_start",
+    "read_tensor",
+    "write_start",
+    "write_tensor",
+    "tensor_bytes",
+    "tensor_producer",
+    "tensor_optional",
+    "tensor_result",
+    "tensor_takes_over",
+)
+
+
+def is_lowered(graph: Graph, chain: Chain) -> bool:
+    """Whether `graph` is the graph of `chain`, but for names: what holds of one does of the other.
+
+    Examples
+    --------
+    >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
+    ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
+    >>> is_lowered(chain.graph, chain_form(chain.graph))
+    True
+    """
+    arrays, own = graph.arrays, chain.graph.arrays
+    return (
+        graph.static_bytes == chain.static_bytes
+        and not any(op.evicted for op in graph.ops)
+        and all(np.array_equal(getattr(arrays, name), getattr(own, name)) for name in _SEEN)
     )
 
 

@@ -114,15 +114,19 @@ def _is_made(u: int, first: bool, eager: bool, g: Any, m: Any) -> bool:
 
 @njit(cache=True)
 def _goes_first(t: int, other: int, m: Any) -> bool:
-    """Of two tensors with the same h, whether `t` is evicted: used longer ago, or written first."""
+    """Whether `t` is evicted before `other`, of the same h: used longer ago, or written first."""
     if m.last_access_s[t] != m.last_access_s[other]:
         return bool(m.last_access_s[t] < m.last_access_s[other])
     return t < other
 
 
 @njit(cache=True)
-def _worst(heuristic: int, clock_s: float, tick_s: float, g: Any, m: Any) -> int:
-    """The tensor in the pool with the least h; -1 where all are pinned."""
+def _worst(heuristic: int, times: Any, g: Any, m: Any) -> int:
+    """The tensor in the pool with the least h; -1 where all are pinned.
+
+    `times` are the time now, and the least time for which a tensor counts as idle.
+    """
+    clock_s, tick_s = times[0], times[1]
     best, best_h = -1, np.inf
     m.num[STEPS] += m.num[IN_POOL]
     for k in range(m.num[IN_POOL]):
@@ -188,19 +192,18 @@ def _room_bytes(op: int, first: bool, eager: bool, g: Any, m: Any) -> int:
 
 
 @njit(cache=True)
-def _make_room(
-    op: int, first: bool, eager: bool, budget: int, times: Any, heuristic: int, g: Any, m: Any
-) -> Any:
+def _make_room(op: int, first: bool, times: Any, rules: Any, g: Any, m: Any) -> Any:
     """Evict until `op` fits beside what stays; (whether it does, whether it drops its inputs)."""
+    budget_bytes, heuristic, eager = rules
     evicting = False
     while True:
         needed = m.num[USED] + _room_bytes(op, first, eager, g, m)
-        if needed - _shared_bytes(op, first, eager, evicting, g, m) <= budget:
+        if needed - _shared_bytes(op, first, eager, evicting, g, m) <= budget_bytes:
             return True, evicting
         # To evict what the run is about to write again frees nothing.
         for w in range(g.write_start[op], g.write_start[op + 1]):
             m.pins[g.write_tensor[w]] += not g.tensor_optional[g.write_tensor[w]]
-        worst = _worst(heuristic, times[0], times[1], g, m)
+        worst = _worst(heuristic, times, g, m)
         for w in range(g.write_start[op], g.write_start[op + 1]):
             m.pins[g.write_tensor[w]] -= not g.tensor_optional[g.write_tensor[w]]
         if worst >= 0:
@@ -213,9 +216,10 @@ def _make_room(
 
 @njit(cache=True)
 def _account(
-    op: int, first: bool, eager: bool, dropping: bool, now_s: float, heuristic: int, g: Any, m: Any
+    op: int, first: bool, dropping: bool, now_s: float, rules: Any, g: Any, m: Any
 ) -> None:
     """After a run of `op`: what it wrote is in memory, what nobody will read leaves it."""
+    _, heuristic, eager = rules
     m.ran[op] = True
     if g.op_once[op]:
         m.locked[op] = True
@@ -239,14 +243,13 @@ def _account(
 
 
 @njit(cache=True)
-def replay(
-    g: Any, budget_bytes: int, heuristic: int, eager: bool, num_steps: int, limits: Any
-) -> Any:
-    """Run the first `num_steps` ops in order within `budget_bytes`, evicting where room lacks.
+def replay(g: Any, rules: Any, num_steps: int, limits: Any) -> Any:
+    """Run the first `num_steps` ops in order within the budget, evicting where room lacks.
 
-    `budget_bytes` is without static bytes; `limits` are the most runs and the most steps of walks.
-    Returns (code, runs, state of each tensor).
+    `g` is a `Dataflow`, `rules` are `EvictionRules`; `limits` are the most runs and the most steps
+    of walks. Returns (code, runs, state of each tensor).
     """
+    _, heuristic, eager = rules
     num_ops, num_tensors = g.op_time_s.size, g.tensor_bytes.size
     num_nodes = 2 * num_tensors + 16
     m = Memory(
@@ -324,7 +327,7 @@ def replay(
             first = not m.ran[op]
             # What only this step may still need is needed until its own op runs.
             m.num[NOW] = step if depth == 0 else step - 1
-            fits, dropping = _make_room(op, first, eager, budget_bytes, times, heuristic, g, m)
+            fits, dropping = _make_room(op, first, times, rules, g, m)
             if not fits:
                 return NO_ROOM, runs[:made], m.state
             if made >= limits[0] or m.num[STEPS] > limits[1]:
@@ -333,7 +336,7 @@ def replay(
             runs[made] = op
             made += 1
             times[0] += g.op_time_s[op]
-            _account(op, first, eager, dropping, times[0], heuristic, g, m)
+            _account(op, first, dropping, times[0], rules, g, m)
             depth -= 1
         while eager and num_ended < num_tensors and g.last_need[g.needs_ended[num_ended]] <= step:
             t = g.needs_ended[num_ended]

@@ -42,6 +42,16 @@ class Dataflow(NamedTuple):
     """(num_tensors,) tensors by ascending `last_need`."""
 
 
+class EvictionRules(NamedTuple):
+    """What the loop is asked for."""
+
+    budget_bytes: int
+    """Without static bytes."""
+    heuristic: int
+    eager: bool
+    """Whether a tensor leaves memory as soon as nobody will read it again."""
+
+
 class Memory(NamedTuple):
     """What the loop knows of each tensor, of each op, and of the groups of evicted tensors."""
 
@@ -69,30 +79,23 @@ USED, IN_POOL, STAMP, NOW, STEPS, NODES = range(6)
 
 
 @njit(cache=True)
-def last_needs(
-    op_once: Any,
-    read_start: Any,
-    read_tensor: Any,
-    write_start: Any,
-    write_tensor: Any,
-    tensor_result: Any,
-) -> Any:
+def last_needs(g: Any) -> Any:
     """The last op, by index, that can need each tensor through any recomputation; O(reads).
 
     -1 for a tensor that nobody reads; the number of ops where a result may need it at the end.
     """
-    num_ops = op_once.size
-    need = np.full(tensor_result.size, -1, np.int64)
+    num_ops = g.op_once.size
+    need = np.full(g.tensor_result.size, -1, np.int64)
     for t in range(need.size):
-        if tensor_result[t]:
+        if g.tensor_result[t]:
             need[t] = num_ops
     for op in range(num_ops - 1, -1, -1):
         last = op
-        if not op_once[op]:
-            for w in range(write_start[op], write_start[op + 1]):
-                last = max(last, need[write_tensor[w]])
-        for r in range(read_start[op], read_start[op + 1]):
-            need[read_tensor[r]] = max(need[read_tensor[r]], last)
+        if not g.op_once[op]:
+            for w in range(g.write_start[op], g.write_start[op + 1]):
+                last = max(last, need[g.write_tensor[w]])
+        for r in range(g.read_start[op], g.read_start[op + 1]):
+            need[g.read_tensor[r]] = max(need[g.read_tensor[r]], last)
     return need
 
 

@@ -1,11 +1,11 @@
-"""The dynamic programme over lower sets behind `kusumoto`.
+"""The dynamic program over lower sets behind `kusumoto`.
 
 Compiled by numba on first use and cached beside this file.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,34 @@ from schedsim.kernels.cached import njit
 
 NO_BYTES = 2**62
 """In place of the bytes of a state that cannot be reached."""
+
+
+class SetArrays(NamedTuple):
+    """A family of lower sets by ascending size, as `LowerSets` describes its arrays."""
+
+    words: Any
+    set_bytes: Any
+    set_steps: Any
+    after_bytes: Any
+    edge_start: Any
+    edge_op: Any
+    op_bytes: Any
+    op_steps: Any
+
+
+class Growth(NamedTuple):
+    """All steps from a lower set to a larger one of its family: those of set i stand together."""
+
+    start: Any
+    """(num_sets + 1,) the steps from set i are ``start[i]:start[i + 1]``."""
+    to: Any
+    """(num_growths,) the larger set."""
+    again: Any
+    """(num_growths,) time steps recomputed for the ops between the two sets."""
+    kept: Any
+    """(num_growths,) bytes that the boundary of the larger set adds to what is stored."""
+    peak: Any
+    """(num_growths,) bytes while the ops between run backward, less what was stored before."""
 
 
 @njit(cache=True)
@@ -24,24 +52,9 @@ def _contains(words: Any, larger: int, smaller: int) -> bool:
 
 
 @njit(cache=True)
-def list_steps(
-    words: Any,
-    set_bytes: Any,
-    set_steps: Any,
-    after_bytes: Any,
-    edge_start: Any,
-    edge_op: Any,
-    op_bytes: Any,
-    op_steps: Any,
-) -> Any:
-    """All steps from a lower set to a larger one of the family; O(#L^2 (words + boundary)).
-
-    Returns (start, to, again, kept, peak): the steps from set i stand at ``start[i]:start[i + 1]``;
-    `again` is the time recomputed for the ops between the two, `kept` what the larger set's
-    boundary adds to what is stored, `peak` the bytes while the ops between run backward, less
-    what was stored before.
-    """
-    num = set_bytes.size
+def list_growth(sets: Any) -> Any:
+    """The `Growth` of `sets`, a `SetArrays`; O(#L^2 (words + boundary))."""
+    words, num = sets.words, sets.set_bytes.size
     start = np.zeros(num + 1, np.int64)
     for i in range(num):
         start[i + 1] = start[i]
@@ -58,25 +71,26 @@ def list_steps(
             if not _contains(words, j, i):
                 continue
             time_kept, bytes_kept = 0, 0
-            for e in range(edge_start[j], edge_start[j + 1]):
-                op = edge_op[e]
+            for e in range(sets.edge_start[j], sets.edge_start[j + 1]):
+                op = sets.edge_op[e]
                 if not (words[i, op >> 6] >> np.uint64(op & 63)) & np.uint64(1):
-                    time_kept += op_steps[op]
-                    bytes_kept += op_bytes[op]
+                    time_kept += sets.op_steps[op]
+                    bytes_kept += sets.op_bytes[op]
             to[at] = j
-            again[at] = set_steps[j] - set_steps[i] - time_kept
+            again[at] = sets.set_steps[j] - sets.set_steps[i] - time_kept
             kept[at] = bytes_kept
-            peak[at] = 2 * (set_bytes[j] - set_bytes[i]) + after_bytes[j]
+            peak[at] = 2 * (sets.set_bytes[j] - sets.set_bytes[i]) + sets.after_bytes[j]
             at += 1
-    return start, to, again, kept, peak
+    return Growth(start, to, again, kept, peak)
 
 
 @njit(cache=True)
-def least_limit(start: Any, to: Any, kept: Any, peak: Any, low: int, high: int) -> int:
+def least_limit(growth: Any, low: int, high: int) -> int:
     """The least limit on bytes, within low < limit <= high, at which the whole can be reached.
 
     Less stored is never worse here, so that a search by halving needs one number a set.
     """
+    start, to, kept, peak = growth.start, growth.to, growth.kept, growth.peak
     num = start.size - 1
     stored = np.empty(num, np.int64)
     while high - low > 1:
@@ -98,22 +112,14 @@ def least_limit(start: Any, to: Any, kept: Any, peak: Any, low: int, high: int) 
 
 
 @njit(cache=True)
-def best_sequence(
-    start: Any,
-    to: Any,
-    again: Any,
-    kept: Any,
-    peak: Any,
-    num_steps: int,
-    limit: int,
-    most_time: bool,
-) -> Any:
+def best_sequence(growth: Any, num_steps: int, limit: int, most_time: bool) -> Any:
     """The sets, last to first, with the least time recomputed within `limit` bytes; or the most.
 
     For each set and each time recomputed, the least bytes stored. A state with no less of either
     than another is dropped, so that the most time is that of the least bytes stored. Empty where
     there is no sequence; O(#L^2 num_steps) at worst.
     """
+    start, to, again, kept, peak = growth
     num = start.size - 1
     stored = np.full((num, num_steps + 1), NO_BYTES, np.int64)
     from_set = np.full((num, num_steps + 1), -1, np.int32)

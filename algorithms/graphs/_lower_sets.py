@@ -1,8 +1,9 @@
-"""Lower sets of the forward part, as bit masks and as arrays for the dynamic programme."""
+"""Lower sets of the forward part, as bit masks and as arrays for the dynamic program."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from schedsim.errors import PlannerLimitError
 
 from ._forward_part import ForwardPart
+
+if TYPE_CHECKING:
+    from ._lower_set_kernel import SetArrays
 
 MAX_TIME_STEPS = 4096
 MAX_CELLS = 6_000_000
@@ -47,6 +51,13 @@ class LowerSets:
     edge_op: NDArray[np.int64]
     op_bytes: NDArray[np.int64]
     op_steps: NDArray[np.int64]
+
+    @property
+    def arrays(self) -> SetArrays:
+        """What the compiled program reads."""
+        from ._lower_set_kernel import SetArrays
+
+        return SetArrays(*(getattr(self, name) for name in SetArrays._fields))
 
 
 def reachable_masks(part: ForwardPart) -> list[int]:
@@ -95,7 +106,7 @@ def all_masks(part: ForwardPart, max_sets: int) -> list[int]:
 
 
 def lower_sets(part: ForwardPart, masks: list[int], max_steps: int = MAX_TIME_STEPS) -> LowerSets:
-    """The family `masks` with what the dynamic programme needs of each set.
+    """The family `masks` with what the dynamic program needs of each set.
 
     Times are counted in about `max_steps` steps at the most, fewer for very many sets.
     """

@@ -139,7 +139,7 @@ def dtr_runs(
     Parameters
     ----------
     arrays
-        Of the graph.
+        Those of the graph to run.
     room_bytes
         The budget less the static bytes.
 
@@ -177,10 +177,10 @@ def resident_after(
     [True]
     """
     from ._dtr_kernel import DONE, replay
-    from ._dtr_memory import RESIDENT
+    from ._dtr_memory import RESIDENT, EvictionRules
 
-    code = HEURISTICS.index(heuristic)
-    ended, _, state = replay(dataflow(arrays), room_bytes, code, True, num_ops, _limits(arrays))
+    rules = EvictionRules(room_bytes, HEURISTICS.index(heuristic), True)
+    ended, _, state = replay(dataflow(arrays), rules, num_ops, _limits(arrays))
     return state == RESIDENT if ended == DONE else None
 
 
@@ -192,15 +192,8 @@ def dataflow(arrays: GraphArrays) -> Dataflow:
     counts = np.bincount(arrays.read_tensor, minlength=num_tensors)
     reader_start = np.concatenate([[0], np.cumsum(counts)])
     op_of_read = np.repeat(np.arange(num_ops), np.diff(arrays.read_start))
-    last_need = last_needs(
-        arrays.op_once,
-        arrays.read_start,
-        arrays.read_tensor,
-        arrays.write_start,
-        arrays.write_tensor,
-        arrays.tensor_result,
-    )
-    return Dataflow(
+    unknown = np.zeros(0, np.int64)
+    flow = Dataflow(
         arrays.op_time_s,
         arrays.op_workspace_bytes,
         arrays.op_saving_workspace_bytes,
@@ -216,9 +209,11 @@ def dataflow(arrays: GraphArrays) -> Dataflow:
         arrays.tensor_optional,
         arrays.tensor_result,
         arrays.tensor_takes_over,
-        last_need,
-        np.argsort(last_need, kind="stable"),
+        unknown,
+        unknown,
     )
+    last_need = last_needs(flow)
+    return flow._replace(last_need=last_need, needs_ended=np.argsort(last_need, kind="stable"))
 
 
 def _limits(arrays: GraphArrays) -> NDArray[np.int64]:
@@ -236,13 +231,14 @@ def _replayed(
 ) -> tuple[NDArray[np.int32] | None, int]:
     """(the runs, or nothing where it fails; how many it made)."""
     from ._dtr_kernel import DONE, replay
+    from ._dtr_memory import EvictionRules
 
     num_ops = flow.op_time_s.size
     limits = np.array([MAX_RUNS_PER_OP * num_ops, MAX_STEPS], dtype=np.int64)
-    code = HEURISTICS.index(heuristic)
     # More than all tensors changes nothing, nor does less than nothing; both fit in 64 bits.
     room_bytes = max(-1, min(2**53, room_bytes))
-    ended, runs, _ = replay(flow, room_bytes, code, eager, num_ops, limits)
+    rules = EvictionRules(room_bytes, HEURISTICS.index(heuristic), eager)
+    ended, runs, _ = replay(flow, rules, num_ops, limits)
     return runs if ended == DONE else None, int(runs.size)
 
 

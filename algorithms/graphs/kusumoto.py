@@ -35,15 +35,16 @@ def kusumoto(
 
     A strategy is an increasing sequence of lower sets, sets of forward ops closed under
     predecessors, that ends with all of them. After the ops of a set only its boundary is kept,
-    the ops with a reader outside; the backward makes the ops between two sets again, all but those
-    kept, before it runs over them. With U what is stored before, V the ops between L and the next
-    set L', A the readers of L' outside it and B what these read outside L', the paper counts
+    the ops with a reader outside. Before the backward runs over the ops between two sets, it
+    recomputes those of them that were not kept. With U what is stored before, V the ops between L
+    and the next set L', A the readers of L' outside it and B what these read outside L', the paper
+    counts
 
         M(U) + 2 M(V) + M(A) + M(B)
 
-    bytes while V runs backward, the gradients of V among them. The dynamic programme finds, for
+    bytes while V runs backward, the gradients of V among them. The dynamic program finds, for
     each set and each time recomputed, the least bytes stored within a limit on that count. What it
-    counts is not what a replay does, which knows when each tensor is last read: so the programme is
+    counts is not what a replay does, which knows when each tensor is last read: so the program is
     solved at several limits, the budget, and from the least possible to the one that stores all,
     and what fits `budget_bytes` in the replay is taken.
 
@@ -152,30 +153,19 @@ def lower_set_runs(
 
     The limits are `room_bytes` and `num_limits` more.
     """
-    from ._lower_set_kernel import best_sequence, least_limit, list_steps
+    from ._lower_set_kernel import best_sequence, least_limit, list_growth
 
     if not part.num_ops or not masks:
         return
     sets = lower_sets(part, masks, max_steps)
-    start, to, again, kept, peak = list_steps(
-        sets.words,
-        sets.set_bytes,
-        sets.set_steps,
-        sets.after_bytes,
-        sets.edge_start,
-        sets.edge_op,
-        sets.op_bytes,
-        sets.op_steps,
-    )
+    growth = list_growth(sets.arrays)
     most = 2 * int(sets.set_bytes[-1])
-    least = least_limit(start, to, kept, peak, -1, most)
+    least = least_limit(growth, -1, most)
     num_steps = int(sets.set_steps[-1])
     seen: set[bytes] = set()
     limits = {*_limits(least, most, num_limits), min(max(room_bytes, least), most)}
     for limit in sorted(limits):
-        sequence = best_sequence(
-            start, to, again, kept, peak, num_steps, limit, objective == "memory"
-        )
+        sequence = best_sequence(growth, num_steps, limit, objective == "memory")
         if sequence.tobytes() not in seen:
             seen.add(sequence.tobytes())
             group = _groups(sets, sequence[::-1].tolist(), part.num_ops)

@@ -12,6 +12,8 @@ import numpy as np
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
+from schedsim.dataflow.recomputation_rules import keeps_some
+from schedsim.errors import UnsupportedError
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import Plan
 from schedsim.simulation.schedule import Schedule
@@ -30,7 +32,7 @@ from ..graphs.local_search import local_search
 from ..store_all import store_all
 
 _NUM_BUDGETS = 24
-# Of the exact curve of a chain: break points kept, and points merged for a unit of effort.
+# The exact curve of a chain: the most break points kept, and points merged for a unit of effort.
 _MAX_POINTS, _MERGES_PER_UNIT = 20_000_000, 2e7
 _SLOTS = 400
 
@@ -48,6 +50,10 @@ def chain_starts(
     assert everything.peak_bytes is not None
     budgets = ladder(min(budget_bytes, everything.peak_bytes), everything.peak_bytes)
     if chain.num_stages > MAX_STAGES:
+        if keeps_some(chain):
+            raise UnsupportedError(
+                f"keep is held to on chains of at most {MAX_STAGES:,} stages", hint="group stages"
+            )
         planners: tuple[Callable[[Chain, int], Plan], ...]
         planners = (periodic, chen_greedy, bisection, revolve)
         plans = [planner(chain, budget_bytes) for planner in planners]

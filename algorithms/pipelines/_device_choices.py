@@ -22,7 +22,7 @@ class StageChoice:
     points
         Indices into the front; one, or one for each micro-batch in flight.
     time_s, late_s
-        Of each of them.
+        Seconds of each point.
     size_bytes
         What the stage takes with them, messages that wait aside.
     """
@@ -128,6 +128,17 @@ def mixed_choice(stage: HeldStage, cap_bytes: int) -> StageChoice | None:
     a, b = np.unravel_index(int(np.argmin(mean)), mean.shape)
     count = int(k[a, b])
     return stage.choice((int(places[a]),) * count + (int(places[b]),) * (n - count))
+
+
+def all_mixed(stage: HeldStage) -> list[StageChoice]:
+    """Every two points in turn, the first for some of the micro-batches in flight."""
+    front, n = stage.front, stage.in_flight
+    pairs = [
+        (a, b)
+        for a, b in itertools.permutations(range(front.num_points), 2)
+        if front.time_s[a] < front.time_s[b] and front.held_bytes[a] > front.held_bytes[b]
+    ]
+    return [stage.choice((a,) * k + (b,) * (n - k)) for a, b in pairs for k in range(1, n)]
 
 
 def least_choice(stage: HeldStage) -> StageChoice:

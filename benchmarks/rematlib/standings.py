@@ -1,12 +1,14 @@
 """How every planner does on the library: a performance profile and a table.
 
-    python benchmarks/rematlib/standings.py run [GROUP or NAME ...] [--every 4] [--effort 0.3]
+    python benchmarks/rematlib/standings.py run [GROUP or NAME ...] [--effort 0.5]
     python benchmarks/rematlib/standings.py page
 
-`run` hands `schedsim sweep` an experiment an instance, at its four budgets, and keeps what it needs
-of the rows in standings.jsonl; what stands there already is not run again. `page` draws
-standings.svg and writes standings.md. A profile (Dolan & Moré 2002) says in what share of the
-problems a planner's step takes at most so much more than the best known.
+`run` hands `schedsim sweep` an experiment an instance, at its four budgets, chains first and then
+graphs, small ones first. It keeps what it needs of the rows in standings.jsonl after each instance:
+run again after an interrupt, it goes on where it was; an instance that stands there with the same
+effort is not run again. Searches end by counted work: the rows are the same on a busy machine.
+`page` draws standings.svg and writes standings.md. A profile (Dolan & Moré 2002) says in what share
+of the problems a planner's step takes at most so much more than the best known.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from typing import Any
 import check
 from make import HERE
 
+from schedsim.api import planner_takes
 from schedsim.cli.app import run as run_command
 
 # Not `store_all`: every budget is below its peak.
@@ -34,30 +37,50 @@ GRAPH_PLANNERS = (
     "auto", "local_search", "hierarchical", "cuts", "checkmate", "moccasin", "dtr",
     "chen_articulation", "kusumoto", "saved_bytes",
 )  # fmt: skip
-# Programmes over all pairs of ops: beyond this they do not begin within a small effort.
-MOST_OPS = {"checkmate": 70, "moccasin": 120, "kusumoto": 300}
+# Beyond so many ops a planner is skipped, for the reason that its rows give.
+MOST_OPS = {"checkmate": 24, "moccasin": 120, "kusumoto": 300}
+WHY = {
+    "checkmate": "the first node of a programme over all pairs of ops takes longer than the effort",
+    "moccasin": "a programme of intervals over all pairs of ops is not built within the effort",
+    "kusumoto": "the lower sets of so many ops are not listed within the effort",
+}
+# Work of a search: of chains more, whose exact planners are over in an instant.
+EFFORT = {"chain": 0.5, "graph": 0.1}
+# A watchdog: rows that it ends say so, and none of those that are kept here was.
+TIME_LIMIT_S = 300
 LEVELS = (0.0, 0.001, 0.01, 0.05, 0.1)
 ROWS = HERE / "standings.jsonl"
 
 
+def skipped(row: Mapping[str, Any]) -> dict[str, str]:
+    """The planners that an instance is too large for, each with the reason."""
+    return {
+        name: f"{row['num_ops']} ops, run up to {most}: {WHY[name]}"
+        for name, most in MOST_OPS.items()
+        if row["kind"] == "graph" and row["num_ops"] > most
+    }
+
+
 def experiment(row: Mapping[str, Any], effort: float) -> str:
-    """The experiment file of an instance."""
-    planners = CHAIN_PLANNERS if row["kind"] == "chain" else GRAPH_PLANNERS
-    chosen = [name for name in planners if row["num_ops"] <= MOST_OPS.get(name, 10**9)]
+    """The experiment file of an instance: what a planner spends is counted, never timed."""
+    planners = []
+    for name in CHAIN_PLANNERS if row["kind"] == "chain" else GRAPH_PLANNERS:
+        if name not in skipped(row):
+            counted = f", effort = {effort}" if "effort" in planner_takes(name)[1] else ""
+            planners.append(f"{{name = {json.dumps(name)}{counted}}}")
     return "\n".join(
         (
             f"workloads = [{json.dumps(str(HERE / row['file']))}]",
             f"budgets = {json.dumps([str(budget) for budget in row['budgets_bytes']])}",
-            f"planners = {json.dumps(chosen)}",
+            f"planners = [{', '.join(planners)}]",
             f"effort = {effort}",
-            "max_moves = 20000",
-            "time_limit_s = 60",
+            f"time_limit_s = {TIME_LIMIT_S}",
         )
     )
 
 
 def sweep(row: Mapping[str, Any], effort: float) -> list[dict[str, Any]]:
-    """What each planner makes of an instance."""
+    """What each planner makes of an instance, a row a budget and planner; skipped ones as well."""
     with tempfile.TemporaryDirectory() as folder:
         file, results = Path(folder, "experiment.toml"), Path(folder, "results.jsonl")
         file.write_text(experiment(row, effort))
@@ -65,12 +88,17 @@ def sweep(row: Mapping[str, Any], effort: float) -> list[dict[str, Any]]:
         if code > 1:
             raise SystemExit(f"schedsim sweep ended with {code} on {row['name']}")
         found = [json.loads(line) for line in results.read_text().splitlines()]
-    names = ("budget_bytes", "planner", "status", "makespan_s")
-    return [
-        {"instance": row["name"], **{name: one.get(name) for name in names}}
-        | ({"error": one["error"]["type"]} if one["status"] == "error" else {})
+    names = ("budget_bytes", "planner", "status", "makespan_s", "ended_by")
+    rows = [
+        {"instance": row["name"], "effort": effort, **{name: one.get(name) for name in names}}
+        | ({"reason": one["error"]["message"]} if one["status"] == "error" else {})
         for one in found
     ]
+    for budget in row["budgets_bytes"]:
+        for name, why in skipped(row).items():
+            told = {"budget_bytes": budget, "planner": name, "status": "skipped", "reason": why}
+            rows.append({"instance": row["name"], "effort": effort, **told})
+    return rows
 
 
 def ratios(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, list[float | None]]:
@@ -88,7 +116,7 @@ def ratios(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, list[float
     found: dict[str, list[float | None]] = {}
     for planner in CHAIN_PLANNERS if kind == "chain" else GRAPH_PLANNERS:
         times = {
-            (row["instance"], row["budget_bytes"]): row["makespan_s"]
+            (row["instance"], row["budget_bytes"]): row.get("makespan_s")
             for row in rows
             if row["planner"] == planner
         }
@@ -152,6 +180,25 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[float | None]]], path: Path)
     plt.close(figure)
 
 
+def covered(
+    index: Iterable[Mapping[str, Any]],
+    counts: Mapping[str, tuple[int, int]],
+    rows: Iterable[Mapping[str, Any]],
+) -> str:
+    """What was run, in a sentence."""
+    run = {row["instance"] for row in rows}
+    missing = [row for row in index if row["name"] not in run]
+    if not missing:
+        return (
+            "All of it was run: " + " and ".join(f"{n} {k}s" for k, (_, n) in counts.items()) + "."
+        )
+    told = ", ".join(f"of {all_} {kind}s {some}" for kind, (some, all_) in counts.items())
+    least, most = (f(row["num_ops"] for row in missing) for f in (min, max))
+    names = ", ".join(f"`{row['name']}`" for row in missing[:12])
+    more = f" and {len(missing) - 12} more" if len(missing) > 12 else ""
+    return f"Run were {told}; not yet run are those of {least} to {most} ops {names}{more}."
+
+
 def page(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     """The table and the figure of `rows`."""
     panels = {kind: ratios(rows, kind) for kind in ("chain", "graph")}
@@ -166,18 +213,24 @@ def page(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
         )
         for kind in panels
     }
+    faster = sum(value is not None and value < 1 for value in panels["chain"]["auto"])
+    by_clock = sum(row.get("ended_by") == "clock" for row in rows)
     lines = [
         "# Standings",
         "",
         "What every planner makes of RematLib within a small, counted effort: in what share of",
         "the problems (an instance at one of its four budgets) its step takes at most so much more",
-        f"than the best known. Of {counts['chain'][1]} chains {counts['chain'][0]} were run, of "
-        f"{counts['graph'][1]} graphs {counts['graph'][0]}, evenly spread.",
+        "than the best known. " + covered(index, counts, rows),
         "The best known were found by the same planners with more effort, so that this is a table",
-        "of what little effort gives. A problem that a planner was not run on, or found nothing",
-        "for, counts as not solved; "
-        + ", ".join(f"`{name}` is run up to {most} ops" for name, most in MOST_OPS.items())
-        + ".",
+        "of what little effort gives. Those of chains are the best persistent schedules, which",
+        f"`auto` and `bisection` may leave: `auto` is faster than them at {faster} problems.",
+        "A problem for which a planner found nothing, or which is too large for it, counts as not",
+        "solved; the reasons are in the rows.",
+        "",
+        f"Searches end by work (an effort of {EFFORT['chain']} on chains, of {EFFORT['graph']}",
+        "on graphs, where 1 is about a second of one core), not by the clock: a busy machine gives",
+        f"the same rows. Of {len(rows)} the watchdog of {TIME_LIMIT_S} s ended "
+        f"{by_clock or 'none'}.",
         "Made by `python benchmarks/rematlib/standings.py`; the rows are in standings.jsonl.",
         "",
         "![performance profiles](standings.svg)",
@@ -186,6 +239,10 @@ def page(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     ]
     for kind, found in panels.items():
         lines += ["", f"## {kind.capitalize()}s", "", *table(found)]
+    lines += ["", "## Skipped", "", "| planner | problems | reason |", "|---|---:|---|"]
+    for name, most in MOST_OPS.items():
+        skips = sum(row["planner"] == name and row["status"] == "skipped" for row in rows)
+        lines.append(f"| `{name}` | {skips} of more than {most} ops | {WHY[name]} |")
     (folder / "standings.md").write_text("\n".join(lines) + "\n")
 
 
@@ -194,23 +251,40 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["run", "page"])
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--every", type=int, default=1, help="take each so many-th instance")
-    parser.add_argument("--effort", type=float, default=0.3)
+    parser.add_argument("--effort", type=float, help="in place of that of the page")
     given = parser.parse_args(arguments)
     rows = [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.is_file() else []
     if given.what == "page":
         page(rows, HERE)
         return
-    done = {row["instance"] for row in rows}
     index = check.read(HERE / "index.json")["instances"]
+    done = {(row["instance"], row.get("effort")) for row in rows}
+    asked = {kind: given.effort or effort for kind, effort in EFFORT.items()}
     chosen = [
-        row for row in index if not given.names or {row["name"], row["group"]} & {*given.names}
+        row
+        for row in index
+        if (row["name"], asked[row["kind"]]) not in done
+        and (not given.names or {row["name"], row["group"]} & {*given.names})
     ]
-    for row in chosen[:: given.every]:
-        if row["name"] not in done and "budgets_bytes" in row:
-            rows += sweep(row, given.effort)
-            ROWS.write_text("".join(json.dumps(one) + "\n" for one in rows))
-            print(row["name"], file=sys.stderr)
+    for number, row in enumerate(in_order(chosen), 1):
+        rows = [one for one in rows if one["instance"] != row["name"]]
+        rows += sweep(row, asked[row["kind"]])
+        write(rows, index)
+        print(f"{number} of {len(chosen)}: {row['name']}, {row['num_ops']} ops", file=sys.stderr)
+
+
+def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Chains first, small ones first: what an interrupt leaves is said by one size."""
+    return sorted(rows, key=lambda row: (row["kind"] != "chain", row["num_ops"], row["name"]))
+
+
+def write(rows: Iterable[Mapping[str, Any]], index: Iterable[Mapping[str, Any]]) -> None:
+    """Keep `rows`, in the order of `index`; an interrupt leaves the old file or the new one."""
+    places = {row["name"]: place for place, row in enumerate(index)}
+    kept = sorted(rows, key=lambda row: places[row["instance"]])
+    beside = ROWS.with_suffix(".new")
+    beside.write_text("".join(json.dumps(one) + "\n" for one in kept))
+    beside.replace(ROWS)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import numpy as np
 from .._arguments import checked
 from ..dataflow.footprint import least_own_bytes
 from ..dataflow.graph import Graph, Op
+from ..dataflow.recomputation_rules import is_evicted
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import Simulation, simulate
 from .edits import ScheduleEditor
@@ -252,7 +253,7 @@ def _recomputations(
     for group in largest[:limit]:
         names = tuple(tensor.name for tensor in group)
         changed = editor.recompute_instead(names, simulation.peak_run)
-        if changed is not None:
+        if changed is not None and is_evicted(graph, changed):
             change = _change(graph, simulation, changed, "recompute", group[0].written_op, names)
             if change.peak_change_bytes < 0:
                 found.append(change)
@@ -269,6 +270,8 @@ def _keeps(
     for k in repeats[:limit]:
         op = graph.ops[int(runs[k])]
         changed = editor.keep_instead([k])
+        if not is_evicted(graph, changed):
+            continue  # it was asked to be recomputed
         change = _change(graph, simulation, changed, "keep", op.name, tuple(op.writes))
         found.append(change)
     return tuple(sorted(found, key=lambda c: (max(0, c.peak_change_bytes), c.time_change_s)))

@@ -32,6 +32,7 @@ from .options import complete
 from .options.files import json_option, output_option
 from .options.limits import budget_option
 from .options.link import link_option, take_link
+from .options.rule_options import rule_options, take_rules
 from .options.typed_sizes import size_text
 from .show import percent, print_json, print_table, working
 from .shown.compared_results import compare_results, is_results, only_results
@@ -59,6 +60,7 @@ from .shown.compared_results import compare_results, is_results, only_results
     type=click.FloatRange(min=0),
     help="Work for each planner that searches: the same result every time [20].",
 )
+@rule_options
 @link_option
 @json_option
 @output_option("Write the rows to FILE, as JSON.")
@@ -90,6 +92,8 @@ def command(
                 "--mem": budget,
                 "--time-limit": time_limit_s,
                 "--effort": effort,
+                "--keep": more["keep"] or None,
+                "--recompute": more["recompute_patterns"] or None,
                 **source.given_flags(),
             },
         )
@@ -99,7 +103,7 @@ def command(
     if effort is None and time_limit_s is None:
         effort = DEFAULT_WORK
     limits = {"time_limit_s": time_limit_s, "effort": effort}
-    link = take_link(more)
+    link, rules = take_link(more), take_rules(more)
     loaded = read(source, movable=bool(link))
     budget_bytes = loaded.budget_bytes(budget)
     names = comparable(loaded.workload, link=bool(link))
@@ -124,7 +128,7 @@ def command(
                 taken = get_planner(name).options()
                 options = {key: v for key, v in limits.items() if v is not None} | link
                 options = {key: value for key, value in options.items() if key in taken}
-                plan = try_plan(loaded.workload, budget_bytes, name, **options)
+                plan = try_plan(loaded.workload, budget_bytes, name, **rules, **options)
             except (PlannerLimitError, MissingDependencyError, UnsupportedError) as error:
                 refused[name] = error.message
                 continue

@@ -23,6 +23,7 @@ from .given.workload_options import workload_options
 from .given.workload_source import Source
 from .help import GroupedCommand
 from .options.files import json_option, output_option
+from .options.rule_options import rule_facts
 from .show import percent, print_facts, print_json, print_table, working
 from .snapshot import explain_snapshot
 
@@ -118,6 +119,8 @@ def _show(loaded: Loaded, explanation: Explanation, top: int) -> None:
             "store-all",
         ),
     ]
+    if loaded.plan is not None:
+        facts += rule_facts(loaded.plan.setting.rules)
     print_facts(facts)
     for finding in explanation.findings:
         click.echo(f"\n{finding.text}")

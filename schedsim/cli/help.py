@@ -9,7 +9,7 @@ import click
 GROUPS: dict[str, tuple[str, ...]] = {
     "Budget and planner": (
         *("budget", "planner", "planners", "gap", "time_limit_s", "effort", "num_slots", "order"),
-        *("search_seed", "allow", "maximize", "num_points"),
+        *("search_seed", "allow", "keep", "recompute_patterns", "maximize", "num_points"),
     ),
     "Schedule": ("schedule_file", "capacities", "against"),
     "Offloading": ("link", "host_bytes", "host_latency_s", "memory_levels"),

@@ -15,6 +15,7 @@ from .options.files import check_writable, json_option, output_option
 from .options.level_options import level_option
 from .options.limits import budget_option
 from .options.link import link_option
+from .options.rule_options import rule_options
 from .options.typed_sizes import GapType
 from .planning.maximum import show_maximum
 from .planning.one import plan_one
@@ -44,6 +45,7 @@ from .planning.ways import plan_ways
     type=click.Choice(["fixed", "free"]),
     help="Of first runs in a graph: the file's, or any.",
 )
+@rule_options
 @link_option
 @level_option
 @click.option(
@@ -89,6 +91,7 @@ def command(source: Source, **given: Any) -> int:
     schedsim plan --layers 96 --mem 4GB --planner hrevolve --memory-level all@pcie4
     schedsim plan model:gpt2,batch=8 --mem 6GB --accumulate auto --chunk head=auto
     schedsim plan --preset gpt2-xl --mem 24GB --maximize batch
+    schedsim plan --layers 96 --mem 40GB --keep 'layer4?' --recompute layer0
     schedsim plan graph.json --mem 11GB --certificate proof.json
     """
     request = read_request(source, given)

@@ -25,6 +25,7 @@ from .help import GroupedCommand
 from .options.allocator_options import allocator_options
 from .options.files import json_option, output_option, schedule_option
 from .options.limits import budget_option, capacity_option
+from .options.rule_options import rule_facts
 from .show import percent, print_facts, print_json, print_table
 from .shown.allocations import check_allocator, describe
 from .shown.allocations import document as allocation_document
@@ -221,6 +222,8 @@ def _show(
             f"store-all {format_seconds(simulation.store_all_s)}",
         )
     )
+    if loaded.plan is not None:
+        facts += rule_facts(loaded.plan.setting.rules)
     if len(simulation.stream_names) > 1:
         path = sorted(critical_s(simulation).items(), key=lambda item: -item[1])
         share = ", ".join(f"{stream} {format_seconds(time)}" for stream, time in path)

@@ -27,6 +27,7 @@ from .given.workload_options import remeasure_option
 from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .options.limits import budget_option
+from .options.rule_options import rule_options, take_rules
 from .show import percent, print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def target_options(function: Any) -> Any:
 @target_options
 @click.argument("plan_file", metavar="[PLAN.json]", required=False)
 @budget_option(required=False)
+@rule_options
 @click.option("--rounds", default=7, show_default=True, help="Timed steps of each kind; 0: none.")
 @click.option("--seed", default=0, show_default=True, help="Of the random numbers of a step.")
 @json_option
@@ -78,6 +80,7 @@ def command(**given: Any) -> int:
         )
     if request.rounds < 0:
         raise SchedsimError(f"--rounds {request.rounds} is negative", hint="0 leaves the times out")
+    rules = _rules(request)
     plan = _plan_in(request.plan_file) if request.plan_file is not None else None
     on_device(request.device)
     need_torch()
@@ -105,7 +108,7 @@ def command(**given: Any) -> int:
             refuse_copies(plan.setting, plan.schedule, "the op level")
         check_plan(plan, read.workload, measured=True)
     elif request.budget is not None:
-        plan = try_plan(read.workload, request.budget)
+        plan = try_plan(read.workload, request.budget, **rules)
     schedule = schedule_of(plan) if plan is not None else Schedule.store_all(read.workload)
     limit_bytes = None
     if request.budget is not None:
@@ -151,8 +154,21 @@ class ValidateRequest:
     budget: int | str | None
     rounds: int
     seed: int
+    keep: tuple[str, ...]
+    recompute_patterns: tuple[str, ...]
     as_json: bool
     output: str | None
+
+
+def _rules(request: ValidateRequest) -> dict[str, Any]:
+    """``--keep`` and ``--recompute``, which are of the plan that ``--mem`` makes."""
+    rules = take_rules({"keep": request.keep, "recompute_patterns": request.recompute_patterns})
+    if rules and (request.plan_file is not None or request.budget is None):
+        raise SchedsimError(
+            f"--{next(iter(rules))} is of the plan that --mem makes",
+            hint="a plan file has its own" if request.plan_file is not None else "add --mem SIZE",
+        )
+    return rules
 
 
 def _remembered(request: ValidateRequest) -> ValidateRequest:

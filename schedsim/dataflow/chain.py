@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+RULES = ("", "keep", "recompute")
+"""Of a stage: none, its forward runs once, its bundle is not kept for the backward."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One stage of a chain: it turns ``a[i]`` into ``a[i+1]``.
@@ -44,6 +48,9 @@ class Stage:
         keeps nothing; `forward_workspace_bytes` where ``None``.
     variants
         Other bundles that a planner may choose where their kinds are allowed.
+    rule
+        ``"keep"``: its forward runs once in every plan; ``"recompute"``: its bundle, but for the
+        output, is not kept from the forward to the backward; empty for whatever is quickest.
     """
 
     name: str
@@ -55,6 +62,7 @@ class Stage:
     backward_workspace_bytes: int = 0
     saving_workspace_bytes: int | None = None
     variants: tuple[StageVariant, ...] = ()
+    rule: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "variants", as_items(self.variants, "variants", StageVariant))
@@ -75,6 +83,10 @@ class Stage:
                 f"{self.saved_bytes} is less than output_bytes {self.output_bytes}",
                 path=f"{path}.saved_bytes",
                 hint="saved_bytes counts the output too",
+            )
+        if self.rule not in RULES:
+            raise InvalidWorkloadError(
+                f"{shown(self.rule)} is no rule", path=f"{path}.rule", hint="keep, or recompute"
             )
         for i, variant in enumerate(self.variants):
             variant.check(f"{path}.variants[{i}]", self.output_bytes)

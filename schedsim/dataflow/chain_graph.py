@@ -70,6 +70,8 @@ def _ops(chain: Chain) -> tuple[Op, ...]:
                 reads=(f"a{i}",),
                 writes=writes,
                 optional=optional,
+                once=stage.rule == "keep",
+                evicted=optional if stage.rule == "recompute" else (),
                 saving_workspace_bytes=None
                 if stage.saving_workspace_bytes is None
                 else stage.saving_workspace_bytes - beside[i],
@@ -165,7 +167,9 @@ def _arrays(chain: Chain) -> GraphArrays:
         op_workspace_bytes=workspace,
         op_saving_workspace_bytes=saving,
         op_phase=phase,
-        op_once=np.zeros(num_ops, np.bool_),
+        op_once=np.array(
+            [*(stage.rule == "keep" for stage in stages), *[False] * (num + 1)], np.bool_
+        ),
         read_start=read_start,
         read_tensor=read,
         write_start=write_start,

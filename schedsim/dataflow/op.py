@@ -44,6 +44,10 @@ class Op:
         The stream the op runs on (see `schedsim.dataflow.streams`).
     pools
         Written tensor -> memory pool, for those that do not live on the device of the stream.
+    evicted
+        Those of `writes` that are not kept from the forward to the backward: a run of the backward
+        reads what was written after the forward (see
+        `schedsim.dataflow.recomputation_rules.check_evicted`). Plans hold to it.
     required
         Whether every schedule must run the op. Only copies need not run; one that does starts where
         the schedule puts it (see `schedsim.simulation.engine`), and may write again what an
@@ -63,10 +67,11 @@ class Op:
     pools: Mapping[str, str] = field(default_factory=dict)
     saving_workspace_bytes: int | None = None
     required: bool = True
+    evicted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # Copies: a caller who changes the list or dict that was passed does not change the op.
-        for name in ("reads", "optional"):
+        for name in ("reads", "optional", "evicted"):
             object.__setattr__(self, name, as_names(getattr(self, name), name))
         for name in ("writes", "in_place", "pools"):
             object.__setattr__(self, name, as_mapping(getattr(self, name), name))
@@ -103,6 +108,16 @@ class Op:
                 raise InvalidWorkloadError(
                     f"the op does not write {shown(tensor)}", path=f"{path}.optional[{i}]"
                 )
+        for i, tensor in enumerate(self.evicted):
+            if tensor not in self.writes:
+                raise InvalidWorkloadError(
+                    f"the op does not write {shown(tensor)}", path=f"{path}.evicted[{i}]"
+                )
+        if self.evicted and (self.once or self.phase != "forward"):
+            raise InvalidWorkloadError(
+                "only an op of the forward that may run again can be evicted from",
+                path=f"{path}.evicted",
+            )
         for output, source in self.in_place.items():
             if output not in self.writes or source not in self.reads:
                 raise InvalidWorkloadError(

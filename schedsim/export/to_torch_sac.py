@@ -34,7 +34,25 @@ ATEN = {
     "residual": "add",
 }
 
-_CODE = '''"""Selective checkpointing of the layers of a model. Written by schedsim."""
+# What both forms of the code begin with: the facts, and the name by which policies know an op.
+_FACTS = """WORKLOAD = {name}
+BUDGET_BYTES = {budget}
+SIMULATED_PEAK_BYTES = {peak}
+# Policies: op -> for each of its calls in a layer's forward, whether or where its output is kept.
+SAVE = {save}
+# Of each layer its policy, by its place above; None: the layer is not checkpointed.
+LAYERS = {layers}
+# Products are one op with a bias and another without; attention has a kernel per device.
+SAME = {{"mm": "addmm", "baddbmm": "bmm", "_safe_softmax": "_softmax"}}
+
+
+def _policy_name(op):
+    name = op.__name__.split(".")[0]
+    return "attention" if "scaled_dot_product" in name else SAME.get(name, name)
+"""
+
+_CODE = (
+    '''"""Selective checkpointing of the layers of a model. Written by schedsim."""
 
 from functools import partial
 
@@ -44,23 +62,16 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-WORKLOAD = {name}
-BUDGET_BYTES = {budget}
-SIMULATED_PEAK_BYTES = {peak}
-# Policies: op -> for each of its calls in a layer's forward, whether its output is saved.
-SAVE = {save}
-# Of each layer its policy, by its place above; None: the layer is not checkpointed.
-LAYERS = {layers}
-# Products are one op with a bias and another without; attention has a kernel per device.
-SAME = {{"mm": "addmm", "baddbmm": "bmm", "_safe_softmax": "_softmax"}}
+'''
+    + _FACTS
+    + '''
 
 
 def _contexts(save):
     calls = {{"forward": {{}}, "again": {{}}}}
 
     def policy(context, op, *args, **kwargs):
-        name = op.__name__.split(".")[0]
-        name = "attention" if "scaled_dot_product" in name else SAME.get(name, name)
+        name = _policy_name(op)
         count = calls["again" if context.is_recompute else "forward"]
         at = count[name] = count.get(name, -1) + 1
         saved = at < len(save.get(name, ())) and save[name][at]
@@ -76,9 +87,11 @@ def run_layer(index, layer, *args, **kwargs):
     contexts = partial(_contexts, SAVE[LAYERS[index]])
     return checkpoint(layer, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 '''
+)
 
 
-_HOST_CODE = '''"""Selective checkpointing, part of it in host memory. Written by schedsim."""
+_HOST_CODE = (
+    '''"""Selective checkpointing, part of it in host memory. Written by schedsim."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -88,16 +101,10 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-WORKLOAD = {name}
-BUDGET_BYTES = {budget}
-SIMULATED_PEAK_BYTES = {peak}
-# Policies: op -> for each of its calls in a layer's forward, where its output is kept.
-SAVE = {save}
-# Of each layer its policy, by its place above; None: the layer is not checkpointed.
-LAYERS = {layers}
 INPUTS_ON_HOST = {inputs}
-# Products are one op with a bias and another without; attention has a kernel per device.
-SAME = {{"mm": "addmm", "baddbmm": "bmm", "_safe_softmax": "_softmax"}}
+'''
+    + _FACTS
+    + '''
 
 
 def to_host(tensor):
@@ -114,8 +121,7 @@ class _Calls(TorchDispatchMode):
         self.save, self.kept, self.calls = save, kept, {{}}
 
     def place(self, op):
-        name = op.__name__.split(".")[0]
-        name = "attention" if "scaled_dot_product" in name else SAME.get(name, name)
+        name = _policy_name(op)
         at = self.calls[name] = self.calls.get(name, -1) + 1
         places = self.save.get(name, ())
         return (name, at), places[at] if at < len(places) else ""
@@ -159,6 +165,7 @@ def run_layer(index, layer, *args, **kwargs):
     with save_on_cpu(pin_memory=pinned) if INPUTS_ON_HOST else nullcontext():
         return checkpoint(layer, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 '''
+)
 
 
 def choose(graph: Graph, plan: Plan) -> tuple[Choice, Simulation]:

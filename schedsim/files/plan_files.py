@@ -12,6 +12,7 @@ from ..plans.scope import Scope
 from ..plans.search import SearchRecord
 from ..plans.source import SOURCE_KINDS, WorkloadSource
 from ..simulation.schedule import Schedule
+from .fields_to_dict import fields_to_dict
 from .reader import Reader
 from .setting_files import read_setting, setting_to_dict
 
@@ -62,17 +63,9 @@ def read_plan(reader: Reader) -> Plan:
 
 def read_common(reader: Reader) -> dict[str, Any]:
     """The fields of `Plan` that every version of the schema has in the same form."""
-    item = reader.take_object("workload")
-    reference = WorkloadRef(
-        name=item.take("name", str),
-        kind=item.take_choice("kind", ("chain", "graph")),
-        content_hash=item.take("content_hash", str),
-        source=read_source(item),
-    )
-    item.finish()
     names = reader.take_names("schedule", None)
     return {
-        "workload": reference,
+        "workload": _read_reference(reader.take_object("workload")),
         "budget_bytes": reader.take_bytes("budget_bytes"),
         "planner": reader.take("planner", str),
         "status": reader.take_choice("status", STATUSES),
@@ -91,6 +84,17 @@ def read_common(reader: Reader) -> dict[str, Any]:
         "versions": reader.take_texts("versions", {}),
         "seed": reader.take("seed", int, None),
     }
+
+
+def _read_reference(item: Reader) -> WorkloadRef:
+    return item.whole(
+        WorkloadRef(
+            name=item.take("name", str),
+            kind=item.take_choice("kind", ("chain", "graph")),
+            content_hash=item.take("content_hash", str),
+            source=read_source(item),
+        )
+    )
 
 
 def check_whole(plan: Plan) -> None:
@@ -116,11 +120,10 @@ def _least_to_dict(least: LeastBudget) -> dict[str, Any]:
 def _read_least(reader: Reader) -> LeastBudget:
     found = reader.take_optional_bytes("min_feasible_bytes")
     op = reader.take("binding_op", str, None)
-    if "proven_least" not in reader.names():
+    proven = reader.take_part("proven_least", _read_proven)
+    if proven is None:
         return LeastBudget(found, op)
-    item = reader.take_object("proven_least")
-    floor, scope = item.take_bytes("floor_bytes"), Scope.parse(item.take("scope", str))
-    item.finish()
+    floor, scope = proven
     if found is not None and found < floor:
         raise InvalidWorkloadError(
             f"{floor} is more than min_feasible_bytes {found}", path="proven_least.floor_bytes"
@@ -128,20 +131,24 @@ def _read_least(reader: Reader) -> LeastBudget:
     return LeastBudget(found, op, floor, scope)
 
 
+def _read_proven(item: Reader) -> tuple[int, Scope]:
+    return item.whole((item.take_bytes("floor_bytes"), Scope.parse(item.take("scope", str))))
+
+
 def _read_candidate(row: Reader) -> Candidate:
-    candidate = Candidate(
-        planner=row.take("planner", str),
-        status=row.take_choice("status", STATUSES),
-        peak_bytes=row.take_optional_bytes("peak_bytes"),
-        makespan_s=row.take_optional_total_seconds("makespan_s"),
-        overhead=row.take_optional_ratio("overhead"),
-        lower_bound_s=row.take_total_seconds("lower_bound_s"),
-        bound_scope=Scope.parse(row.take("bound_scope", str)),
-        min_feasible_bytes=row.take_optional_bytes("min_feasible_bytes"),
-        planning_s=row.take_seconds("planning_s"),
+    return row.whole(
+        Candidate(
+            planner=row.take("planner", str),
+            status=row.take_choice("status", STATUSES),
+            peak_bytes=row.take_optional_bytes("peak_bytes"),
+            makespan_s=row.take_optional_total_seconds("makespan_s"),
+            overhead=row.take_optional_ratio("overhead"),
+            lower_bound_s=row.take_total_seconds("lower_bound_s"),
+            bound_scope=Scope.parse(row.take("bound_scope", str)),
+            min_feasible_bytes=row.take_optional_bytes("min_feasible_bytes"),
+            planning_s=row.take_seconds("planning_s"),
+        )
     )
-    row.finish()
-    return candidate
 
 
 def _reference_to_dict(reference: WorkloadRef) -> dict[str, Any]:
@@ -166,32 +173,32 @@ def source_to_dict(source: WorkloadSource) -> dict[str, Any]:
 
 def read_source(reference: Reader) -> WorkloadSource | None:
     """What `source_to_dict` wrote in the field ``source``; ``None`` without one."""
-    if "source" not in reference.names():
-        return None
-    item = reference.take_object("source")
-    source = WorkloadSource(
-        kind=item.take_choice("kind", SOURCE_KINDS),
-        options=item.take_settings("options"),
-        path=item.take("path", str, ""),
-        target=item.take("target", str, ""),
+    return reference.take_part("source", _read_source)
+
+
+def _read_source(item: Reader) -> WorkloadSource:
+    return item.whole(
+        WorkloadSource(
+            kind=item.take_choice("kind", SOURCE_KINDS),
+            options=item.take_settings("options"),
+            path=item.take("path", str, ""),
+            target=item.take("target", str, ""),
+        )
     )
-    item.finish()
-    return source
 
 
 def _search_to_dict(search: SearchRecord) -> dict[str, Any]:
-    item = {name: getattr(search, name) for name in search.__slots__ if name != "figures"}
-    return item | {"figures": dict(search.figures)}
+    return fields_to_dict(search, table="figures")
 
 
 def _read_search(item: Reader) -> SearchRecord:
-    search = SearchRecord(
-        chosen=item.take("chosen", str, ""),
-        num_moves=item.take("num_moves", int, None),
-        ended_by=item.take_choice("ended_by", ENDED_BY, "itself"),
-        bound_by=item.take("bound_by", str, ""),
-        bound_op=item.take("bound_op", str, ""),
-        figures=item.take_settings("figures"),
+    return item.whole(
+        SearchRecord(
+            chosen=item.take("chosen", str, ""),
+            num_moves=item.take("num_moves", int, None),
+            ended_by=item.take_choice("ended_by", ENDED_BY, "itself"),
+            bound_by=item.take("bound_by", str, ""),
+            bound_op=item.take("bound_op", str, ""),
+            figures=item.take_settings("figures"),
+        )
     )
-    item.finish()
-    return search

@@ -260,6 +260,10 @@ class Reader:
         """The field `name` as a reader of its own."""
         return Reader(self._pop(name, default), self._at(name))
 
+    def take_part(self, name: str, read: Callable[[Reader], Made]) -> Made | None:
+        """What `read` makes of the object in the field `name`; ``None`` without the field."""
+        return read(self.take_object(name)) if name in self._fields else None
+
     def make(self, kind: Callable[..., Made], *values: Any) -> Made:
         """`kind` of `values`, taken from here: what it refuses is named by its place here."""
         try:
@@ -274,9 +278,18 @@ class Reader:
         """The fields that nobody took yet."""
         return tuple(self._fields)
 
-    def take_objects(self, name: str, default: Any = _REQUIRED) -> Iterator[Reader]:
-        """The field `name`, a list of objects, as readers of their own."""
-        for i, value in enumerate(self._take_list(name, default)):
+    def take_objects(
+        self, name: str, default: Any = _REQUIRED, *, most: int | None = None
+    ) -> Iterator[Reader]:
+        """The field `name`, a list of at most `most` objects, as readers of their own."""
+        values = self._take_list(name, default)
+        if most is not None and len(values) > most:
+            raise InvalidWorkloadError(
+                f"{len(values):,} {name} are more than {most:,}",
+                path=self._at(name),
+                hint="join those that always run together into one",
+            )
+        for i, value in enumerate(values):
             yield Reader(value, f"{self._at(name)}[{i}]")
 
     def take_names(self, name: str, default: Any = _REQUIRED) -> Any:
@@ -333,3 +346,11 @@ class Reader:
                 path=self._at(name),
                 hint=did_you_mean(name, self._known, f"known: {', '.join(self._known)}"),
             )
+
+    def whole(self, made: Made) -> Made:
+        """`made`, for which every field was taken; raises as `finish` does where one is left.
+
+        It stands around the call that takes the fields, ``item.whole(Thing(item.take(...)))``.
+        """
+        self.finish()
+        return made

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..dataflow.recomputation_rules import NO_RULES, RecomputationRules
 from ..errors import InvalidWorkloadError
 from ..plans.levels import MemoryLevel, MemoryLevels
 from ..plans.links import Link
 from ..plans.offloading import Offloading
-from ..plans.setting import AllocatorChoice, Setting, StepChanges
+from ..plans.setting import AllocatorChoice, CopyTarget, Setting, StepChanges
+from .fields_to_dict import fields_to_dict
 from .reader import Reader
 from .workload_parts import chosen_to_list, read_chosen
 
@@ -27,9 +29,14 @@ def setting_to_dict(setting: Setting) -> dict[str, Any]:
     if setting.levels is not None:
         item["levels"] = [_level_to_dict(level) for level in setting.levels.levels]
     if setting.allocator is not None:
-        item["allocator"] = _allocator_to_dict(setting.allocator)
+        item["allocator"] = fields_to_dict(setting.allocator, table="options")
     if setting.step is not None:
-        item["step"] = _step_to_dict(setting.step)
+        item["step"] = fields_to_dict(setting.step, table="chunk")
+    if setting.rules:
+        item["rules"] = {
+            "keep": list(setting.rules.keep),
+            "recompute": list(setting.rules.recompute),
+        }
     return item
 
 
@@ -38,19 +45,23 @@ def read_setting(item: Reader) -> Setting:
     given = item.names()
     if "link" in given and "levels" in given:
         raise InvalidWorkloadError("both a link and memory levels", path="setting.levels")
-    copies: Offloading | MemoryLevels | None = None
-    if "link" in given:
-        copies = read_link(item.take_object("link"))
+    copies: CopyTarget | None = item.take_part("link", read_link)
     if "levels" in given:
         copies = MemoryLevels(tuple(read_level(level) for level in item.take_objects("levels")))
-    setting = Setting(
-        variants=read_chosen(item),
-        copies=copies,
-        allocator=_read_allocator(item.take_object("allocator")) if "allocator" in given else None,
-        step=_read_step(item.take_object("step")) if "step" in given else None,
+    return item.whole(
+        Setting(
+            variants=read_chosen(item),
+            copies=copies,
+            allocator=item.take_part("allocator", _read_allocator),
+            step=item.take_part("step", _read_step),
+            rules=item.take_part("rules", _read_rules) or NO_RULES,
+        )
     )
-    item.finish()
-    return setting
+
+
+def _read_rules(item: Reader) -> RecomputationRules:
+    keep, recompute = item.take_names("keep", ()), item.take_names("recompute", ())
+    return item.whole(item.make(RecomputationRules.of, keep, recompute))
 
 
 def _link_to_dict(link: Link) -> dict[str, float]:
@@ -59,20 +70,18 @@ def _link_to_dict(link: Link) -> dict[str, float]:
 
 def _read_direction(item: Reader) -> Link:
     rate = item.take_number("bytes_per_s")
-    link = item.make(Link, rate, item.take_seconds("latency_s", 0.0))
-    item.finish()
-    return link
+    return item.whole(item.make(Link, rate, item.take_seconds("latency_s", 0.0)))
 
 
 def read_link(item: Reader) -> Offloading:
     """A link of two directions, and the host memory behind it."""
-    found = Offloading(
-        _read_direction(item.take_object("d2h")),
-        _read_direction(item.take_object("h2d")),
-        item.take_optional_bytes("host_bytes", None),
+    return item.whole(
+        Offloading(
+            _read_direction(item.take_object("d2h")),
+            _read_direction(item.take_object("h2d")),
+            item.take_optional_bytes("host_bytes", None),
+        )
     )
-    item.finish()
-    return found
 
 
 def _level_to_dict(level: MemoryLevel) -> dict[str, Any]:
@@ -86,42 +95,30 @@ def _level_to_dict(level: MemoryLevel) -> dict[str, Any]:
 def read_level(item: Reader) -> MemoryLevel:
     """A memory level."""
     slots, write_s = item.take("num_slots", int), item.take_seconds("write_s")
-    level = item.make(MemoryLevel, slots, write_s, item.take_seconds("read_s"))
-    item.finish()
-    return level
-
-
-def _allocator_to_dict(choice: AllocatorChoice) -> dict[str, Any]:
-    item = {name: getattr(choice, name) for name in choice.__slots__ if name != "options"}
-    return item | {"options": dict(choice.options)}
+    return item.whole(item.make(MemoryLevel, slots, write_s, item.take_seconds("read_s")))
 
 
 def _read_allocator(item: Reader) -> AllocatorChoice:
-    choice = AllocatorChoice(
-        name=item.take("name", str),
-        options=item.take_settings("options"),
-        inner_budget_bytes=item.take_optional_bytes("inner_budget_bytes", None),
-        reserved_bytes=item.take_optional_bytes("reserved_bytes", None),
-        num_emptied=item.take_count("num_emptied", 0),
+    return item.whole(
+        AllocatorChoice(
+            name=item.take("name", str),
+            options=item.take_settings("options"),
+            inner_budget_bytes=item.take_optional_bytes("inner_budget_bytes", None),
+            reserved_bytes=item.take_optional_bytes("reserved_bytes", None),
+            num_emptied=item.take_count("num_emptied", 0),
+        )
     )
-    item.finish()
-    return choice
-
-
-def _step_to_dict(step: StepChanges) -> dict[str, Any]:
-    item = {name: getattr(step, name) for name in step.__slots__ if name != "chunk"}
-    return item | {"chunk": dict(step.chunk)}
 
 
 def _read_step(item: Reader) -> StepChanges:
-    step = StepChanges(
-        level=item.take_choice("level", ("block", "op")),
-        structure=item.take("structure", str, ""),
-        added_bytes=item.take("added_bytes", int, 0),
-        chunk=item.take_settings("chunk"),
-        accumulate=item.take_count("accumulate", 1, least=1),
-        generator_states_bytes=item.take_bytes("generator_states_bytes", 0),
-        compiled=item.take("compiled", bool, False),
+    return item.whole(
+        StepChanges(
+            level=item.take_choice("level", ("block", "op")),
+            structure=item.take("structure", str, ""),
+            added_bytes=item.take("added_bytes", int, 0),
+            chunk=item.take_settings("chunk"),
+            accumulate=item.take_count("accumulate", 1, least=1),
+            generator_states_bytes=item.take_bytes("generator_states_bytes", 0),
+            compiled=item.take("compiled", bool, False),
+        )
     )
-    item.finish()
-    return step

@@ -34,28 +34,31 @@ def op_to_dict(op: Op) -> dict[str, Any]:
         item["pools"] = dict(op.pools)
     if not op.required:
         item["required"] = False
+    if op.evicted:
+        item["evicted"] = list(op.evicted)
     return item
 
 
 def read_op(item: Reader) -> Op:
     """The op that `item` describes."""
-    op = Op(
-        name=item.take("name", str),
-        phase=item.take("phase", str),
-        time_s=item.take_seconds("time_s"),
-        workspace_bytes=item.take_bytes("workspace_bytes", 0),
-        saving_workspace_bytes=item.take_optional_bytes("saving_workspace_bytes", None),
-        reads=item.take_names("reads"),
-        writes=item.take_sizes("writes"),
-        optional=item.take_names("optional", ()),
-        once=item.take("once", bool, False),
-        in_place=item.take_texts("in_place", {}),
-        stream=item.take("queue", str, COMPUTE),
-        pools=item.take_texts("pools", {}),
-        required=item.take("required", bool, True),
+    return item.whole(
+        Op(
+            name=item.take("name", str),
+            phase=item.take("phase", str),
+            time_s=item.take_seconds("time_s"),
+            workspace_bytes=item.take_bytes("workspace_bytes", 0),
+            saving_workspace_bytes=item.take_optional_bytes("saving_workspace_bytes", None),
+            reads=item.take_names("reads"),
+            writes=item.take_sizes("writes"),
+            optional=item.take_names("optional", ()),
+            once=item.take("once", bool, False),
+            in_place=item.take_texts("in_place", {}),
+            stream=item.take("queue", str, COMPUTE),
+            pools=item.take_texts("pools", {}),
+            required=item.take("required", bool, True),
+            evicted=item.take_names("evicted", ()),
+        )
     )
-    item.finish()
-    return op
 
 
 def variant_to_dict(variant: Variant) -> dict[str, Any]:
@@ -80,16 +83,16 @@ def read_stage_variants(reader: Reader) -> tuple[StageVariant, ...]:
 
 
 def _read_stage_variant(item: Reader) -> StageVariant:
-    variant = StageVariant(
-        name=item.take("name", str),
-        kind=item.take("kind", str),
-        saved_bytes=item.take_bytes("saved_bytes"),
-        extra_s=item.take_seconds("extra_s", 0.0),
-        backward_workspace_bytes=item.take_optional_bytes("backward_workspace_bytes", None),
-        saving_workspace_bytes=item.take_optional_bytes("saving_workspace_bytes", None),
+    return item.whole(
+        StageVariant(
+            name=item.take("name", str),
+            kind=item.take("kind", str),
+            saved_bytes=item.take_bytes("saved_bytes"),
+            extra_s=item.take_seconds("extra_s", 0.0),
+            backward_workspace_bytes=item.take_optional_bytes("backward_workspace_bytes", None),
+            saving_workspace_bytes=item.take_optional_bytes("saving_workspace_bytes", None),
+        )
     )
-    item.finish()
-    return variant
 
 
 def read_graph_variants(reader: Reader) -> tuple[GraphVariant, ...]:
@@ -99,15 +102,15 @@ def read_graph_variants(reader: Reader) -> tuple[GraphVariant, ...]:
 
 def _read_graph_variant(item: Reader) -> GraphVariant:
     instead, writes = item.take_object("instead"), item.take_object("writes")
-    variant = GraphVariant(
-        name=item.take("name", str),
-        kind=item.take("kind", str),
-        adds=tuple(read_op(op) for op in item.take_objects("adds", ())),
-        instead={name: instead.take_texts(name) for name in instead.names()},
-        writes={name: writes.take_sizes(name) for name in writes.names()},
+    return item.whole(
+        GraphVariant(
+            name=item.take("name", str),
+            kind=item.take("kind", str),
+            adds=tuple(read_op(op) for op in item.take_objects("adds", ())),
+            instead={name: instead.take_texts(name) for name in instead.names()},
+            writes={name: writes.take_sizes(name) for name in writes.names()},
+        )
     )
-    item.finish()
-    return variant
 
 
 def chosen_to_list(chosen: Sequence[ChosenVariant]) -> list[dict[str, Any]]:

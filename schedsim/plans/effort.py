@@ -124,7 +124,8 @@ class Effort:
         time_limit_s
             Where it is given alone, the search takes that long. Without both, `default` is spent.
         moves
-            As of `Effort`.
+            As of `Effort`. What does not end by moves then spends `default`, or the seconds of
+            `time_limit_s` as units of work where these are fewer.
         """
         if isinstance(effort, Effort):
             return effort
@@ -132,8 +133,9 @@ class Effort:
             return cls(
                 default, moves=moves, time_limit_s=None if moves else _PATIENCE * default / 2
             )
-        if effort is None and moves is not None:
-            effort = time_limit_s
+        if effort is None and moves is not None and time_limit_s is not None:
+            # As much as the limit would take would leave it to the clock how far the bound comes.
+            effort = min(default, float(time_limit_s))
         return cls(effort, moves=moves, time_limit_s=time_limit_s)
 
     @property

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from .._arguments import checked
 from ..api import PlannerLike, check_limits, curve_planner, get_planner, try_plan
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
+from ..dataflow.recomputation_rules import RecomputationRules, evicts_some
 from ..errors import SchedsimError
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
 from ..workloads.given import WorkloadLike, read_workload
 from .budgets import read_budget
 from .curves import ParetoCurve, ParetoPoint
-from .scope import ANY_SCHEDULE
+from .scope import ANY_SCHEDULE, Scope
 
 _NO_LIMIT = 2**53 - 1
 _NUM_SAMPLES = 32
+_NUM_SEARCHES = 12
+_WORK = 60.0
 
 
 @checked
@@ -33,6 +37,8 @@ def pareto(
     num_points: int | None = None,
     seed: int | None = None,
     budgets: Iterable[int | str] | None = None,
+    keep: str | Sequence[str] | None = None,
+    recompute: str | Sequence[str] | None = None,
 ) -> ParetoCurve:
     """The memory/time curve of `planner` on `workload`, its knee marked.
 
@@ -53,6 +59,9 @@ def pareto(
     budgets
         In bytes, or texts as `schedsim.plan` takes them; by default 32 budgets spread over the
         range from least to store-all peak.
+    keep, recompute
+        As of `schedsim.plan`. Where ops of a graph must be recomputed, the curve is that of
+        ``auto`` at budgets at equal distances.
 
     Returns
     -------
@@ -75,6 +84,8 @@ def pareto(
     [(26, 7.0), (32, 6.0)]
     """
     workload = read_workload(workload)
+    rules = RecomputationRules.of(keep, recompute)
+    ruled = rules.of_workload(workload)
     given: dict[str, Any] = {
         "order": order,
         "effort": effort,
@@ -86,6 +97,8 @@ def pareto(
     check_limits(options)
     info = curve_planner(workload.kind) if planner is None else get_planner(planner)
     whole = workload.kind in info.curves
+    if whole and isinstance(workload, Graph) and evicts_some(ruled):
+        return _searched_at(workload, budgets, options, rules)
     takes = info.curve_options(workload.kind)
     if whole and budgets is not None:
         raise SchedsimError(f"the {info.name} chooses its budgets", hint="leave budgets= out")
@@ -96,24 +109,54 @@ def pareto(
                 hint=f"leave {name} out: it is for the curves of graphs, found by searches",
             )
     if whole:
-        curve: ParetoCurve = info.load_curve(workload.kind)(workload, **options)
+        curve: ParetoCurve = info.load_curve(workload.kind)(ruled, **options)
+        if rules:
+            curve = replace(curve, scope=str(replace(Scope.parse(curve.scope), ruled=True)))
         return curve
     asked = info.name if planner is None or isinstance(planner, str) else planner
-    return _sampled(workload, info.name, asked, budgets)
+    return _sampled(workload, info.name, asked, budgets, {"keep": keep, "recompute": recompute})
+
+
+def _searched_at(
+    graph: Graph,
+    budgets: Iterable[int | str] | None,
+    options: dict[str, Any],
+    rules: RecomputationRules,
+) -> ParetoCurve:
+    """A curve of which something must be recomputed: a search at each of some budgets."""
+    if options.get("order") == "free":
+        raise SchedsimError(
+            "recompute does not go with order 'free'", hint="leave one of the two out"
+        )
+    num = options.get("num_points", _NUM_SEARCHES)
+    if num < 2:
+        raise SchedsimError(f"num_points {num} is not at least 2", hint="ask for both ends")
+    more: dict[str, Any] = {"keep": rules.keep, "recompute": rules.recompute}
+    more["effort"] = options.get("effort", _WORK) / num
+    if "time_limit_s" in options:
+        more["time_limit_s"] = options["time_limit_s"] / num
+    more["seed"] = options.get("seed", 0)
+    default = get_planner(None, graph.kind).name
+    return _sampled(graph, default, default, budgets, more, num)
 
 
 def _sampled(
-    workload: Chain | Graph, name: str, planner: PlannerLike, budgets: Iterable[int | str] | None
+    workload: Chain | Graph,
+    name: str,
+    planner: PlannerLike,
+    budgets: Iterable[int | str] | None,
+    options: dict[str, Any],
+    num: int = _NUM_SAMPLES,
 ) -> ParetoCurve:
     started = time.perf_counter()
     if budgets is None:
-        asked = _spread(workload, name, planner)
+        asked = _spread(workload, name, planner, options, num)
     else:
         asked = [read_budget(budget, workload) for budget in budgets]
     found: dict[int, ParetoPoint] = {}
     best_s, scopes = float("inf"), {ANY_SCHEDULE}
     for budget in sorted(set(asked)):
-        plan = try_plan(workload, budget, planner)
+        plan = try_plan(workload, budget, planner, **options)
         if plan.peak_bytes is None or plan.makespan_s is None or plan.makespan_s >= best_s:
             continue
         best_s = plan.makespan_s
@@ -127,7 +170,8 @@ def _sampled(
             plan.schedule,
         )
     # A bound over any schedule is one over fewer, too.
-    scope = ", ".join(sorted(map(str, scopes - {ANY_SCHEDULE}))) or str(ANY_SCHEDULE)
+    wide = {ANY_SCHEDULE, replace(ANY_SCHEDULE, ruled=True)}
+    scope = ", ".join(sorted(map(str, scopes - wide or scopes - {ANY_SCHEDULE} or scopes)))
     return ParetoCurve(
         workload_name=workload.name,
         planner=name,
@@ -139,14 +183,17 @@ def _sampled(
     )
 
 
-def _spread(workload: Chain | Graph, name: str, planner: PlannerLike) -> list[int]:
+def _spread(
+    workload: Chain | Graph, name: str, planner: PlannerLike, options: dict[str, Any], num: int
+) -> list[int]:
     """Budgets at equal distances from the planner's least to the store-all peak."""
-    least = try_plan(workload, _NO_LIMIT, planner).min_feasible_bytes
+    searched = num != _NUM_SAMPLES  # what is searched for knows its least where it fails
+    least = try_plan(workload, 1 if searched else _NO_LIMIT, planner, **options).min_feasible_bytes
     most = simulate(workload, Schedule.store_all(workload)).peak_bytes
     if least is None:
         raise SchedsimError(f"{name} gives no range of budgets", hint="pass budgets=")
-    last = _NUM_SAMPLES - 1
-    return [least + (most - least) * k // last for k in range(_NUM_SAMPLES)]
+    most = max(least, most)
+    return [least + (most - least) * k // (num - 1) for k in range(num)]
 
 
 def _overhead(makespan_s: float, workload: Chain | Graph) -> float:

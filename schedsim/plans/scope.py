@@ -8,6 +8,7 @@ from typing import Literal
 
 _REPEATS = re.compile(r"(.*), at most (\d+) repeats? of an op")
 _ROUNDS = re.compile(r"(.*), (one|\d+) rounds? of repeats in that order before each")
+_RULED = ", kept and recomputed as asked"
 _PARTITIONS = re.compile(r"(.*) into (\d+) stages")
 
 
@@ -34,6 +35,8 @@ class Scope:
         Of repeats, in order, before each first run; ``None`` for no limit.
     partition
         Of a pipeline: ``"this"``, or the number of stages of any; ``None`` of a single workload.
+    ruled
+        They hold to the rules on what is kept and what is recomputed that were given.
     other
         Words of a class that this version does not know: only itself is within it.
 
@@ -52,6 +55,7 @@ class Scope:
     most_repeats: int | None = None
     rounds: int | None = None
     partition: Literal["this"] | int | None = None
+    ruled: bool = False
     other: str = ""
 
     def covers(self, other: Scope) -> bool:
@@ -62,6 +66,7 @@ class Scope:
             and self.persistent <= other.persistent
             and self.copies >= other.copies
             and self.variants >= other.variants
+            and self.ruled <= other.ruled
             and _allows(self.most_repeats, other.most_repeats)
             and _allows(self.rounds, other.rounds)
             and (self.partition == other.partition)
@@ -74,7 +79,8 @@ class Scope:
         return self != other and other.covers(self)
 
     def __str__(self) -> str:
-        return self.other or (self._of_chain() if self.partition is None else self._of_pipeline())
+        text = self._of_chain() if self.partition is None else self._of_pipeline()
+        return self.other or text + _RULED * self.ruled
 
     def _of_chain(self) -> str:
         if self.persistent:
@@ -104,6 +110,8 @@ class Scope:
         known = _BY_TEXT.get(text)
         if known is not None:
             return known
+        if text.endswith(_RULED):
+            return _checked(replace(cls.parse(text.removesuffix(_RULED)), ruled=True), text)
         if match := _ROUNDS.fullmatch(text):
             rounds = 1 if match[2] == "one" else int(match[2])
             return _checked(replace(cls.parse(match[1]), rounds=rounds), text)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..dataflow.copies import copies_in
+from ..dataflow.recomputation_rules import NO_RULES, RecomputationRules, check_evicted
 from ..dataflow.variants import ChosenVariant, resolve
 from ..errors import UnsupportedError
 from ..simulation.simulator import simulate
@@ -99,6 +100,8 @@ class Setting:
         The allocator whose reserved bytes the budget bounds; ``None`` for exact bytes.
     step
         Of a real model: how its step was captured and changed; ``None`` for other workloads.
+    rules
+        What was asked to be kept and to be recomputed.
 
     Examples
     --------
@@ -116,6 +119,7 @@ class Setting:
     copies: CopyTarget | None = None
     allocator: AllocatorChoice | None = None
     step: StepChanges | None = None
+    rules: RecomputationRules = NO_RULES
 
     @property
     def link(self) -> Offloading | None:
@@ -128,8 +132,8 @@ class Setting:
         return self.copies if isinstance(self.copies, MemoryLevels) else None
 
     def resolve(self, workload: Chain | Graph) -> Chain | Graph:
-        """`workload` with the chosen variants, before any copies are added."""
-        return resolve(workload, self.variants)
+        """`workload` with its rules and the chosen variants, before any copies are added."""
+        return resolve(self.rules.of_workload(workload), self.variants)
 
     def workload(self, workload: Chain | Graph, schedule: Schedule) -> Chain | Graph:
         """The workload that `schedule` runs on: variants chosen, its copies added. O(ops)."""
@@ -169,9 +173,15 @@ class Setting:
             Copies and the ops behind them wait until their memory is within it.
         capacities
             Pool -> bytes in place of what the budget and the host memory say.
+
+        Raises
+        ------
+        InvalidScheduleError
+            The schedule is not legal, or keeps what must be recomputed.
         """
         run = self.workload(workload, schedule)
         limits = self.limits(run, budget_bytes, capacities)
+        check_evicted(run.graph, schedule)
         return simulate(run, schedule, capacities=limits or None)
 
     def words(self, schedule: Schedule | None) -> str:

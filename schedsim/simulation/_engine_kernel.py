@@ -7,7 +7,7 @@ import it.
 from __future__ import annotations
 
 from ..dataflow.arrays import GraphArrays
-from ..kernels.compiled import kernel
+from ..kernels.compiled import kernel, kernel_with
 from ..kernels.record import Codes, Ints, Reals, ShortInts
 from ._replay import CHECKPOINT, SAVED, TRANSIENT
 from .course import Course, IssueOrder, Started, StreamRoom
@@ -15,8 +15,10 @@ from .course import Course, IssueOrder, Started, StreamRoom
 # What a run waited for last, in the order of `course.CAUSES`.
 NOTHING, STREAM, INPUT, ISSUED, MEMORY = range(5)
 
+# The compiler leaves a heap's `_pop` a call of 14 words unless told: a third of the time of all.
 
-@kernel
+
+@kernel_with(forceinline=True)
 def _push(keys: Reals, items: Ints, size: int, key: float, item: int) -> None:
     """Put (key, item) into the binary heap of `size` entries, least first."""
     at = size
@@ -29,7 +31,7 @@ def _push(keys: Reals, items: Ints, size: int, key: float, item: int) -> None:
     keys[at], items[at] = key, item
 
 
-@kernel
+@kernel_with(forceinline=True)
 def _pop(keys: Reals, items: Ints, size: int) -> int:
     """Take the least entry out of the binary heap of `size` entries; its item."""
     least = int(items[0])
@@ -59,34 +61,45 @@ def bind_runs(
 ) -> None:
     """What the sequence decides, whatever the times: fills `order`.
 
-    `latest` (num_tensors,) and `newest` (num_streams,) are room to work in, -1 at first: the newest
-    instance of each tensor, the newest run of each stream.
+    The line starts are 0 at first. `latest` (num_tensors,) and `newest` (num_streams,) are room to
+    work in, -1 at first: the newest instance of each tensor, the newest run of each stream.
     """
-    made, input_start, issued_start = order.made, order.input_start, order.issued_start
-    given = 0
+    line_start, filled = order.line_start, newest  # which is free until runs are bound
+    for k in range(runs.size):
+        line_start[graph.op_stream[runs[k]] + 1] += 1
+    for q in range(newest.size):
+        line_start[q + 1] += line_start[q]
+        filled[q] = line_start[q]
+    for k in range(runs.size):
+        q = graph.op_stream[runs[k]]
+        order.line[filled[q]] = k
+        filled[q] += 1
+    newest[:] = -1
+    instance = 0
     for t in range(latest.size):
         if graph.tensor_producer[t] < 0:
-            latest[t] = given
-            given += 1
+            latest[t] = instance
+            instance += 1
+    read = issued = 0
     for k in range(runs.size):
         op = runs[k]
-        at = input_start[k]
+        order.made[k], order.input_start[k], order.issued_start[k] = instance, read, issued
         for r in range(graph.read_start[op], graph.read_start[op + 1]):
-            instance = latest[graph.read_tensor[r]]
-            order.input_instance[at] = instance
-            order.uses[instance] += 1
-            at += 1
-        at = issued_start[k]
+            of = latest[graph.read_tensor[r]]
+            order.input_instance[read] = of
+            order.uses[of] += 1
+            read += 1
         for f in range(graph.follow_start[op], graph.follow_start[op + 1]):
-            order.issued_run[at] = newest[graph.follow_stream[f]]
-            at += 1
-        instance = made[k]
+            order.issued_run[issued] = newest[graph.follow_stream[f]]
+            issued += 1
         for w in range(graph.write_start[op], graph.write_start[op + 1]):
             latest[graph.write_tensor[w]] = instance
             order.writer[instance] = k
             order.uses[instance] += 1
             instance += 1
         newest[graph.op_stream[op]] = k
+    last = runs.size
+    order.made[last], order.input_start[last], order.issued_start[last] = instance, read, issued
 
 
 @kernel

@@ -120,7 +120,8 @@ class StreamRoom(Record):
     ----------
     begun, ended, short : (num_runs,) bool
         Whether a run has started, has ended, has once lacked memory.
-    await_start, await_end, next_waiting : (num_runs,), (num_runs,), (num_streams,) int64
+    await_start, await_end : (num_runs,) int32
+    next_waiting : (num_streams,) int64
         Streams whose next run waits for the start, or the end, of a run: linked lists, by run.
     head, parked : (num_streams,) int64
         The place of the next run in `IssueOrder.line`; streams whose next run lacks memory.
@@ -133,8 +134,8 @@ class StreamRoom(Record):
     begun: Flags
     ended: Flags
     short: Flags
-    await_start: Ints
-    await_end: Ints
+    await_start: ShortInts
+    await_end: ShortInts
     next_waiting: Ints
     head: Ints
     parked: Ints

@@ -18,27 +18,25 @@ def issue_order(graph: Graph, runs: NDArray[np.int32]) -> IssueOrder:
     from ._engine_kernel import bind_runs
 
     arrays = graph.arrays
-    ints = np.int64
-    made = np.empty(runs.size + 1, ints)
-    input_start = np.zeros(runs.size + 1, ints)
-    issued_start = np.zeros(runs.size + 1, ints)
-    made[0] = len(graph.inputs)
-    np.cumsum(arrays.num_writes[runs], out=made[1:])
-    made[1:] += made[0]
-    np.cumsum(np.diff(arrays.read_start)[runs], out=input_start[1:])
-    np.cumsum(np.diff(arrays.follow_start)[runs], out=issued_start[1:])
-    streams = arrays.op_stream[runs]
+    ints, num_streams = np.int64, len(arrays.stream_names)
+    num_made = len(graph.inputs) + int(arrays.num_writes[runs].sum())
+    num_issued = _total(arrays.follow_start, runs) if arrays.follow_start[-1] else 0
     order = IssueOrder(
-        made=made,
-        writer=np.full(made[-1], -1, ints),
-        uses=np.zeros(made[-1], ints),
-        input_start=input_start,
-        input_instance=np.empty(input_start[-1], ints),
-        issued_start=issued_start,
-        issued_run=np.full(issued_start[-1], -1, ints),
-        line_start=np.searchsorted(np.sort(streams), np.arange(len(arrays.stream_names) + 1)),
-        line=np.argsort(streams, kind="stable"),
+        made=np.empty(runs.size + 1, ints),
+        writer=np.full(num_made, -1, ints),
+        uses=np.zeros(num_made, ints),
+        input_start=np.empty(runs.size + 1, ints),
+        input_instance=np.empty(_total(arrays.read_start, runs), ints),
+        issued_start=np.empty(runs.size + 1, ints),
+        issued_run=np.empty(num_issued, ints),
+        line_start=np.zeros(num_streams + 1, ints),
+        line=np.empty(runs.size, ints),
     )
     latest = np.full(arrays.tensor_bytes.size, -1, ints)
-    bind_runs(arrays, runs, order, latest, np.full(len(arrays.stream_names), -1, ints))
+    bind_runs(arrays, runs, order, latest, np.full(num_streams, -1, ints))
     return order
+
+
+def _total(start: NDArray[np.int64], runs: NDArray[np.int32]) -> int:
+    """Entries of all `runs` in a table whose rows, one per op, begin at `start`."""
+    return int(np.diff(start)[runs].sum())

@@ -32,7 +32,11 @@ _FIELDS = (
     "max_moves",
     "effort",
     "time_limit_s",
+    "keep",
+    "recompute",
 )
+RULES = ("keep", "recompute")
+"""What any planner is asked to hold to: patterns, as of `schedsim.plan`."""
 # Options of a planner that TOML can hold; those of the Python API alone are not for experiments.
 _PLAIN = (str, int, float, bool)
 
@@ -83,6 +87,8 @@ class Experiment:
         What ends an annealing, and any other search, so that it ends at the same place every time.
     time_limit_s
         In seconds a run, for planners that take one: a watchdog. A run that it ends says so.
+    keep, recompute
+        Patterns that every run holds to, as of `schedsim.plan`.
     """
 
     path: str
@@ -93,6 +99,8 @@ class Experiment:
     max_moves: int = DEFAULT_MAX_MOVES
     effort: float = DEFAULT_EFFORT
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
+    keep: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
 
 
 def read_experiment(path: str | os.PathLike[str]) -> Experiment:
@@ -172,6 +180,15 @@ def _read(document: dict[str, Any], file: Path) -> Experiment:
     limit_s = document.get("time_limit_s", DEFAULT_TIME_LIMIT_S)
     if isinstance(limit_s, bool) or not isinstance(limit_s, int | float) or not 0 < limit_s < 1e9:
         raise SchedsimError(f"time_limit_s: {shown(limit_s)} is not a number of seconds above 0")
+    rules = {}
+    for rule in RULES:
+        patterns = document.get(rule, [])
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        if not isinstance(patterns, list) or not all(isinstance(one, str) for one in patterns):
+            raise SchedsimError(
+                f"{rule}: {shown(patterns)} is no list of patterns", hint='["layer0", "*.router"]'
+            )
+        rules[rule] = tuple(patterns)
     return Experiment(
         path=str(file),
         workloads=tuple(_labelled(workloads)),
@@ -181,6 +198,7 @@ def _read(document: dict[str, Any], file: Path) -> Experiment:
         max_moves=max_moves,
         effort=float(effort),
         time_limit_s=float(limit_s),
+        **rules,
     )
 
 

@@ -14,7 +14,7 @@ from ..files.workload_files import offered_hash, workload_hash
 from ..plans.budgets import parse_budget
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
-from .experiment import Experiment, PlannerSpec
+from .experiment import RULES, Experiment, PlannerSpec
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
@@ -172,7 +172,7 @@ def _check_options(spec: PlannerSpec) -> None:
             raise SchedsimError(
                 f"planner {spec.name!r} has its own seed", hint="write seeds = [0, 1] instead"
             )
-        if option not in takes:
+        if option not in takes and option not in RULES:
             able = ", ".join(sorted(takes - {"seed"}))
             raise SchedsimError(
                 f"planner {spec.name!r} does not take {option}",
@@ -193,4 +193,7 @@ def _settings(
         options["effort"] = experiment.effort
     if "time_limit_s" in takes and given != {"time_limit_s"}:
         options.setdefault("time_limit_s", experiment.time_limit_s)
+    for rule in RULES:
+        if patterns := getattr(experiment, rule):
+            options.setdefault(rule, list(patterns))
     return options

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
+import pytest
 from chains import random_chain
 from schedsim.algorithms.auto import auto
+from schedsim.algorithms.chains.chain_optimum import chain_optimum
 from schedsim.algorithms.chains.frontier import frontier
 
 from schedsim import Chain, Schedule, simulate
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import make_plan
+from schedsim.plans.scope import ANY_SCHEDULE
+from schedsim.workloads.synthetic import uniform
 
 
 def test_auto_prefers_proofs_and_lists_what_it_tried():
@@ -39,6 +44,35 @@ def test_no_backward_of_a_chain_runs_twice(monkeypatch):
 
     module = import_module("schedsim.algorithms.auto")
     monkeypatch.setattr(module, "local_search", repeating)
-    plan = module._beyond_persistent(chain, persistent, Effort(1.0), {"seed": 0, "gap": 0.0})
+    monkeypatch.setattr(module, "MOST_SEARCHED", 0)  # else the exact search has the last word
+    (plan,) = module._beyond_persistent(chain, persistent, Effort(1.0), {"seed": 0, "gap": 0.0})
     assert plan.schedule.names.count("B2") == 1
     assert plan.makespan_s == persistent.makespan_s
+
+
+@pytest.mark.parametrize("as_graph", [False, True])
+def test_chains_of_few_stages_get_the_best_of_any_schedule(as_graph):
+    """Equal stages within a tenth more than the least: proven, as a chain and as its graph."""
+    chain = uniform(40)
+    plan = auto(chain.graph if as_graph else chain, 13_200_000, effort=2.0)
+    assert (plan.status, plan.bound_scope) == ("optimal", ANY_SCHEDULE)
+    assert plan.found_by == "chain_optimum"
+    assert plan.makespan_s == pytest.approx(chain_optimum(chain, 13_200_000).makespan_s)
+
+
+def test_what_the_exact_search_leaves_open_has_its_bound():
+    """The annealing goes on from there, and both bounds are looked at."""
+    chain = uniform(60)
+    plan = auto(chain.graph, 18_000_000, effort=0.5)
+    assert plan.status == "feasible"
+    assert {row.planner for row in plan.candidates} >= {"chain_optimum", "local_search"}
+    assert plan.lower_bound_s / chain.store_all_s - 1 > 0.34  # many cuts together prove 0.33
+
+
+def test_a_stage_that_must_be_kept_is_left_to_the_others():
+    """The exact search knows of no rules."""
+    chain = uniform(12)
+    ruled = replace(chain, stages=(replace(chain.stages[0], rule="keep"), *chain.stages[1:]))
+    plan = auto(ruled, 60_000_000, effort=0.5)
+    assert plan.schedule.names.count("F0") == 1
+    assert "chain_optimum" not in {row.planner for row in plan.candidates}

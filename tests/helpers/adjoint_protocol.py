@@ -33,6 +33,9 @@ def plain_gradient(x0, n):
 class Executor:
     """Runs a schedule on the recurrence, and refuses what the protocol does not allow.
 
+    Restart data covers the steps of the forward that stored it: where it is loaded, it must reach
+    to where the adjoint is, unless `joins` says that the state before a step is enough.
+
     Attributes
     ----------
     forwards
@@ -41,8 +44,9 @@ class Executor:
         Storage type -> the most bytes stored in it at once.
     """
 
-    def __init__(self, schedule, x0, n, restart_bytes=None, adjoint_bytes=None):
-        self.schedule, self.n = schedule, n
+    def __init__(self, schedule, x0, n, restart_bytes=None, adjoint_bytes=None, joins=False):
+        self.schedule, self.n, self.joins = schedule, n, joins
+        self.covered = {}  # storage type and step of restart data -> the step that it reaches to
         self.restart_bytes = np.ones(n, int) if restart_bytes is None else restart_bytes
         self.adjoint_bytes = np.ones(n, int) if adjoint_bytes is None else adjoint_bytes
         self.x, self.at, self.data = x0, 0, {}  # at None: no state to go on from
@@ -79,16 +83,18 @@ class Executor:
             self.moved["written"] += self.size(what, i)
 
     def Forward(self, a):
-        assert self.at == a.n0 < a.n1 <= self.n - self.r
+        last = a.n1 if self.schedule.max_n else min(a.n1, self.n)  # the length shows on the way
+        assert self.at == a.n0 < last <= self.n - self.r
         self.data = {}
-        for i in range(a.n0, a.n1):
+        for i in range(a.n0, last):
             if a.write_ics and i == a.n0:
                 self.put(a.storage, "restart", i, self.x)
+                self.covered[a.storage, i] = last
             if a.write_adj_deps:
                 self.put(a.storage, "adjoint", i, self.x)
             self.x = step(self.x, i)
             self.forwards[i] += 1
-        self.at = a.n1
+        self.at = last
         if self.at == self.n:
             self.schedule.finalize(self.n)
 
@@ -120,6 +126,9 @@ class Executor:
         assert a.n < self.n - self.r
         if a.from_storage == StorageType.DISK:
             self.moved["read"] += self.size(what, a.n)
+        if what == "restart" and not self.joins:
+            reached = self.covered[a.from_storage, a.n]
+            assert reached >= self.n - self.r, f"{a}: steps from {reached} on are not covered"
         if what == "adjoint":
             self.data, self.at = {a.n: value}, None
         else:

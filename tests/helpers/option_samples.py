@@ -67,6 +67,7 @@ MEMORY = {
     "--host-mem": sample("64GB", link="pcie4"),
     "--host-latency": sample("10us", link="pcie4"),
 }
+RULES = {"--keep": sample("*0*"), "--recompute": sample("*1*")}
 OUTPUT = {"--json": sample(), "-o": sample("out.json")}
 PIPELINE = {
     "--stages": sample("4"),
@@ -136,12 +137,14 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         "--ways": sample(files=MODEL),
         "--allow": sample("quantize"),
         "--certificate": sample("proof.json"),
+        **RULES,
     },
     "simulate": {**WORKLOAD, **MEMORY, **OUTPUT},
     "compare": {
         **WORKLOAD,
         **MEMORY,
         **OUTPUT,
+        **RULES,
         "--planners": sample("rotor,store_all"),
         "--effort": sample("5"),
         "--time-limit": sample("5"),
@@ -190,6 +193,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         "--order": sample("free", granularity="op"),
         "--time-limit": sample("5", granularity="op"),
         "--points": sample("7", granularity="op"),
+        **RULES,
     },
     "plot pipeline": {**WORKLOAD, **PICTURE, **PIPELINE},
     "plot cluster": {**CLUSTER, **PICTURE},
@@ -223,6 +227,8 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         "--mem": sample("2TB"),
         "--rounds": sample("3"),
         "--seed": sample("3"),
+        "--keep": sample("*0*", mem="2TB"),
+        "--recompute": sample("*1*", mem="2TB"),
         "plan_file": sample("plan.json"),
         **OUTPUT,
     },

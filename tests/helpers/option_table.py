@@ -19,6 +19,10 @@ plan
   --slots: --order --link --host-mem --host-latency --search-seed
   --order: --memory-level --accumulate --chunk --ways files --times --synthetic --seed --level
   --order: --remeasure
+  --order: --recompute
+  --keep: --memory-level --maximize --certificate --accumulate --chunk --ways
+  --recompute: --memory-level --maximize --certificate --accumulate --chunk --ways
+  --recompute: --link --host-mem --host-latency --allow
   --link: --memory-level
   --host-mem: --memory-level
   --host-latency: --memory-level
@@ -112,6 +116,7 @@ pipeline
   --replay: --efficiency --times --synthetic --seed --static --sequence-parallel --head
 plot frontier
   --order: files --granularity --times --synthetic --seed --level --remeasure
+  --order: --recompute
   --time-limit: files --granularity --times --synthetic --seed --level --remeasure
   --points: files --granularity --times --synthetic --seed --level --remeasure
 plot pipeline
@@ -137,6 +142,8 @@ plot timeline
   --capacity: --optimizer --device --efficiency --times --synthetic --seed --level --static
   --capacity: --remeasure
   --capacity: --sequence-parallel --head
+validate
+  plan_file: --keep --recompute
 report
   -o: --preset --layers --hidden --heads --seq --batch --dtype --attention --granularity
   -o: --tensor-parallel --data-parallel --zero --optimizer --device --efficiency --times

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,8 +11,13 @@ import pytest
 pytest.importorskip("checkpoint_schedules", reason="checkpoint_schedules is not installed")
 
 from adjoint_protocol import Executor, plain_gradient
-from checkpoint_schedules import MixedCheckpointSchedule, StorageType
+from checkpoint_schedules import (
+    MixedCheckpointSchedule,
+    StorageType,
+    TwoLevelCheckpointSchedule,
+)
 from checkpoint_schedules.mixed import optimal_steps_mixed
+from checkpoint_schedules.multistage import n_advance
 
 from schedsim.adjoint import OnlineSchedule, Schedule
 from schedsim.errors import SchedsimError
@@ -119,7 +125,7 @@ def test_a_disk_takes_what_it_is_worth():
 def test_online_repeats_no_step_more_than_the_best_offline_schedule_must(snapshots):
     """Of any length: every step at most t times again, C(s + t, s) >= n; gradients as plain."""
     for n in (1, 2, 5, 17, 40, 90):
-        executor = Executor(OnlineSchedule(snapshots), X0, n)
+        executor = Executor(OnlineSchedule(snapshots), X0, n, joins=True)
         _, gradient = executor.run()
         assert (gradient == plain_gradient(X0, n)[1]).all()
         assert executor.peak[StorageType.RAM] <= snapshots
@@ -127,6 +133,39 @@ def test_online_repeats_no_step_more_than_the_best_offline_schedule_must(snapsho
         assert executor.forwards.max() <= t + 1
         assert executor.forwards.sum() >= optimal_steps_mixed(n, min(snapshots, max(n - 1, 1)))
         assert executor.schedule.num_forwards == executor.forwards.sum()
+
+
+@pytest.mark.parametrize("period", [1, 3, 8])
+def test_online_by_periods_repeats_no_more_than_the_two_level_schedule(period, monkeypatch):
+    """Valid to the letter, as nothing is deleted; within a period it is exact, theirs binomial."""
+    plain = getattr(n_advance, "py_func", n_advance)  # compiling it would take seconds
+    monkeypatch.setattr("checkpoint_schedules.twolevel_binomial.n_advance", plain)
+    fewer = 0
+    for n, snapshots in itertools.product((1, 2, 7, 16, 29), (0, 1, 2, 5)):
+        executor = Executor(OnlineSchedule(snapshots, period=period), X0, n)
+        _, gradient = executor.run()
+        assert (gradient == plain_gradient(X0, n)[1]).all()
+        assert executor.peak[StorageType.RAM] <= snapshots
+        assert executor.schedule.num_forwards == executor.forwards.sum()
+        theirs = TwoLevelCheckpointSchedule(period, snapshots, binomial_storage=StorageType.RAM)
+        num_forwards = 0
+        for action in theirs:
+            if type(action).__name__ == "EndReverse":
+                break
+            if type(action).__name__ == "Forward":
+                num_forwards += min(action.n1, n) - action.n0
+                if theirs.max_n is None and action.n1 >= n:
+                    theirs.finalize(n)
+        assert executor.forwards.sum() <= num_forwards
+        fewer += executor.forwards.sum() < num_forwards
+    assert (fewer > 0) == (period > 1)
+
+
+def test_online_without_a_period_joins_what_restart_data_covers():
+    """By the letter of the protocol a deletion leaves steps that no restart data covers."""
+    with pytest.raises(AssertionError, match="covered"):
+        Executor(OnlineSchedule(2), X0, 17).run()
+    Executor(OnlineSchedule(2), X0, 2).run()  # nothing is deleted
 
 
 def test_what_makes_no_schedule_is_refused():
@@ -137,10 +176,20 @@ def test_what_makes_no_schedule_is_refused():
         Schedule(5, 0)
     with pytest.raises(SchedsimError, match="too few"):
         OnlineSchedule(1)
+    with pytest.raises(SchedsimError, match="-1 snapshots"):
+        OnlineSchedule(-1, period=5)
+    with pytest.raises(SchedsimError, match="period of 0"):
+        OnlineSchedule(1, period=0)
     with pytest.raises(SchedsimError, match="entries"):
         Schedule(5, 9, restart_bytes=[1, 2])
     with pytest.raises(RuntimeError):
         Schedule(5, 3).finalize(4)
+
+
+def a_disk(pyadjoint):
+    """What pyadjoint asks of a package whose checkpoints may lie on disk; numbers need nothing."""
+    names = pyadjoint.tape.TapePackageData.__abstractmethods__
+    return type("Disk", (pyadjoint.tape.TapePackageData,), dict.fromkeys(names, lambda *_: None))()
 
 
 def test_pyadjoint_runs_it_unchanged():
@@ -152,6 +201,7 @@ def test_pyadjoint_runs_it_unchanged():
         pyadjoint.set_working_tape(tape)
         pyadjoint.continue_annotation()
         if schedule is not None:
+            tape._package_data["disk"] = a_disk(pyadjoint)
             tape.enable_checkpointing(schedule)
         start = pyadjoint.AdjFloat(0.7)
         x = start
@@ -162,7 +212,8 @@ def test_pyadjoint_runs_it_unchanged():
         return pyadjoint.ReducedFunctional(value, pyadjoint.Control(start))
 
     plain = forward(None)
-    for schedule in (Schedule(30, 3), Schedule(30, 9), Schedule(30, 40)):
+    offline = Schedule(30, 3), Schedule(30, 9), Schedule(30, 40)
+    for schedule in (*offline, OnlineSchedule(2, period=7), OnlineSchedule(0, period=4)):
         planned = forward(schedule)
         assert float(planned.derivative()) == float(plain.derivative())
         assert planned(pyadjoint.AdjFloat(0.7)) == plain(pyadjoint.AdjFloat(0.7))

@@ -65,13 +65,20 @@ def test_times_that_lie_far_apart_are_not_kept():
     assert BlockTimes("cpu").find(_untimed(first.workload)) is not None
 
 
-def test_entries_of_earlier_versions_are_measured_again():
-    """A table of times without an age is no entry."""
+def test_entries_of_other_versions_are_measured_again():
+    """A table of times without an age is no entry, nor is one whose fields hold something else."""
     times, first = captured()
     times.keep(first.workload, 0.0)
     key, entry = next(iter(times.cache.entries.items()))
-    times.cache.entries[key] = entry["times_s"]
-    assert times.find(_untimed(first.workload)) is None
+    untimed = _untimed(first.workload)
+    assert times.find(untimed) is not None
+    fewer = {name: value for name, value in entry.items() if name != "spread"}
+    foreign = [entry["times_s"], fewer, [1, 2], "times", None]
+    foreign += [entry | {"spread": "7 %"}, entry | {"measured_at_s": None}]
+    foreign += [entry | {"times_s": dict.fromkeys(entry["times_s"], bad)} for bad in ("1", -1, [])]
+    for other in foreign:
+        times.cache.entries[key] = other
+        assert times.find(untimed) is None, other
 
 
 def _untimed(workload):

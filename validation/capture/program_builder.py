@@ -28,6 +28,9 @@ aten = torch.ops.aten
 # The same tensor under another name: nothing to run.
 _ALIASES = (aten.detach.default, aten.alias.default)
 
+_COMMUNICATE = ("c10d", "c10d_functional", "_c10d_functional", "_dtensor", "symm_mem")
+"""Namespaces of ops that ranks run together."""
+
 
 def build_program(traced: Traced, skeleton: Skeleton) -> Program:
     """The program of a traced step.
@@ -102,7 +105,7 @@ class ProgramBuilder:
         made = node.meta["val"]
         if isinstance(made, torch.SymInt):
             return self._size(made)
-        # Of floats the order of operations matters: what Python does is done again.
+        # Sums of floats depend on the order of operations: the operations of Python are repeated.
         module = {"_operator": "operator", "math": "math", "torch": "torch"}.get(
             getattr(node.target, "__module__", "")
         )
@@ -199,7 +202,7 @@ class ProgramBuilder:
                 call.outputs.append(-1)
                 became.append(fake)
         # From a generator of its own a repeat would draw other numbers.
-        call.once = isinstance(kwargs.get("generator"), torch.Generator) or _communicates(target)
+        call.once = isinstance(kwargs.get("generator"), torch.Generator) or _runs_once(target)
         _correct_sizes(program, call)
         shared = [program.values[v].storage in arguments for v in call.outputs if v >= 0]
         call.is_view = bool(shared) and all(shared)
@@ -425,9 +428,10 @@ def _draws(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return not (target is aten.native_dropout.default and given["p"] == 0)
 
 
-def _communicates(target: OpOverload) -> bool:
-    """Whether other ranks wait for each run of it."""
-    return str(target.namespace) in ("c10d", "c10d_functional", "_c10d_functional", "_dtensor")
+def _runs_once(target: OpOverload) -> bool:
+    """Whether other ranks wait for each run of it, or its second run may give other bits."""
+    tag = getattr(torch.Tag, "nondeterministic_bitwise", None)  # not of every torch
+    return str(target.namespace) in _COMMUNICATE or (tag is not None and tag in target.tags)
 
 
 def _masked_out(

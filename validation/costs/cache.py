@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
-SCHEMA = "schedsim.profiles/1"
+SCHEMA = "schedsim.profiles/2"
+"""The form of the entries. It is part of the file's name: versions of schedsim that write other
+forms keep files of their own, and neither overwrites the other's."""
 
 
 def cache_folder() -> Path:
@@ -38,6 +41,18 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
+def is_measure(value: Any) -> bool:
+    """Whether `value`, read from a cache, may be a time, a size or a spread.
+
+    Examples
+    --------
+    >>> [is_measure(value) for value in (0.5, 3, -1.0, float("nan"), True, "3", None)]
+    [True, True, False, False, False, False, False]
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value < math.inf
+
+
 class ProfileCache:
     """Entries of one environment.
 
@@ -48,7 +63,7 @@ class ProfileCache:
     """
 
     def __init__(self, environment: dict[str, str]) -> None:
-        text = json.dumps(environment, sort_keys=True)
+        text = json.dumps([SCHEMA, environment], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.environment = environment
         self.path = cache_folder() / "profiles" / f"{digest}.json"

@@ -16,7 +16,7 @@ from schedsim.errors import SchedsimError
 from ..capture.program import COPIES_OF_STORAGES, Call, Program, map_refs, refs
 from ..capture.to_graph import op_calls, tensor_names
 from ..measure.allocator import allocations
-from .cache import ProfileCache, cached_note
+from .cache import ProfileCache, cached_note, is_measure
 from .signature import signature
 from .table import Costs
 
@@ -32,7 +32,7 @@ class Measurable(Protocol):
 
 
 class Measurement(NamedTuple):
-    """Of one op.
+    """What one op was measured to take.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ def measured_costs(
             continue
         key = signature(program, call)
         if key not in known and use_cache:
-            earlier = _entry(cache.entries.get(key))
+            earlier = _entry(cache.entries.get(key), len(call.outputs))
             if earlier is not None:
                 known[key] = cached[key] = earlier
         if key not in known:
@@ -124,7 +124,8 @@ def measured_costs(
                 cache.entries[key] = list(known[key])
         found = known[key]
         times[call.name], workspaces[call.name] = found.time_s, found.workspace_bytes
-        # Of a copy of all that lies under an argument, the example has no more than it shows.
+        # An op that copies the whole storage under an argument cannot be sized here: the made-up
+        # argument has no more storage than it shows.
         seen = call.target not in COPIES_OF_STORAGES
         for value, size in zip(call.outputs, found.output_bytes, strict=True):
             if value >= 0 and size >= 0 and seen:
@@ -137,11 +138,18 @@ def measured_costs(
     return Costs(times, workspaces, f"measured on {environment(place)['device']}", sizes, notes)
 
 
-def _entry(kept: Any) -> Measurement | None:
-    """What the cache holds of an op; ``None`` for nothing, or what another version wrote."""
+def _entry(kept: Any, num_outputs: int) -> Measurement | None:
+    """What the cache holds of an op; ``None`` for nothing, or for what is of no form known here."""
     if not isinstance(kept, list) or len(kept) != len(Measurement._fields):
         return None
     time_s, workspace_bytes, output_bytes, spread, measured_at_s = kept
+    if not all(map(is_measure, (time_s, workspace_bytes, spread, measured_at_s))):
+        return None
+    if not isinstance(output_bytes, list) or len(output_bytes) != num_outputs:
+        return None
+    whole = (workspace_bytes, *(0 if size == -1 else size for size in output_bytes))
+    if not all(isinstance(size, int) and is_measure(size) for size in whole):
+        return None
     return Measurement(time_s, workspace_bytes, tuple(output_bytes), spread, measured_at_s)
 
 

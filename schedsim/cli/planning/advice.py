@@ -15,6 +15,7 @@ from ...workloads import build_workload, variants
 from ..given.loaded import Loaded
 from ..options.level_options import level_words, read_levels
 from ..options.link import link_words
+from ..options.rule_options import rule_words
 from ..options.typed_sizes import number_text, size_text
 from ..show import percent, working
 from ..shown.allocations import allocator_words
@@ -30,7 +31,13 @@ def option_words(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> l
         name = "search_seed" if name == "seed" else name
         text = ",".join(value) if name == "allow" else str(value)
         same += [FLAGS[name], number_text(value) if isinstance(value, int | float) else text]
-    return [*link_words(options), *level_words(options), *same, *allocator_words(plan)]
+    return [
+        *rule_words(options),
+        *link_words(options),
+        *level_words(options),
+        *same,
+        *allocator_words(plan),
+    ]
 
 
 def show_next(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> None:
@@ -43,12 +50,13 @@ def show_next(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> None
         words = ["schedsim plan", arguments, "--mem", budget, *same, "-o", file]
         steps.append((" ".join(words), "keep it"))
     copies = link_words(options) or level_words(options)
+    also = [*rule_words(options), *link_words(options)]
     steps += [
         (f"schedsim simulate {file}", "replay it"),
         (f"schedsim plot timeline {file} -o timeline.svg", "see its memory"),
         *([] if copies else [(f"schedsim explain {file}", "why its peak is there")]),
         (
-            " ".join(["schedsim compare", arguments, "--mem", budget, *link_words(options)]),
+            " ".join(["schedsim compare", arguments, "--mem", budget, *also]),
             "other planners",
         ),
     ]
@@ -89,7 +97,7 @@ def _changes(request: PlanRequest, plan: Plan) -> list[tuple[str, str, str]]:
         try:
             workload = build_workload(changed).workload
             levels = read_levels(request.level_texts, workload)
-            more = {**request.link, **levels, **request.memory, **quick}
+            more = {**request.rules, **request.link, **levels, **request.memory, **quick}
             other = try_plan(workload, plan.budget_bytes, request.planner, **more)
         except SchedsimError:  # the planner does not take this one: it is no advice
             continue

@@ -7,6 +7,7 @@ from ...plans.plan import Plan
 from ...simulation.simulator import Simulation
 from ...units import format_bytes, format_bytes_short, format_seconds
 from ..given.loaded import Loaded
+from ..options.rule_options import rule_facts
 from ..show import percent, print_facts
 from ..shown.allocations import allocations, describe
 from ..shown.copy_facts import copy_facts
@@ -55,6 +56,7 @@ def show_plan(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
         ),
     ]
     facts += _variant_facts(plan)
+    facts += rule_facts(plan.setting.rules)
     if plan.setting.link is not None:
         facts += copy_facts(simulation, plan.setting.link)
     facts += level_facts(plan, simulation)

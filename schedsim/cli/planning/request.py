@@ -17,6 +17,8 @@ from ..options.allocator_options import read_options
 from ..options.level_options import check_levels, read_levels
 from ..options.link import FLAGS as LINK_FLAGS
 from ..options.link import take_link
+from ..options.rule_options import FLAGS as RULE_FLAGS
+from ..options.rule_options import take_rules
 from .step_options import read_accumulate, read_chunk
 
 DEFAULT_PLANNER = get_planner().name
@@ -42,6 +44,8 @@ class PlanRequest:
         Bytes, or a share of the store-all peak as text.
     own
         Options of the planner that are the same for every workload.
+    rules
+        ``keep`` and ``recompute``, those given.
     link
         ``link``, ``host_bytes`` and ``host_latency_s``, those given; empty without a link.
     level_texts
@@ -60,6 +64,7 @@ class PlanRequest:
     budget: int | str
     planner: str
     own: Mapping[str, Any]
+    rules: Mapping[str, Any]
     link: Mapping[str, Any]
     level_texts: tuple[str, ...]
     allocator: str | None
@@ -84,7 +89,7 @@ class PlanRequest:
 
     def options(self, workload: Chain | Graph) -> dict[str, Any]:
         """The options of the planner on `workload`."""
-        return {**self.own, **self.link, **read_levels(self.level_texts, workload)}
+        return {**self.own, **self.rules, **self.link, **read_levels(self.level_texts, workload)}
 
     def useless_kinds(self, workload: Chain | Graph) -> tuple[str, ...]:
         """The kinds of ``--allow`` that none of the variants of `workload` it allows is of."""
@@ -117,6 +122,7 @@ def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
         budget=given["budget"],
         planner=planner,
         own=own,
+        rules=take_rules(given),
         link=link,
         level_texts=level_texts,
         allocator=given["allocator"] or (EXACT if given["certificate"] is not None else None),
@@ -136,6 +142,14 @@ def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
 def _check_together(request: PlanRequest) -> None:
     """Refuse what the ways of a model and the search for the largest cannot honour."""
     _check_certificate(request)
+    for name in request.rules:
+        if request.maximize is not None or request.changes_step:
+            other = "--maximize" if request.maximize is not None else _step_flag(request)
+            raise SchedsimError(
+                f"{RULE_FLAGS[name]} does not go with {other}",
+                hint=f"leave {RULE_FLAGS[name]} out: it is of one step, as it stands",
+            )
+    _check_recompute(request)
     if request.maximize is not None:
         _check_maximum(request.maximize, request.source)
     if not request.changes_step:
@@ -158,6 +172,26 @@ def _check_together(request: PlanRequest) -> None:
             )
 
 
+def _check_recompute(request: PlanRequest) -> None:
+    """Refuse what forced recomputation does not go with, before anything is planned."""
+    if request.level_texts and request.rules:
+        flag = RULE_FLAGS[next(iter(request.rules))]
+        raise SchedsimError(
+            f"{flag} does not go with --memory-level", hint="leave one of the two out"
+        )
+    if "recompute" not in request.rules:
+        return
+    for other, is_given in (
+        ("--order free", request.own.get("order") == "free"),
+        ("--link", bool(request.link)),
+        ("--allow", bool(request.own.get("allow"))),
+    ):
+        if is_given:
+            raise SchedsimError(
+                f"--recompute does not go with {other}", hint="leave one of the two out"
+            )
+
+
 def _check_certificate(request: PlanRequest) -> None:
     """Refuse what certificates do not speak of, before anything is planned."""
     if request.certificate is None:
@@ -168,6 +202,7 @@ def _check_certificate(request: PlanRequest) -> None:
         ("--memory-level", bool(request.level_texts)),
         ("--link", bool(request.link)),
         ("--allow", bool(request.own.get("allow"))),
+        ("--keep and --recompute", bool(request.rules)),
         ("--accumulate, --chunk and --ways", request.changes_step),
     ):
         if is_given:

@@ -21,6 +21,8 @@ from ..given.workload_source import Source
 from ..help import GroupedCommand
 from ..options import complete
 from ..options.files import output_option
+from ..options.rule_options import FLAGS as RULE_FLAGS
+from ..options.rule_options import rule_options, take_rules
 from ..show import working
 from ..shown.compared_results import is_results, only_results
 from .pictures import SUFFIXES, check_suffix, write_picture
@@ -39,6 +41,7 @@ from .pictures import SUFFIXES, check_suffix, write_picture
 @click.option("--order", help="Order of first runs of a graph: fixed (default) or free.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds for a graph's curve [30].")
 @click.option("--points", "num_points", type=int, help="Points to look for on a graph [24].")
+@rule_options
 @output_option("Picture to write, .svg, .png or .pdf; or the numbers: .json.", required=True)
 @workload_options
 def frontier(source: Source, planners: str | None, output: str, **more: Any) -> int:
@@ -53,10 +56,17 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
     names = [name.strip() for name in planners.split(",")] if planners else []
     if names and Path(output).suffix == ".json":
         raise SchedsimError("--planners is for pictures", hint="leave it out, or write a .svg")
-    options = {name: value for name, value in more.items() if value is not None}
+    rules = take_rules(more)
+    own = {"order", "time_limit_s", "num_points"}
+    options = {name: value for name, value in more.items() if value is not None and name in own}
     flags = {"order": "--order", "time_limit_s": "--time-limit", "num_points": "--points"}
+    if "recompute" in rules and options.get("order") == "free":
+        raise SchedsimError(
+            "--recompute does not go with --order free", hint="leave one of the two out"
+        )
     if is_results(source.files):
         given = {flags[name]: value for name, value in options.items()}
+        given |= {RULE_FLAGS[name]: value for name, value in rules.items()}
         file = only_results(source.files, {"--planners": planners, **given, **source.given_flags()})
         return _draw_results(file, output, best=True)
     loaded = read(source)
@@ -67,11 +77,11 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
         )
     budgets = None
     with working("computing the curve"):
-        curves = [pareto(loaded.workload, **options)]
+        curves = [pareto(loaded.workload, **rules, **options)]
         if isinstance(loaded.workload, Graph):
             budgets = [point.budget_bytes for point in curves[0].points]
         for name in [] if curves[0].interrupted else names:
-            curve = pareto(loaded.workload, name, budgets=budgets)
+            curve = pareto(loaded.workload, name, budgets=budgets, **rules)
             if curve.points:
                 curves.append(curve)
             else:

@@ -9,6 +9,8 @@ import click
 
 from ...allocators import EXACT
 from ...api import try_plan
+from ...dataflow.chain import Chain
+from ...dataflow.graph import Graph
 from ...errors import SchedsimError
 from ...simulation.schedule import Schedule
 from ...simulation.simulator import Simulation, simulate
@@ -66,15 +68,9 @@ def timeline(
         "options": read_options(allocator, alloc_conf),
     }
     loaded, simulation, limit_bytes = _simulated(
-        source, budget, schedule_file, capacities, **memory
+        source, budget, schedule_file, capacities, draws_runs=True, **memory
     )
     if len(simulation.stream_names) == 1 and len(simulation.pool_names) == 1:
-        if capacities is not None:
-            raise SchedsimError(
-                f"--capacity is of several streams or memory pools, and {loaded.workload.name} has "
-                "one of each",
-                hint="--mem draws a limit",
-            )
         from ...figures.plot import draw_timeline
 
         # A plan made for an allocator runs on a device of its budget; others may need more.
@@ -157,8 +153,13 @@ def _simulated(
     capacities: dict[str, int] | None = None,
     allocator: str = EXACT,
     options: dict[str, Any] | None = None,
+    draws_runs: bool = False,
 ) -> tuple[Loaded, Simulation, int | None]:
-    """The workload with the schedule to draw: given, the plan's, that of --mem, or store-all."""
+    """The workload with the schedule to draw: given, the plan's, that of --mem, or store-all.
+
+    A picture that draws one stream in one memory over its runs (`draws_runs`) has no capacities.
+    They are refused before anything is simulated within them: a deadlock would be no answer.
+    """
     loaded = read(source, plan=True)
     chosen = Schedule.store_all(loaded.workload)
     limit_bytes = None if budget is None else loaded.budget_bytes(budget)
@@ -172,7 +173,22 @@ def _simulated(
             )
         loaded = replace(loaded, plan=plan)
     if plan is not None:
-        schedule_of(plan)
+        chosen = schedule_of(plan)
         limit_bytes = plan.budget_bytes if limit_bytes is None else limit_bytes
+        if draws_runs and capacities is not None:
+            _check_has_pools(plan.setting.workload(loaded.given, chosen))
         return loaded, plan.simulate(loaded.given, capacities), limit_bytes
+    if draws_runs and capacities is not None:
+        _check_has_pools(loaded.workload)
     return loaded, simulate(loaded.workload, chosen, capacities), limit_bytes
+
+
+def _check_has_pools(workload: Chain | Graph) -> None:
+    """Refuse --capacity for a workload of one stream and one memory pool."""
+    arrays = workload.graph.arrays
+    if len(arrays.stream_names) == 1 and len(arrays.pool_names) == 1:
+        raise SchedsimError(
+            "--capacity is of several streams or memory pools, and "
+            f"{workload.name} has one of each",
+            hint="--mem draws a limit",
+        )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms.chains._hrevolve_table import solve_levels
+from schedsim.algorithms.chains._hrevolve_table import LevelArrays, solve_levels
 from slow_levels import least_time
 
 COSTS = st.sampled_from([0.0, 0.5, 1.0, 3.0])
@@ -16,7 +16,9 @@ def solved(num_steps, forward, turn, slots, writes, reads):
     """Both tables, and the row of each level's first slot."""
     start = np.concatenate([[0], np.cumsum(np.array(slots[:-1], dtype=np.int64) + 1)])
     floats = (np.array(writes, dtype=np.float64), np.array(reads, dtype=np.float64))
-    free, kept = solve_levels(num_steps, forward, turn, np.array(slots), *floats, start)
+    free, kept = solve_levels(
+        num_steps, forward, turn, LevelArrays(np.array(slots), *floats, start)
+    )
     return free, kept, start
 
 

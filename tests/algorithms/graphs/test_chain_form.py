@@ -91,4 +91,4 @@ def test_auto_on_a_chain_goes_beyond_persistent_schedules_where_it_may():
         assert str(plan.bound_scope) == "any schedule"
         assert simulate(chain, plan).makespan_s == 11
         bounds = {row.planner: row.lower_bound_s for row in plan.candidates}
-        assert (bounds["frontier"], bounds["local_search"]) == (13, 11)
+        assert (bounds["frontier"], bounds["chain_optimum"]) == (13, 11)

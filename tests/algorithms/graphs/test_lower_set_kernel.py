@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.graphs._forward_part import ForwardPart, forward_part
-from schedsim.algorithms.graphs._lower_set_kernel import best_sequence, least_limit, list_steps
+from schedsim.algorithms.graphs._lower_set_kernel import best_sequence, least_limit, list_growth
 from schedsim.algorithms.graphs._lower_sets import all_masks, lower_sets, reachable_masks
 from training_graphs import random_training_graph
 
@@ -55,32 +55,21 @@ def test_the_programme_equals_enumeration(seed, num_forward, exact):
     masks = all_masks(part, 10_000) if exact else reachable_masks(part)
     strategies = every_strategy(part, [as_set(mask) for mask in masks])
     sets = lower_sets(part, masks)
-    start, to, again, kept, peak = list_steps(
-        sets.words,
-        sets.set_bytes,
-        sets.set_steps,
-        sets.after_bytes,
-        sets.edge_start,
-        sets.edge_op,
-        sets.op_bytes,
-        sets.op_steps,
-    )
+    growth = list_growth(sets.arrays)
     most = 2 * int(sets.set_bytes[-1])
     limits = sorted({strategy[0] for strategy in strategies})
     if most:
-        assert least_limit(start, to, kept, peak, -1, most) == limits[0]
+        assert least_limit(growth, -1, most) == limits[0]
     unit = math.gcd(*(int(t) for t in part.op_time_s)) or 1
     for limit in [limits[0] - 1, *limits]:
         within = [strategy for strategy in strategies if strategy[0] <= limit]
         for most_time in (False, True):
-            sequence = best_sequence(
-                start, to, again, kept, peak, int(sets.set_steps[-1]), limit, most_time
-            )
+            sequence = best_sequence(growth, int(sets.set_steps[-1]), limit, most_time)
             if not within:
                 assert sequence.size == 0
                 continue
             assert (sequence[0], sequence[-1]) == (len(masks) - 1, 0)
-            taken = _time_of(sequence[::-1].tolist(), start, to, again) * unit
+            taken = _time_of(sequence[::-1].tolist(), growth) * unit
             least_bytes = min(stored for _, _, stored in within)
             if most_time:
                 assert taken == min(t for _, t, stored in within if stored == least_bytes)
@@ -88,9 +77,9 @@ def test_the_programme_equals_enumeration(seed, num_forward, exact):
                 assert taken == min(t for _, t, _ in within)
 
 
-def _time_of(sequence: list[int], start, to, again) -> int:
+def _time_of(sequence: list[int], growth) -> int:
     total = 0
     for i, j in pairwise(sequence):
-        step = next(e for e in range(start[i], start[i + 1]) if to[e] == j)
-        total += int(again[step])
+        of_set = range(growth.start[i], growth.start[i + 1])
+        total += int(next(growth.again[e] for e in of_set if growth.to[e] == j))
     return total

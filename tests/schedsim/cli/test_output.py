@@ -34,14 +34,14 @@ OWN_OPTIONS = {
         *("--effort", "--planner"),
         *("--search-seed", "--slots", "--time-limit"),
         *("--alloc-conf", "--allocator", "--memory-level"),
-        *("--host-latency", "--host-mem", "--link"),
+        *("--host-latency", "--host-mem", "--link", "--keep", "--recompute"),
     },
     ("simulate",): {
         *("--alloc-conf", "--allocator", "--capacity", "--json", "--mem", "--output", "--schedule"),
     },
     ("compare",): {
         *("--host-latency", "--host-mem", "--json", "--link", "--mem", "--output", "--planners"),
-        *("--effort", "--time-limit"),
+        *("--effort", "--time-limit", "--keep", "--recompute"),
     },
     ("plot", "timeline"): {
         *("--against", "--alloc-conf", "--allocator", "--capacity", "--mem", "--output"),
@@ -49,7 +49,9 @@ OWN_OPTIONS = {
     },
     ("plot", "gantt"): {"--capacity", "--mem", "--output", "--schedule"},
     ("plot", "schedule"): {"--mem", "--output"},
-    ("plot", "frontier"): {"--order", "--output", "--planners", "--points", "--time-limit"},
+    ("plot", "frontier"): {
+        *("--order", "--output", "--planners", "--points", "--time-limit", "--keep", "--recompute"),
+    },
 }
 
 

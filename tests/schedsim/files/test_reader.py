@@ -203,3 +203,18 @@ def test_a_document_with_a_mark_of_its_encoding():
         parse_json(b'"\xff"')
     with pytest.raises(InvalidWorkloadError, match="line 2 column 1"):
         parse_json(b'{"a":\n}')
+
+
+def test_a_part_is_read_where_there_is_one_and_whole():
+    """Without the field there is no part; what nobody took of a part is named by its place."""
+    read = Reader({"link": {"rate": 3}, "other": {"rate": 3, "late": 1}, "none": None}, "setting")
+
+    def part(item: Reader) -> int:
+        return item.whole(item.take("rate", int))
+
+    assert read.take_part("levels", part) is None
+    assert read.take_part("link", part) == 3
+    for name, path in (("other", "setting.other.late"), ("none", "setting.none")):
+        with pytest.raises(InvalidWorkloadError) as caught:
+            read.take_part(name, part)
+        assert caught.value.path == path

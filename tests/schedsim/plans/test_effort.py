@@ -84,3 +84,10 @@ def test_amounts_out_of_range_are_refused(options):
     """Below nothing, not a number, or nothing that ends it."""
     with pytest.raises(SchedsimError):
         Effort(**options)
+
+
+def test_beside_moves_a_long_limit_is_a_watchdog():
+    """What does not end by moves spends what is usual, and is done before the clock decides."""
+    assert Effort.of(None, 120.0, moves=500, default=20.0).work == 20.0
+    assert Effort.of(None, 5.0, moves=500, default=20.0).work == 5.0
+    assert Effort.of(None, None, moves=500, default=20.0).work == 20.0

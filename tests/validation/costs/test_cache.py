@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.costs.cache import ProfileCache, cache_folder
+from schedsim.validation.costs import cache as caching
+from schedsim.validation.costs.cache import SCHEMA, ProfileCache, cache_folder
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,7 @@ def test_entries_of_two_processes_are_joined(folder):
     assert ProfileCache({"device": "cuda"}).entries == {}
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"schema": "schedsim.profiles/1"}'])
+@pytest.mark.parametrize("content", ["{", "[]", f'{{"schema": "{SCHEMA}"}}'])
 def test_a_file_that_cannot_be_used_is_an_empty_cache(content):
     """All that is in it can be measured again."""
     cache = ProfileCache({"device": "cpu"})
@@ -56,3 +57,18 @@ def test_a_folder_that_cannot_be_written_costs_time_alone(folder, monkeypatch):
     (folder / "file").write_text("")
     monkeypatch.setenv("SCHEDSIM_CACHE_DIR", str(folder / "file"))
     ProfileCache({"device": "cpu"}).save()
+
+
+def test_versions_that_write_other_forms_keep_files_of_their_own(monkeypatch):
+    """Neither reads, or overwrites, what the other left in the same folder."""
+    now = ProfileCache({"device": "cpu"})
+    now.entries["mm"] = 1.0
+    now.save()
+    with monkeypatch.context() as patch:
+        patch.setattr(caching, "SCHEMA", "schedsim.profiles/0")
+        other = ProfileCache({"device": "cpu"})
+        assert other.entries == {}
+        other.entries["mm"] = {"another": "form"}
+        other.save()
+    assert other.path != now.path
+    assert ProfileCache({"device": "cpu"}).entries == {"mm": 1.0}

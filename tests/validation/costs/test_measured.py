@@ -12,6 +12,7 @@ from costed_steps import two_layers  # noqa: E402
 from schedsim.validation.capture import capture  # noqa: E402
 from schedsim.validation.costs import measured as measuring  # noqa: E402
 from schedsim.validation.costs import measured_costs  # noqa: E402
+from schedsim.validation.costs.cache import SCHEMA  # noqa: E402
 from step_models import make_step  # noqa: E402
 
 from schedsim import Schedule, simulate  # noqa: E402
@@ -58,7 +59,7 @@ def test_the_cache_is_keyed_by_environment(own_cache, monkeypatch):
     (file,) = (own_cache / "profiles").iterdir()
     file.write_text("not json")
     measured_costs(captured, "cpu", target_s=0.0)
-    assert json.loads(file.read_text())["schema"] == "schedsim.profiles/1"
+    assert json.loads(file.read_text())["schema"] == SCHEMA
     changed = dict(measuring.environment(torch.device("cpu")), threads="999")
     monkeypatch.setattr(measuring, "environment", lambda device: changed)
     measured_costs(captured, "cpu", target_s=0.0)
@@ -137,3 +138,26 @@ def test_times_from_the_cache_say_how_old_they_are(monkeypatch):
     again = measured_costs(captured, "cpu", use_cache=False, target_s=0.001)
     assert again.notes == ()
     assert measured_costs(captured, "cpu").time_s == again.time_s
+
+
+def test_entries_of_a_form_that_is_not_known_are_measured_again(own_cache):
+    """Of another version, or edited by hand: never a crash, never believed."""
+    captured = two_layers()
+    first = measured_costs(captured, "cpu", target_s=0.0)
+    (file,) = (own_cache / "profiles").iterdir()
+    document = json.loads(file.read_text())
+    good = document["entries"]
+    for change in (
+        lambda entry: entry[:3],
+        lambda entry: {"time_s": entry[0]},
+        lambda entry: ["1", *entry[1:]],
+        lambda entry: [-1.0, *entry[1:]],
+        lambda entry: [*entry[:2], None, *entry[3:]],
+        lambda entry: [*entry[:2], [*entry[2], 8], *entry[3:]],
+        lambda entry: [*entry[:2], [0.5] * len(entry[2] or [1]), *entry[3:]],
+        lambda entry: None,
+    ):
+        document["entries"] = {key: change(entry) for key, entry in good.items()}
+        file.write_text(json.dumps(document))
+        again = measured_costs(captured, "cpu", target_s=0.0)
+        assert (set(again.time_s), again.notes) == (set(first.time_s), ())

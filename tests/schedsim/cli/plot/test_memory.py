@@ -78,6 +78,18 @@ def test_several_streams_are_drawn_over_time(drawn, call):
     assert drawn == []
 
 
+@pytest.mark.parametrize("capacity", ["device=1B", "device=500GB", "device=60B"])
+@pytest.mark.parametrize("more", ["", "--mem 60", "plan.json", "--schedule runs.txt"])
+def test_a_capacity_of_one_stream_is_refused_before_a_deadlock(drawn, call, capacity, more):
+    """Whatever would fit: a timeline of one stream in one memory has a limit, and no capacity."""
+    Path("runs.txt").write_text(" ".join(CHAIN.op_names))
+    code, _, err = call(f"plot timeline chain.json {more} --capacity {capacity} -o x.svg")
+    assert (code, drawn) == (2, [])
+    assert "--capacity is of several streams or memory pools" in err
+    assert "--mem draws a limit" in err
+    assert "no other can start" not in err
+
+
 def test_what_an_allocator_reserves_is_drawn_with_its_limit(drawn, call):
     """A plan made for an allocator runs on a device of its budget; others as they need."""
     assert call("plot timeline chain.json --allocator best-fit -o x.svg")[0] == 0
