@@ -102,7 +102,7 @@ def test_selective_checkpointing_runs_again_what_the_policy_says(share):
     options = WorkloadOptions(preset="gpt2", layers=3, batch=8, granularity="op", seq=128)
     graph = build_workload(options).workload
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    plan = schedsim.plan(graph, int(share * peak), time_limit_s=0.3)
+    plan = schedsim.plan(graph, int(share * peak), effort=0.3)
     exported = export(graph, plan, "torch-sac")
     names = loaded(exported.text)
     torch.manual_seed(0)
@@ -140,9 +140,7 @@ def test_the_solver_saves_what_the_plan_keeps():
     x, y = torch.randn(512, 64), torch.randn(512, 64)
     graph = capture(model, (x, y), F.mse_loss).graph
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    exported = export(
-        graph, schedsim.plan(graph, int(0.8 * peak), time_limit_s=0.3), "torch-compile"
-    )
+    exported = export(graph, schedsim.plan(graph, int(0.8 * peak), effort=0.3), "torch-compile")
     solver = loaded(exported.text)["Solver"]()
     asked = []
 
@@ -206,7 +204,7 @@ def test_jax_saves_the_names():
     options = WorkloadOptions(preset="gpt2", layers=3, batch=8, granularity="op")
     graph = build_workload(options).workload
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    exported = export(graph, schedsim.plan(graph, int(0.8 * peak), time_limit_s=0.3), "jax")
+    exported = export(graph, schedsim.plan(graph, int(0.8 * peak), effort=0.3), "jax")
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         **json.loads(exported.text)["policy"]
     )
