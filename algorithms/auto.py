@@ -40,8 +40,8 @@ from .store_all import store_all
 # The gap to the proven bound at which to stop on a chain, and the work, where none is asked for.
 _CHAIN_GAP, _CHAIN_WORK = 0.01, 10.0
 
-# Of a given effort, what goes into schedules of a chain beyond the persistent ones at most, unless
-# an order asks for any schedule.
+# The most of a given effort that is spent on schedules of a chain beyond the persistent ones,
+# unless an order asks for any schedule.
 _BEYOND = 2.0
 
 # Of what goes into schedules of a chain beyond the persistent ones: for the exact search, first;

@@ -206,7 +206,7 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "rotor",
             ("chain",),
-            "dynamic programme over memory slots, with workspaces",
+            "dynamic program over memory slots, with workspaces",
             "Beaumont et al. 2019",
             "O(L^3 M)",
             "persistent schedules, where slots are exact or the gap closes",
@@ -285,7 +285,7 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "kusumoto",
             ("graph",),
-            "dynamic programme over lower sets of the forward part, two families, two objectives",
+            "dynamic program over lower sets of the forward part, two families, two objectives",
             "Kusumoto et al. 2019",
             "O(#L^2 T), #L lower sets, T steps of time",
             module="graphs.kusumoto",
@@ -319,7 +319,7 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "moccasin",
             ("graph",),
-            "constraint programme over retention intervals, at most C per tensor (extra: cp)",
+            "constraint program over retention intervals, at most C per tensor (extra: cp)",
             "Bartan et al. 2023",
             "exponential; O(C n) integer variables",
             "fixed or any order, at most C - 1 repeats of an op",

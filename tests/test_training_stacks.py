@@ -23,6 +23,7 @@ LOOPS = {
     "train_lora": (("peft", "transformers"), ["adapter saved, and equal when loaded"]),
     "train_with_everything": ((), ["weights and averages equal", "equal after resuming"]),
     "train_with_ddp": ((), []),
+    "train_like_torchtitan": ((), ["equal after resuming"]),
 }
 
 

@@ -50,8 +50,8 @@ def captured_for(
     try:
         _check_belongs(plan, captured)
     except SchedsimError:
-        # Bytes are read off a running step: a thread that lets go late may have been read with it.
-        # What ranks read they agree on, so that all of them come to this second look, or none.
+        # Bytes are read off a running step: memory that a thread frees late may have been counted.
+        # Ranks agree on what they read, so that all of them come to this second look, or none.
         captured = _capture(plan, model, inputs, keywords, settings)
         _check_belongs(plan, captured)
     return captured, settings

@@ -55,7 +55,7 @@ class Case:
     Attributes
     ----------
     name
-        In the tables.
+        How the tables call it.
     target
         For `load_target`.
     level

@@ -15,7 +15,7 @@ RESERVED_ALLOWED = (0.01, 8 * 2**20)
 """The same of the reserved bytes, whichever of the two is more."""
 
 WELL_USED = 0.97
-"""Of the budget, that a plan which recomputes should reserve."""
+"""The share of the budget that a plan which recomputes should reserve."""
 
 
 def write_memory_page(path: Path) -> None:

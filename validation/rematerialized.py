@@ -522,7 +522,7 @@ class Rematerialized(nn.Module):
 
     @property
     def plan(self) -> Plan:
-        """Of the last step's inputs."""
+        """The plan for the inputs of the last step."""
         return self._last.plan
 
     @property

@@ -54,7 +54,7 @@ COSTS = ("measured", "operations")
 UNLIMITED_BYTES = 2**53 - 1
 _STATE_TRIES = 4
 SCALARS_BYTES = 16
-"""Of a micro-batch's loss and count, in a step of several."""
+"""Bytes of the loss and the count of a micro-batch, in a step of several micro-batches."""
 
 
 class BlockLevelWarning(UserWarning):
@@ -155,7 +155,7 @@ class CapturedStep:
         Where the step is one of `num_parts` micro-batches: what cuts them, the samples in the
         largest, which this is, and the same for other sizes.
     kept_gradients_bytes
-        Of gradients among the static bytes.
+        Bytes of gradients that are counted among the static bytes.
     recorded, guards
         What a forward was seen to do besides computing, and the Python that the plan stands for:
         another state takes another plan.

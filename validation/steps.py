@@ -56,9 +56,9 @@ class MeasuredSteps:
     Parameters
     ----------
     schedules
-        By a name each.
+        Schedules to run, each by a name.
     seed
-        Of the random numbers of every step.
+        Seed of the random numbers of every step.
     """
 
     def __init__(

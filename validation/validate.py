@@ -305,7 +305,7 @@ def check_peak(measured_bytes: int, predicted_bytes: int, meter: str) -> Check:
 def check_host(measured_bytes: int, predicted_bytes: int) -> Check:
     """Whether no more host memory was in use than predicted: buffers have the sizes of storages.
 
-    Less is, where the loss lets go of the model's output before the plan would copy it.
+    Fewer bytes are copied where the loss drops the model's output before the plan would copy it.
     """
     says = f"measured {measured_bytes:,} bytes, predicted {predicted_bytes:,}"
     return Check("host peak", measured_bytes <= predicted_bytes, says)

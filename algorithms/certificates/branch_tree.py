@@ -1,6 +1,6 @@
 """Branch and bound over cuts that keeps its proof: the multipliers of every leaf, as decimals.
 
-Each leaf's linear programme is solved in floats; its dual values are rounded to few digits. By weak
+Each leaf's linear program is solved in floats; its dual values are rounded to few digits. By weak
 duality any multipliers, zero or more, prove a bound, so that rounding can only make it lower: the
 bound of a leaf is computed from the rounded ones, in whole numbers.
 """
@@ -22,7 +22,7 @@ from .cut_rows import CutRows
 
 # Digits of a multiplier that are tried, fewest first.
 _DIGITS = (3, 6, 9, 12, 17)
-# Of the linear programmes: non-zeros that HiGHS takes in a second, and the least of one.
+# The work of a linear program: non-zeros that HiGHS solves in a second, and the least work.
 _NONZEROS_PER_UNIT = 150_000.0
 _LEAST_WORK = 0.02
 
@@ -43,11 +43,11 @@ class BranchTree:
     Parameters
     ----------
     rows
-        The programme.
+        The MILP.
     target
         Units at which to stop: a schedule that costs as much is known.
     effort
-        Counted in linear programmes by their non-zeros.
+        Counted in linear programs by their non-zeros.
     max_leaves
         At which to stop, as a certificate is to be read.
     """
@@ -92,7 +92,7 @@ class BranchTree:
         self.bound = tree_bound(rows, root.proof)
 
     def _solve(self, fixed: dict[int, int]) -> _Node:
-        """The linear programme with some variables fixed, and what its dual proves."""
+        """The linear program with some variables fixed, and what its dual proves."""
         from scipy.optimize import linprog
 
         low, high = _bounds(self.rows, fixed)

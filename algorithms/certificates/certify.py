@@ -29,7 +29,7 @@ from .cut_rows import cut_rows, whole_prices
 
 _WORK = 20.0
 MAX_LEAVES = 400
-"""Of a tree: more would be a certificate of many megabytes."""
+"""The most leaves of a tree: with more, a certificate would take many megabytes."""
 
 
 def certify(
@@ -42,8 +42,8 @@ def certify(
 ) -> Certificate:
     """What can be proven of `plan`, in exact numbers.
 
-    Of a chain, the dynamic programme over persistent schedules, which a checker computes again; of
-    a graph, or of a chain whose plan speaks of any schedule, a tree of linear programmes over
+    Of a chain, the dynamic program over persistent schedules, which a checker computes again; of
+    a graph, or of a chain whose plan speaks of any schedule, a tree of linear programs over
     cuts with the multipliers of each leaf. A step that recomputes nothing needs no proof but the
     sum of its times.
 
@@ -56,7 +56,7 @@ def certify(
     effort, time_limit_s
         Of the search for cuts and of the tree; 20 units of work by default.
     max_leaves
-        Of the tree.
+        The most leaves of the tree.
 
     Returns
     -------
@@ -182,8 +182,8 @@ class PersistentCurve:
     Attributes
     ----------
     rounded_s
-        By how much a time may be above the true one, as the programme rounds the times of ops to
-        a grid; 0 where they lie on it, as whole numbers do.
+        By how much a time may be above the true one, as the dynamic program rounds the times of
+        ops to a grid; 0 where the times lie on the grid, as whole numbers do.
     """
 
     points: tuple[tuple[int, Fraction], ...]

@@ -1,6 +1,6 @@
-"""The programme over cuts in whole numbers, with variables and rows in the order of certificates.
+"""The MILP over cuts in whole numbers, with variables and rows in the order of certificates.
 
-It is the programme of ``graphs/_cut_model.py`` without memory beside repeated runs, with every
+It is the MILP of ``graphs/_cut_model.py`` without memory beside repeated runs, with every
 number exact. ``docs/certificates.md`` numbers variables and rows; ``benchmarks/rematlib/check.py``
 builds them again from that description, without this file.
 """
@@ -53,7 +53,7 @@ class CutRows:
 
 
 def cut_rows(table: CutTable, cuts: list[Cut]) -> CutRows:
-    """The programme for `cuts`, each surely before the next; O(cuts (ops + tensors + reads))."""
+    """The MILP for `cuts`, each surely before the next; O(cuts (ops + tensors + reads))."""
     graph, arrays = table.graph, table.graph.arrays
     num_ops, num_tensors, num_cuts = table.num_ops, table.num_tensors, len(cuts)
     producer = arrays.tensor_producer
@@ -100,7 +100,7 @@ def _add_interval(
     end: int,
     first: int,
 ) -> None:
-    """What is read between the cuts `k` and `end` was alive or is made again, and so on."""
+    """What is read between the cuts `k` and `end` was alive or is recomputed, and so on."""
     arrays, num_tensors = table.graph.arrays, table.num_tensors
     producer = arrays.tensor_producer
     remade = np.flatnonzero((producer >= 0) & known[k][producer]).tolist()

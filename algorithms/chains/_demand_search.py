@@ -9,7 +9,7 @@ A* needs a bound on what is still in front. Every forward runs before the loss. 
 run of any backward q in front, or of the loss: of what is demanded behind it, and of the stages
 between, some may be held in the room beside the run; every other stage runs again behind it, and
 then its input is held, or the stage before runs again as well. At a price per byte that is a
-programme over the stages, solved in one pass for all q, and the room is free: a Lagrangian bound.
+program over the stages, solved in one pass for all q, and the room is free: a Lagrangian bound.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ChainItems(Record):
         """The items of `chain`, of at most `MAX_STAGES` stages; O(L).
 
         No schedule needs more than they say. Some may need more in truth: gradients of parameters
-        are charged to the run that makes them alone, as they may be dropped and made again; and a
+        are charged to the run that makes them alone, as they may be evicted and recomputed; and a
         forward that takes less by keeping its residual is charged that without keeping it, as a
         needless backward may read it.
         """

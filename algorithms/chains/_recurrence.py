@@ -40,7 +40,7 @@ class PackedChain(Record):
     own_s, saved, saving_ws, backward_ws : (num_bundles,)
         Time of a forward and its backward, bytes of the bundle, workspaces.
     row_of : (L, L + 1)
-        By first stage and length.
+        The row of a sub-chain in the tables, by its first stage and its length.
     row_stage, row_length : (num_rows,)
     rule : (L,)
         `FREE`, `KEEP` or `RECOMPUTE`.

@@ -68,9 +68,9 @@ class AdjointSteps:
     forward_s : ndarray
         Seconds of each step.
     restart_bytes : ndarray
-        Of the state before each step.
+        Bytes of the state before each step.
     adjoint_bytes : ndarray
-        Of what the adjoint of each step needs.
+        Bytes of what the adjoint of each step needs.
     write_s_per_byte, read_s_per_byte : float
         Of the disk; infinite where there is none.
     """

@@ -93,14 +93,14 @@ def search_optimum(
     effort
         States to look at; as many as fit in `max_bytes` where ``None``.
     max_bytes
-        Of memory for states.
+        The most memory that states may take.
     timeless
         Ask whether there is any schedule at all; then `bound_s` is 0 or infinite.
 
     Notes
     -----
     Every backward, and the loss, runs once: an earlier run of one makes a gradient that nobody
-    reads before it is made again, or, from the end of the step on, another backward needlessly.
+    reads before it is recomputed, or, from the end of the step on, another backward needlessly.
     Where a forward takes less by keeping its residual, or backwards make gradients of parameters,
     a second run may be of use. The search is then over less than schedules need (`ChainItems.of`):
     its bound holds, and what it finds may not fit, and is then not returned.

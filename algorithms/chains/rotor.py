@@ -42,7 +42,7 @@ def rotor(
 ) -> Plan:
     """The optimal persistent schedule within `budget_bytes`, or one with a proven gap.
 
-    Where all stored sizes are multiples of some unit that gives few enough slots, the programme is
+    Where all stored sizes are multiples of some unit that gives few enough slots, the program is
     run once in that unit and is exact. Otherwise it is run twice: with sizes rounded up, for the
     schedule, and down, for the bound; the number of slots doubles until the two are within `gap`.
 
@@ -140,7 +140,7 @@ def _both_roundings(
 ) -> tuple[float, Schedule | None, tuple[ChosenVariant, ...], float]:
     """Makespan, schedule and variants with sizes rounded up; the bound with them rounded down.
 
-    The two dynamic programmes run at once: their kernels need no interpreter lock.
+    The two dynamic programs run at once: their kernels need no interpreter lock.
     """
     unit = max(1, -(-(budget_bytes - problem.outside_bytes) // slots))
     with ThreadPoolExecutor(1) as pool:

@@ -41,7 +41,7 @@ class BlockOption:
     forward, backward : (num_runs,) int64
         Ops in the block's own numbering, repeats included, before and after the later blocks.
     time_s : float
-        Of both.
+        Seconds of both.
     kept_bytes : int
         Alive while the later blocks run, the block's output included.
     forward_bytes, backward_bytes : int

@@ -1,4 +1,4 @@
-"""Graphs that are chains: the programmes of chains know schedules that a search hardly finds.
+"""Graphs that are chains: the dynamic programs of chains know schedules that a search hardly finds.
 
 Within little memory the best schedule of a chain repeats most of it several times. One edit after
 the other does not lead there from store-all, and the recurrence of persistent schedules does at
@@ -19,7 +19,8 @@ from ..chains.frontier import frontier
 from ..chains.persistent import MAX_STAGES, WorkLimitReached
 from ..chains.rotor import rotor
 
-# Of the effort, for the curve; where that has too many points, for the programme on slots.
+# The share of the effort that is spent on the curve or, where the curve has too many points, on
+# the dynamic program over memory slots.
 _SHARE = 0.1
 # Points merged in a unit of effort.
 _POINTS_PER_UNIT = 2e7

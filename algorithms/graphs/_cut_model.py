@@ -1,4 +1,4 @@
-"""Several cuts of a step in one mixed-integer linear programme (MILP): a bound on recomputation.
+"""Several cuts of a step in one mixed-integer linear program (MILP): a bound on recomputation.
 
 For the cuts t_0, t_1, ..., t_{K-1} in the order of their first runs, with t_K the end:
 

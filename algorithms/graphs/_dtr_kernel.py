@@ -114,7 +114,7 @@ def _is_made(u: int, first: bool, eager: bool, g: Any, m: Any) -> bool:
 
 @njit(cache=True)
 def _goes_first(t: int, other: int, m: Any) -> bool:
-    """Of two tensors with the same h, whether `t` is evicted: used longer ago, or written first."""
+    """Whether `t` is evicted before `other`, of the same h: used longer ago, or written first."""
     if m.last_access_s[t] != m.last_access_s[other]:
         return bool(m.last_access_s[t] < m.last_access_s[other])
     return t < other

@@ -30,7 +30,7 @@ MOST_CARRIED = 16
 """Tensors that may where that leaves blocks too large: skips that the line carries along."""
 
 MOST_BLOCKS = 200
-"""Blocks are made larger until about so few are left: the dynamic programme over them is cubic."""
+"""Blocks are made larger until about so few are left: the dynamic program over them is cubic."""
 
 _LONGEST_PERIOD = 8
 _FEWEST_PERIODS = 3

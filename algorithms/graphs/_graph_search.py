@@ -32,10 +32,11 @@ _PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 # No peak is above this; budgets beyond it would not fit in 64 bits.
 _MOST_BYTES = 2**53
 
-# Of the effort, for the bound: where work is counted, and where the clock says so.
+# The share of the effort that is spent on the bound: where the effort counts work, and where it
+# counts seconds.
 _BOUND_WORK, _BOUND_SHARE = 0.3, 0.4
 
-# Of the first round, until the walkers meet for the first time.
+# The share of the first round after which the walkers meet for the first time.
 _FIRST_MEETING = 0.1
 
 # What the bound suggests is worth a repair up to so many times the budget.

@@ -27,7 +27,7 @@ from .chen_articulation import segment_runs
 # In chunks, after each of which the lowest peak is kept.
 _EVICTIONS, _MOVES = 250, 50
 _EVICTION_CHUNKS, _MOVE_CHUNKS = 4, 20
-# Of the price of an eviction: a byte over the limit, a second, a run.
+# What the price of an eviction counts for a byte over the limit, for a second, and for a run.
 _PRICE = (2.0, 0.02, 1000.0)
 
 

@@ -1,4 +1,4 @@
-"""The dynamic programme over lower sets behind `kusumoto`.
+"""The dynamic program over lower sets behind `kusumoto`.
 
 Compiled by numba on first use and cached beside this file.
 """

@@ -1,4 +1,4 @@
-"""Lower sets of the forward part, as bit masks and as arrays for the dynamic programme."""
+"""Lower sets of the forward part, as bit masks and as arrays for the dynamic program."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LowerSets:
 
     @property
     def arrays(self) -> SetArrays:
-        """What the compiled programme reads."""
+        """What the compiled program reads."""
         from ._lower_set_kernel import SetArrays
 
         return SetArrays(*(getattr(self, name) for name in SetArrays._fields))
@@ -106,7 +106,7 @@ def all_masks(part: ForwardPart, max_sets: int) -> list[int]:
 
 
 def lower_sets(part: ForwardPart, masks: list[int], max_steps: int = MAX_TIME_STEPS) -> LowerSets:
-    """The family `masks` with what the dynamic programme needs of each set.
+    """The family `masks` with what the dynamic program needs of each set.
 
     Times are counted in about `max_steps` steps at the most, fewer for very many sets.
     """

@@ -1,4 +1,4 @@
-"""Linear and mixed-integer linear programmes (MILPs), built in blocks, solved by HiGHS (scipy)."""
+"""Linear and mixed-integer linear programs (MILPs), built in blocks, solved by HiGHS (scipy)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from schedsim.plans.effort import Effort
 
-# Non-zeros that HiGHS reads, presolves and solves as a linear programme in about a second, where
+# Non-zeros that HiGHS reads, presolves and solves as a linear program in about a second, where
 # that takes few iterations of the simplex method; and iterations times non-zeros in a second.
 _NONZEROS_PER_UNIT, _PIVOTS_PER_UNIT = 500_000.0, 8e8
 # What the first node takes with 10,000 non-zeros; each other, of the first; and at least.
@@ -108,7 +108,7 @@ class Milp:
         return self._solve_whole(effort) if integral else self._solve_relaxed(effort)
 
     def _solve_relaxed(self, effort: Effort) -> Answer:
-        """By the dual simplex method: on these programmes several times as fast as others."""
+        """By the dual simplex method: on these programs several times as fast as others."""
         from scipy.optimize import linprog
         from scipy.sparse import vstack
 

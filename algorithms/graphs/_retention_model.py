@@ -1,4 +1,4 @@
-"""Retention intervals as a constraint programme: when each run starts, how long its outputs live.
+"""Retention intervals as a constraint program: when each run starts, how long its outputs live.
 
 Every op has up to C runs, the first of them always active, and every run of it one interval per
 output, from its start to its last reader. Memory is one `cumulative` constraint over these

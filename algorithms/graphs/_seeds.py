@@ -26,7 +26,7 @@ MANY_OPS = 3000
 """Above this, only the heuristics of DTR that do not walk evicted tensors, and few settings."""
 
 MAX_LOWER_SETS = 800
-"""Kusumoto's dynamic programme is quadratic in them: beyond this many it gives no seeds."""
+"""Kusumoto's dynamic program is quadratic in them: beyond this many it gives no seeds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The staged mixed-integer linear programme (MILP) behind `checkmate`, as sparse matrices.
+"""The staged mixed-integer linear program (MILP) behind `checkmate`, as sparse matrices.
 
 The step is cut into stages, each of which ends with the first run of one op. Within a stage every
 op runs at most once, in the graph's order. Variables:

@@ -1,4 +1,4 @@
-"""Checkmate: which ops to recompute in which stage, as a MILP (mixed-integer linear programme)."""
+"""Checkmate: which ops to recompute in which stage, as a mixed-integer linear program (MILP)."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def dtr_runs(
     Parameters
     ----------
     arrays
-        Of the graph.
+        Those of the graph to run.
     room_bytes
         The budget less the static bytes.
 

@@ -22,9 +22,9 @@ from .hierarchical import LARGE, blocks_repeat, solved_line
 from .local_search import local_search
 
 _WORK = 60.0
-# Of the effort: until a line of blocks is asked no more, until the least memory is found (what
-# the line took comes on top), and until no more points are looked for. What remains goes to the
-# points that are not proven.
+# Shares of the effort: when the line of blocks is given up, when the descent to the least memory
+# ends (what the line took comes on top), and when the search for more points ends. What remains of
+# the effort is spent on the points that are not proven.
 _LINE_SHARE = 0.35
 _DESCENT_SHARE = 0.25
 _SEARCH_SHARE = 0.6
@@ -73,7 +73,7 @@ def graph_frontier(
     num_points
         No more are looked for once there are that many; at least 2.
     seed
-        Of the searches.
+        Seed of all random choices of the searches.
 
     Returns
     -------
@@ -265,7 +265,7 @@ class _Curve:
         return max(self.least_work, min(most, self.left(self.search_share()) / left))
 
     def search_share(self) -> float:
-        """Of the effort, until no more points are looked for."""
+        """The share of the effort at which the search for more points ends."""
         return _FEW_SHARE if len(self.found) < _FEW_POINTS else _SEARCH_SHARE
 
     def gaps(self) -> Iterator[_Gap]:

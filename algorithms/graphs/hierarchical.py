@@ -20,7 +20,7 @@ from .bounds import least_memory_bytes, scope_of
 from .local_search import local_search
 
 _OPTIONS_SHARE = 0.3
-"""Of the effort, for the options of the blocks."""
+"""The share of the effort that is spent on the options of the blocks."""
 
 _MOST_OPTIONS = 6.0
 """Blocks are small: more work than this finds no better options."""
@@ -45,7 +45,7 @@ def hierarchical(
 
     The graph is cut into a line of blocks where few tensors cross. Every kind of block gets a set
     of options (what to keep, what to run again) from the planners of graphs, on the block alone; a
-    dynamic programme chooses among them, and which blocks to run again as a whole, by the
+    dynamic program chooses among them, and which blocks to run again as a whole, by the
     recurrence of persistent schedules. What it gives is a schedule of ops: the local search goes on
     from it, in the time that is left, over the whole graph.
 
@@ -56,12 +56,12 @@ def hierarchical(
     time_limit_s, effort
         As of `local_search`. Under a third goes into the options of the blocks.
     seed
-        Of all random choices.
+        Seed of all random choices.
     gap
         To the proven bound, at which to stop.
     solved
         The blocks of this graph as `solved_line` gave them, so that another budget costs the
-        programme and the search alone.
+        program and the search alone.
 
     Returns
     -------

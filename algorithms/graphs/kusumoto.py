@@ -35,15 +35,16 @@ def kusumoto(
 
     A strategy is an increasing sequence of lower sets, sets of forward ops closed under
     predecessors, that ends with all of them. After the ops of a set only its boundary is kept,
-    the ops with a reader outside; the backward makes the ops between two sets again, all but those
-    kept, before it runs over them. With U what is stored before, V the ops between L and the next
-    set L', A the readers of L' outside it and B what these read outside L', the paper counts
+    the ops with a reader outside. Before the backward runs over the ops between two sets, it
+    recomputes those of them that were not kept. With U what is stored before, V the ops between L
+    and the next set L', A the readers of L' outside it and B what these read outside L', the paper
+    counts
 
         M(U) + 2 M(V) + M(A) + M(B)
 
-    bytes while V runs backward, the gradients of V among them. The dynamic programme finds, for
+    bytes while V runs backward, the gradients of V among them. The dynamic program finds, for
     each set and each time recomputed, the least bytes stored within a limit on that count. What it
-    counts is not what a replay does, which knows when each tensor is last read: so the programme is
+    counts is not what a replay does, which knows when each tensor is last read: so the program is
     solved at several limits, the budget, and from the least possible to the one that stores all,
     and what fits `budget_bytes` in the replay is taken.
 

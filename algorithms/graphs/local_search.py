@@ -65,7 +65,7 @@ def local_search(
         Work, of which a core does one unit in about a second; 20 where neither this nor a time
         limit is given. With the same seed and the same effort the plan is the same every time.
     seed
-        Of all random choices.
+        Seed of all random choices.
     num_threads
         Walkers at work at a time; all cores by default. The bound has a thread of its own.
     gap

@@ -39,7 +39,7 @@ def variant_search(
     allow
         Kinds of variants.
     effort
-        Of all searches together.
+        The work of all searches together.
     **options
         Of `local_search`.
 

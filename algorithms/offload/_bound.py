@@ -10,7 +10,7 @@ back after it; or is computed again afterwards. With
 - ``wait``: seconds by which c starts later than the ops before it take,
 
 the least of ``max(computing, copying back)`` after the cut, behind what comes before it, bounds the
-makespan. Every schedule gives such numbers. The bound of a cut is a mixed-integer linear programme,
+makespan. Every schedule gives such numbers. The bound of a cut is a mixed-integer linear program,
 or its relaxation; that of the step is the best over the cuts tried.
 """
 

@@ -28,7 +28,8 @@ from ..graphs._milp import Floats, Ints, Milp
 from ..graphs._staged_model import OneStage, StagedGraph, add_stage, stages_of
 from ._timeline import LinkedGraph
 
-# Of equally fast answers the one with fewer copies: what a second of copying costs, in seconds.
+# What a second of copying costs, in seconds: of two equally fast answers, the one with fewer
+# copies is then the better.
 _COPY_COST = 1e-5
 
 
@@ -40,9 +41,9 @@ class PagingModel:
     ----------
     milp : Milp
     tensors : (num_copied,) int64
-        Those that may be copied.
+        Tensors that may be copied.
     run, out, gone, buffer, lands : list of arrays
-        By stage.
+        Variables of the MILP, an array for each stage.
     """
 
     milp: Milp

@@ -32,7 +32,7 @@ from ..graphs.local_search import local_search
 from ..store_all import store_all
 
 _NUM_BUDGETS = 24
-# Of the exact curve of a chain: break points kept, and points merged for a unit of effort.
+# The exact curve of a chain: the most break points kept, and points merged for a unit of effort.
 _MAX_POINTS, _MERGES_PER_UNIT = 20_000_000, 2e7
 _SLOTS = 400
 

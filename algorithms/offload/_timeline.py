@@ -232,7 +232,8 @@ def evaluate(linked: LinkedGraph, tokens: Ints, num: int, trace: Trace) -> Any:
             used += trace.held[i]
     worst, worst_at = max(0, used - linked.device_room), 0
     host_used = 0
-    # Of each stream: the next run, the one that runs, its end, and whether the next lacks memory.
+    # For each stream: its next run, the run under way, the end of that run, and whether the next
+    # run lacks memory.
     head, running, until_s, parked = trace.head, trace.running, trace.until_s, trace.parked
     low, high = trace.low, trace.high
     low[0], high[0] = 0, num_ops

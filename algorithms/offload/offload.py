@@ -27,9 +27,10 @@ from ._offload_search import OffloadSearch, load_kernels
 from ._starts import chain_starts, graph_starts
 
 _WORK = 12.0
-# Of the effort left: for the bound; for schedules without copies; for copies that make them fit.
+# Shares of the effort left: for the bound, for schedules without copies, and for the copies that
+# make these schedules fit.
 _BOUND_SHARE, _STARTS_SHARE, _REPAIR_SHARE = 0.2, 0.5, 0.4
-# Of what was found, how many the engine is asked about where it refuses the first.
+# How many schedules the engine is asked about, the best first, where it refuses the first.
 _TRIED = 8
 
 
@@ -78,7 +79,7 @@ def offload(
         As of `local_search`; 12 units of work where neither is given. It stops earlier where the
         bound is met; interrupting gives the best plan so far.
     seed
-        Of all random choices.
+        Seed of all random choices.
     num_threads
         Walkers at work at a time; all cores by default.
     max_moves
@@ -194,7 +195,7 @@ def _finish(
         if told.peak_bytes <= budget_bytes and told.makespan_s < best_s:
             best, best_s, chosen = schedule, told.makespan_s, "offload"
             break
-    # Of plans without copies alone: what a search with copies saw, it need not see again.
+    # Only plans without copies say it: a search with copies may not find its least peak again.
     least = least_of([plan.least for plan in plans]) if best is None else LeastBudget()
     if least.scope != copies_scope(workload):
         # A floor without copies is none with them.

@@ -1,4 +1,4 @@
-"""POET: which ops to recompute and which tensors to page out, as a mixed-integer programme."""
+"""POET: which ops to recompute and which tensors to page out, as a MILP."""
 
 from __future__ import annotations
 

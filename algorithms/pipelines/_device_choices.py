@@ -22,7 +22,7 @@ class StageChoice:
     points
         Indices into the front; one, or one for each micro-batch in flight.
     time_s, late_s
-        Of each of them.
+        Seconds of each point.
     size_bytes
         What the stage takes with them, messages that wait aside.
     """

@@ -3,14 +3,14 @@
 Stage v, of layers ``lo..hi-1``, takes ``trip(lo) + M t_v(lo, hi)`` at least: the trip to it and
 back, and M times its time for a micro-batch, recomputation included, which the memory left for its
 ``in flight`` micro-batches decides. The cuts that make the largest of these least follow from a
-dynamic programme over (stage, cut), as does, with bounds in the place of times, a lower bound over
+dynamic program over (stage, cut), as does, with bounds in the place of times, a lower bound over
 all partitions.
 
 References
 ----------
 Sun, Cao, Yu et al. 2024, "AdaPipe: optimizing pipeline parallelism with adaptive recomputation and
 partitioning", ASPLOS, doi 10.1145/3620666.3651359: recomputation by knapsack within a stage,
-partition by dynamic programme.
+partition by dynamic program.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Fabric:
     per_node
         Devices in a node.
     latency_s
-        Of one message.
+        Seconds that one message takes however short it is.
     float8_gain
         Rate of products in 8 bits over those in 16; 0 for a device that has none.
     link_efficiency

@@ -179,7 +179,7 @@ def choose(
     preset, device, efficiency
         As in `schedsim.cluster`.
     budget_bytes
-        That each device may reserve.
+        Bytes that each device may reserve.
     devices
         How many.
     global_batch

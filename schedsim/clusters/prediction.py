@@ -27,7 +27,7 @@ class ClusterPrediction:
     ranks
         Memory of one rank of each pipeline stage, in order; all ranks of a stage are alike.
     time
-        Of the step.
+        Seconds of the step, and where they go.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class ClusterPrediction:
 
     @property
     def tokens(self) -> int:
-        """Of the step, on all devices together."""
+        """Tokens of the step, on all devices together."""
         return self.training.batch * self.training.seq * self.degrees.data
 
     @property

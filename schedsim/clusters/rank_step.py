@@ -48,9 +48,9 @@ class RankStep(EndWriter):
     Parameters
     ----------
     stages
-        Those that the rank holds.
+        Pipeline stages that the rank holds.
     actions
-        In the order in which the rank runs them.
+        What the rank does, in the order in which it does it.
     one_stream
         All ops on one stream, in the order in which the host issues them: what the allocator sees.
         Otherwise messages run beside what computes.

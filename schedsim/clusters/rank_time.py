@@ -31,7 +31,7 @@ class StepTime:
     step_s
         From its begin to its end, the optimizer included.
     compute_s
-        In which the busiest rank computes.
+        Seconds in which the busiest rank computes.
     bubble
         Share of the pipeline's time in which its ranks wait for one another; 0 without one.
     timeline

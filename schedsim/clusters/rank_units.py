@@ -48,7 +48,7 @@ class UnitWriter:
 
     @property
     def graph(self) -> Graph:
-        """Of the ops written."""
+        """The graph of the ops that were written."""
         return Graph("rank", tuple(self.ops), results=tuple(self.results))
 
     @property

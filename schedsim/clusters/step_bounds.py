@@ -16,7 +16,7 @@ from .training import Training
 
 @dataclass(frozen=True, slots=True)
 class _LayerCosts:
-    """Of a layer under one policy: seconds and bytes kept, its own input among them or not."""
+    """What a layer costs under one policy: its seconds, its input and the bytes it keeps."""
 
     forward_s: float
     backward_s: float
@@ -58,7 +58,7 @@ class StepBounds:
         return best
 
     def _shard_links_s(self, degrees: Degrees) -> float:
-        """Of one micro-batch: layers are gathered twice, the last one once, and reduced."""
+        """Seconds of one micro-batch on links: layers are gathered twice but the last."""
         shares = [layer_share(self.model, degrees, i) for i in range(self.model.num_layers)]
         span = degrees.shards * degrees.tensor
 

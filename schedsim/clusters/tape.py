@@ -29,7 +29,7 @@ class RankOp:
     link_s
         Seconds of a message; its op has no flops.
     workspace_bytes
-        That live only while it runs.
+        Bytes that live only while the op runs.
     pointwise
         Whether a compiler fuses it with its neighbours.
     kind

@@ -48,7 +48,7 @@ def with_host_copies(
 ) -> HostCopies:
     """`schedule` with each of `tensors` in host memory while nothing of the schedule touches it.
 
-    A tensor that the backward does not read, or that is made again before it is read, or that is
+    A tensor that the backward does not read, or that is recomputed before it is read, or that is
     read at once, is left on the device.
 
     Notes

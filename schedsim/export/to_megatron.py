@@ -112,7 +112,7 @@ def _modules(graph: Graph, layers: Layers, linked: bool) -> Iterator[Choice]:
             yield Choice(schedule, says, {"modules": chosen, "host": ()})
             for host in _sets_on_host(offloads):
                 if any(offloads[module][1] & kinds for module in host):
-                    continue  # what is made again is not kept
+                    continue  # what is recomputed is not kept
                 tensors = sorted(set().union(*(offloads[module][0] for module in host)))
                 there = f"{says}; inputs of {', '.join(host)} in host memory"
                 data = {"modules": chosen, "host": host}

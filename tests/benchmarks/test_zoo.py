@@ -27,16 +27,9 @@ from zoo_models.zoo_page import write_page  # noqa: E402
 
 SAMPLE = (
     ("batch-norm-transposed", "whole step", 0.6),
-    ("arc-face", "whole step", 0.45),
     ("wgan-penalty", "whole step", 0.6),
-    pytest.param(
-        "parameter-hooks",
-        "by blocks",
-        0.6,
-        marks=pytest.mark.xfail(
-            reason="2 % over its budget: hooks of parameters beside repeated blocks", strict=True
-        ),
-    ),
+    ("parameter-hooks", "by blocks", 0.6),
+    ("arc-face", "by blocks", 0.45),
     ("gradient-reversal", "in place", 0.8),
 )
 

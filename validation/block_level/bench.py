@@ -29,7 +29,7 @@ MOST_READINGS_OF_RANKS = 20
 
 
 PAUSE_S = 0.002
-"""After each run of what communicates, in which threads let go of what they are done with."""
+"""A pause after each run that communicates, in which threads free what they are done with."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Counts:
 
 @dataclass
 class Measured:
-    """Of one part, bytes and lists of times.
+    """What one part was measured to take: bytes, and a list of times for each kind of run.
 
-    `made_bytes`: of gradients of parameters that its backward is the first to make.
-    `replayed_s`: of a forward that keeps its bundle and the backward right after it, together.
+    `made_bytes`: gradients of parameters that the part's backward is the first to make.
+    `replayed_s`: a forward that keeps its bundle and the backward right after it, together.
     """
 
     saved_bytes: int = 0
@@ -206,7 +206,7 @@ class Bench:
                 run()
 
     def _least_counts(self, i: int, values: list[Any]) -> Counts:
-        """Of ranks that communicate, from as many readings on all of them."""
+        """The least counts of part `i`; ranks that communicate all take as many readings."""
         readings = [self._counts(i, values)]
         if self.ranks.alone:
             return readings[0]

@@ -15,7 +15,7 @@ from ..measure.storage import local
 
 
 def trained_parameters(model: nn.Module, loss: Any) -> list[nn.Parameter]:
-    """Those of the model, and of the loss where that is a module, that get a gradient."""
+    """Parameters that get a gradient: the model's, and the loss's where the loss is a module."""
     found = [*model.parameters()]
     found += [*loss.parameters()] if isinstance(loss, nn.Module) else []
     return [p for p in dict.fromkeys(found) if p.requires_grad]

@@ -22,7 +22,7 @@ class StepInputs:
     Attributes
     ----------
     arguments, keywords
-        Of the call of the model.
+        What the model is called with.
     extra
         What the loss takes besides the output.
     side

@@ -157,7 +157,8 @@ def _assembled(
     for block, key in enumerate(made_in):
         if not holders[block] and key in watch.bundles and ~block not in records[key]:
             holders[block] = watch.bundles[key]
-    # What a run let go only after its end, and no tensor accounts for, goes with its end.
+    # A block that was freed only after the end of its run, and that no tensor accounts for, counts
+    # as freed at that end.
     for key, block in late:
         if not holders[block]:
             records[key].append(~block)

@@ -47,7 +47,7 @@ class RandomState:
             if device == PYTHON:
                 restore_python_generators(state)
             elif device == "cpu":
-                torch.set_rng_state(state)
+                torch.set_rng_state(torch.from_numpy(state))
             else:
                 torch.cuda.set_rng_state(state, device)
 
@@ -64,13 +64,15 @@ def _same_state(device: str, one: Any, two: Any) -> bool:
     if device == PYTHON:
         same_numpy = all(np.array_equal(a, b) for a, b in zip(one[1], two[1], strict=True))
         return bool(one[0] == two[0] and same_numpy)
-    return bool(torch.equal(one, two))
+    return bool(np.array_equal(one, two) if device == "cpu" else torch.equal(one, two))
 
 
 def _get_state(device: str) -> Any:
     if device == PYTHON:
         return python_generators()
-    return torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state(device)
+    if device == "cpu":  # a copy that torch's allocator does not hold, among activations
+        return torch.get_rng_state().numpy().copy()
+    return torch.cuda.get_rng_state(device)
 
 
 @contextmanager
@@ -113,7 +115,7 @@ def other_buffers(modules: Iterable[nn.Module]) -> Buffers:
 
 
 def changed_buffers(before: Buffers) -> list[tuple[nn.Module, str]]:
-    """Those of `before` (module, name, copy) that hold something else now."""
+    """The buffers of `before` (module, name, copy) whose values are others now."""
     return [
         (module, name)
         for module, name, copy in before

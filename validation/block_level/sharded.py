@@ -1,6 +1,6 @@
 """Blocks whose parameters are sharded over ranks by FSDP2.
 
-A block gathers its parameters when it runs, and lets go of them when its run is over, unless its
+A block gathers its parameters when it runs, and frees them when its run is over, unless its
 own backward comes next: between two runs nothing is alive but what the schedule says, and a rank's
 share of parameters and gradients. Nothing is gathered ahead, and what gathering and reducing take
 is in the workspaces of the runs, measured.
@@ -24,7 +24,7 @@ from .parts import Part
 
 @dataclass(frozen=True)
 class Sharding:
-    """Of each part, its modules that gather parameters; and all states, for the whole model."""
+    """The modules of each part that gather parameters, and the states of all modules."""
 
     modules: tuple[tuple[Any, ...], ...]
     states: tuple[Any, ...]
@@ -86,7 +86,7 @@ class Sharding:
             module.reshard()
 
     def after(self, run: BlockRun, following: BlockRun | None) -> None:
-        """`run` is over: let go, unless its own backward follows and would gather again."""
+        """Free what `run` gathered, unless its own backward follows and would gather it again."""
         if run.kind != "F" or not self.modules[run.index]:
             return
         if following is None or (following.kind, following.index) != ("B", run.index):

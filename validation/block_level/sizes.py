@@ -51,7 +51,7 @@ class Sizes:
         model: nn.Module,
         loss: Any,
     ) -> Sizes:
-        """Of the values of a step, which are there to be looked at."""
+        """The sizes of a step whose `values` are there to be looked at."""
         resident = static_tensors(model, loss)
         gradients = [t.grad for t in resident if t.grad is not None]
         side = [t for args, kwargs in step.side for t in tensors_in((args, kwargs))]
@@ -78,7 +78,7 @@ def _needs(
     output: Any,
     needs: Sequence[tuple[bool, ...]],
 ) -> tuple[bool, ...]:
-    """Of the leaves of a part's output, whether they have a gradient in training."""
+    """Whether each leaf of a part's output has a gradient in training."""
     trains = any(p.requires_grad for module in part.modules for p in module.parameters())
     flows = any(any(needs[value]) for value in part.reads)
     if not (trains or flows):

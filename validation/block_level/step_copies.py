@@ -23,11 +23,11 @@ Key = tuple[str, int]
 
 
 class Copies:
-    """Runs the copies of a step, and lets go of memory when the plan says.
+    """Runs the copies of a step, and frees memory when the plan says.
 
     On CUDA nothing here waits: events order the streams. Memory that a copy to the host still reads
-    is let go of behind that copy's event, at the place in the order of runs at which the plan has
-    it free; so a step holds on the device what the plan says it does, at every run.
+    is freed behind that copy's event, at the place in the issue order at which the plan has it
+    free; so a step holds on the device what the plan says it does, at every run.
     """
 
     def __init__(self, step: BlockStep, mover: Mover) -> None:
@@ -63,7 +63,7 @@ class Copies:
             self._back(key)
 
     def after(self, number: int, run: BlockRun) -> None:
-        """Note what `run` made, and let go of what is free now."""
+        """Note what `run` made, and drop what is free now."""
         if run.moves is not None:
             name = f"{run.moves[0]}@" if run.kind == "d2h" else run.moves[0]
             self.owners[name, run.moves[1]] = number
@@ -98,13 +98,13 @@ class Copies:
         kind, value = key
         self.mover.wait(self.arriving.pop(key, None))
         if kind == "a":
-            # The model's output may be gone: the loss lets go of it where nobody reads it again.
+            # The model's output may be gone: the loss drops it where nobody reads it again.
             tensors, spec = tree_flatten(self.step.values.get(value, ()))
             self.held[key] = [spec]
         else:
             holders = [h for h in self._holders(self.step.bundles[value - 1]) if _is_moved(h)]
             tensors = [held.content for held in holders]
-            # Weakly: autograd lets go of each when its node has run.
+            # Weakly: autograd drops each holder when its node has run.
             self.held[key] = [weakref.ref(held) for held in holders]
         parked = self.mover.out(tensors, self._kept())
         self.parked[key] = parked

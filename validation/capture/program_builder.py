@@ -105,7 +105,7 @@ class ProgramBuilder:
         made = node.meta["val"]
         if isinstance(made, torch.SymInt):
             return self._size(made)
-        # Of floats the order of operations matters: what Python does is done again.
+        # Sums of floats depend on the order of operations: the operations of Python are repeated.
         module = {"_operator": "operator", "math": "math", "torch": "torch"}.get(
             getattr(node.target, "__module__", "")
         )

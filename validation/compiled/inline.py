@@ -9,7 +9,7 @@ from .clusters import StorageReaders
 from .fusible import elementwise_target, fusible_target
 
 MOST_OPS = 8
-"""Of an expression that is computed again."""
+"""The most ops of an expression that is computed once more in place of being kept."""
 
 SMALL_SHARE = 8
 """A tensor this many times smaller is kept without asking."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..capture.captured import CapturedGraph
 
 _TIE_SHARE = 1e-3
-"""Of the time measured, that counts beside the operations: it decides where these are equal."""
+"""The share of the measured time that counts too: it decides where operations are equal."""
 
 
 def counted_costs(captured: CapturedGraph, measured: Costs) -> Costs:

@@ -32,7 +32,7 @@ class Measurable(Protocol):
 
 
 class Measurement(NamedTuple):
-    """Of one op.
+    """What one op was measured to take.
 
     Attributes
     ----------
@@ -124,7 +124,8 @@ def measured_costs(
                 cache.entries[key] = list(known[key])
         found = known[key]
         times[call.name], workspaces[call.name] = found.time_s, found.workspace_bytes
-        # Of a copy of all that lies under an argument, the example has no more than it shows.
+        # An op that copies the whole storage under an argument cannot be sized here: the made-up
+        # argument has no more storage than it shows.
         seen = call.target not in COPIES_OF_STORAGES
         for value, size in zip(call.outputs, found.output_bytes, strict=True):
             if value >= 0 and size >= 0 and seen:

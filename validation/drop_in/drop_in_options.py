@@ -38,6 +38,9 @@ class DropInOptions:
         ``{1: 2048}``. Plans are made for it from the start, and not for the largest seen.
     dynamic
         Of a model in place, as of `torch.compile`: ``False`` plans each shape by itself.
+    check
+        ``"plan"``: a new schedule is run beside another one, on the inputs of the step that comes,
+        before it is trusted, at its first two sizes: two steps each. ``"never"``.
     background
         Search for a quicker schedule beside the loop where inputs larger than planned for fit by
         one that is known.
@@ -54,10 +57,11 @@ class DropInOptions:
     largest: Mapping[int, int] = field(default_factory=dict)
     dynamic: bool | None = None
     background: bool = True
+    check: str = "plan"
 
     @classmethod
     def read(cls, options: Mapping[str, Any] | None) -> DropInOptions:
-        """Of a user's ``options=``.
+        """The options in a user's ``options=``.
 
         Raises
         ------
@@ -86,6 +90,10 @@ class DropInOptions:
             raise SchedsimError(
                 "schedsim's backend needs a budget",
                 hint='torch.compile(model, backend="schedsim", options={"budget": "24GiB"})',
+            )
+        if given.get("check", "plan") not in ("plan", "never"):
+            raise SchedsimError(
+                f"check={given['check']!r} is not for a model in place", hint="'plan' or 'never'"
             )
         keep = given.get("keep", ())
         given["keep"] = (keep,) if isinstance(keep, str) else tuple(keep)

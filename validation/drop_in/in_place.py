@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ def in_place(
         raise SchedsimError(
             f"check={check!r} is not for a model in place", hint="'plan' or 'never'"
         )
-    session = Session(options)
+    session = Session(replace(options, check=str(check)))
     call = _BudgetedCall(model, session)
     # The call of a module looks here first; copies and pickles of the module leave it behind.
     call_instead(model, call)

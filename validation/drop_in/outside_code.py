@@ -12,7 +12,7 @@ from ..torch_private.profiler_records import is_profiling
 
 
 class OutsideBytes(NamedTuple):
-    """Of the code between two marks, beyond what was there at the first.
+    """Bytes that the code between two marks takes, beyond what was there at the first mark.
 
     Attributes
     ----------

@@ -13,13 +13,13 @@ class PartCost(NamedTuple):
     Attributes
     ----------
     number
-        Of the schedule.
+        The number of the schedule.
     kept_bytes
-        Between its halves: what it saved, and its outputs.
+        Bytes between its halves: what the part saved, and its outputs.
     forward_bytes, backward_bytes
         The peak of each half; the latter with what was kept.
     time_s
-        Of both halves.
+        Seconds of both halves.
     """
 
     number: int
@@ -38,7 +38,7 @@ class CallInLine:
     choices
         What it may take.
     shared_bytes
-        Of its inputs, those that are outputs of earlier calls, and count there.
+        Bytes of inputs that are outputs of earlier calls, and count there.
     before_bytes
         Resident when its forward begins: the step's, and what code before it has kept.
     between_bytes
@@ -70,9 +70,9 @@ class LinePlan(NamedTuple):
     Attributes
     ----------
     costs
-        In the order of the calls.
+        What each call takes, in the order of the calls.
     peak_bytes, time_s
-        Of the step.
+        The peak and the seconds of the step.
     """
 
     costs: tuple[PartCost, ...]

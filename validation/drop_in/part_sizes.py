@@ -32,7 +32,7 @@ class MeasuredSizes(NamedTuple):
     touched_bytes : (num_ops,) int64
         Read and written by each op, parameters aside.
     extra_bytes : (num_tensors,) int64
-        By which storages were larger than their shapes say.
+        Bytes by which storages were larger than their shapes say.
     """
 
     graph: Graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
+from ..guards.plan_variants import ReplannedWarning
 from ..measure.allocator import close_later
 from ..measure.cuda import requested_bytes
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
@@ -18,7 +20,8 @@ from .drop_in_options import DropInOptions
 from .held_state import HeldState
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter
 from .part_sizes import Binding
-from .step_plans import Key, StepPlans, StepRecord
+from .step_plans import StepPlans
+from .step_record import Key, StepRecord
 from .traced_part import TracedPart
 
 _MOST_LINES = 8
@@ -37,7 +40,7 @@ class PartCall:
     kept_bytes
         Predicted: saved by it, and its outputs.
     shared_bytes
-        Of inputs that are outputs of earlier calls.
+        Bytes of inputs that are outputs of earlier calls.
     """
 
     key: Key
@@ -68,9 +71,11 @@ class Session:
     Attributes
     ----------
     plans : StepPlans
-        By which schedules parts run.
+        Chooses the schedules by which parts run.
     check_note
         How a step compared with the plain one.
+    checks
+        Whether a new schedule is compared with another before it runs.
     is_rehearsing
         What runs is no step of the loop: nothing is learnt of it.
     """
@@ -82,6 +87,7 @@ class Session:
         self.plans = StepPlans(options, self.parts, self._stop_measuring)
         self.num_forwards = 0
         self.is_rehearsing = False
+        self.checks = options.check == "plan"
         self.check_note = "not compared with the plain step"
         self._held = HeldState(options)
         self._calls: list[PartCall] = []
@@ -111,9 +117,23 @@ class Session:
         number = self.plans.number_for(
             key, binding, self._held.total_bytes, sum(call.kept_bytes for call in earlier)
         )
+        number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
         self._calls.append(PartCall(key, part, binding, number, kept, self._shared(arguments)))
         return number
+
+    def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
+        """Schedules by which a step of `part`, beside what is there, is within the budget."""
+        earlier = sum(call.kept_bytes for call in self._calls[:-1] if call.is_open)
+        return self.plans.within(part, binding, self._held.total_bytes + earlier)
+
+    def refuse(self, part: TracedPart, instead: int, wrong: str) -> None:
+        """The call that began runs by another schedule, as its own is not the step."""
+        call = self._calls[-1]
+        call.number, call.kept_bytes = instead, part.cost(instead, call.binding).kept_bytes
+        line = f"a schedule of {part.name} is not its step: {wrong}; another one runs instead"
+        self.check_note += f"; {line}"
+        warnings.warn(line, ReplannedWarning, stacklevel=2)
 
     def forward_ends(self, part: TracedPart, outputs: list[Any], header: torch.Tensor) -> None:
         """Its saved tensors live as long as `header`."""
@@ -211,7 +231,7 @@ class Session:
 
     @property
     def numbers(self) -> dict[Key, int]:
-        """Of schedules, by part and how often it has been called in the step before."""
+        """The schedule of each call, by number; a call is a part and how often it ran before."""
         return self.plans.numbers
 
     @property
@@ -253,5 +273,7 @@ class Session:
                 f"  {part.name}{place}: keeps {format_bytes(cost.kept_bytes)}, time {extra}"
                 + part.sizes.in_words(binding)
             )
-        lines.append(f"  check          {self.check_note}")
+        compared = sum(part.trust.num_compared for part in self.parts)
+        later = f"; then {compared} times a new schedule with another" if compared else ""
+        lines.append(f"  check          {self.check_note}{later}")
         return "\n".join(lines)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from schedsim import Graph, Schedule, simulate
@@ -21,49 +20,26 @@ from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..step_budget import budget_in_bytes
 from .background_search import BackgroundSearch
 from .drop_in_options import DropInOptions
-from .outside_code import OutsideBytes
+from .line_calls import bytes_around_calls, call_in_line, least_budget, store_all_peak
 from .part_line import CallInLine, LinePlan, PartCost, divide
 from .part_sizes import Binding
+from .step_record import Key, StepRecord, bytes_between_halves, single_peak_bytes
 from .traced_part import TracedPart
 
 log = logging.getLogger("schedsim.drop_in")
 
-Key = tuple[int, int]
-"""Index of a part, and how often it has been called in the step before."""
-
 _KEPT_SHARES = (0.25, 0.5, 0.0)
 _LINE_SHARES = (0.7, 0.45, 0.25, 0.1)
 _SMALLER_SHARES = (0.85, 0.7)
-"""Of the open sizes that were planned for: for batches between, which need to repeat less."""
+"""Shares of the open sizes planned for: smaller batches, which need to recompute less."""
 _GUESSED_OUTPUTS = 3
 """Sizes of the outputs that a loss takes, before it is measured: a copy, its own, a gradient."""
 _LONGER = 1.25
 """By how much outputs are larger than any before, so that the code around is measured again."""
+_SCRATCH_BYTES = 1 << 12
+"""Of a comparison of two schedules, at a time when little else is there."""
 _LONGER_KEPT, _SLOW = 1.1, 1.01
 """From which growth, and for which overhead, a better schedule is searched in the background."""
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """The parts that a step called, and what the code between them took.
-
-    Attributes
-    ----------
-    bindings
-        Of each call, the numbers for its open sizes.
-    shared_bytes
-        Of each call, inputs that are outputs of earlier ones.
-    after_forward
-        Of each call, the code after its forward, to the next part.
-    after_backward
-        Of each call, the code after its backward, to the next part in backward.
-    """
-
-    keys: tuple[Key, ...]
-    bindings: tuple[Binding, ...]
-    shared_bytes: tuple[int, ...]
-    after_forward: tuple[OutsideBytes, ...]
-    after_backward: tuple[OutsideBytes, ...]
 
 
 class StepPlans:
@@ -179,6 +155,25 @@ class StepPlans:
             self._chosen[at] = found
         return self._chosen[at]
 
+    def within(self, part: TracedPart, binding: Binding, beside_bytes: int) -> list[int]:
+        """Schedules of `part` of which a step beside these bytes is within the budget.
+
+        The quickest is the first: where that repeats least, it is the least like any other.
+        """
+        if self.budget_bytes is None:
+            return []
+        room = self.budget_bytes - max(beside_bytes, self.resident_bytes)
+        between = part.input_bytes(binding) + part.given_bytes(binding) + _SCRATCH_BYTES
+        costs = [part.cost(number, binding) for number in range(len(part.schedules))]
+        fitting = [
+            cost
+            for cost in costs
+            if max(cost.forward_bytes, cost.kept_bytes + between, cost.backward_bytes) <= room
+        ]
+        return [
+            cost.number for cost in sorted(fitting, key=lambda cost: (cost.time_s, cost.number))
+        ]
+
     def store_all_bytes(self) -> int:
         """What the parts keep where nothing is recomputed."""
         return sum(self._store_all(part, part.sizes.traced).backward_bytes for part in self._parts)
@@ -214,6 +209,7 @@ class StepPlans:
         """The quickest schedule known with which a call of these sizes stays within the budget."""
         part = self._parts[key[0]]
         costs = [part.cost(number, binding) for number in range(len(part.schedules))]
+        costs = [cost for cost in costs if cost.number not in part.trust.refused]
         costs.sort(key=lambda cost: (cost.time_s, cost.kept_bytes))
         return next((cost.number for cost in costs if self._fits(key, binding, cost)), None)
 
@@ -224,7 +220,7 @@ class StepPlans:
             if key not in record.keys:
                 continue
             if len(record.keys) == 1:
-                if self._single_peak(record, binding, cost) > budget:
+                if self.resident_bytes + single_peak_bytes(record, part, binding, cost) > budget:
                     return False
                 continue
             # In a line, what others may take follows from what this call was to take.
@@ -234,26 +230,6 @@ class StepPlans:
             if any(mine > its for mine, its in zip(cost[1:4], least[1:4], strict=True)):
                 return False
         return True
-
-    def _single_peak(self, record: StepRecord, binding: Binding, cost: PartCost) -> int:
-        """Of a step of one part: the simulated peak at these sizes, and what is resident."""
-        part = self._parts[record.keys[0][0]]
-        between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
-        held, outside = self._outside(record, binding)
-        peak = max(cost.forward_bytes, between + outside, cost.backward_bytes)
-        return self.resident_bytes + held + peak
-
-    def _outside(self, record: StepRecord, binding: Binding) -> tuple[int, int]:
-        """What code between the halves of a step's one part takes, beside the gradients given.
-
-        What the caller still holds when backward begins, a loss or what it logs, and the most
-        beyond that.
-        """
-        part, measured = self._parts[record.keys[0][0]], record.bindings[0]
-        given, after = part.given_bytes(measured), record.after_forward[0]
-        sizes = part.output_bytes(measured), part.output_bytes(binding)
-        held = _scaled(max(0, after.left - given), *sizes)
-        return held, max(0, _scaled(max(0, after.most - given), *sizes) - held)
 
     def _improve(self, key: Key, binding: Binding, number: int) -> None:
         """Search in the background for a call larger than planned for, which runs slowly."""
@@ -266,7 +242,7 @@ class StepPlans:
             return
         if len(records) != 1 or len(records[0].keys) != 1 or self.budget_bytes is None:
             return
-        (held, outside), budget = self._outside(records[0], binding), self.budget_bytes
+        (held, outside), budget = bytes_between_halves(records[0], part, binding), self.budget_bytes
         workload = part.workload(self.resident_bytes + held, outside, binding)
         self._search_beside.start(lambda: (key, binding, self._search(workload, budget, 1.0)))
 
@@ -370,7 +346,7 @@ class StepPlans:
         room = budget - static - part.input_bytes(binding) - part.given_bytes(binding)
         plan: Plan | None = None
         for share in _KEPT_SHARES:
-            # Of the last, whatever is kept: nothing else is known to follow but a loss.
+            # The last share is 0: the plan may keep anything, and only a loss is known to follow.
             outside = max(guessed, room - int(share * store_all.kept_bytes)) if share else guessed
             plan = self._search(part.workload(static, outside, binding), budget, 0.3)
             if plan.schedule is not None:
@@ -456,11 +432,11 @@ class StepPlans:
                 warnings.warn(f"keep={pattern!r} names no op of the step", stacklevel=2)
 
     def _plan_single(self, record: StepRecord) -> Plan:
-        """Of a step of one part: the code between its halves is one op of its graph."""
+        """The plan of a step of one part: the code between its halves is one op of the graph."""
         index = record.keys[0][0]
         part, binding = self._parts[index], self._largest[index]
         self._measure(part, binding)
-        held, outside = self._outside(record, binding)
+        held, outside = bytes_between_halves(record, part, binding)
         workload = part.workload(self.resident_bytes + held, outside, binding)
         budget = self._budget(workload)
         if isinstance(self._options.budget, str):
@@ -481,11 +457,10 @@ class StepPlans:
         assert self.budget_bytes is not None
         for share in _SMALLER_SHARES if binding else ():
             smaller = tuple(max(1, int(share * size)) for size in binding)
-            if self._single_peak(record, smaller, self._store_all(part, smaller)) <= (
-                self.budget_bytes
-            ):
+            peak = single_peak_bytes(record, part, smaller, self._store_all(part, smaller))
+            if self.resident_bytes + peak <= self.budget_bytes:
                 return
-            held, outside = self._outside(record, smaller)
+            held, outside = bytes_between_halves(record, part, smaller)
             workload = part.workload(self.resident_bytes + held, outside, smaller)
             plan = self._search(workload, self.budget_bytes, 0.25)
             if plan.schedule is not None:
@@ -507,15 +482,7 @@ class StepPlans:
             if found is not None:
                 return found
         assert self.plan is not None
-        too_little, least = budget, 2 * budget
-        while divide(calls, least) is None:
-            least *= 2
-        while least - too_little > budget // 100:
-            middle = (least + too_little) // 2
-            if divide(calls, middle) is None:
-                too_little = middle
-            else:
-                least = middle
+        least = least_budget(calls, budget)
         raise InfeasibleBudgetError(
             f"a step of {len(record.keys)} parts does not fit {format_bytes(budget)}: "
             f"the least found is {format_bytes(least)}",
@@ -525,8 +492,7 @@ class StepPlans:
 
     def _line_budget(self, calls: list[CallInLine]) -> int:
         if self.budget_bytes is None or isinstance(self._options.budget, str):
-            every = divide([_store_all_only(call) for call in calls], 2**62)
-            most = every.peak_bytes if every is not None else 0
+            most = store_all_peak(calls)
             self.budget_bytes = budget_in_bytes(self._options.budget, most, [])
         return self.budget_bytes
 
@@ -535,41 +501,17 @@ class StepPlans:
     ) -> list[CallInLine]:
         parts = [self._parts[index] for index, _ in record.keys]
         sizes = [self._largest[index] for index, _ in record.keys]
-        before, calls = self.resident_bytes, []
-
-        def scaled(num_bytes: int, i: int) -> int:
-            measured = parts[i].output_bytes(record.bindings[i])
-            return _scaled(num_bytes, measured, parts[i].output_bytes(sizes[i]))
-
-        later = [0] * (len(parts) + 1)  # gradients and the like that backward leaves
-        for i in reversed(range(len(parts))):
-            left = scaled(record.after_backward[i].left, i) if i else 0
-            later[i] = later[i + 1] + parts[i].gradient_bytes + left
-        end = len(parts) - 1
-        given = parts[end].given_bytes(sizes[end])
-        last_left = max(0, scaled(record.after_forward[-1].left, end) - given)
-        grown = 0
+        around = bytes_around_calls(record, parts, sizes, self.resident_bytes)
         choices: dict[int, tuple[PartCost, ...]] = {}
-        for i, (key, part) in enumerate(zip(record.keys, parts, strict=True)):
+        calls = []
+        for i, key in enumerate(record.keys):
             if key[0] not in choices:
-                room = self._room() - before - later[i + 1] - grown
-                choices[key[0]] = self._choices(part, sizes[i], room, share)
+                room = self._room() - around[i].before - around[i].later
+                choices[key[0]] = self._choices(parts[i], sizes[i], room, share)
             allowed = choices[key[0]]
             if key in chosen:
                 allowed = tuple(c for c in allowed if c.kept_bytes <= chosen[key].kept_bytes)
-            after = record.after_forward[i]
-            most = scaled(after.most, i)
-            between = max(0, most - given) + given if i == end else max(0, most)
-            calls.append(
-                CallInLine(
-                    allowed,
-                    min(record.shared_bytes[i], part.input_bytes(sizes[i])),
-                    before + grown,
-                    between,
-                    before + grown + later[i + 1] + last_left,
-                )
-            )
-            grown += 0 if i == end else scaled(after.left, i)
+            calls.append(call_in_line(allowed, around[i]))
         return calls
 
     def _room(self) -> int:
@@ -598,15 +540,3 @@ class StepPlans:
             if plan.schedule is not None:
                 costs.append(part.cost(part.add(plan.schedule), binding))
         return tuple(dict.fromkeys(costs))
-
-
-def _store_all_only(call: CallInLine) -> CallInLine:
-    return replace(call, choices=call.choices[:1])
-
-
-def _scaled(num_bytes: int, measured: int, now: int) -> int:
-    """What code takes whose inputs were `measured` bytes and are `now`.
-
-    No less for smaller inputs: part of it may not depend on them.
-    """
-    return num_bytes if now <= measured else math.ceil(num_bytes * now / max(1, measured))

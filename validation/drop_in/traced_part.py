@@ -24,6 +24,7 @@ from ..op_level.random_replay import RandomReplay
 from .joint_part import JointPart
 from .part_line import PartCost
 from .part_sizes import Binding, Bytes, PartSizes
+from .schedule_check import ScheduleTrust, difference
 
 if TYPE_CHECKING:
     from .session import Session
@@ -47,7 +48,7 @@ class TracedPart:
     Attributes
     ----------
     name
-        Of its workload.
+        The name of its workload.
     program
         Its sizes are formulas where they are open.
     sizes : PartSizes
@@ -59,6 +60,8 @@ class TracedPart:
         Those that calls in flight may be of, by number.
     run_counts
         Op -> number of runs in the last call.
+    trust : ScheduleTrust
+        Which of the schedules may run.
     """
 
     def __init__(self, session: Session, joint: JointPart, name: str) -> None:
@@ -75,6 +78,7 @@ class TracedPart:
         self._halves: list[Halves] = []
         self._numbers: list[Any] = []
         self._counts = [0] * self.graph.num_ops
+        self.trust = ScheduleTrust()
         self._costs: dict[tuple[int, Binding], PartCost] = {}
         self._sums: dict[str, Any] = {}
         self.seed_name = self.program.calls[self.program.seed].name
@@ -141,20 +145,20 @@ class TracedPart:
         return 8 * (1 + len(self.sizes.names)) + (states if self.device == "cpu" else 0)
 
     def output_bytes(self, binding: Binding = ()) -> int:
-        """Of outputs that the caller gets."""
+        """Bytes of the outputs that the caller gets."""
         return self._bytes("output", self.program.held, binding)
 
     def given_bytes(self, binding: Binding = ()) -> int:
-        """Of the gradients of outputs."""
+        """Bytes of the gradients that the caller gives for the outputs."""
         return self._bytes("given", self.program.tangents, binding)
 
     def input_bytes(self, binding: Binding = ()) -> int:
-        """Of arguments that are no parameters or buffers."""
+        """Bytes of the arguments that are neither parameters nor buffers."""
         return self._bytes("input", list(self.program.inputs.values()), binding)
 
     @property
     def gradient_bytes(self) -> int:
-        """Of gradients of parameters, all of which the backward half leaves."""
+        """Bytes of the gradients of parameters, all of which the backward half leaves."""
         traced = self.sizes.traced
         return self._bytes("gradient", list(self.program.gradients.values()), traced)
 
@@ -168,7 +172,7 @@ class TracedPart:
 
     @property
     def fixed_positions(self) -> list[int]:
-        """Of arguments that are parameters and buffers."""
+        """Bytes of the arguments that are parameters or buffers."""
         program = self.program
         return [
             i
@@ -225,6 +229,8 @@ class TracedPart:
         binding = self.sizes.read(arguments)
         number = self.session.forward_begins(self, arguments, binding)
         arguments.clear()
+        if self.session.checks and self.trust.is_new(number, binding):
+            number = self._compared(number, found, binding)
         halves, constants = self._halves[number], self.program.constants
         resident = [found[v] if v in found else constants[v] for v in halves.resident]
         del found
@@ -254,6 +260,29 @@ class TracedPart:
             for it in self._joint.returned
         ]
         return [*returned, header, *states, *kept, *carried]
+
+    def _compared(self, number: int, found: dict[int, Any], binding: Binding) -> int:
+        """The schedule to run instead of `number`, after a look at what it gives."""
+        if self.session.is_rehearsing:  # a whole step of it is compared with the plain one
+            self.trust.trust(number, binding)
+            return number
+
+        def compare(one: int, other: int) -> str | None:
+            return difference(self, one, other, found, binding)
+
+        others = self.session.others_that_fit(self, binding)
+        chosen, wrong = self.trust.settle(number, binding, others, compare)
+        if wrong is not None:
+            self.session.refuse(self, chosen, wrong)
+        return chosen
+
+    def halves_of(self, number: int) -> Halves:
+        """The code of schedule `number`."""
+        return self._halves[number]
+
+    def sizes_of(self, number: int, binding: Binding) -> Any:
+        """What that code is given for its open sizes."""
+        return self._numbers[number](binding)
 
     def backward(self, arguments: list[Any]) -> list[Any]:
         """The gradients of the arguments of `forward`; `arguments` is emptied."""

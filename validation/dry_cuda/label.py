@@ -11,7 +11,7 @@ VARIABLE = "SCHEDSIM_DRY_CUDA"
 """Set by the launcher to the device's key; the library is then preloaded."""
 
 PREFIX = "dry:"
-"""Of ``--device dry:a100-80gb``."""
+"""What stands before the device's name in ``--device dry:a100-80gb``."""
 
 
 def is_dry() -> bool:

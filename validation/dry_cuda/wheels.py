@@ -32,7 +32,7 @@ class Wheels:
     gcc, nm
         Programs.
     versions
-        Of the packages that the library is built against.
+        Versions of the packages that the library is built against.
     """
 
     torch_libraries: Path

@@ -84,7 +84,7 @@ class Variants:
         del self.steps[:-MAX_VARIANTS]
 
     def give_up(self, name: str, why: str) -> None:
-        """No plan from now on, for states that none of those kept is of."""
+        """Make no more plans: a state of the model that no kept plan is of runs the plain step."""
         self.level = "plain"
         self.say(f"steps of {name} run as they are, not within the budget: {why}", PlainStepWarning)
 

@@ -41,7 +41,7 @@ _HOOKS = (
     "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called",
 )  # fmt: skip
 _STRUCTURE = ("_parameters", "_buffers", "_modules", *_HOOKS)
-# Of modules: what a step does not read.
+# Attributes of modules that a step does not read.
 _UNREAD = frozenset(
     {
         "_non_persistent_buffers_set", "_state_dict_hooks", "_state_dict_pre_hooks",

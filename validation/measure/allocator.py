@@ -32,7 +32,7 @@ def close_waiting(*_: Any) -> None:
 def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any]]:
     """Changes of the CPU allocator's bytes, in order, and the result, of each function in turn.
 
-    Releases of blocks that were allocated before are left out, so that what a thread lets go late
+    Releases of blocks that were allocated before are left out, so that what a thread frees late
     does not count against the next record: let `functions` free nothing that they did not make.
 
     Examples

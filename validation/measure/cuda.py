@@ -53,7 +53,7 @@ def cuda_peak(
 
 
 def allocator_settings() -> dict[str, Any]:
-    """Those of this process's allocator that are modelled, as `schedsim.allocate` takes them.
+    """The modelled settings of this process's allocator, as `schedsim.allocate` takes them.
 
     From ``PYTORCH_ALLOC_CONF``, or its older name, as PyTorch reads them.
     """

@@ -15,11 +15,11 @@ GAP_PIECE = 8 << 20
 
 
 def resident_layout(tensors: Any, device: torch.device) -> tuple[tuple[int, ...], ...]:
-    """Of each segment the blocks of `tensors` by address, as bytes; gaps as negative bytes.
+    """The bytes of the blocks of `tensors` in each segment, by address; gaps as negative bytes.
 
-    Laid out so, and the gaps then given back, they lie in segments as they lie now:
-    where a gradient finds room between parameters, and where it does not, is part of what is
-    reserved. Segments that hold none of `tensors` are left out.
+    Tensors that are laid out so lie in segments as they lie now, once the gaps are freed: where a
+    gradient finds room between parameters, and where it does not, is part of what is reserved.
+    Segments that hold none of `tensors` are left out.
     """
     kept = {storage.data_ptr() for storage in storages(tensors) if storage.nbytes()}
     number = device.index if device.index is not None else torch.cuda.current_device()

@@ -30,7 +30,7 @@ class Golden:
     peak : StepPeak
         Small tensors are summed up, a sum for each role.
     torch_version : str
-        That it was taken with.
+        The version of torch with which the peak was taken.
     """
 
     peak: StepPeak

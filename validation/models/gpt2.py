@@ -45,7 +45,7 @@ class Block(nn.Module):
         return x + self._dropped(self.feed_forward(self.norm2(x)))
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """Of each token by itself."""
+        """The two layers that work on each token by itself."""
         inner = functional.gelu(self.wide(x), approximate="tanh")
         fed: Tensor = self.narrow(inner)
         return fed

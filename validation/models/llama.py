@@ -35,7 +35,7 @@ class Block(nn.Module):
         return x + self.feed_forward(self.norm2(x))
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """Of each token by itself."""
+        """The gated layers that work on each token by itself."""
         fed: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return fed
 

@@ -179,9 +179,9 @@ class _Slots:
             )
 
     def versions(self, resident: list[torch.Tensor]) -> list[int]:
-        """Of parameters and inputs, which no one may change before the backward pass.
+        """The versions of parameters and inputs, which no one may change before the backward pass.
 
-        Not of buffers: the ops that read those which the step updates do not repeat.
+        Buffers may change: the ops that read a buffer which the step updates are not recomputed.
         """
         return [version_of(resident[i]) for i in self.guarded]
 

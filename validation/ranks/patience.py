@@ -47,7 +47,7 @@ class Lookout:
     Parameters
     ----------
     store
-        Of the process group.
+        The key-value store of the process group.
     key
         Under which a failing rank leaves its message.
     name

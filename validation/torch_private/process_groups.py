@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def default_group() -> Any:
-    """The group of all ranks, an object that changes when the process group is made again."""
+    """The group of all ranks, an object that changes when the process group is made anew."""
     return dist.distributed_c10d._get_default_group()
 
 

@@ -39,5 +39,5 @@ def allocator_events(profiler: Any) -> Iterator[tuple[int, tuple[int, int]]]:
 
 
 def forget_library_workspaces() -> None:
-    """Let go of what cuBLAS keeps, so that the next product takes it anew."""
+    """Free the workspaces that cuBLAS keeps, so that the next product takes them anew."""
     torch._C._cuda_clearCublasWorkspaces()

@@ -39,7 +39,7 @@ class AccumulatedStep(nn.Module):
 
     @property
     def run_counts(self) -> dict[str, int]:
-        """Of the last micro-batch."""
+        """How often each part ran in the last micro-batch."""
         return dict(self._last.run_counts) if self._last is not None else {}
 
     def observe(self, hook: Any) -> None:

@@ -41,7 +41,7 @@ class Logits:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the logits."""
+        """The shape that the logits would have."""
         return torch.Size((*self.hidden.shape[:-1], self.weight.shape[0]))
 
     @property

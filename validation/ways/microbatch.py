@@ -202,7 +202,7 @@ def _counter(model: nn.Module, loss: Any) -> Callable[[MicroBatch], Any] | None:
 
 
 def _labels_counter(model: nn.Module) -> Callable[[MicroBatch], Any] | None:
-    """Of a model of transformers, which takes the mean over the labels that count itself."""
+    """A counter of labels for models of transformers, whose own loss is the mean over labels."""
     if not hasattr(model, "loss_function"):
         return None
     causal = type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
@@ -235,7 +235,7 @@ def clone_tensors(tree: Any) -> Any:
 
 
 def bytes_of(tree: Any) -> int:
-    """Of the elements of the tensors in `tree`."""
+    """Bytes of the elements of the tensors in `tree`."""
     leaves = tree_flatten(tree)[0]
     return sum(t.numel() * t.element_size() for t in leaves if isinstance(t, Tensor))
 

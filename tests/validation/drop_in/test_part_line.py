@@ -1,4 +1,4 @@
-"""The programme over a line of parts, against every choice."""
+"""The dynamic program over a line of parts, against every choice."""
 
 from __future__ import annotations
 

@@ -1,0 +1,27 @@
+"""Stand-ins for traced parts: bytes in proportion to the one open size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PartByHand:
+    """Bytes of a part for each unit of its open size; its gradients have one size."""
+
+    output: int
+    given: int
+    inputs: int
+    gradient_bytes: int = 0
+
+    def output_bytes(self, binding):
+        """Of its outputs."""
+        return self.output * binding[0]
+
+    def given_bytes(self, binding):
+        """Of the gradients that it is given."""
+        return self.given * binding[0]
+
+    def input_bytes(self, binding):
+        """Of its inputs."""
+        return self.inputs * binding[0]

@@ -1,0 +1,134 @@
+"""A new schedule of a model in place is compared with another before it is trusted."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in import traced_part  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.drop_in.schedule_check import ScheduleTrust, _bits  # noqa: E402
+from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def forget_graphs():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = self.drop(torch.tanh(layer(x)))
+        return x
+
+
+def losses(model, lengths=(32, 48, 40, 48)):
+    torch.manual_seed(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = []
+    for length in lengths:
+        x = torch.randn(length, 16)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return found
+
+
+def in_budget(check="plan"):
+    torch.manual_seed(0)
+    model, plain = Net(), Net()
+    plain.load_state_dict(model.state_dict())
+    expected = losses(plain)
+    more = {"dynamic": True, "background": False, "check": check, "effort": 0.1}
+    schedsim.rematerialize(model, torch.randn(32, 16), "90%", in_place=True, **more)
+    return model, expected
+
+
+def test_new_schedules_are_compared_and_the_steps_stay():
+    """The generator, too, stands where it would: dropout draws the same numbers."""
+    model, expected = in_budget()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("default", message=".*planned anew for larger.*")
+        assert losses(model) == expected
+    assert sum(part.trust.num_compared for part in session_in(model).parts) >= 1
+    assert "a new schedule with another" in schedsim.drop_in_report(model)
+
+
+def test_a_broken_schedule_is_caught_when_it_comes(monkeypatch):
+    """All code emitted after the first plan negates a gradient: without the check, nobody sees."""
+    honest = traced_part.emit
+
+    def broken(program, runs):
+        halves = honest(program, runs)
+        function = halves.backward.function
+
+        def negated(*arguments):
+            first, *others = function(*arguments)
+            return [-first, *others]
+
+        object.__setattr__(halves.backward, "function", negated)
+        return halves
+
+    model, expected = in_budget()
+    unchecked, _ = in_budget(check="never")
+    monkeypatch.setattr(traced_part, "emit", broken)
+    assert losses(unchecked) != expected
+    with pytest.warns(ReplannedWarning, match="is not its step: the gradient of"):
+        assert losses(model) == expected
+    assert session_in(model).parts[0].trust.refused
+
+
+def test_bits_stand_for_values_places_and_strides():
+    """Whatever differs gives other numbers."""
+    x = torch.randn(70, 90)
+    moved = x.clone()
+    moved[3, 4], moved[5, 6] = x[5, 6].item(), x[3, 4].item()
+    for other in (moved, -x, x.t().contiguous().t(), x.double(), x[:69]):
+        assert _bits(other) != _bits(x)
+    assert _bits(x.clone()) == _bits(x)
+    assert _bits(x.t()) == _bits(x.clone().t())
+    assert _bits(x[:, ::2]) == _bits(x.clone()[:, ::2])
+    for odd in (torch.tensor(True), torch.tensor([1 + 2j]), torch.zeros(0, 3)):
+        assert _bits(odd) == _bits(odd.clone())
+
+
+def test_a_schedule_is_compared_at_its_first_two_sizes():
+    """With a trusted one that fits; without any it runs, and is looked at again."""
+    trust, seen = ScheduleTrust(), []
+    trust.trust(2, (7,))
+
+    def compare(one, other):
+        seen.append((one, other))
+        return "the loss is another" if one == 3 else None
+
+    assert trust.settle(1, (8,), [1], compare) == (1, None)
+    assert trust.is_new(1, (8,))
+    assert trust.settle(1, (8,), [1, 2], compare) == (1, None)
+    assert not trust.is_new(1, (8,))
+    assert trust.is_new(1, (9,))
+    trust.settle(1, (9,), [2], compare)
+    assert not trust.is_new(1, (10,))
+    assert trust.settle(3, (8,), [4, 1], compare) == (1, "the loss is another")
+    assert trust.refused == {3: 1}
+    assert seen == [(1, 2), (1, 2), (3, 1)]
+    assert trust.settle(5, (8,), [4], compare) == (5, None)
+    assert trust.is_new(5, (8,)), "two new ones that agree are not trusted yet"
+    trust.refused.clear()
+    assert trust.settle(3, (8,), [4], compare) == (2, "the loss is another")

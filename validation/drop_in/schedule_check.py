@@ -1,0 +1,198 @@
+"""A new schedule of a part beside another one: both are run on the inputs of the step that comes.
+
+A difference of a bit in an output or a gradient would train something else, without a word. Nothing
+is kept of a run but numbers that stand for the bits of each tensor, so that the check needs no more
+memory than the larger of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from schedsim.errors import SchedsimError
+
+from ..capture.program import Value
+from ..capture.varying_sizes import settled_program
+from ..op_level.random_replay import RandomReplay
+
+if TYPE_CHECKING:
+    from .part_sizes import Binding
+    from .traced_part import TracedPart
+
+_SMALLEST, _LARGEST, _PARTS = 128, 1 << 20, 256
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def difference(
+    part: TracedPart, number: int, other: int, arguments: Mapping[int, Any], binding: Binding
+) -> str | None:
+    """What the schedule `number` of `part` gives otherwise than `other`; ``None`` for nothing.
+
+    Parameters
+    ----------
+    arguments
+        Value of the program -> what the forward is called with.
+
+    Notes
+    -----
+    It takes the time of two steps of the part; of three where bits differ, as some kernels give
+    others every time.
+    """
+
+    def left(number: int) -> dict[str, tuple[Any, ...]]:
+        return _left_by(part, number, arguments, binding)
+
+    expected = left(other)
+    try:
+        found = left(number)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, IndexError, KeyError, SchedsimError) as error:
+        return f"it fails: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    names = [name for name in expected if found.get(name) != expected[name]]
+    if not names:
+        return None
+    again = left(other)
+    names = [name for name in names if again[name] == expected[name]]
+    if not names:
+        return None
+    return f"{names[0]} is another" + (f", and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def _left_by(
+    part: TracedPart, number: int, arguments: Mapping[int, Any], binding: Binding
+) -> dict[str, tuple[Any, ...]]:
+    """What stands for outputs, gradients and the generator after both halves, by name."""
+    program, halves = part.program, part.halves_of(number)
+    constants, sizes = program.constants, part.sizes_of(number, binding)
+    counts = [0] * part.graph.num_ops
+    settled = settled_program(program, part.sizes.named(binding))
+    tangents = [settled.values[v] for v in program.tangents]
+    del settled
+    devices = {t.device for t in arguments.values() if isinstance(t, torch.Tensor) and t.is_cuda}
+    left: dict[str, tuple[Any, ...]] = {}
+    with torch.random.fork_rng(sorted(devices, key=str)), torch.no_grad():
+        resident = [arguments[v] if v in arguments else constants[v] for v in halves.resident]
+        random = RandomReplay(len(halves.repeated_random), part.device)
+        outputs, carried = halves.forward.function(resident, counts, random, None, sizes)
+        left |= {f"output {i}": _bits(output) for i, output in enumerate(outputs)}
+        given = [_made_up(value, seed) for seed, value in enumerate(tangents)]
+        left["the generator"] = (torch.get_rng_state().numpy().tobytes(),)
+        del outputs
+        kept = [v in halves.read_backward or v in constants for v in halves.resident]
+        resident = [t if stays else None for t, stays in zip(resident, kept, strict=True)]
+        later = RandomReplay(len(halves.repeated_random), part.device)
+        for k in halves.carried_states:
+            later.states[k] = random.states[k]
+        carried = list(carried)
+        gradients = halves.backward.function(resident, carried, given, counts, later, None, sizes)
+    names = [*program.gradients, *(f"input {v}" for v in program.input_gradients)]
+    for name, gradient in zip(names, gradients, strict=True):
+        left[f"the gradient of {name}"] = _bits(gradient)
+    return left
+
+
+def _made_up(value: Value, seed: int) -> torch.Tensor:
+    """A gradient in which every entry is another; nothing but itself is made."""
+    device = value.device
+    found = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
+    return found.normal_(generator=torch.Generator(device).manual_seed(seed))
+
+
+def _bits(tensor: Any) -> tuple[Any, ...]:
+    """Numbers that stand for every bit of `tensor` and its place. O(entries)."""
+    if not isinstance(tensor, torch.Tensor):
+        return (tensor,)
+    form = (tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+    flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    strides = flat.stride()
+    flat = flat.permute(sorted(range(flat.ndim), key=lambda dim: -strides[dim]))
+    total = 0
+    for piece in _pieces(flat):
+        whole = piece.view(_INTEGERS[piece.element_size()]).to(torch.int64)
+        places = torch.arange(1, whole.numel() + 1, device=whole.device)
+        places.mul_(places).mul_(2654435761).add_(97)  # another odd-ish weight for each place
+        total = (total * 1000003 + int(whole.mul_(places).sum())) % (1 << 64)
+    return (*form, total)
+
+
+def _pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Views of `tensor`, or copies of small parts of it, in order."""
+    if not tensor.is_contiguous():
+        if tensor.ndim == 0 or tensor.numel() <= _SMALLEST:
+            return [tensor.reshape(-1)]
+        return [piece for one in tensor.unbind() for piece in _pieces(one)]
+    flat = tensor.reshape(-1)
+    size = min(_LARGEST, max(_SMALLEST, flat.numel() // _PARTS))
+    return [flat[at : at + size] for at in range(0, flat.numel(), size)]
+
+
+Compare = Callable[[int, int], str | None]
+"""What one schedule gives otherwise than another."""
+
+
+class ScheduleTrust:
+    """Which schedules of a part may run, and which were seen to be those of another.
+
+    A schedule is compared at the first two sizes at which it comes: formulas for sizes may be right
+    at one alone.
+
+    Attributes
+    ----------
+    num_compared
+        How often two schedules were run.
+    refused
+        Schedule -> the one that runs instead.
+    """
+
+    def __init__(self) -> None:
+        self.num_compared = 0
+        self.refused: dict[int, int] = {}
+        self._seen: dict[int, set[Binding]] = {}
+
+    def trust(self, number: int, binding: Binding) -> None:
+        """Its step was compared otherwise, or another's was with it."""
+        self._seen.setdefault(number, set()).add(binding)
+
+    def is_new(self, number: int, binding: Binding) -> bool:
+        """Whether `number` is to be compared before it runs at these sizes."""
+        seen = self._seen.get(number, set())
+        return len(seen) < 2 and binding not in seen
+
+    def settle(
+        self, number: int, binding: Binding, others: list[int], compare: Compare
+    ) -> tuple[int, str | None]:
+        """The schedule to run, and what was wrong with `number`, if anything.
+
+        Parameters
+        ----------
+        others
+            Schedules that fit at these sizes.
+
+        Notes
+        -----
+        What was trusted before is believed rather than what was not. Where no such schedule fits, a
+        new one is compared with another new one: two that agree run, without being trusted yet; of
+        two that differ neither does, and the trusted one runs, even if it takes more memory.
+        """
+        others = [one for one in others if one != number and one not in self.refused]
+        trusted = [one for one in others if one in self._seen]
+        if number in self._seen:
+            others = trusted
+        if not others:
+            return number, None
+        other = (trusted or others)[0]
+        self.num_compared += 1
+        wrong = compare(number, other)
+        if wrong is None:
+            if trusted:
+                self.trust(number, binding)
+                self.trust(other, binding)
+            return number, None
+        if not trusted:
+            other = next((one for one in self._seen if one not in self.refused), other)
+        self.refused[number] = other
+        return other, wrong
