@@ -85,7 +85,10 @@ def plain(output: str) -> list[str]:
 
 
 def agrees(shown: str, real: str) -> bool:
-    """Whether `real` is what a page shows, where a line ``...`` stands for any lines."""
+    """Whether `real` is what a page shows, where a line ``...`` stands for any lines but errors."""
+    errors = {line for line in plain(real) if line.startswith("error:")}
+    if not errors <= set(plain(shown)):
+        return False
     parts: list[list[str]] = [[]]
     for line in plain(shown):
         if line == "...":

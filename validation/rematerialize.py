@@ -34,7 +34,7 @@ class FurtherOptions:
 
     device: str | None = None
     planner: str = "auto"
-    time_limit_s: float = 10.0
+    time_limit_s: float | None = None
     shapes: str = "plan"
     max_shapes: int = 8
     keep_gradients: bool = False
@@ -111,8 +111,10 @@ def rematerialize(
 
         ``device=None``
             Where to move model and inputs first; ``None`` leaves them.
-        ``planner="auto"``, ``time_limit_s=10.0``
-            As of `schedsim.plan`; seconds bound the search of ``auto``.
+        ``planner="auto"``, ``effort=None``, ``time_limit_s=None``
+            As of `schedsim.plan`. Without both, ``auto`` spends 2 units of work, and one more for
+            each 500 ops: about 1.5 seconds of two cores at 500 ops. With seconds alone, the
+            plan depends on what else the machine does.
         ``shapes="plan"``, ``max_shapes=8``
             For inputs of another shape, type or mode: ``"plan"`` anew, within the same bytes, the
             last `max_shapes` plans being kept; or ``"raise"``.
@@ -292,7 +294,7 @@ def ways(
     optimizer: Any = None,
     level: str = "auto",
     planner: str = "auto",
-    time_limit_s: float = 10.0,
+    time_limit_s: float | None = None,
     extra_bytes: int = 0,
     offload: Any = None,
     host_bytes: int | str | None = None,

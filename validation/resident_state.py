@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Union
 
 import torch
 from torch import nn
@@ -15,7 +15,8 @@ from .capture.optimizer_state import optimizer_bytes
 from .measure import storage_bytes
 from .measure.storage import local
 
-Optimizer = torch.optim.Optimizer | str | int | None
+# Not by `|`: the site is built without torch, too, whose stand-in has no such operator.
+Optimizer = Union[torch.optim.Optimizer, str, int, None]  # noqa: UP007
 
 
 @dataclass(frozen=True)

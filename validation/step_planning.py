@@ -52,6 +52,8 @@ from .ways.way import Way
 LEVELS = ("auto", "op", "block")
 COSTS = ("measured", "operations")
 UNLIMITED_BYTES = 2**53 - 1
+_EFFORT, _EFFORT_PER_OP = 2.0, 1 / 500
+"""Units of work of a search, and more for each op, unless told otherwise."""
 _STATE_TRIES = 4
 SCALARS_BYTES = 16
 """Bytes of the loss and the count of a micro-batch, in a step of several micro-batches."""
@@ -70,7 +72,7 @@ class Settings:
     optimizer: Any = None
     level: str = "auto"
     planner: str = "auto"
-    time_limit_s: float = 10.0
+    time_limit_s: float | None = None
     keep_gradients: bool = False
     extra_bytes: int = 0
     costs: str = "measured"
@@ -586,9 +588,23 @@ def _plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings
     # A way without copies, priced beside one with them.
     planner = "auto" if get_planner(settings.planner).needs_link else settings.planner
     if planner in ("auto", "local_search"):
-        options.setdefault("time_limit_s", settings.time_limit_s)
+        options = _with_effort(options, settings, captured.workload)
     plan = try_plan(captured.workload, budget_bytes, planner, **options)
     return _beside_states(captured, plan, budget_bytes, planner, options)
+
+
+def _with_effort(
+    options: dict[str, Any], settings: Settings, workload: Chain | Graph
+) -> dict[str, Any]:
+    """`options` with what a search may spend: counted work, unless seconds alone are given.
+
+    The same model then has the same plan on a machine that is at other work, too.
+    """
+    if settings.time_limit_s is not None:
+        return {"time_limit_s": settings.time_limit_s, **options}
+    if {"effort", "time_limit_s", "max_moves"} & set(options):
+        return options
+    return {"effort": _EFFORT + _EFFORT_PER_OP * len(workload.op_names), **options}
 
 
 def _beside_states(
@@ -637,7 +653,7 @@ def _most_states_bytes(captured: CapturedGraph) -> int:
 def _plan_copies(
     captured: CapturedStep, budget_bytes: int, settings: Settings, options: dict[str, Any]
 ) -> Plan:
-    options.setdefault("time_limit_s", settings.time_limit_s)
+    options = _with_effort(options, settings, captured.workload)
     planner = "offload" if settings.planner == "auto" else settings.planner
     link = settings.offload
     if link is True:

@@ -70,9 +70,11 @@ class GraphSearch:
         self.walkers: list[GraphWalker] = []
         self.bound_s, self.bound_how = graph.store_all_s, "store-all time"
         self.cuts: CutSearch | None = None
+        self._bound_work = 0.0
         self.moves = 0
         self._winner: GraphWalker | None = None
         self._solved = False  # by the bound, whose schedule then is the answer
+        self._solved_work = 0.0  # of the whole search where it is so
         self._failure: BaseException | None = None
         self.lean: Simulation | None = None
 
@@ -89,6 +91,10 @@ class GraphSearch:
                 if self.cuts is not None and pool.halted.is_set():
                     self.cuts.halt()
                 self.moves, self._winner = pool.moves, pool.winner
+                if self._solved and self.effort.counted:
+                    # How far the walkers came until then is chance: no later search may depend
+                    # on it by what is left of the effort.
+                    self.moves, self.effort.spent = 0, self._solved_work
         if self._failure is not None:
             raise self._failure
         if not self.effort.counted and not self._solved and self.moves:
@@ -123,6 +129,7 @@ class GraphSearch:
         # After an interrupt nobody waits for it, as its solver cannot be stopped; but it is no
         # daemon: a process that ends while the solver runs is aborted.
         bounding = threading.Thread(target=self._find_bound, args=(pool,))
+        before = self.effort.spent
         bounding.start()
         try:
             self._rounds(pool, bounding, usual[:2])
@@ -132,6 +139,7 @@ class GraphSearch:
                 if self.cuts is not None:
                     self.cuts.halt()
         self._join(pool, bounding)
+        self._solved_work = before + self._bound_work
 
     def _none_fits(self) -> bool:
         return all(walker.best_s == np.inf for walker in self.walkers)
@@ -188,8 +196,12 @@ class GraphSearch:
                 lean = pool.submit(partial(self._find_lean, lines))
             if at and self.effort.counted:
                 self._join(pool, bounding)
-            self._learn(pool)
-            if pool.winner is not None or self._done(pool):
+            if at or not self.effort.counted:
+                self._learn(pool)
+                done = self._done(pool)
+            else:  # how far the bound is by now is chance
+                done = self.effort.is_over(min(walker.best_s for walker in self.walkers))
+            if pool.winner is not None or done:
                 if lean is not None:
                     self.lean = pool.wait(lean)
                 return
@@ -199,6 +211,7 @@ class GraphSearch:
         while bounding.is_alive():
             bounding.join(0.2)  # in slices, so that an interrupt is seen
         assert self.cuts is not None
+        self._bound_work += self.cuts.effort.spent
         self.effort.spend(self.cuts.effort.spent)
         self.cuts.effort.spent = 0.0
         self._learn(pool)

@@ -130,6 +130,17 @@ def mixed_choice(stage: HeldStage, cap_bytes: int) -> StageChoice | None:
     return stage.choice((int(places[a]),) * count + (int(places[b]),) * (n - count))
 
 
+def all_mixed(stage: HeldStage) -> list[StageChoice]:
+    """Every two points in turn, the first for some of the micro-batches in flight."""
+    front, n = stage.front, stage.in_flight
+    pairs = [
+        (a, b)
+        for a, b in itertools.permutations(range(front.num_points), 2)
+        if front.time_s[a] < front.time_s[b] and front.held_bytes[a] > front.held_bytes[b]
+    ]
+    return [stage.choice((a,) * k + (b,) * (n - k)) for a, b in pairs for k in range(1, n)]
+
+
 def least_choice(stage: HeldStage) -> StageChoice:
     """The point that needs the least memory."""
     p = min(range(stage.front.num_points), key=lambda q: (stage.bytes_of(q), q))

@@ -13,6 +13,7 @@ from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, most_in_
 from ._device_choices import (
     HeldStage,
     StageChoice,
+    all_mixed,
     joint_choice,
     least_choice,
     mixed_choice,
@@ -25,8 +26,9 @@ MOST_ROUNDS = 8
 """Simulations in which a device's room is corrected by what came out."""
 
 
-MOST_CHOICES = 2000
-"""All choices of points for the stages are looked at where there are no more."""
+MOST_CHOICES, MOST_MIXED = 2000, 5000
+"""All choices of points for the stages are looked at where there are no more; all with two points a
+stage in turn, too."""
 
 NUM_RUNGS = 16
 """Smaller budgets for which a choice is tried, too."""
@@ -196,7 +198,10 @@ class Selection:
         return [b for b in sorted({int(step) for step in steps}, reverse=True) if b < budget_bytes]
 
     def every_choice(self, budget_bytes: int) -> PipelineRun | None:
-        """The fastest of all runs with one point a stage, where there are few; else ``None``."""
+        """The fastest of all runs with one point a stage, where there are few; else ``None``.
+
+        Where there are few with two points a stage in turn, too, the fastest of these.
+        """
         counts = [stage.front.num_points for stage in self.stages]
         if not all(counts) or math.prod(counts) > MOST_CHOICES:
             return None
@@ -204,6 +209,12 @@ class Selection:
         every = [
             [stage.choice((p,)) for p in range(stage.front.num_points)] for stage in self.stages
         ]
+        # One device's stages are chosen for together, without mixing.
+        if self.mix and self.pipeline.num_chunks == 1:
+            mixed = [all_mixed(stage) for stage in self.stages]
+            sizes = [len(one) + len(two) for one, two in zip(every, mixed, strict=True)]
+            if math.prod(sizes) <= MOST_MIXED:
+                every = [[*one, *two] for one, two in zip(every, mixed, strict=True)]
         # The model counts no more than there is, so that what it refuses does not fit.
         small = [
             chosen

@@ -278,9 +278,18 @@ class Reader:
         """The fields that nobody took yet."""
         return tuple(self._fields)
 
-    def take_objects(self, name: str, default: Any = _REQUIRED) -> Iterator[Reader]:
-        """The field `name`, a list of objects, as readers of their own."""
-        for i, value in enumerate(self._take_list(name, default)):
+    def take_objects(
+        self, name: str, default: Any = _REQUIRED, *, most: int | None = None
+    ) -> Iterator[Reader]:
+        """The field `name`, a list of at most `most` objects, as readers of their own."""
+        values = self._take_list(name, default)
+        if most is not None and len(values) > most:
+            raise InvalidWorkloadError(
+                f"{len(values):,} {name} are more than {most:,}",
+                path=self._at(name),
+                hint="join those that always run together into one",
+            )
+        for i, value in enumerate(values):
             yield Reader(value, f"{self._at(name)}[{i}]")
 
     def take_names(self, name: str, default: Any = _REQUIRED) -> Any:

@@ -20,6 +20,9 @@ from .workload_parts import (
 CHAIN_SCHEMA = "schedsim.chain/1"
 GRAPH_SCHEMA = "schedsim.graph/1"
 
+MOST_STAGES, MOST_OPS = 200_000, 600_000
+"""Of a file: a stage takes 4 kB and 40 us before anything is planned, an op a third of it."""
+
 
 def workload_to_dict(workload: Chain | Graph) -> dict[str, Any]:
     """The content of the file for `workload`."""
@@ -102,7 +105,7 @@ def read_chain(reader: Reader) -> Chain:
         "loss_workspace_bytes": reader.take_bytes("loss_workspace_bytes", 0),
     }
     stages = []
-    for item in reader.take_objects("stages"):
+    for item in reader.take_objects("stages", most=MOST_STAGES):
         stages.append(
             Stage(
                 name=item.take("name", str),
@@ -154,7 +157,7 @@ def read_graph(reader: Reader) -> Graph:
         "pool_static_bytes": reader.take_sizes("pool_static_bytes", {}),
         "input_pools": reader.take_texts("input_pools", {}),
     }
-    ops = tuple(read_op(item) for item in reader.take_objects("ops"))
+    ops = tuple(read_op(item) for item in reader.take_objects("ops", most=MOST_OPS))
     arguments["variants"] = read_graph_variants(reader)
     reader.finish()
     return Graph(ops=ops, **arguments)

@@ -92,7 +92,7 @@ def hf_config(text: str) -> ModelConfig:
                 hint="--layers, --seq and --batch can be changed",
             )
         return PRESETS[known]
-    return config_of(read_architecture(_document(name, text), Path(name).stem or name, options))
+    return config_of(read_architecture(_document(name, text), _called(name), options))
 
 
 def _published(name: str) -> str | None:
@@ -119,6 +119,14 @@ def _options(text: str, rest: str) -> dict[str, int]:
             )
         found[_WORDS[key]] = int(value)
     return found
+
+
+def _called(name: str) -> str:
+    """The last part of a name or a path, dots of a version in it kept."""
+    path = Path(name)
+    if path.name == "config.json" and path.parent.name:
+        return path.parent.name
+    return path.name.removesuffix(".json") or name
 
 
 def _document(name: str, text: str) -> dict[str, Any]:

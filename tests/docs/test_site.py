@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -106,3 +107,24 @@ def test_links_of_pages_are_files_and_headings():
                 heads = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
                 slugs = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
                 assert parts.fragment in slugs, f"{page.name}: {target}"
+
+
+def link(uri, status, info=""):
+    """A row of Sphinx's checker."""
+    return {"filename": "a.md", "lineno": 3, "uri": uri, "status": status, "info": info}
+
+
+def test_links_to_other_sites_are_skipped_where_no_network_is():
+    verdict = runpy.run_path(str(DOCS / "build.py"))["verdict"]
+    no_route = "HTTPSConnectionPool(host='a.org', port=443): Max retries exceeded"
+    rows = [link("b.md", "local"), link("https://a.org", "broken", no_route)]
+    code, told = verdict(rows)
+    assert code == 0
+    assert told == ["skipped: no network here, none of 1 links to other sites answered"]
+    missing = link("https://c.org/x", "broken", "404 Client Error: Not Found for url: x")
+    assert verdict([*rows, missing])[0] == 1
+    code, told = verdict([*rows, link("https://d.org", "working")])
+    assert code == 1
+    assert told == [f"a.md:3: https://a.org: {no_route}", "1 links to other sites work, 1 do not"]
+    assert verdict([link("https://d.org", "working")])[0] == 0
+    assert verdict([link("b.md", "local")])[0] == 0

@@ -34,7 +34,7 @@ def data(num=64):
 @pytest.fixture(scope="module")
 def planned():
     model, inputs = line(), data()
-    module = schedsim.rematerialize(model, inputs, "90%", LOSS, level="block", time_limit_s=0.1)
+    module = schedsim.rematerialize(model, inputs, "90%", LOSS, level="block", effort=0.1)
     return module, model, inputs
 
 

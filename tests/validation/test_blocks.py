@@ -39,6 +39,6 @@ def test_the_layers_of_a_captured_gpt2_are_one_class_and_a_plan_keeps_its_budget
     assert block.gradients_in.size == 2
     assert block.result_bytes > 0
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    plan = hierarchical(graph, int(0.7 * peak), time_limit_s=1.0)
+    plan = hierarchical(graph, int(0.7 * peak), effort=0.1)
     assert plan.feasible
     assert simulate(graph, plan.schedule).peak_bytes <= int(0.7 * peak)

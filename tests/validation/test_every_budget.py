@@ -49,7 +49,7 @@ def test_the_measured_peak_is_within_every_budget(name):
     options = {**options, "layers": 2} if "layers" in options else options
     model, inputs, loss = build_model(kind, **options)
     model.train()
-    module = schedsim.rematerialize(model, inputs, "100%", loss, time_limit_s=0.3)
+    module = schedsim.rematerialize(model, inputs, "100%", loss, effort=0.3)
     most = module.plan.peak_bytes
     held = [*model.parameters(), *model.buffers(), inputs, *loss.buffers()]
     resident_bytes = storage_bytes(held)

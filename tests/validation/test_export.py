@@ -102,7 +102,7 @@ def test_selective_checkpointing_runs_again_what_the_policy_says(share):
     options = WorkloadOptions(preset="gpt2", layers=3, batch=8, granularity="op", seq=128)
     graph = build_workload(options).workload
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    plan = schedsim.plan(graph, int(share * peak), time_limit_s=0.3)
+    plan = schedsim.plan(graph, int(share * peak), effort=0.3)
     exported = export(graph, plan, "torch-sac")
     names = loaded(exported.text)
     torch.manual_seed(0)
@@ -140,9 +140,7 @@ def test_the_solver_saves_what_the_plan_keeps():
     x, y = torch.randn(512, 64), torch.randn(512, 64)
     graph = capture(model, (x, y), F.mse_loss).graph
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    exported = export(
-        graph, schedsim.plan(graph, int(0.8 * peak), time_limit_s=0.3), "torch-compile"
-    )
+    exported = export(graph, schedsim.plan(graph, int(0.8 * peak), effort=0.3), "torch-compile")
     solver = loaded(exported.text)["Solver"]()
     asked = []
 
@@ -206,7 +204,7 @@ def test_jax_saves_the_names():
     options = WorkloadOptions(preset="gpt2", layers=3, batch=8, granularity="op")
     graph = build_workload(options).workload
     peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    exported = export(graph, schedsim.plan(graph, int(0.8 * peak), time_limit_s=0.3), "jax")
+    exported = export(graph, schedsim.plan(graph, int(0.8 * peak), effort=0.3), "jax")
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         **json.loads(exported.text)["policy"]
     )
@@ -496,3 +494,73 @@ def test_megatron_knows_the_modules():
     TransformerConfig(
         **sizes, recompute_granularity="full", recompute_method="block", recompute_num_layers=1
     )
+
+
+def small_plans(*targets):
+    """What the targets are given for a chain: everything kept, every layer, layers on the host."""
+    yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
+    chain = build_workload(WorkloadOptions(preset="gpt2", layers=4, batch=8)).workload
+    for target in targets:
+        for share in (0.6, 1.0):
+            yield yaml.safe_load(export(chain, linked(chain, share), target).text)
+
+
+def test_axolotl_takes_the_arguments():
+    """Its schema gives its trainer what was written."""
+    schema = pytest.importorskip(
+        "axolotl.utils.schemas.config", reason="axolotl is not installed", exc_type=ImportError
+    )
+    needed = {
+        "base_model": "gpt2",
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": 1,
+        "learning_rate": 1e-3,
+        "datasets": [{"path": "x", "type": "alpaca"}],
+    }
+    for written in small_plans("axolotl"):
+        config = schema.AxolotlInputConfig(**needed, **written)
+        assert config.gradient_checkpointing == written["gradient_checkpointing"]
+        kwargs = written.get("gradient_checkpointing_kwargs")
+        assert config.gradient_checkpointing_kwargs == kwargs
+
+
+def test_verl_takes_the_switches():
+    """In the configurations of its PPO and SFT trainers, composed as it composes them."""
+    verl = pytest.importorskip("verl", reason="verl is not installed", exc_type=ImportError)
+    hydra = pytest.importorskip("hydra", reason="hydra is not installed")
+    from pathlib import Path
+
+    folder = Path(verl.__file__).parent / "trainer" / "config"
+    for written in small_plans("verl"):
+        model = written["actor_rollout_ref"]["model"]
+        with hydra.initialize_config_dir(str(folder), version_base=None):
+            for name, where in (("ppo_trainer", "actor_rollout_ref."), ("sft_trainer_engine", "")):
+                given = [f"{where}model.{key}={str(on).lower()}" for key, on in model.items()]
+                composed = hydra.compose(name, overrides=given)
+                found = composed.actor_rollout_ref.model if where else composed.model
+                assert {key: found[key] for key in model} == model
+
+
+def test_maxtext_takes_the_policy():
+    """Its reader of configurations sorts the names by their place."""
+    pyconfig = pytest.importorskip(
+        "maxtext.configs.pyconfig", reason="MaxText is not installed", exc_type=ImportError
+    )
+    yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
+    from pathlib import Path
+
+    base = str(Path(pyconfig.__file__).with_name("base.yml"))
+    kept = ["run_name=a", "enable_checkpointing=false", "dataset_type=synthetic", "hardware=cpu"]
+    kept.append("skip_jax_distributed_system=true")
+    options = WorkloadOptions(preset="gpt2", layers=2, granularity="op")
+    graph = build_workload(options).workload
+    for share in (0.85, 1.0):
+        written = yaml.safe_load(export(graph, linked(graph, share), "maxtext").text)
+        given = [f"{key}={value}" for key, value in written.items()]
+        config = pyconfig.initialize(["train", base, *kept, *given])
+        assert config.remat_policy == written.pop("remat_policy") == "custom"
+        for place, names in (
+            ("device", config.tensors_on_device),
+            ("offload", config.tensors_to_offload),
+        ):
+            assert sorted(names) == sorted(key for key, at in written.items() if at == place)

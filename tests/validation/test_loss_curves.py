@@ -38,7 +38,7 @@ def test_a_gpt2_with_dropout_learns_the_same(dropout):
     model.train()
     batches = [((ids + shift) % 50,) for shift in range(4)]
     planned = copy.deepcopy(model)
-    module = schedsim.rematerialize(planned, ids, "75%", loss, time_limit_s=0.3)
+    module = schedsim.rematerialize(planned, ids, "75%", loss, effort=0.3)
     assert module.level == "op"
     assert any(count > 1 for count in module_runs(module, batches[0]).values())
     plain = curve(model, lambda ids: loss(model(ids)), batches)
@@ -65,7 +65,7 @@ def test_blocks_with_dropout_and_batch_norm_learn_the_same():
     planned = copy.deepcopy(model)
     mse = nn.functional.mse_loss
     module = schedsim.rematerialize(
-        copy.deepcopy(planned), batches[0], "90%", mse, level="block", time_limit_s=0.2
+        copy.deepcopy(planned), batches[0], "90%", mse, level="block", effort=0.2
     )
     module.model.load_state_dict(planned.state_dict())
     plain = curve(model, lambda x, target: mse(model(x), target), batches)

@@ -81,9 +81,7 @@ def test_a_schedule_changes_with_the_stage_of_training(built, level):
         optimizer = torch.optim.AdamW(model.parameters())
         step = lambda m=model: loss(m(inputs[0]), inputs[1])  # noqa: E731
         if scheduled:
-            module = schedsim.rematerialize(
-                model, inputs, "150%", loss, level=level, time_limit_s=0.2
-            )
+            module = schedsim.rematerialize(model, inputs, "150%", loss, level=level, effort=0.2)
             early = module.plan
             step = lambda: module(*inputs)  # noqa: E731, B023
         for number in range(6):

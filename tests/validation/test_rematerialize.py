@@ -30,7 +30,7 @@ def a_model(num=6, dropout=0.1):
 def made(level, budget="75%", **options):
     """A rematerialized module, the plain model and the inputs."""
     model, inputs = a_model()
-    options = {"time_limit_s": 0.3, "level": level, **options}
+    options = {"effort": 0.3, "level": level, **options}
     return schedsim.rematerialize(model, inputs, budget, LOSS, **options), model, inputs
 
 

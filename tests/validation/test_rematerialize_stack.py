@@ -31,7 +31,7 @@ def some_data(num=256):
 
 def made(model, inputs, level, **options):
     """A module at a tight budget."""
-    options = {"budget": "85%", "time_limit_s": 0.2, **options}
+    options = {"budget": "85%", "effort": 0.2, **options}
     return schedsim.rematerialize(model, tuple(inputs), loss=LOSS, level=level, **options)
 
 
@@ -233,7 +233,7 @@ def test_a_model_of_transformers_gives_an_output_with_its_loss(level):
     model = a_language_model(transformers)
     ids = torch.randint(50, (4, 16))
     step = {"input_ids": ids, "labels": ids}
-    module = schedsim.rematerialize(model, step, "95%", level=level, time_limit_s=0.3)
+    module = schedsim.rematerialize(model, step, "95%", level=level, effort=0.3)
     out = module(**step)
     out["loss"].backward()
     found = [p.grad for p in model.parameters()]

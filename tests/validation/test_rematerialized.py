@@ -24,7 +24,7 @@ def a_model():
 def test_another_budget_takes_no_new_capture(monkeypatch):
     """What was captured for these inputs is planned again."""
     model, inputs = a_model()
-    module = schedsim.rematerialize(model, inputs, "90%", LOSS, time_limit_s=0.2)
+    module = schedsim.rematerialize(model, inputs, "90%", LOSS, effort=0.2)
     first = module.plan
     monkeypatch.setattr(rematerialized, "capture_step", None)
     module.replan(first.peak_bytes - 50_000)

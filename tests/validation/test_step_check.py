@@ -30,7 +30,7 @@ def a_line():
 
 def test_what_was_compared_is_said():
     model, x, target = a_line()
-    options = {"time_limit_s": 0.1}
+    options = {"effort": 0.1}
     module = schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, **options)
     assert "check          loss, gradients, buffers and generators are" in module.report()
     module = schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, check="never", **options)
@@ -64,7 +64,7 @@ def test_an_optimizer_that_steps_in_backward_does_not_step_while_planning():
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: p.data.add_(p.grad))
     for level in ("op", "block"):
-        schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, level=level, time_limit_s=0.1)
+        schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, level=level, effort=0.1)
     assert all(map(torch.equal, before, model.parameters()))
 
 
@@ -75,5 +75,5 @@ def test_a_step_that_would_not_fit_is_not_run(monkeypatch):
     assert no_room_for(1000, cpu, 0) is None
     assert no_room_for(1001, cpu, 0) == "that takes 1.00 kB (0.98 KiB)"
     model, x, target = a_line()
-    module = schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, time_limit_s=0.1)
+    module = schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, effort=0.1)
     assert "check          not compared with the plain step: that takes" in module.report()

@@ -50,7 +50,7 @@ def test_a_target_by_keyword():
     model, x, target = given()
     refused("no keyword 'target'", "(x, target)", model, {"input": x, "target": target}, "80%")
     refused("no keyword 'target'", "last", model, {"input": x, "target": target}, "80%", mse_loss)
-    module = schedsim.rematerialize(model, (x, target), "100%", mse_loss, time_limit_s=1)
+    module = schedsim.rematerialize(model, (x, target), "100%", mse_loss, effort=1)
     with pytest.raises(SchedsimError, match="no keyword 'target'"):
         module(x, target=target)
     with pytest.raises(SchedsimError, match="'input' is missing") as caught:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -115,3 +117,18 @@ def test_what_no_level_takes_is_refused_before_anything_runs(options):
             schedsim.rematerialize(model, inputs, "90%", **loss, **options)
     sparse[0].requires_grad_(False)
     assert schedsim.rematerialize(sparse, words, "100%", **loss, **options) is not None
+
+
+def test_a_search_ends_by_work_unless_seconds_alone_are_given():
+    """The same plan on a machine that is at other work; more work for more ops."""
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+    made = functools.partial(
+        schedsim.rematerialize, model, torch.randn(64, 8), "90%", lambda y: y.sum(), level="op"
+    )
+    usual, quick, timed = made(), made(effort=0.1), made(time_limit_s=0.05)
+    given = [module.plan.options for module in (usual, quick, timed)]
+    assert given[0]["effort"] == 2 + len(set(usual.plan.schedule.names)) / 500
+    assert "time_limit_s" not in given[0]
+    assert given[1]["effort"] == 0.1
+    assert "effort" not in given[2]
+    assert given[2]["time_limit_s"] == 0.05

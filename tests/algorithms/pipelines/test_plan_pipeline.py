@@ -209,3 +209,13 @@ def test_the_least_budget_named_is_accepted(seed):
     least = refused.min_feasible_bytes
     assert plan_pipeline(pipeline, least, **options).run is not None
     assert plan_pipeline(pipeline, least + 1, **options).run is not None
+
+
+def test_mixed_micro_batches_are_never_slower_with_more_memory():
+    """148 B were given a slower step than 147 B."""
+    rng = np.random.default_rng(3)
+    chain = random_chain(rng, int(rng.integers(3, 6)))
+    pipeline = make_pipeline(chain, 2, int(rng.integers(2, 4)))
+    times = [plan_pipeline(pipeline, b, order="gpipe").makespan_s for b in range(140, 152)]
+    assert times == sorted(times, reverse=True)
+    assert times[7] == 95.0

@@ -147,3 +147,46 @@ def test_odd_names_are_refused(text, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "a" / "b")
     with pytest.raises(SchedsimError, match=says):
         hf_config(text)
+
+
+def family(kind, hidden, layers, heads, inner, vocab, tied=False, **more):
+    """A published ``config.json``, as far as it counts parameters."""
+    return {
+        "model_type": kind,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads[0],
+        "num_key_value_heads": heads[1],
+        "intermediate_size": inner,
+        "vocab_size": vocab,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": tied,
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "count"),
+    [
+        (family("qwen2", 3584, 28, (28, 4), 18944, 152064), 7_615_616_512),  # Qwen2.5 7B
+        (family("qwen2", 896, 24, (14, 2), 4864, 151936, True), 494_032_768),  # Qwen2.5 0.5B
+        (family("phi3", 5120, 40, (40, 10), 17920, 100352), 14_659_507_200),  # Phi-4
+        (family("phi3", 3072, 32, (24, 8), 8192, 200064, True), 3_836_021_760),  # Phi-4-mini
+        (
+            family("gemma3_text", 640, 18, (4, 1), 2048, 262144, True, head_dim=256),
+            268_098_176,  # Gemma 3 270M
+        ),
+    ],
+)
+def test_published_counts_of_models_that_are_no_preset(document, count):
+    """What their model cards say, and transformers on the meta device."""
+    assert read_architecture(document, "published").num_parameters == count
+
+
+def test_a_folder_with_a_dot_in_its_name_keeps_it(tmp_path):
+    folder = tmp_path / "qwen2.5-7b"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    assert hf_config(f"hf:{folder}").name == "qwen2.5-7b"
+    (tmp_path / "mine-1.5.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    assert hf_config(f"hf:{tmp_path / 'mine-1.5.json'}").name == "mine-1.5"

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.costs import cache as caching
-from schedsim.validation.costs.cache import ProfileCache, cache_folder
+from schedsim.validation.costs.cache import SCHEMA, ProfileCache, cache_folder
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_entries_of_two_processes_are_joined(folder):
     assert ProfileCache({"device": "cuda"}).entries == {}
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"schema": "schedsim.profiles/1"}'])
+@pytest.mark.parametrize("content", ["{", "[]", f'{{"schema": "{SCHEMA}"}}'])
 def test_a_file_that_cannot_be_used_is_an_empty_cache(content):
     """All that is in it can be measured again."""
     cache = ProfileCache({"device": "cpu"})

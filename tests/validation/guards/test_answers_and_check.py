@@ -49,7 +49,7 @@ def test_answers_are_those_of_the_step_or_another_plan_is_taken():
     first = torch.rand(1024, 8)
     batches = [first, first - 0.5, (first - 0.5).roll(1), first + 1]
     target = torch.randn(1024, 8)
-    module = schedsim.rematerialize(model, (first, target), "120%", F.mse_loss, time_limit_s=0.1)
+    module = schedsim.rematerialize(model, (first, target), "120%", F.mse_loss, effort=0.1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for x in (*batches, *batches):
@@ -86,7 +86,7 @@ def test_distributions_check_their_arguments_and_are_captured():
 
     torch.manual_seed(0)
     model, x = Policy(), torch.randn(64, 8)
-    module = schedsim.rematerialize(model, x, "100%", time_limit_s=0.1, level="op")
+    module = schedsim.rematerialize(model, x, "100%", effort=0.1, level="op")
     plain = left(model, lambda: model(x))
     assert all(map(torch.equal, plain, left(model, lambda: module(x))))
 
@@ -111,7 +111,7 @@ def test_a_norm_over_a_transposed_input_trains():
         return y.square().mean()
 
     try:
-        module = schedsim.rematerialize(model, x, "110%", loss, level="op", time_limit_s=0.1)
+        module = schedsim.rematerialize(model, x, "110%", loss, level="op", effort=0.1)
     except UnsupportedError:
         return
     found = left(model, lambda: module(x))

@@ -44,7 +44,7 @@ def test_steps_are_planned_once_while_collections_are_counted(level, watched_col
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         module = schedsim.rematerialize(
-            model, (x, target), "90%", F.mse_loss, time_limit_s=0.1, level=level
+            model, (x, target), "90%", F.mse_loss, effort=0.1, level=level
         )
         plan = module.plan
         for _ in range(3):

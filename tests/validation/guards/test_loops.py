@@ -469,7 +469,7 @@ def train(case, level=None, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step, module = (lambda x, target: loss(model(x), target)), None
     if level:
-        options = {"time_limit_s": 0.1, **options}
+        options = {"effort": 0.1, **options}
         module = step = schedsim.rematerialize(
             model, (x, target), case.budget, loss, level=level, **options
         )

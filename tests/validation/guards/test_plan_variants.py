@@ -25,7 +25,7 @@ def test_every_second_step_is_compared_and_a_wrong_plan_is_left(level):
     """A runtime that has gone wrong is found at the second step, and the loop stays right."""
     model, x, target = a_line()
     module = schedsim.rematerialize(
-        model, (x, target), "90%", F.mse_loss, time_limit_s=0.1, check=2, level=level
+        model, (x, target), "90%", F.mse_loss, effort=0.1, check=2, level=level
     )
     right = module._last.module.forward
     module._last.module.forward = lambda *given: 2.0 * right(*given)

@@ -31,7 +31,7 @@ def test_a_compiled_schedule_gives_the_gradients_within_rounding_and_still_recom
     captured = captured.with_costs(measured_costs(captured, "cpu"))
     everything = schedsim.Schedule.store_all(captured.graph)
     most = schedsim.simulate(captured.graph, everything).peak_bytes
-    plan = schedsim.plan(captured.graph, int(0.85 * most), time_limit_s=0.3)
+    plan = schedsim.plan(captured.graph, int(0.85 * most), effort=0.3)
     module = captured.module(plan.schedule)
     found, peaks = [], []
     for compiled in (False, True):

@@ -24,7 +24,7 @@ def a_model(width=64):
 
 def _steps(rank, level, view):
     model, data = a_model(), (torch.randn(256, 64), torch.randn(256, 64))
-    options = {"level": level, "time_limit_s": 0.2, "keep_gradients": True}
+    options = {"level": level, "effort": 0.2, "keep_gradients": True}
     module = schedsim.rematerialize(model, data, "110%", LOSS, **options)
     parallel = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=view)
     hashes = [plan_hash(module.plan)]

@@ -57,7 +57,7 @@ def data(num=64, width=16):
 
 def planned(model, inputs, budget="95%", **options):
     """At the block level."""
-    options = {"level": "block", "time_limit_s": 0.2, **options}
+    options = {"level": "block", "effort": 0.2, **options}
     return schedsim.rematerialize(model, inputs, budget, LOSS, **options)
 
 

@@ -101,7 +101,7 @@ def _peaks(rank, kind):
     if kind in ("stays gathered", "bf16"):
         whole = model  # the plain step of the same model
     rows = []
-    module = schedsim.rematerialize(model, data, "100%", loss, level="block", time_limit_s=0.2)
+    module = schedsim.rematerialize(model, data, "100%", loss, level="block", effort=0.2)
     for budget in ("100%", "85%"):
         module.replan(budget)
         for parameter in model.parameters():
@@ -158,7 +158,7 @@ def _refused(rank, kind):
     model, _, data, loss = made(kind)
     level = "op" if kind == "op by op" else "block"
     try:
-        module = schedsim.rematerialize(model, data, "100%", loss, level=level, time_limit_s=0.2)
+        module = schedsim.rematerialize(model, data, "100%", loss, level=level, effort=0.2)
         if kind == "whole gradients":
             model.set_requires_gradient_sync(False)
             module(*data)

@@ -35,7 +35,7 @@ def some_data(num=64):
 
 def made(model, inputs, level, accumulate, **options):
     """A module of micro-batches."""
-    options = {"budget": "90%", "time_limit_s": 0.2, "loss": LOSS, **options}
+    options = {"budget": "90%", "effort": 0.2, "loss": LOSS, **options}
     return schedsim.rematerialize(
         model, tuple(inputs), level=level, accumulate=accumulate, **options
     )

@@ -22,7 +22,7 @@ def test_automatic_is_the_quickest_that_fits():
     """Among all that were looked at; what does not fit is not chosen."""
     torch.manual_seed(0)
     model, ids = TinyGPT(dropout=0.0), torch.randint(0, 61, (8, 16))
-    step = {"loss": token_loss, "level": "block", "time_limit_s": 0.2}
+    step = {"loss": token_loss, "level": "block", "effort": 0.2}
     least = schedsim.rematerialize(model, (ids, ids), "100%", **step)
     with pytest.raises(schedsim.InfeasibleBudgetError) as refused:
         schedsim.rematerialize(model, (ids, ids), 1000, **step)

@@ -72,7 +72,7 @@ def test_a_chunked_step_fits_where_the_plain_one_does_not(name, level):
     """The measured peak is the predicted one, with the head's chunks in it."""
     work = a_model(name)
     chunk = {"head": 8, "mlp": 4} if level == "block" else {"head": 8}
-    options = {"level": level, "time_limit_s": 0.2}
+    options = {"level": level, "effort": 0.2}
     with pytest.raises(schedsim.InfeasibleBudgetError, match="least budget") as refused:
         schedsim.rematerialize(work.model, work.inputs, "10%", work.loss, **options)
     assert "chunk='auto'" in refused.value.hint
@@ -104,7 +104,7 @@ def test_a_schedule_changes_no_bit_of_the_chunked_model(level):
     found = []
     for budget in ("100%", "62%"):
         module = schedsim.rematerialize(
-            work.model, work.inputs, budget, work.loss, level=level, chunk=chunk, time_limit_s=0.2
+            work.model, work.inputs, budget, work.loss, level=level, chunk=chunk, effort=0.2
         )
         found.append(gradients(work.model, lambda m=module: m(*work.inputs)))
     (one, first), (two, second) = found
@@ -117,7 +117,7 @@ def test_a_model_and_a_loss_of_ones_own(level):
     """The head is found behind any loss that is a cross entropy of the logits."""
     torch.manual_seed(0)
     model, inputs, loss = TinyGPT(dropout=0.0), (torch.randint(0, 61, (2, 16)),) * 2, token_loss
-    options = {"level": level, "time_limit_s": 0.2, "chunk": {"head": 4, "mlp": 2}}
+    options = {"level": level, "effort": 0.2, "chunk": {"head": 4, "mlp": 2}}
     module = schedsim.rematerialize(model, inputs, "150%", loss, **options)
     plain = gradients(model, lambda: loss(model(inputs[0]), inputs[1]))
     found = gradients(model, lambda: module(*inputs))
@@ -216,7 +216,7 @@ def test_a_module_level_of_ops_is_what_runs():
     """The head's chunks are one op of the graph, run once."""
     work = a_model("gpt2")
     module = schedsim.rematerialize(
-        work.model, work.inputs, "90%", work.loss, level="op", chunk={"head": 4}, time_limit_s=0.2
+        work.model, work.inputs, "90%", work.loss, level="op", chunk={"head": 4}, effort=0.2
     )
     assert isinstance(module._last.module, ScheduledOps)
     module(*work.inputs).backward()
@@ -241,7 +241,7 @@ def test_language_models_of_transformers(family, level):
     labels[0, :9] = -100
     step = {"input_ids": ids, "labels": labels}
     module = schedsim.rematerialize(
-        model, step, "75%", level=level, chunk={"head": 8, "mlp": 2}, time_limit_s=0.2
+        model, step, "75%", level=level, chunk={"head": 8, "mlp": 2}, effort=0.2
     )
     plain = gradients(model, lambda: model(**step).loss)
     for p in model.parameters():

@@ -54,7 +54,7 @@ def gradients(model, step):
 def test_a_step_that_offloads_fits_and_gives_the_bits_of_the_model(tmp_path):
     model, inputs = a_model()
     quick = (Link(1e13), Link(1e13))  # recomputing costs more than copies over this
-    options = {"level": "block", "time_limit_s": 2.0}
+    options = {"level": "block", "effort": 2.0}
     plain = schedsim.rematerialize(model, inputs, "60%", LOSS, **options)
     module = schedsim.rematerialize(
         model, inputs, plain.budget_bytes, LOSS, offload=quick, host_bytes="1GB", **options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -23,15 +24,25 @@ CHAIN = Chain.from_arrays(
     "three", 3 * MIB, forward_s=[1] * 3, backward_s=[2] * 3, output_bytes=[3 * MIB] * 3,
     saved_bytes=[9 * MIB] * 3,
 )  # fmt: skip
-SIMULATION = simulate(CHAIN, Schedule.store_all(CHAIN))
 GROWING = {"expandable_segments": True}
-PLAN = schedsim.plan(CHAIN, 100 * MIB, allocator="cuda-caching", allocator_options=GROWING)
+
+
+@cache
+def stored():
+    """Store-all, simulated."""
+    return simulate(CHAIN, Schedule.store_all(CHAIN))
+
+
+@cache
+def planned():
+    """A plan within reserved bytes."""
+    return schedsim.plan(CHAIN, 100 * MIB, allocator="cuda-caching", allocator_options=GROWING)
 
 
 def test_the_allocator_of_a_plan_and_the_words_for_it():
     """None of a plan for exact bytes; settings as the environment variable has them."""
-    assert of_plan(PLAN) == ("cuda-caching", GROWING)
-    assert allocator_words(PLAN) == [
+    assert of_plan(planned()) == ("cuda-caching", GROWING)
+    assert allocator_words(planned()) == [
         *("--allocator", "cuda-caching", "--alloc-conf", "expandable_segments:True")
     ]
     plain = schedsim.plan(CHAIN, 100 * MIB)
@@ -43,11 +54,11 @@ def test_the_allocator_of_a_plan_and_the_words_for_it():
 
 def test_a_device_is_as_large_as_the_budget_only_where_it_must_be():
     """One that is never full waits for nothing; what reserves more is tried on the real size."""
-    free = allocations(SIMULATION, "cuda-caching", None, {})["device"]
+    free = allocations(stored(), "cuda-caching", None, {})["device"]
     reserved = free.peak_reserved_bytes
-    fits = allocations(SIMULATION, "cuda-caching", reserved, {})["device"]
+    fits = allocations(stored(), "cuda-caching", reserved, {})["device"]
     assert (fits.capacity_bytes, fits.peak_reserved_bytes) == (None, reserved)
-    tight = allocations(SIMULATION, "cuda-caching", reserved - 1, {})["device"]
+    tight = allocations(stored(), "cuda-caching", reserved - 1, {})["device"]
     assert tight.capacity_bytes == reserved - 1
 
 
@@ -65,7 +76,7 @@ def test_each_device_of_a_pipeline_has_its_own():
 
 def test_numbers_in_words_and_in_the_document():
     """What failed and how often the device was full stand there only where it was."""
-    one = allocations(SIMULATION, "cuda-caching", None, {})["device"]
+    one = allocations(stored(), "cuda-caching", None, {})["device"]
     facts = dict(describe("device", one))
     assert set(facts) == {"reserved", "  allocated", "  stuck"}
     assert f"{one.extra:+.2%}".replace("%", " %") + " over requested" in facts["reserved"]
@@ -75,33 +86,33 @@ def test_numbers_in_words_and_in_the_document():
     assert facts["  fails"] == "asking for x"
     told = document(odd)
     assert (told["num_emptied"], told["fits"], told["failed_item"]) == (2, False, "x")
-    assert told["requested_bytes"] == SIMULATION.peak_bytes
+    assert told["requested_bytes"] == stored().peak_bytes
     assert told["peak_reserved_bytes"] == one.peak_reserved_bytes
 
 
 def test_without_an_allocator_there_is_nothing_to_check():
     """Nor with exact bytes."""
-    assert check_allocator(SIMULATION, None, 1, None, None) == ({}, [])
-    assert check_allocator(SIMULATION, PLAN, 1, "exact", None) == ({}, [])
+    assert check_allocator(stored(), None, 1, None, None) == ({}, [])
+    assert check_allocator(stored(), planned(), 1, "exact", None) == ({}, [])
 
 
 def test_the_plans_own_allocator_is_checked_unless_another_is_asked_for():
     """Another one says nothing about the plan's number."""
-    simulation = PLAN.simulate(CHAIN)
-    found, wrong = check_allocator(simulation, PLAN, PLAN.budget_bytes, None, None)
+    simulation = planned().simulate(CHAIN)
+    found, wrong = check_allocator(simulation, planned(), planned().budget_bytes, None, None)
     assert wrong == []
     assert found["device"].options["expandable_segments"]
-    choice = replace(PLAN.setting.allocator, reserved_bytes=1)
-    lying = replace(PLAN, setting=replace(PLAN.setting, allocator=choice))
+    choice = replace(planned().setting.allocator, reserved_bytes=1)
+    lying = replace(planned(), setting=replace(planned().setting, allocator=choice))
     reserved = found["device"].peak_reserved_bytes
-    _, wrong = check_allocator(simulation, lying, PLAN.budget_bytes, None, None)
+    _, wrong = check_allocator(simulation, lying, planned().budget_bytes, None, None)
     assert wrong == [f"the plan says 1 bytes reserved, the replay {reserved}"]
     assert check_allocator(simulation, lying, None, "best-fit", None)[1] == []
 
 
 def test_too_small_a_device_is_wrong():
     """By its name and size."""
-    _, wrong = check_allocator(SIMULATION, None, 10 * MIB, "best-fit", None)
+    _, wrong = check_allocator(stored(), None, 10 * MIB, "best-fit", None)
     assert len(wrong) == 1
     assert wrong[0].startswith("best-fit runs out of memory on a device of 10.49 MB")
 
@@ -110,4 +121,4 @@ def test_too_small_a_device_is_wrong():
 def test_settings_without_their_allocator_are_refused(allocator):
     """Also beside a plan that has one of its own."""
     with pytest.raises(schedsim.SchedsimError, match="--alloc-conf is of"):
-        check_allocator(SIMULATION, PLAN, None, allocator, "expandable_segments:True")
+        check_allocator(stored(), planned(), None, allocator, "expandable_segments:True")
