@@ -44,8 +44,9 @@ _CHAIN_GAP, _CHAIN_WORK = 0.01, 10.0
 # unless an order asks for any schedule.
 _BEYOND = 2.0
 
-# Of what goes into schedules of a chain beyond the persistent ones: for the exact search, first.
-_EXACT_SHARE = 0.5
+# Of what goes into schedules of a chain beyond the persistent ones: for the exact search, first;
+# of many stages it rarely comes to its end.
+_EXACT_SHARE, _MANY_STAGES_SHARE, _MANY_STAGES = 0.5, 0.25, 32
 
 
 @timed()
@@ -189,7 +190,7 @@ def _beyond_persistent(
     """
     plans, known, bound_s = [], persistent.schedule, 0.0
     if chain.num_stages <= MOST_SEARCHED and not keeps_some(chain):
-        with effort.part(_EXACT_SHARE) as part:
+        with effort.part(_exact_share(chain)) as part:
             exact = optimum_plan(chain, chain, persistent.budget_bytes, known, part)
         plans.append(exact)
         if exact.status == "optimal" or exact.proven_infeasible:
@@ -203,6 +204,10 @@ def _beyond_persistent(
     if known is not None and _repeats_backward(chain, schedule):
         schedule = known  # a model's backward adds its gradients, and may run once
     return [*plans, _over_any_schedule(chain, found, schedule, bound_s)]
+
+
+def _exact_share(chain: Chain) -> float:
+    return _EXACT_SHARE if chain.num_stages <= _MANY_STAGES else _MANY_STAGES_SHARE
 
 
 def _over_any_schedule(
@@ -261,7 +266,7 @@ def _without_blocks(
     chain = chain_form(graph)
     exact = chain is not None and chain.num_stages <= MOST_SEARCHED and is_lowered(graph, chain)
     if exact and chain is not None:
-        with effort.part(_EXACT_SHARE) as part:
+        with effort.part(_exact_share(chain)) as part:
             plan = optimum_plan(graph, chain, budget_bytes, starts[0] if starts else None, part)
         plans.append(plan)
         if plan.status == "optimal" or plan.proven_infeasible:

@@ -11,6 +11,7 @@ from schedsim.errors import PlannerLimitError
 from schedsim.plans.effort import Effort
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan, timed
+from schedsim.plans.progress import current
 from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
@@ -229,6 +230,8 @@ def optimum_plan(
     """
     names = workload.op_names
     known_s = math.inf if known is None else simulate(workload, known).makespan_s
+    if known is not None:
+        current().report(known_s)
     found = Optimum(None, chain.store_all_s, True, False, 0, 0)
     if known is None or known_s > chain.store_all_s * (1 + 1e-12):
         found = search_optimum(

@@ -29,6 +29,8 @@ _FEW_CUTS = 5
 # all of them may take of the effort.
 _SPREAD_CUTS = (3, 6, 12, 18, 24, 32, 40)
 _WORTH, _RELAXED_SHARE = 0.003, 0.5
+# Where whole numbers at two cuts would take more than half of the effort, little is left for them.
+_LARGE_SHARE = 0.9
 # Steps of the knapsacks that a core takes in about a second.
 _STEPS_PER_UNIT = 2e8
 
@@ -140,7 +142,10 @@ class CutSearch:
 
         On wide graphs many cuts prove more than whole numbers at few.
         """
-        until = self.effort.left * (1.0 - _RELAXED_SHARE)
+        relaxed_share = _RELAXED_SHARE
+        if self.effort.counted and milp_work(2 * self.nonzeros) > 0.5 * self.effort.left:
+            relaxed_share = _LARGE_SHARE
+        until = self.effort.left * (1.0 - relaxed_share)
         chosen: list[int] = []
         took, nonzeros = 0.0, self.nonzeros
         for count in _SPREAD_CUTS:
@@ -156,7 +161,7 @@ class CutSearch:
                 return
             known_s, left = self.extra_s, self.effort.left
             cuts = [self.cut(op) for op in sorted(chosen)]
-            share = (left - until) / left if self.effort.counted else _RELAXED_SHARE
+            share = (left - until) / left if self.effort.counted else relaxed_share
             self.solve(cuts, share, integral=False)
             took = left - self.effort.left
             if before and self.extra_s < known_s * (1 + _WORTH):
