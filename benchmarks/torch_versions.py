@@ -123,7 +123,7 @@ def page(runs: list[VersionRun]) -> str:
     lines = [
         "# Versions of torch",
         "",
-        f"`pip install 'schedsim[torch]'` takes torch {VERSIONS[0]} to {VERSIONS[-1]}. Tests of",
+        f"`pip install '.[torch]'` takes torch {VERSIONS[0]} to {VERSIONS[-1]}. Tests of",
         "real models on each, on the CPU (`python benchmarks/torch_versions.py FOLDER`):",
         "",
         "| torch | passed | failed | skipped |",
