@@ -214,8 +214,7 @@ class _Curve:
         self.add_segments()
         too_small = self.least_bytes - 1
         least: Simulation | None = None  # the schedule of the least peak, its time as it came
-        share = _DESCENT_SHARE + self.line_share
-        while self.is_worth_it(share):
+        while self.is_worth_it(self.descent_share()):
             lowest = self.found[0].peak_bytes if least is None else least.peak_bytes
             if lowest - too_small <= self.finest_bytes:
                 break
@@ -231,6 +230,11 @@ class _Curve:
                     least = seen
         if least is not None:
             self.ask(least.peak_bytes, self.amount(), near=least)
+
+    def descent_share(self) -> float:
+        """Of the effort, until the least memory is no more looked for."""
+        # One point alone is no curve, and between it and nothing there is no gap to ask in.
+        return _FEW_SHARE if len(self.found) == 1 else _DESCENT_SHARE + self.line_share
 
     def add_segments(self) -> None:
         """Begin with what segments reach: on long graphs, less memory than a short search."""

@@ -15,6 +15,7 @@ from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, SchedsimError, Schedule, simulate
 from schedsim.plans.curves import ParetoCurve
+from schedsim.plans.effort import Effort
 
 
 def check_curve(curve: ParetoCurve, graph: Graph) -> None:
@@ -103,3 +104,14 @@ def test_options_out_of_range_are_refused(options):
     """With the value in the message."""
     with pytest.raises(SchedsimError, match=str(next(iter(options.values())))):
         graph_frontier(unit_training_chain(3), **options)
+
+
+def test_a_long_preparation_leaves_more_than_one_point(monkeypatch):
+    """Where it took more than the share of the descent, there was the store-all point alone."""
+    monkeypatch.setattr(module._Curve, "add_segments", lambda _: None)  # as of one large block
+    graph = random_training_graph(np.random.default_rng(6), 12)
+    effort = Effort(1.0)
+    curve = module._Curve(graph, "fixed", effort, num_points=8, seed=0)
+    effort.spend(0.5)
+    curve.descend()
+    assert len(curve.found) > 1
