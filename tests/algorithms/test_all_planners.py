@@ -26,9 +26,7 @@ from schedsim.plans.scope import ANY_SCHEDULE
 CHAIN_PLANNERS = [
     name
     for name, info in PLANNERS.items()
-    if "chain" in info.kinds
-    and name not in ("exhaustive", "chain_optimum")
-    and not info.needs_link
+    if "chain" in info.kinds and name not in ("exhaustive", "chain_optimum") and not info.needs_link
 ]
 
 
