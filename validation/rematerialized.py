@@ -66,7 +66,7 @@ class Rematerialized(nn.Module):
     Attributes
     ----------
     plan : Plan
-        Of the last step's inputs.
+        For the inputs that it was made with; `last_plan` is of the last step's.
     level : str
         ``"op"`` or ``"block"``.
     """
@@ -89,6 +89,8 @@ class Rematerialized(nn.Module):
         self._num_steps = 0
         self._planned: OrderedDict[Any, Variants] = OrderedDict()
         self._captured: OrderedDict[Any, CapturedStep] = OrderedDict()
+        self._own_key: Any = None  # of the inputs that it was made with
+        self._own_plan: Plan | None = None  # for these, once its step is no longer kept
         self._changes = 0  # of plans, by the caller; the same on all ranks
         self._bucket_bytes = 0  # of the wrapper that averages gradients, once a step has shown it
         self._all_come = True  # all ranks plan the next step, as its caller calls all of them
@@ -165,7 +167,9 @@ class Rematerialized(nn.Module):
         planned, difference = self._compared(planned, inputs, keywords, ranks)
         if difference is not None:
             self._accept(planned, difference)
-        self._keep(self._full_key(inputs, keywords), Variants()).add(planned)
+        key = self._full_key(inputs, keywords)
+        self._own_key, self._own_plan = key, None
+        self._keep(key, Variants()).add(planned)
 
     def use(self, plan: Plan, *inputs: Any, **keywords: Any) -> None:
         """Run steps with inputs like these by `plan` from now on.
@@ -203,6 +207,7 @@ class Rematerialized(nn.Module):
         self._all_come = True
         self._settings = replace(self._settings, budget=budget)
         self._budget_bytes = None
+        self._own_key = self._own_plan = None
         self._planned.clear()
 
     def _step_for(
@@ -409,9 +414,13 @@ class Rematerialized(nn.Module):
     def _keep(self, key: Any, variants: Variants, planned: PlannedStep | None = None) -> Any:
         if self._num_inputs is None:
             self._num_inputs = len(key[0].positional)
+        if self._own_key is None:
+            self._own_key = key
         self._planned[key] = variants
         while len(self._planned) > self._max_shapes:
-            self._planned.popitem(last=False)
+            dropped, its = self._planned.popitem(last=False)
+            if dropped == self._own_key and its.steps:
+                self._own_plan = its.steps[-1].plan
         if planned is None:
             return variants
         variants.add(planned)
@@ -486,6 +495,7 @@ class Rematerialized(nn.Module):
         found = bucket_bytes(self, gradients_resident=resident)
         if found is not None and found != self._bucket_bytes:
             self._bucket_bytes = found
+            self._own_key = None
             self._planned.clear()
             self._all_come = True  # the wrapper's forward is a step of all ranks
 
@@ -522,6 +532,18 @@ class Rematerialized(nn.Module):
 
     @property
     def plan(self) -> Plan:
+        """The plan for the inputs that it was made with, or for those given to `use` since then.
+
+        After `replan` they are those of the next step. Steps of other shapes do not change it:
+        theirs are `last_plan` and `plans`.
+        """
+        variants = self._planned.get(self._own_key)
+        if variants is not None and variants.steps:
+            return variants.steps[-1].plan
+        return self._own_plan or self._last.plan
+
+    @property
+    def last_plan(self) -> Plan:
         """The plan for the inputs of the last step."""
         return self._last.plan
 

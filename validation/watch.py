@@ -113,7 +113,7 @@ class Watch:
 
     def _judge(self, peak: int) -> None:
         state = self.module._last.captured.state
-        plan = self.module.plan
+        plan = self.module.last_plan
         assert plan.peak_bytes is not None
         if self._optimizer is None:  # planned for, though not seen
             peak += state.optimizer_bytes

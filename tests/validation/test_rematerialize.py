@@ -121,13 +121,20 @@ def test_each_shape_is_planned_once_and_few_are_kept():
     module, _, (x, target) = made("block", max_shapes=2)
     first = module.plan
     module(x[:256], target[:256]).backward()
-    assert module.plan is not first
-    module(x, target)
     assert module.plan is first
+    assert module.last_plan is not first
+    module(x, target)
+    assert module.last_plan is first
     module(x[:128], target[:128])
     assert len(module.plans) == 2
     assert first in module.plans
+    module(x[:64], target[:64])
+    assert first not in module.plans
+    assert module.plan is first
     assert all(plan.budget_bytes == first.budget_bytes for plan in module.plans)
+    module.replan("95%")
+    module(x[:64], target[:64])
+    assert module.plan is module.last_plan
 
 
 def test_another_shape_is_refused_by_choice():
