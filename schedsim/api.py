@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ._arguments import check_arguments, checked
-from ._checks import MAX_SECONDS, shown
+from .checks.checked_arguments import check_arguments, checked
+from .checks.value_checks import MAX_SECONDS, shown
 from .dataflow.chain import Chain
 from .dataflow.graph import Graph
 from .dataflow.recomputation_rules import (

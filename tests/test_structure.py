@@ -347,6 +347,12 @@ MOST_SAME_MODULES = 8
 SAME_CLASS = {"Block", "Head"}
 
 
+def test_few_modules_lie_outside_of_the_rooms():
+    """The others are found by the name of their room."""
+    flat = [file.stem for file in (ROOT / "schedsim").glob("*.py") if file.stem != "__init__"]
+    assert len(flat) <= 8, flat
+
+
 def test_a_module_name_has_one_meaning():
     """Over all folders; ``_name.py`` and ``name.py`` are one name."""
     seen: dict[str, list[str]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._arguments import checked
+from ..checks.checked_arguments import checked
 from ..dataflow.streams import DEVICE
 from ..errors import SchedsimError
 from .allocation import Allocation, summarize

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arguments import checked
+from ..checks.checked_arguments import checked
 from ..dataflow.footprint import least_own_bytes
 from ..dataflow.graph import Graph, Op
 from ..dataflow.recomputation_rules import is_evicted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from .._arguments import checked
+from ..checks.checked_arguments import checked
 from ..errors import SchedsimError, did_you_mean
 from ..workloads.known_architectures import get_architecture
 from .degrees import Degrees

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from .._checks import check_bytes, check_name, check_seconds, check_total, shown
+from ..checks.value_checks import check_bytes, check_name, check_seconds, check_total, shown
 from ..errors import InvalidWorkloadError
 from .chain_graph import lowered
 from .graph import Graph

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .._checks import check_bytes, check_name, check_total, shown, shown_key
+from ..checks.value_checks import check_bytes, check_name, check_total, shown, shown_key
 from ..errors import InvalidWorkloadError
 from .arrays import GraphArrays, build_arrays
 from .op import PHASES, Op, as_items, as_mapping, as_names

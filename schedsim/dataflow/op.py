@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._checks import check_bytes, check_name, check_seconds, shown, shown_key
+from ..checks.value_checks import check_bytes, check_name, check_seconds, shown, shown_key
 from ..errors import InvalidWorkloadError
 from .streams import COMPUTE, device_of, is_compute
 

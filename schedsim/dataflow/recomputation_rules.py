@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from .._checks import shown
+from ..checks.value_checks import shown
 from ..errors import InvalidScheduleError, SchedsimError
 from .chain import Chain, Stage
 from .graph import Graph

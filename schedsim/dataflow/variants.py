@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .._checks import check_bytes, check_name, check_seconds, shown, shown_key
+from ..checks.value_checks import check_bytes, check_name, check_seconds, shown, shown_key
 from ..errors import InvalidWorkloadError, SchedsimError
 
 if TYPE_CHECKING:

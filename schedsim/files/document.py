@@ -10,8 +10,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from .._arguments import checked
-from .._checks import shown
+from ..checks.checked_arguments import checked
+from ..checks.value_checks import shown
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
 from ..errors import InvalidWorkloadError

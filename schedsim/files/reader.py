@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from .._checks import MAX_SECONDS, check_bytes, check_seconds, shown, shown_key
+from ..checks.value_checks import MAX_SECONDS, check_bytes, check_seconds, shown, shown_key
 from ..errors import InvalidWorkloadError, SchedsimError, did_you_mean
 
 _REQUIRED: Any = object()

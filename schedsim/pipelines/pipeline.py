@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from .._checks import check_bytes, check_seconds
+from ..checks.value_checks import check_bytes, check_seconds
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
 from ..errors import InvalidWorkloadError

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .._checks import shown
+from ..checks.value_checks import shown
 from ..errors import InvalidWorkloadError
 from ..files.plan_files import read_source
 from ..files.reader import Reader, parse_json

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from .._checks import MAX_BYTES, shown
+from ..checks.value_checks import MAX_BYTES, shown
 from ..errors import SchedsimError
 from ..units import UnitError, parse_bytes
 

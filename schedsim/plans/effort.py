@@ -14,7 +14,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Literal
 
-from .._checks import MAX_SECONDS, shown
+from ..checks.value_checks import MAX_SECONDS, shown
 from ..errors import SchedsimError
 from ..kernels import compile_clock
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .._checks import MAX_BYTES, check_seconds, shown
+from ..checks.value_checks import MAX_BYTES, check_seconds, shown
 from ..dataflow.copies import HOST_LEVEL, Copy, copies_in
 from ..dataflow.streams import DEVICE
 from ..errors import InvalidWorkloadError, SchedsimError

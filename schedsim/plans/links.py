@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .._checks import MAX_SECONDS, check_seconds, shown
+from ..checks.value_checks import MAX_SECONDS, check_seconds, shown
 from ..dataflow.copies import Copy
 from ..dataflow.graph import Graph
 from ..dataflow.streams import DEVICE

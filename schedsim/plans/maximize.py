@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._arguments import checked
 from ..api import PlannerLike, try_plan
+from ..checks.checked_arguments import checked
 from ..dataflow.chain import Chain
 from ..dataflow.graph import COMPUTE, Graph
 from ..errors import InfeasibleBudgetError, SchedsimError

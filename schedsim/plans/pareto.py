@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from .._arguments import checked
 from ..api import PlannerLike, check_limits, curve_planner, get_planner, try_plan
+from ..checks.checked_arguments import checked
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
 from ..dataflow.recomputation_rules import RecomputationRules, evicts_some

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, wraps
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from .._arguments import checked
+from ..checks.checked_arguments import checked
 from ..dataflow.shown_in_notebooks import ShownInNotebooks
 from ..dataflow.variants import ChosenVariant
 from ..errors import SchedsimError

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._checks import check_bytes, shown
+from ..checks.value_checks import check_bytes, shown
 from ..errors import DeadlockError, SchedsimError
 from ..units import format_bytes_short
 from .course import CAUSES, Course, IssueOrder, Started, StreamRoom

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._checks import shown
+from ..checks.value_checks import shown
 from ..errors import InvalidScheduleError, SchedsimError, did_you_mean
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._checks import shown
 from ..api import get_planner
+from ..checks.value_checks import shown
 from ..errors import SchedsimError
 from ..plans.budgets import check_budget
 from ..units import UnitError, parse_bytes

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .._checks import shown
+from ..checks.value_checks import shown
 from ..errors import SchedsimError, UnsupportedError
 
 SCHEMA = "schedsim.result/1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from .._arguments import check_arguments, checked
+from ..checks.checked_arguments import check_arguments, checked
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
 from ..dataflow.variants import check_allowed

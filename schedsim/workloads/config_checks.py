@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from .._arguments import check_arguments
-from .._checks import shown
+from ..checks.checked_arguments import check_arguments
+from ..checks.value_checks import shown
 from ..errors import SchedsimError
 from .devices import DTYPE_BYTES
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._arguments import checked
-from .._checks import check_bytes, shown
+from ..checks.checked_arguments import checked
+from ..checks.value_checks import check_bytes, shown
 from ..errors import InvalidWorkloadError, SchedsimError, did_you_mean
 from ..files.reader import Reader, parse_json
 from ..plugins import load_plugin, plugin_names

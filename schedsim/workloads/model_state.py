@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._arguments import checked
+from ..checks.checked_arguments import checked
 from ..errors import SchedsimError, did_you_mean
 
 

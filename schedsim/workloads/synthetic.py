@@ -8,8 +8,8 @@ from functools import wraps
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arguments import check_arguments
-from .._checks import shown
+from ..checks.checked_arguments import check_arguments
+from ..checks.value_checks import shown
 from ..dataflow.chain import Chain
 from ..errors import SchedsimError
 

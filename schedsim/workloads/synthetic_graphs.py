@@ -9,8 +9,8 @@ from functools import wraps
 import numpy as np
 from numpy.random import Generator
 
-from .._arguments import check_arguments
-from .._checks import shown
+from ..checks.checked_arguments import check_arguments
+from ..checks.value_checks import shown
 from ..dataflow.graph import Graph, Op
 from ..errors import SchedsimError
 

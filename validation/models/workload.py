@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from schedsim._arguments import check_arguments, hints_of
+from schedsim.checks.checked_arguments import check_arguments, hints_of
 from schedsim.errors import SchedsimError, did_you_mean
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from schedsim import Chain, InvalidWorkloadError, Schedule, Stage, simulate
-from schedsim._checks import MAX_BYTES
+from schedsim.checks.value_checks import MAX_BYTES
 from schedsim.dataflow.variants import StageVariant
 
 FIELDS = {"forward_s": 1, "backward_s": 2, "output_bytes": 4, "saved_bytes": 10}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .errors import InvalidWorkloadError
+from ..errors import InvalidWorkloadError
 
 # 2^53 - 1: the largest integer that JSON readers agree on; 9 PB is beyond any device. The sizes of
 # a workload together stay below it too, so that every peak does.

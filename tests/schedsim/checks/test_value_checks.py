@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from schedsim._checks import (
+from schedsim.checks.value_checks import (
     MAX_BYTES,
     check_bytes,
     check_name,

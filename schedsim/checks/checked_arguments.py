@@ -14,8 +14,8 @@ from functools import cache, wraps
 from numbers import Real
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from ._checks import shown
-from .errors import SchedsimError
+from ..errors import SchedsimError
+from .value_checks import shown
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")

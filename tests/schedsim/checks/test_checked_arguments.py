@@ -11,7 +11,7 @@ import pytest
 
 import schedsim
 from schedsim import Chain, Graph, Op, Schedule, Stage
-from schedsim._arguments import check_arguments, checked
+from schedsim.checks.checked_arguments import check_arguments, checked
 from schedsim.errors import SchedsimError
 
 CHAIN = Chain.from_arrays(
