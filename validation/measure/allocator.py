@@ -11,7 +11,12 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from ..torch_private.profiler_records import allocator_events, marks, memory_events
+from ..torch_private.profiler_records import (
+    allocator_events,
+    forget_results,
+    marks,
+    memory_events,
+)
 from .quiet import quiet_stderr
 
 _PHASE = "schedsim phase"
@@ -68,7 +73,9 @@ def allocations(run: Callable[[], Any]) -> list[int]:
     finally:
         with quiet_stderr():
             recorder.stop()
-    return [change for _, change in memory_events(recorder)]
+    found = [change for _, change in memory_events(recorder)]
+    forget_results(recorder)
+    return found
 
 
 class AllocatorRecord:
@@ -101,6 +108,7 @@ class AllocatorRecord:
             + list(allocator_events(self._recorder)),
             key=lambda item: item[0],
         )
+        forget_results(self._recorder)
         phases: list[list[tuple[int, int]]] = []
         for _, change in found:
             if change is None:

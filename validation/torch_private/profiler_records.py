@@ -41,3 +41,12 @@ def allocator_events(profiler: Any) -> Iterator[tuple[int, tuple[int, int]]]:
 def forget_library_workspaces() -> None:
     """Free the workspaces that cuBLAS keeps, so that the next product takes them anew."""
     torch._C._cuda_clearCublasWorkspaces()
+
+
+def forget_results(profiler: Any) -> None:
+    """Free what a stopped profiler recorded.
+
+    The collector of cycles would free it at any time, in the midst of the next record as well.
+    """
+    profiler.profiler.kineto_results = None
+    profiler.profiler = None

@@ -33,3 +33,15 @@ def test_allocations_and_marks_are_in_order_of_time():
     assert begin < events[0][0] <= events[1][0]
     (_, (place, size)), (_, (other, back)) = sorted(allocator_events(recorder))
     assert (size, back, place == other) == (4000, -4000, True)
+
+
+def test_what_was_recorded_is_freed_at_once():
+    """Left to the collector of cycles, it was freed within the next record, and damaged memory."""
+    from schedsim.validation.measure.allocator import AllocatorRecord
+
+    record = AllocatorRecord()
+    record.start()
+    record.mark()
+    torch.zeros(1000)
+    record.stop()
+    assert record._recorder.profiler is None
