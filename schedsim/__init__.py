@@ -38,7 +38,7 @@ from .simulation.schedule import Schedule
 
 if TYPE_CHECKING:
     __version__: str
-    # mypy checks each package from its own place; these come from one that needs torch.
+    # For mypy alone: these names come from the package that needs torch, and are imported lazily.
     apply: Any
     drop_in_report: Any
     restore: Any
@@ -103,7 +103,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """The version, clusters, and what runs real models: imported when first asked for."""
+    """Import `name` when it is first asked for: the version, clusters, what runs real models."""
     if name == "__version__":
         return _version()
     if name == "cluster":
@@ -126,7 +126,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _version() -> str:
-    """The version of the checkout that is imported, or else of the installed package."""
+    """The version of the imported checkout; without a checkout, of the installed package."""
     from importlib.metadata import PackageNotFoundError, version
     from pathlib import Path
 

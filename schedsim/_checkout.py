@@ -1,7 +1,8 @@
-"""Where `schedsim.algorithms` and `schedsim.validation` are found in a checkout.
+"""Makes `schedsim.algorithms` and `schedsim.validation` importable in a checkout.
 
-An installed package holds both folders. In a checkout they lie beside the folder of `schedsim`,
-which Python finds first when it is started in the checkout's root, installed or not.
+An installed package holds both folders. In a checkout they lie beside the folder `schedsim`. Python
+started in the root of the checkout imports that folder even where schedsim is installed, so the two
+packages have to be found beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _BesideFinder:
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The place of `name`, where it is one of the two; ``None`` leaves it to other finders."""
+        """The spec of `name` if it is one of the two; ``None`` leaves it to other finders."""
         parent, _, folder = name.rpartition(".")
         if parent != __package__ or folder not in _BESIDE:
             return None
@@ -36,20 +37,20 @@ class _BesideFinder:
 
     @staticmethod
     def find_distributions(context: DistributionFinder.Context) -> Iterator[Distribution]:
-        """What the checkout announces to other packages; nothing to who asks for one by name."""
+        """The checkout's entry points, for a search of all packages; none for one by name."""
         if context.name is None:
             yield _Announced()
 
 
 class _Announced(Distribution):
-    """The entry points by which other packages find schedsim, where nothing is installed."""
+    """The entry points by which other packages find schedsim where schedsim is not installed."""
 
     def read_text(self, filename: str) -> str | None:
-        """The text of one of the files of a package's metadata."""
+        """The text of the metadata file `filename`."""
         return _METADATA.get(filename)
 
     def locate_file(self, path: object) -> Path:
-        """Where a file of the package is."""
+        """The place of a file of the package."""
         return _PACKAGE.parent / str(path)
 
 
@@ -61,7 +62,7 @@ _METADATA = {
 
 
 def find_beside() -> None:
-    """Make both importable where this is a checkout; an installed package needs nothing."""
+    """Make both packages importable in a checkout; an installed package needs no help."""
     installed = any((_PACKAGE / folder).is_dir() for folder in _BESIDE)
     if not installed and all((_PACKAGE.parent / f / "__init__.py").is_file() for f in _BESIDE):
         sys.meta_path.append(_BesideFinder)

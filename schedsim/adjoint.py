@@ -1,6 +1,7 @@
 """Schedules for adjoint codes, in the protocol of the package checkpoint_schedules.
 
-pyadjoint (Firedrake, dolfin-adjoint) and whatever else runs that package's schedules run these:
+pyadjoint (Firedrake, dolfin-adjoint), like every program that runs schedules of that package, can
+run the schedules made here:
 
 >>> from schedsim.adjoint import Schedule
 >>> schedule = Schedule(1000, 20)  # 1000 steps, room for the data of 20
@@ -9,7 +10,7 @@ pyadjoint (Firedrake, dolfin-adjoint) and whatever else runs that package's sche
 >>> next(schedule)
 Forward(0, 186, True, False, StorageType.RAM)
 
-A simulation that does not know its length beforehand takes an `OnlineSchedule`.
+`OnlineSchedule` is for a simulation whose length is not known beforehand.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ _STORAGE = {
 class AdjointSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package without types
     """The schedule of least time for an adjoint whose number of steps is known.
 
-    Stored are restart data (the state before a step) and adjoint data (what its adjoint needs),
-    whatever is better where; the working storage of the step that runs is beside the memory given,
-    as everywhere in checkpoint_schedules. One adjoint can be calculated.
+    For each step the schedule stores restart data (the state before the step), adjoint data (what
+    the adjoint of the step needs), or nothing, whichever is best. The working storage of the
+    running step comes on top of `ram`, as everywhere in checkpoint_schedules. A schedule calculates
+    one adjoint.
 
     Parameters
     ----------
@@ -71,31 +73,32 @@ class AdjointSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package
         Memory for what is stored: a number, or text like ``"8GiB"``. With the default sizes of 1
         it is the number of snapshots, as `MixedCheckpointSchedule` takes.
     restart_bytes, adjoint_bytes
-        Of every step, or a sequence with one for each.
+        Size of the data of every step, or a sequence with one size per step.
     forward_s
-        Seconds of every step, or a sequence with one for each.
+        Seconds of every step, or a sequence with one time per step.
     disk
-        ``(write, read)``, seconds a byte, where data may go to disk, which holds any number; what
-        is copied is waited for.
+        ``(write, read)``: seconds per byte, where data may go to disk. The disk holds any number of
+        bytes; the computation waits for each copy.
     max_slots
-        Sizes without a common divisor are counted in slots; more of them take longer and leave a
-        smaller gap between `forward_s` and `bound_s`.
+        Sizes without a common divisor are rounded up to memory slots. More slots take longer to
+        plan and leave a smaller gap between `forward_s` and `bound_s`.
 
     Attributes
     ----------
     plan : AdjointPlan
-        What was planned, with its exactness.
+        The plan behind the schedule; it says whether it is exact.
 
     Raises
     ------
     SchedsimError
-        The memory does not hold what would let the forward begin again.
+        The memory is too small to hold one state from which the forward could begin again.
 
     Notes
     -----
-    Of 1000 equal steps and snapshots it is as good as Maddison's mixed schedule, which is optimal
-    there (Maddison 2024, J. Comput. Sci. 82, 102405); of steps that differ it is optimal over
-    persistent schedules where `optimal` says so, and else within `forward_s` / `bound_s`.
+    For equal steps the schedule is as fast as Maddison's mixed schedule, which is optimal there
+    (Maddison 2024, J. Comput. Sci. 82, 102405). For steps that differ it is optimal over persistent
+    schedules where `optimal` says so; elsewhere it takes at most `forward_s` / `bound_s` times the
+    least time.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class AdjointSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package
         yield EndReverse()
 
     def _act(self, one: StepAction) -> Any:
-        """The action of the protocol, once this schedule stands where it leads."""
+        """The protocol's action for `one`; moves the position of this schedule along."""
         place = _STORAGE[one.place]
         if one.what == "reverse":
             self._r += 1
@@ -183,27 +186,27 @@ def _each(value: Any, num: int) -> Any:
 
 
 class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package without types
-    """A schedule for a simulation whose length shows when it ends: call `finalize` there.
+    """A schedule for a simulation whose length is known only at its end: call `finalize` there.
 
     With a `period`, restart data goes to disk every so many steps and stays there, as in
     checkpoint_schedules' two-level schedule (Pringle et al. 2016); within a period the adjoint is
-    planned exactly, with restart and adjoint data in memory, so that no more steps are repeated.
-    The disk grows with the length. pyadjoint runs this one unchanged.
+    planned exactly, with restart and adjoint data in memory, so that it repeats at most as many
+    steps as the two-level schedule. The space needed on disk grows with the length. pyadjoint runs
+    this variant unchanged.
 
     Without a period there is no disk. While the simulation runs, restart data is stored by the rule
-    of Wang, Moin & Iaccarino 2009
-    ("Minimal repetition dynamic checkpointing algorithm for unsteady adjoint calculation", SIAM J.
-    Sci. Comput. 31, 2549): with all snapshots in use, the new one takes the place of one that is
-    dispensable, or of the newest, a level higher. Whatever the length n turns out to be, no step
-    is repeated more often than the least t >= 1 with C(snapshots + t, t) >= n (their theorem), as
-    in the binomial schedule that knew n. The adjoint is then planned exactly between the snapshots
-    that are there, adjoint data included.
+    of Wang, Moin & Iaccarino 2009 ("Minimal repetition dynamic checkpointing algorithm for unsteady
+    adjoint calculation", SIAM J. Sci. Comput. 31, 2549): where all snapshots are in use, the new
+    snapshot replaces a dispensable one, or else the newest one, and is then of a level one higher.
+    Whatever the length n turns out to be, no step is repeated more often than the least t >= 1 with
+    C(snapshots + t, t) >= n (their theorem), as in the binomial schedule that knew n. The adjoint
+    is then planned exactly between the snapshots that are there, adjoint data included.
 
     Parameters
     ----------
     snapshots
-        How many steps' data memory holds; restart and adjoint data count alike. At least 2, or 0
-        with a period.
+        Number of steps whose data fits in memory; restart and adjoint data count alike. At least 2;
+        with a period, at least 0.
     period
         Steps between restart data on disk.
 
@@ -215,10 +218,11 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
     Notes
     -----
     Without a period the protocol's ``Move(n, RAM, NONE)`` deletes a snapshot while the forward
-    runs. pyadjoint takes no such action while it tapes. Restart data stored by ``Forward(n0, n1)``
-    is, by the protocol, what the steps n0 to n1 - 1 need; a deletion joins two such stretches, so
-    that this is for codes whose state before a step is all that later steps need. No bounded number
-    of stretches does without: each is fixed when it is stored, and the length is not known.
+    runs. pyadjoint does not accept this action while it records the tape. By the protocol, restart
+    data stored by ``Forward(n0, n1)`` is what the steps n0 to n1 - 1 need. A deletion joins two
+    such stretches, so this variant suits only codes in which the state before a step is all that
+    later steps need. A bounded number of snapshots cannot do without deletions: each stretch is
+    fixed when it is stored, and the length is not known then.
     """
 
     def __init__(self, snapshots: int, *, period: int | None = None) -> None:
@@ -240,7 +244,7 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
         if self.period is not None:
             yield from self._by_periods(self.period)
             return
-        stored: dict[int, float] = {}  # step -> level, in order; the first state always stays
+        stored: dict[int, float] = {}  # step -> level, by step; the first state always stays
         while self._max_n is None:
             here = self._n
             if len(stored) < self.snapshots:
@@ -271,7 +275,8 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
         self.num_forwards = self._max_n
         yield EndForward()
         ones = np.ones(min(period, self._max_n), dtype=np.int64)
-        # Nothing else goes to disk: reading costs nothing, and writing is never worth it.
+        # Only the starts of periods go to disk: a write this slow is never worth it to the planner,
+        # and reading is free.
         steps = AdjointSteps(np.ones(ones.size), ones, ones, _NEVER_S, 0.0)
         tables = plan_adjoint(steps, self.snapshots).solution
         for first in reversed(stored):
@@ -312,7 +317,7 @@ class OnlineSchedule(CheckpointSchedule):  # type: ignore[misc]  # of a package 
         return self._exhausted
 
     def uses_storage_type(self, storage_type: StorageType) -> bool:
-        """Memory, where it holds anything; the disk, with a period."""
+        """Whether it uses this storage: memory if it has snapshots, disk if it has a period."""
         if storage_type == StorageType.DISK:
             return self.period is not None
         return bool(storage_type == StorageType.RAM and self.snapshots)

@@ -1,4 +1,4 @@
-"""The calls that most programs need: plan and compare."""
+"""The calls that most programs need: `plan`, `simulate`, `compare`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .units import format_bytes
 from .workloads.given import WorkloadLike, read_workload
 
 if TYPE_CHECKING:
-    # mypy checks each package from its own place; these are of `schedsim.algorithms`.
+    # For mypy alone, which checks each package by itself: these names are of `schedsim.algorithms`.
     PlannerInfo = Any
 
 PlannerLike = str | Callable[..., Any]
@@ -66,30 +66,33 @@ def plan(
     Parameters
     ----------
     workload
-        A chain or a graph; the path of a file with one; or ``"workload:NAME,OPTION=VALUE"``, for
-        one that another package brings.
+        A chain or a graph; the path of a file that holds one; or ``"workload:NAME,OPTION=VALUE"``,
+        a workload that another package provides.
     budget_bytes
-        Bounds the simulated peak, static bytes included; an ``int``, a text like ``"8GB"``, or a
+        Bound on the simulated peak, static bytes included: an ``int``, a text like ``"8GB"``, or a
         share of the store-all peak, ``"60%"``.
     planner
         A name from `schedsim.algorithms.planner_names`; or a function ``(workload, budget_bytes, *,
-        options)`` that gives a `Schedule`, a `Plan`, or ``None`` where nothing fits. What it gives
-        is replayed before it is believed. By default ``auto``, the best that is in time.
+        options)`` that returns a `Schedule`, a `Plan`, or ``None`` where nothing fits. What the
+        function returns is replayed before it is believed. The default is ``auto``, the strongest
+        method that ends in time.
     allocator
-        ``"exact"``: the budget bounds the bytes of tensors and workspaces. Any other (see
-        `schedsim.allocate`): it bounds what that allocator reserves for them. By default
-        ``"cuda-caching"`` for a step captured on a CUDA device, with the settings that the device's
-        allocator had there; ``"exact"`` for any other workload, and where something is copied.
+        With ``"exact"`` the budget bounds the bytes of tensors and workspaces. With any other
+        allocator (see `schedsim.allocate`) it bounds the bytes that this allocator reserves for
+        them. The default is ``"cuda-caching"`` for a step captured on a CUDA device, with the
+        settings that the device's allocator had during the capture, and ``"exact"`` for every other
+        workload and for plans with copies.
     allocator_options
-        Of `schedsim.allocate`.
+        Options of the allocator, as `schedsim.allocate` takes them.
     keep, recompute
-        Patterns of names of ops, of modules that they are in, or of stages: what is kept runs once;
-        what is recomputed is not held from the forward to the backward, of a stage all but its
-        output. Where both name one, it is kept. A planner that cannot hold to them refuses.
+        Patterns over the names of ops, of the modules that ops are in, or of stages. An op to keep
+        runs once. What an op to recompute writes is not held from the forward to the backward; a
+        stage to recompute keeps its output alone. An op named by both is kept. A planner that
+        cannot follow the patterns refuses.
     **options
-        Passed to the planner. With ``link="pcie4"`` (``"pcie5"``, ``"nvlink-c2c"``, ``"25GB/s"``, a
-        `schedsim.plans.links.Link`, or a pair of these), ``auto`` offloads to host memory too, to
-        at most ``host_bytes`` of it, with ``host_latency_s`` for every copy.
+        Options of the planner. With ``link="pcie4"`` (``"pcie5"``, ``"nvlink-c2c"``, ``"25GB/s"``,
+        a `schedsim.plans.links.Link`, or a pair of these), ``auto`` also offloads to host memory,
+        to at most ``host_bytes`` of it; every copy takes ``host_latency_s`` besides its transfer.
 
     Returns
     -------
@@ -150,7 +153,7 @@ def simulate(
     schedule: Schedule | Plan,
     capacities: Mapping[str, int] | None = None,
 ) -> Simulation:
-    """What a schedule, or a plan, costs on `workload`, after checking that it is legal.
+    """What a schedule or a plan costs on `workload`, once it is checked to be legal.
 
     An instance of a tensor lives from the start of the run that writes it to the end of the last
     run that reads it before it is written again. During a run, static bytes, every live instance,
@@ -163,8 +166,8 @@ def simulate(
         A workload as `plan` takes it; a chain is lowered to its graph. For a plan, the workload
         that it was made for.
     schedule
-        Op runs in order, of which each stream runs its own in that order; or a plan, whose schedule
-        runs on the workload with the variants and copies of the plan.
+        Op runs in order; each stream runs its own ops in that order. Or a plan, whose schedule runs
+        on the workload with the variants and copies of the plan.
     capacities
         Memory pool -> bytes: a run waits until its memory fits. A pool without a capacity, as all
         pools are by default, holds whatever the schedule puts there; a plan brings its own
@@ -180,13 +183,13 @@ def simulate(
         An op is unknown, an input is missing, a ``once`` op runs twice or an op never runs; or the
         plan is of another workload.
     DeadlockError
-        Within the capacities no run can start any more; the error says who waits for whom, and
-        what holds the memory.
+        No run can start any more within the capacities; the error says which runs wait for which,
+        and which tensors hold the memory.
 
     Notes
     -----
-    O(runs + reads + writes) time and memory; on several streams, times the logarithm of their
-    number, and of more where many wait for memory.
+    O(runs + reads + writes) time and memory. On several streams the time grows by a factor
+    log(streams), and by more where many runs wait for memory.
 
     Examples
     --------
@@ -273,16 +276,16 @@ def try_plan(
 
 
 def _ruled(workload: Chain | Graph, rules: RecomputationRules) -> Chain | Graph:
-    """`workload` with `rules`, which speak of chains and graphs alone."""
+    """`workload` with `rules`, which exist for chains and graphs alone."""
     if not isinstance(workload, Chain | Graph):
         raise UnsupportedError(
-            f"keep and recompute are of chains and graphs, and {workload.name} is a {workload.kind}"
+            f"keep and recompute take chains and graphs; {workload.name} is a {workload.kind}"
         )
     return rules.of_workload(workload)
 
 
 def _check_rules(info: PlannerInfo, workload: Chain | Graph, options: Mapping[str, Any]) -> None:
-    """Refuse a planner, or options, that would not hold to the rules of `workload`."""
+    """Refuse a planner, or options, that would break the rules of `workload`."""
     if not isinstance(workload, Chain | Graph):
         return
     asked = [
@@ -297,7 +300,7 @@ def _check_rules(info: PlannerInfo, workload: Chain | Graph, options: Mapping[st
         for rule in asked:
             if rule not in info.chain_rules:
                 raise UnsupportedError(
-                    f"planner {info.name!r} does not hold to {rule} on a chain",
+                    f"planner {info.name!r} cannot follow {rule} on a chain",
                     hint=f"{_listed(rule)} do",
                 )
     if "recompute" not in asked:
@@ -315,7 +318,7 @@ def _check_rules(info: PlannerInfo, workload: Chain | Graph, options: Mapping[st
 
 
 def _listed(rule: str) -> str:
-    """The planners that hold to `rule` on a chain, in words."""
+    """The planners that follow `rule` on a chain, in words."""
     from .algorithms import PLANNERS
 
     names = [name for name, info in PLANNERS.items() if rule in info.chain_rules]
@@ -323,7 +326,7 @@ def _listed(rule: str) -> str:
 
 
 def _with_rules(plan: Plan, given: Chain | Graph, rules: RecomputationRules) -> Plan:
-    """`plan` of `given` with `rules` as one of `given`, whose bounds speak of these rules."""
+    """`plan`, made for `given` with `rules`, as a plan for `given` whose scopes name the rules."""
     if not rules:
         return plan
 
@@ -345,7 +348,7 @@ def _with_rules(plan: Plan, given: Chain | Graph, rules: RecomputationRules) -> 
 def _own_allocator(
     workload: Chain | Graph, info: PlannerInfo, options: Mapping[str, Any]
 ) -> tuple[str, Mapping[str, Any]]:
-    """The allocator that bounds `workload` where none is asked for, and its options."""
+    """The default allocator for `workload`, and its options."""
     recorded = getattr(workload, "recorded", None)  # pipelines have none
     copies = info.needs_link or any(options.get(name) for name in ("link", "levels", "allow"))
     if recorded is None or copies:
@@ -381,16 +384,16 @@ def certify(workload: WorkloadLike, plan: Plan, **limits: Any) -> Certificate:
     Parameters
     ----------
     workload
-        The one that the plan is of.
+        The workload that the plan was made for.
     plan
-        On exact bytes and one stream, without variants.
+        A plan on exact bytes and one stream, without variants.
     **limits
-        ``effort``, ``time_limit_s`` and ``max_leaves`` of the search for a proof.
+        Limits of the search for a proof: ``effort``, ``time_limit_s`` and ``max_leaves``.
 
     Raises
     ------
     UnsupportedError
-        Certificates do not speak of what the plan runs on.
+        The plan has copies, variants or an allocator, which no certificate covers.
 
     Examples
     --------
@@ -407,12 +410,12 @@ def certify(workload: WorkloadLike, plan: Plan, **limits: Any) -> Certificate:
 
 
 def check_options(info: PlannerInfo, options: Mapping[str, Any]) -> None:
-    """Refuse options that planner `info` does not take, and gaps that cannot be meant.
+    """Refuse options that planner `info` does not take, and gaps above 1.
 
     Raises
     ------
     SchedsimError
-        The hint names the nearest of its own options, or all.
+        The hint names the planner's option with the nearest name, or all its options.
     """
     takes = info.options()
     check_arguments(info.load(), options)
@@ -444,11 +447,11 @@ def compare(
 ) -> list[Plan]:
     """One plan per planner, infeasible ones included, in the order given.
 
-    By default these are all planners that take the workload, without the one that chooses among
-    them, the oracle for tiny workloads and, where no `link` is given, those that offload (with
-    `host_bytes` and `host_latency_s`, as of `plan`). A planner for which the workload is too large,
-    that cannot hold to `keep` and `recompute` (as of `plan`), or whose extra is not installed, is
-    left out, with a `PlannerSkippedWarning`.
+    By default all planners run that take the workload, except ``auto``, which chooses among them,
+    and ``exhaustive``, which is for tiny workloads. Planners that offload run where a `link` is
+    given (with `host_bytes` and `host_latency_s`, see `plan`). A `PlannerSkippedWarning` says which
+    planners were left out: the workload is too large for them, they cannot follow `keep` and
+    `recompute`, or their extra is not installed.
 
     Examples
     --------
@@ -460,7 +463,8 @@ def compare(
     """
     plans = []
     workload = read_workload(workload)
-    # A pattern that names nothing is an error, and no reason to leave planners out.
+    # Checked once here: a pattern that names nothing is an error of the call, not a reason to skip
+    # every planner.
     RecomputationRules.of(keep, recompute).of_workload(workload)
     for planner in planners or comparable(workload, link="link" in link):
         info = get_planner(planner, workload.kind)
@@ -491,7 +495,7 @@ def comparable(workload: Chain | Graph, *, link: bool = False) -> list[str]:
 
 
 def get_planner(planner: PlannerLike | None = None, kind: str = "chain") -> PlannerInfo:
-    """The row of `planner` in the table of planners; of the default for `kind` where ``None``."""
+    """The row of `planner` in the table of planners; ``None`` gives the default for `kind`."""
     from . import algorithms
 
     return algorithms.get_planner(planner, kind)
@@ -505,7 +509,7 @@ def curve_planner(kind: str) -> PlannerInfo:
 
 
 def check_limits(options: Mapping[str, Any]) -> None:
-    """Refuse limits of a search that are no numbers to stop at.
+    """Refuse a time limit or a gap at which no search could stop.
 
     Raises
     ------

@@ -76,10 +76,9 @@ class InvalidScheduleError(SchedsimError, ValueError):
     Parameters
     ----------
     rule
-        The rule broken: ``"unknown op"``, ``"missing input"``, ``"once"``, ``"required op"``,
-        ``"evicted"``;
-        within capacities ``"memory"``; of a plan ``"workload"`` where it was made for another, and
-        ``"claims"`` where its replay refutes its numbers.
+        The broken rule: ``"unknown op"``, ``"missing input"``, ``"once"``, ``"required op"``,
+        ``"evicted"``; ``"memory"`` where runs wait within capacities; ``"workload"`` for a plan of
+        another workload; ``"claims"`` for a plan whose replay gives other numbers.
     run_index
         The offending run, 0-based; ``None`` where the fault is an absence.
     op_name
@@ -125,7 +124,7 @@ class InfeasibleBudgetError(SchedsimError):
     Attributes
     ----------
     budget_bytes, min_feasible_bytes : int
-        The budget that was asked for, and the least budget that works (``None`` where unknown).
+        The budget that was asked for, and the least budget known to work (``None`` where unknown).
     plan : Plan
         The plan with status ``infeasible``, candidates included.
     """
@@ -142,11 +141,11 @@ class PlannerLimitError(SchedsimError):
 
 
 class PlannerSkippedWarning(UserWarning):
-    """A comparison leaves a planner out, as the workload is too large for it."""
+    """A comparison leaves a planner out; the message says why."""
 
 
 class UnsupportedError(SchedsimError):
-    """The request is well formed, but not something this version does."""
+    """The request is well formed, but this version does not support it."""
 
 
 class MissingDependencyError(SchedsimError, ImportError):

@@ -1,4 +1,4 @@
-"""`lax.scan` with checkpoints: gradients in the memory of a few carries, and the least repetition.
+"""`lax.scan` with checkpoints: gradients in the memory of a few carries, at the least repetition.
 
 >>> import jax, jax.numpy as jnp
 >>> from schedsim.jax import checkpointed_scan
@@ -36,7 +36,7 @@ Tree = Any
 
 
 class ScanPlan(NamedTuple):
-    """When which carry of a scan is stored, as arrays that its loops read.
+    """When each carry of a scan is stored, as arrays that the compiled loops read.
 
     Attributes
     ----------
@@ -45,15 +45,17 @@ class ScanPlan(NamedTuple):
         Steps taken forward in all: by the scan itself, again between checkpoints, and within the
         vector-Jacobian product of every step.
     stored_first : ndarray
-        Slot for the carry before each step of the scan itself; `num_slots` for none.
+        For each step of the scan itself, the slot that stores the carry before the step;
+        `num_slots` if the carry is not stored.
     load : ndarray
-        For each step, in its backward: the slot to begin from, or -1 to go on from where one is.
+        For the backward of each step, the slot whose carry the forward begins again from; -1 to go
+        on from the current carry.
     first : ndarray
-        For each step: the step of that carry.
+        For each step, the step that this carry stands before.
     start : ndarray
-        Of `stored_again`, for each step: its advances begin there. One entry more than steps.
+        For each step, where its advances begin in `stored_again`; one entry more than steps.
     stored_again : ndarray
-        Slot for the carry before each advance.
+        For each advance, the slot that stores the carry before it.
     """
 
     num_steps: int
@@ -68,10 +70,11 @@ class ScanPlan(NamedTuple):
 
 @cache
 def plan_scan(num_steps: int, snapshots: int) -> ScanPlan:
-    """The least repetition of a scan of `num_steps` equal steps with `snapshots` carries stored.
+    """The plan of least repetition for `num_steps` equal steps with at most `snapshots` carries.
 
-    That is binomial checkpointing (Griewank & Walther 2000, ACM TOMS 26, 19), by the recurrence of
-    `schedsim.algorithms.chains.adjoint_steps` with restart data alone. O(steps^2 snapshots).
+    The plan is binomial checkpointing (Griewank & Walther 2000, ACM TOMS 26, 19), found by the
+    recurrence of `schedsim.algorithms.chains.adjoint_steps` with restart data alone. O(steps^2
+    snapshots).
 
     Examples
     --------
@@ -91,7 +94,7 @@ def plan_scan(num_steps: int, snapshots: int) -> ScanPlan:
     load, first = np.full(num_steps, -1, np.int32), np.arange(num_steps, dtype=np.int32)
     again: list[list[int]] = [[] for _ in range(num_steps)]
     waiting: list[StepAction] = []
-    for one in actions[turn - 1 :]:  # the advance of the last step is its backward's own
+    for one in actions[turn - 1 :]:  # the backward of the last step repeats that step itself
         if one.what != "reverse":
             waiting.append(one)
             continue
@@ -142,24 +145,24 @@ def checkpointed_scan(
     snapshots: int | None = None,
     budget: int | str | None = None,
 ) -> tuple[Tree, Tree]:
-    """`jax.lax.scan`, whose gradient stores a few carries in place of what every step leaves.
+    """`jax.lax.scan` whose gradient stores a few carries instead of the residuals of every step.
 
     Parameters
     ----------
     f
-        ``f(carry, x) -> (carry, y)``, as `lax.scan` takes it; arrays that it closes over get their
+        ``f(carry, x) -> (carry, y)``, as `lax.scan` takes it. Arrays that `f` closes over get
         gradients too.
     init, xs, length
-        As of `lax.scan`.
+        As `lax.scan` takes them.
     snapshots
-        How many carries are stored at most.
+        The largest number of stored carries.
     budget
-        Or: bytes for them, as a number or like ``"2GiB"``.
+        Instead of `snapshots`: bytes for the stored carries, a number or a text like ``"2GiB"``.
 
     Returns
     -------
     (carry, ys)
-        As of `lax.scan`.
+        As `lax.scan` returns them.
 
     Raises
     ------
@@ -170,14 +173,14 @@ def checkpointed_scan(
 
     Notes
     -----
-    Reverse mode alone (``jax.grad``, ``jax.vjp``), once: `jax.custom_vjp` knows no other. The
-    compiled program is as long as that of a scan: which carry is stored when is data that its loops
-    read. Steps are taken forward `ScanPlan.forwards` times in all, of which two for each are its
-    own forward and its backward's.
+    Only first-order reverse mode works (``jax.grad``, ``jax.vjp``), as `jax.custom_vjp` offers no
+    other. The compiled program is no longer than that of a scan, because its loops read from data
+    which carry to store when. Steps run forward `ScanPlan.forwards` times in all; two of these per
+    step are unavoidable, one in the scan and one within the step's backward.
     """
     if (snapshots is None) == (budget is None):
         raise SchedsimError(
-            "how much may be stored is not said, or twice", hint="give snapshots= or budget="
+            "give exactly one of snapshots and budget", hint="snapshots=8, or budget='2GiB'"
         )
     num_steps = _length(xs, length)
     if budget is not None:
@@ -222,7 +225,7 @@ def _with_gradient(tree: Tree) -> list[bool]:
 
 
 def _scan(f: Any, plan: ScanPlan, init: Tree, xs: Tree, closed: tuple[Any, ...]) -> Any:
-    """The scan with its own rule for the gradient."""
+    """The scan with a gradient rule of its own, which follows `plan`."""
 
     @jax.custom_vjp
     def run(init: Tree, xs: Tree, closed: tuple[Any, ...]) -> Any:
@@ -237,7 +240,7 @@ def _scan(f: Any, plan: ScanPlan, init: Tree, xs: Tree, closed: tuple[Any, ...])
             return (left, carry, held), y
 
         held = jax.tree.map(lambda leaf: jnp.zeros((plan.num_slots, *leaf.shape), leaf.dtype), init)
-        # Its backward begins from the carry before the last step.
+        # The backward begins from the carry before the last step.
         given = (jnp.asarray(plan.stored_first), xs)
         (last, before, held), ys = lax.scan(body, (init, init, held), given)
         return (last, ys), (before, held, xs, closed)
@@ -282,12 +285,12 @@ def _scan(f: Any, plan: ScanPlan, init: Tree, xs: Tree, closed: tuple[Any, ...])
 
 
 def _put(held: Tree, slot: Any, carry: Tree) -> Tree:
-    """Store `carry` in `slot`; one past the last is none."""
+    """Store `carry` in `slot`; a slot past the last stores nothing."""
     return jax.tree.map(lambda many, leaf: many.at[slot].set(leaf, mode="drop"), held, carry)
 
 
 def _pull(f: Any, at: Any, g_carry: list[Any], g_y: Tree) -> tuple[list[Any], list[Any], list[Any]]:
-    """The vector-Jacobian product of a step, with respect to what is real or complex."""
+    """The vector-Jacobian product of a step, with respect to its real and complex leaves."""
     trees = [jax.tree.flatten(tree) for tree in at]
     masks = [_with_gradient(tree) for tree in at]
 
@@ -314,7 +317,7 @@ def _select(leaves: list[Any], mask: list[bool]) -> list[Any]:
 
 
 def _merge(tree: Tree, mask: list[bool], gradients: list[Any]) -> Tree:
-    """`gradients` in the places of the leaves that have one; the others' are of type float0."""
+    """`gradients` in the places of the leaves that have one; other leaves get type float0."""
     leaves, treedef = jax.tree.flatten(tree)
     rest = iter(gradients)
     full = [

@@ -1,9 +1,9 @@
-"""What other installed packages add: planners, exports, workloads and devices.
+"""Plugins: planners, exports, workloads and devices that other installed packages add.
 
-A package announces its own in its metadata, under one of the entry-point groups in `GROUPS`.
-Names are read from the metadata alone; a package's code is imported when its name is asked for, or
-when everything there is has to be listed. A package that cannot be imported is left out of a list
-with one line of warning, and is an error where it is asked for by name.
+A package announces its plugins in its metadata, under the entry-point groups in `GROUPS`. Names are
+read from the metadata alone. The package's code is imported when a plugin is asked for by name, or
+when all plugins are listed. A package that cannot be imported is left out of a list, with one line
+of warning; asked for by name, it is an error.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ GROUPS = {
     "schedsim.workloads": "workload",
     "schedsim.devices": "device",
 }
-"""Entry-point group -> what a name in it is, in words."""
+"""Entry-point group -> what its names stand for, in words."""
 
 Read = Callable[[str, Any], Any]
-"""Turns what an entry point names into what schedsim works with; refuses what it cannot use."""
+"""``(name, object)`` -> what schedsim works with; refuses an object that it cannot use."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,17 +45,17 @@ def plugin_names(group: str, built_in: Collection[str] = ()) -> list[str]:
 
 
 def load_plugin(group: str, name: str, read: Read) -> Any:
-    """What another package adds to `group` as `name`, as `read` gives it.
+    """The plugin `name` of `group`, passed through `read`.
 
     Raises
     ------
     SchedsimError
-        The package cannot be imported, or what it gives is not of the kind that the group holds.
+        The package cannot be imported, or the plugin is not of the kind that the group holds.
     """
     entry = _entries(group)[name]
     try:
         return read(name, entry.load())
-    except Exception as error:  # of a stranger's code: whatever it raises
+    except Exception as error:  # foreign code may raise anything
         what = " ".join(f"{type(error).__name__}: {error}".split())
         if isinstance(error, SchedsimError):
             what = error.message
@@ -66,7 +66,7 @@ def load_plugin(group: str, name: str, read: Read) -> Any:
 
 
 def load_plugins(group: str, read: Read, built_in: Collection[str] = ()) -> dict[str, Any]:
-    """All that other packages add to `group`, by name; broken ones are left out with a warning."""
+    """All plugins of `group` by name; broken ones are left out with a warning."""
     found = {}
     for name in plugin_names(group, built_in):
         try:

@@ -20,12 +20,13 @@ class UnitError(SchedsimError, ValueError):
 
 
 def parse_bytes(text: str) -> int:
-    """The number of bytes that `text` says: ``"8GB"``, ``"7.5 GiB"`` or plain bytes.
+    """The number of bytes that `text` stands for: ``"8GB"``, ``"7.5 GiB"`` or plain bytes.
 
     Raises
     ------
     UnitError
-        No number, an unknown or ambiguous unit (``8G``), a negative size, or a fraction of a byte.
+        `text` has no number, an unknown or ambiguous unit (``8G``), a negative size, or a fraction
+        of a byte.
 
     Examples
     --------
@@ -59,7 +60,7 @@ def parse_bytes(text: str) -> int:
     if size.denominator != 1:
         if unit in ("", "B"):
             raise UnitError(f"{text!r} is a fraction of a byte", hint="give whole bytes")
-        return int(size)  # a budget: round down, the safe side
+        return int(size)  # rounds down, which is the safe side for a budget
     return int(size)
 
 

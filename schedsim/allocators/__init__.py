@@ -1,4 +1,4 @@
-"""Allocators: what a schedule reserves on the device, over what its tensors need."""
+"""Allocators: the bytes that a schedule reserves on the device, beyond what its tensors need."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def allocate(
     num_steps: int = 1,
     **options: Any,
 ) -> Allocation:
-    """What `allocator` reserves while the simulated schedule runs.
+    """The memory that `allocator` reserves while the simulated schedule runs.
 
     Parameters
     ----------
     simulation
-        Of `schedsim.simulate`.
+        Result of `schedsim.simulate`.
     allocator
-        ``"cuda-caching"``: PyTorch's, see `CachingOptions`. ``"best-fit"``, ``"first-fit"``: one
-        range of addresses that grows at its end, where a request takes the smallest, or the first,
-        gap that is large enough.
+        ``"cuda-caching"``: PyTorch's allocator, see `CachingOptions`. ``"best-fit"``,
+        ``"first-fit"``: one range of addresses that grows at its end; a request takes the smallest,
+        or the first, gap that is large enough.
     pool
-        The memory pool: ``"device"``, or one of those of several devices.
+        The memory pool: ``"device"``, or the pool of one of several devices.
     capacity_bytes
         Size of the device; without limit by default.
     num_steps
-        The schedule runs this often, one time after another, on what the last has cached.
+        How often the schedule runs, each step with the cache that the step before it left.
     **options
-        Fields of `CachingOptions`; of the arenas, `alignment_bytes` (512).
+        Fields of `CachingOptions`; for ``"best-fit"`` and ``"first-fit"``, `alignment_bytes` (512).
 
     Returns
     -------
@@ -63,8 +63,8 @@ def allocate(
 
     Notes
     -----
-    O(n log n) and, for the moves in sorted lists, n times the number of free blocks; 100,000
-    requests and releases take some hundredths of a second.
+    For n requests O(n log n), plus moves in sorted lists of at most n times the number of free
+    blocks; 100,000 requests and releases take some hundredths of a second.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def play(
     capacity_bytes: int | None = None,
     **options: Any,
 ) -> Allocation:
-    """Like `allocate`, of requests and releases in any order."""
+    """Like `allocate`, for requests and releases in any order."""
     from ._cuda_segments import UNLIMITED
 
     capacity = UNLIMITED if capacity_bytes is None else capacity_bytes
@@ -129,7 +129,7 @@ def play(
 
 
 def check_allocator(name: str) -> None:
-    """Raise `SchedsimError` where there is no allocator called `name`."""
+    """Raise `SchedsimError` if there is no allocator called `name`."""
     if name not in ALLOCATORS:
         raise SchedsimError(
             f"unknown allocator {name!r}", hint=f"one of {', '.join((EXACT, *ALLOCATORS))}"

@@ -14,7 +14,7 @@ from ..kernels.cached import njit
 def run_arena(
     events: NDArray[np.int64], block_bytes: NDArray[np.int64], best: bool, capacity: int
 ) -> Any:
-    """Play `events` as `run_caching` does; gaps stand sorted by address.
+    """Play `events` as `run_caching` does; gaps are kept sorted by address.
 
     O(log g) to find neighbours among g gaps, O(g) to choose one.
     """
@@ -47,7 +47,7 @@ def run_arena(
                     for g in range(chosen, num_gaps):
                         start[g], length[g] = start[g + 1], length[g + 1]
             else:
-                # A gap never touches the end: the end moves back with it.
+                # A gap never touches the end: the end moves back over it instead.
                 if top + size > capacity:
                     return e, series, address, 0
                 place[item] = top

@@ -1,7 +1,8 @@
-"""Blocks of memory in compiled code: a table of them, and free ones in order of size.
+"""Blocks of memory in compiled code: a table of blocks, and free blocks in order of size.
 
-A block is a row of an int64 table. Blocks that touch in one segment are linked; free blocks of a
-pool stand in a list sorted by size, then address, in which the best fit is found by halving.
+A block is a row of an int64 table: a kernel can change a row in place, which a Python object would
+not allow. Neighbouring blocks of a segment are linked. The free blocks of a pool are in a list
+sorted by size, then address, in which binary search finds the best fit.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NONE = -1
 # Addresses of growing segments are far from those of others, and of each other.
 GROWING_SPACE = 1 << 50
 
-# Entries of the totals. Loose: free bytes that could be given back to the device at once.
+# Entries of the totals. Loose: free bytes that could be returned to the device at once.
 RESERVED, ALLOCATED, LOOSE, NUM_ROWS, NUM_SPARE, TOP, NUM_SEGMENTS = range(7)
 NUM_TOTALS = 7
 
@@ -36,7 +37,7 @@ class BlockTable(Record):
     ----------
     table : (num_rows, NUM_COLUMNS)
     free, num_free : (num_pools, num_rows), (num_pools,)
-        Rows of the free blocks of each pool, by size and then address; how many there are.
+        Rows of the free blocks of each pool, by size and then address; their number.
     spare : (num_rows,)
         Rows that are not in use, on a stack.
     totals : (NUM_TOTALS,)
@@ -53,7 +54,7 @@ class BlockTable(Record):
 
 
 def make_blocks(num_events: int, num_pools: int) -> BlockTable:
-    """Room for the blocks that `num_events` events can make: each at most four."""
+    """A table large enough for `num_events` events, each of which makes at most four blocks."""
     num_rows = 4 * num_events + 8 * num_pools + 16
     return BlockTable(
         table=np.empty((num_rows, NUM_COLUMNS), np.int64),
@@ -74,7 +75,7 @@ def new_block(
     pool: int,
     page: int,
 ) -> Any:
-    """A row for a block that touches no other yet."""
+    """A row for a block without neighbours."""
     table, spare, totals = blocks.table, blocks.spare, blocks.totals
     if totals[NUM_SPARE] > 0:
         totals[NUM_SPARE] -= 1
@@ -94,7 +95,7 @@ def new_block(
 
 @kernel
 def drop_block(blocks: BlockTable, row: int) -> None:
-    """Give the row back, after taking the block out of the line of its segment."""
+    """Unlink the block from its segment, and free its row."""
     table, spare, totals = blocks.table, blocks.spare, blocks.totals
     before, after = table[row, PREVIOUS], table[row, NEXT]
     if before >= 0:
@@ -118,7 +119,7 @@ def insert_before(table: Table, row: int, after: int) -> None:
 
 @kernel
 def lower_bound(table: Table, rows: Ints, count: int, size: int, address: int) -> Any:
-    """Where the first of the sorted `rows` stands that is at least ``(size, address)``."""
+    """Index of the first entry of the sorted `rows` that is at least ``(size, address)``."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -132,7 +133,7 @@ def lower_bound(table: Table, rows: Ints, count: int, size: int, address: int) -
 
 @kernel
 def whole_pages(table: Table, row: int) -> Any:
-    """The pages of a growing segment that lie in the block: where they start and end."""
+    """Start and end of the whole pages of a growing segment that lie in the block."""
     page = table[row, PAGE]
     base = table[row, ADDRESS] // GROWING_SPACE * GROWING_SPACE
     start = base + (table[row, ADDRESS] - base + page - 1) // page * page
@@ -142,7 +143,7 @@ def whole_pages(table: Table, row: int) -> Any:
 
 @kernel
 def loose_bytes(table: Table, row: int) -> Any:
-    """Bytes of a free block that could be given back: a whole segment, or pages of one."""
+    """Bytes of a free block that could be returned to the device: a whole segment, or pages."""
     if table[row, PAGE] > 0:
         start, end = whole_pages(table, row)
         return end - start
@@ -155,7 +156,7 @@ def add_free(
     blocks: BlockTable,
     row: int,
 ) -> None:
-    """Put a block among the free ones of its pool."""
+    """Insert a block into the free blocks of its pool."""
     table, free, num_free, totals = blocks.table, blocks.free, blocks.num_free, blocks.totals
     pool = table[row, POOL]
     rows = free[pool]
@@ -174,7 +175,7 @@ def take_free(
     blocks: BlockTable,
     row: int,
 ) -> None:
-    """Take a block from the free ones of its pool."""
+    """Remove a block from the free blocks of its pool."""
     table, free, num_free, totals = blocks.table, blocks.free, blocks.num_free, blocks.totals
     pool = table[row, POOL]
     rows = free[pool]
@@ -213,7 +214,7 @@ def release_to_pool(
     blocks: BlockTable,
     row: int,
 ) -> None:
-    """Make a block free, as one with the free blocks that touch it."""
+    """Free a block, and merge it with free neighbours."""
     table = blocks.table
     before = table[row, PREVIOUS]
     if before >= 0 and table[before, STATE] == FREE:

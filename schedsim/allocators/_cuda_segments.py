@@ -1,4 +1,4 @@
-"""The compiled model of PyTorch's caching allocator; `caching` says what it models and from where.
+"""The compiled model of PyTorch's caching allocator; `caching` says what is modelled, with sources.
 
 Times: an event takes O(log n) to find a block among n free ones and O(n) moves of one integer to
 keep them sorted, which is below a microsecond for thousands of them.
@@ -62,7 +62,7 @@ def find_free(
         return NONE
     row = rows[at]
     if expandable:
-        # A block counts for what it can grow to.
+        # A block counts with the size to which it can grow.
         room = table[row, SIZE]
         after = table[row, NEXT]
         if after >= 0 and table[after, STATE] == UNMAPPED:
@@ -127,9 +127,9 @@ def give_back_oversize(
     pool: int,
     max_split: int,
 ) -> Any:
-    """Return blocks that may not be split to the driver, just enough for `size`.
+    """Return oversize blocks, which may not be split, to the driver, just enough for `size`.
 
-    Returns whether they are enough.
+    The result says whether they are enough.
     """
     table, free, num_free = blocks.table, blocks.free, blocks.num_free
     wanted = max(size, max_split)
@@ -173,7 +173,7 @@ def run_caching(
     max_split: int,
     expandable: bool,
 ) -> Any:
-    """Play `events`: ``i`` takes a block for item i, ``~i`` gives it back.
+    """Play `events`: ``i`` takes a block for item i, ``~i`` frees the block.
 
     Returns the number of events played; a table ``(4, num_events)`` of reserved, allocated and
     loose bytes and of segments after each event; the address of the block of each event; and how

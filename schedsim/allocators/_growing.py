@@ -1,4 +1,4 @@
-"""Growing segments, in compiled code: pages are put behind address space, and taken back."""
+"""Growing segments, in compiled code: pages are mapped into address space, and unmapped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def map_pages(
     size: int,
     capacity: int,
 ) -> Any:
-    """Put memory behind the first pages of an unmapped block, which begins and ends at a page.
+    """Map memory for the first pages of an unmapped block, which begins and ends at a page.
 
     Returns the free block that has these pages, or -1 where the device has no room for them.
     """
@@ -72,7 +72,7 @@ def grow(
         page = SMALL_PAGE if pool % 2 == 0 else LARGE_PAGE
         start = GROWING_SPACE * (pool + 1)
         length = GROWING_SPACE // page * page
-        # A guard that is always in use and never moves: from it the line of blocks is walked.
+        # A guard block, always in use, from which the linked list of blocks starts.
         guard = new_block(blocks, start, 0, IN_USE, pool, page)
         space = new_block(blocks, start, length, UNMAPPED, pool, page)
         table[guard, NEXT] = space

@@ -1,4 +1,4 @@
-"""What an allocator makes of a schedule."""
+"""The result of an allocator for a schedule."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .requests import Requests
 class Allocation:
     """Memory taken from the device while a schedule runs, once or several times.
 
-    The series have an entry per event of the simulation (the start or the end of a run), its state
-    afterwards; the events of several steps follow one another. Where the device is too small, they
-    end before the event that fails.
+    Each series has an entry per event of the simulation (the start or the end of a run), with the
+    state after the event; events of several steps follow one another. If the device is too small,
+    the series end before the event that fails.
 
     Attributes
     ----------
     allocator : str
         ``"cuda-caching"``, ``"best-fit"`` or ``"first-fit"``.
     options : mapping
-        Of the allocator.
+        Options of the allocator.
     reserved_bytes : (num_events,) int64
-        Taken from the device.
+        Bytes taken from the device.
     allocated_bytes : (num_events,) int64
-        In blocks that are in use.
+        Bytes in blocks that are in use.
     requested_bytes : (num_events,) int64
-        As asked for: what the simulator counts.
+        Bytes as requested, which the simulator counts.
     stuck_bytes : (num_events,) int64
-        Free, but between blocks in use: they cannot be returned to the device, and only a request
-        that fits there can use them.
+        Free bytes between blocks in use: they cannot be returned to the device, and only a request
+        that fits between the blocks can use them.
     peak_reserved_bytes, peak_allocated_bytes : int
     bound_bytes : int
         The most bytes requested at once: no allocator takes less.
@@ -44,14 +44,14 @@ class Allocation:
     fits : bool
         Whether every request was served.
     failed_event, failed_item : int or None, str or None
-        Where one was not: the event (-1: before the first), and what was asked for.
+        The request that was not served: its event (-1: before the first), and its name.
     num_emptied : int
-        How often the device was full, and all cached segments were returned to it.
+        How often the device was full and all cached segments were returned to it.
     num_segments : int
         The most segments at once.
     requests : Requests
     addresses : (requests served,) int64
-        Where the block of each request or release begins.
+        Start address of the block of each request or release.
     """
 
     allocator: str
@@ -80,7 +80,7 @@ class Allocation:
 
     @property
     def fragmentation_at_peak(self) -> float:
-        """`fragmentation` at the peak: where most is reserved and most of it is in use."""
+        """`fragmentation` at the peak of reserved bytes; among equals, where most is in use."""
         if not self.reserved_bytes.size:
             return 0.0
         full = self.reserved_bytes == self.reserved_bytes.max()
@@ -88,7 +88,7 @@ class Allocation:
 
     @property
     def extra(self) -> float:
-        """Peak of the reserved bytes over the peak of the requested ones, less 1."""
+        """Peak of reserved bytes / peak of requested bytes - 1."""
         return self.peak_reserved_bytes / self.bound_bytes - 1.0 if self.bound_bytes else 0.0
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from ..errors import SchedsimError
 _MIB = 1 << 20
 
 SMALL_SEGMENT = 2 << 20
-"""What the allocator takes of the driver for small requests, in bytes."""
+"""Bytes that the allocator takes from the driver for small requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,15 @@ class CachingOptions:
     - Requests are rounded up to multiples of 512 bytes. Those of at most 1 MiB are served from
       segments of 2 MiB, those below 10 MiB from segments of 20 MiB, larger ones from segments of
       their own size, rounded up to 2 MiB. The two pools never mix, nor do streams.
-    - The smallest free block that fits is taken, at the lowest address among equals. What is left
-      of it becomes a free block where that is at least 512 bytes (small pool) or more than 1 MiB
-      (large pool). A block given back joins its free neighbours in the segment.
-    - Where no block fits, a segment is taken from the driver. Where the device has no room,
-      oversize blocks are returned to it, then every segment that holds nothing, each followed by
-      another try; then the program fails.
+    - The smallest free block that fits is taken, at the lowest address among equals. The rest of it
+      becomes a free block if the rest is at least 512 bytes (small pool) or more than 1 MiB (large
+      pool). A freed block joins its free neighbours in the segment.
+    - If no block fits, the allocator takes a segment from the driver. If the device is full, it
+      returns oversize blocks and tries again, then returns every empty segment and tries again,
+      then fails.
     - `expandable_segments`: one segment per pool and stream grows by pages of 2 MiB (small) or
       20 MiB (large) at the lowest address with room; its unused pages can be returned one by one;
-      what is left of a block is split off from 512 bytes on.
+      the rest of a block is split off from 512 bytes on.
     - `max_split_bytes`: blocks of at least this size are not split, and serve only requests of at
       least this size that are less than 20 MiB smaller.
     - `roundup_power2_divisions`: sizes go up to the next of this many equal steps between powers
@@ -58,7 +58,7 @@ class CachingOptions:
         if self.max_split_bytes is not None and self.max_split_bytes <= 20 * _MIB:
             raise SchedsimError(
                 f"max_split_bytes {self.max_split_bytes} is not more than 20 MiB",
-                hint="segments of 20 MiB are there to be split",
+                hint="segments of 20 MiB must be splittable",
             )
         divisions = self.roundup_power2_divisions
         if divisions < 0 or divisions & (divisions - 1):
@@ -98,11 +98,11 @@ class CachingOptions:
         return ",".join(parts)
 
     def block_bytes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sizes of the blocks that requests are rounded up to.
+        """Block sizes to which requests are rounded up.
 
         Examples
         --------
-        The example of PyTorch's notes: 1200 bytes with 4 divisions lie between 1024 and 1280.
+        The example in PyTorch's notes: with 4 divisions, 1200 bytes lie between 1024 and 1280.
 
         >>> CachingOptions(roundup_power2_divisions=4).block_bytes(np.array([1200 << 10])) >> 10
         array([1280])

@@ -1,4 +1,4 @@
-"""Plans whose budget bounds what the allocator reserves, not only what tensors need."""
+"""Plans whose budget bounds the bytes that the allocator reserves, not only those of tensors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from ..dataflow.graph import Graph
 
 NUM_STEPS = 2
-"""Steps that are measured: the second runs on what the first has left in the cache."""
+"""Number of steps played: the second step runs with the cache that the first one left."""
 
-# Inner budgets closer than this share of the budget are not told apart.
+# Inner budgets closer than this share of the budget count as equal.
 _RESOLUTION = 0.005
-# How often the plan of the least memory is measured, each time at the budget that it needs.
+# How often the plan of least memory is measured, each time at the budget that it needs.
 _MOST_MEASURED = 4
 
 
@@ -37,35 +37,35 @@ def plan_reserved(
 ) -> Plan:
     """The fastest plan found whose reserved bytes are within `budget_bytes`.
 
-    `planner` is asked for a plan within an inner budget, at first the budget itself. Two steps of
-    that plan are played on a device of `budget_bytes`. Where the device runs out of memory, the
-    inner budget is lowered until it does not, then raised again by halving as far as plans still
-    fit. A full device returns cached, unused memory to the driver, and the step waits for that: of
-    plans equally fast, the plan with the fewest such waits is taken, and says how many there are.
-    With `spare_waits` only plans without any are taken.
+    `planner` plans within an inner budget, at first the budget itself. Two steps of that plan are
+    played on a device of `budget_bytes`. While the device runs out of memory, the inner budget is
+    lowered; then bisection raises it again as far as plans still fit. A full device returns cached,
+    unused memory to the driver, and the step waits for that. Among equally fast plans, the plan
+    with the fewest such waits is chosen, and it says how many waits there are. With `spare_waits`,
+    only plans without waits are accepted.
 
     Parameters
     ----------
     planner
         Inner budget in bytes -> plan.
     spare_waits
-        Whether reserved bytes must be within the budget without anything returned to the device.
+        Whether reserved bytes must stay within the budget without returning memory to the device.
     max_plans
-        How often to plan: 12 times for a chain by default, 4 for a graph, whose planners take their
-        time limit each time.
+        How often to plan; by default 12 times for a chain, and 4 times for a graph, whose planners
+        spend their effort each time.
     **options
         Of `schedsim.allocate`.
 
     Returns
     -------
     Plan
-        Its setting holds the allocator, with the bytes reserved and the inner budget.
-        The lower bound is that of the budget itself: what needs more live bytes reserves more too.
+        Its setting holds the allocator, with the bytes reserved and the inner budget. The lower
+        bound is the bound at the budget itself, because reserved bytes are never below live bytes.
 
     Notes
     -----
-    Reserved bytes do not grow steadily with the inner budget, so that a faster plan may exist
-    between those tried; the gap to the bound says how much faster at the most.
+    Reserved bytes do not grow monotonically with the inner budget, so a faster plan may exist
+    between the inner budgets that were tried; the gap to the bound limits how much faster.
     """
     check_allocator(allocator)
     if max_plans is None:
@@ -90,14 +90,14 @@ def plan_reserved(
             if low:
                 inner = (low + high) // 2
             else:
-                # As if the share that the allocator adds stayed the same.
+                # Assumes that the allocator adds the same share again.
                 inner = min(inner * budget_bytes // found.reserved_bytes, high - 1)
         else:
             floor = plan.min_feasible_bytes
             low = max(low, floor or inner)
             if best is not None or floor is None or floor >= high:
                 break
-            inner = floor  # the least memory: once, before giving up
+            inner = floor  # try the least memory once before giving up
             high = floor + 1
         if not left or (high - low <= _RESOLUTION * budget_bytes and low):
             break
@@ -133,11 +133,12 @@ def _leanest(
     *,
     spare_waits: bool,
 ) -> tuple[_Measured | None, LeastBudget]:
-    """The plan of least memory, where that plan fits; else the least budget that would fit it.
+    """The plan of least memory if that plan fits; else the least budget at which it would.
 
-    This plan does not depend on the budget, so that it is found again at the budget that is named.
+    This plan does not depend on the budget, so the planner finds it again at the budget in the
+    hint.
     """
-    # A floor of live bytes is one of reserved bytes, too.
+    # A floor of live bytes is a floor of reserved bytes, too.
     unknown = LeastBudget(None, None, first.least.floor_bytes, first.least.scope)
     inner = first.min_feasible_bytes
     if inner is None or first.feasible:
@@ -153,7 +154,7 @@ def _leanest(
         waits = spare_waits and found.num_emptied
         if found.reserved_bytes <= wanted or (found.fits and not waits):
             break
-        # What copies wait for depends on the budget: measure again at the one to be named.
+        # The waits of copies depend on the budget: measure again at the budget of the hint.
         wanted = found.reserved_bytes
     else:
         return None, unknown
@@ -164,7 +165,7 @@ def _leanest(
 
 @dataclass(frozen=True)
 class _Measured:
-    """A plan, and what is reserved for it: on a device without limit, and on that of the budget."""
+    """A plan with its reserved bytes, on an unlimited device and on one as large as the budget."""
 
     plan: Plan
     inner: int
@@ -176,7 +177,7 @@ class _Measured:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """The lower the better."""
+        """Sort key; the lower, the better."""
         return (self.makespan_s, self.num_emptied)
 
 
@@ -188,7 +189,7 @@ def _measure(
     allocator: str,
     options: Mapping[str, Any],
 ) -> _Measured:
-    # Runs that wait for memory wait for that of the whole budget, as when the plan is replayed.
+    # Runs wait for memory within the whole budget, as in the replay of the plan.
     plan = replace(plan, budget_bytes=budget_bytes)
     simulation = plan.simulate(workload)
     plan = replace(

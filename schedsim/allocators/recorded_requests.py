@@ -1,4 +1,4 @@
-"""The requests of a schedule, put together from what each op asked for when it was recorded."""
+"""The requests of a schedule, assembled from the recorded requests of each op."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def recorded_requests(
     simulation: Simulation, recorded: RecordedStep, num_steps: int = 1
 ) -> Requests:
-    """What `num_steps` steps of a simulated schedule ask of the allocator, block by block.
+    """The requests that `num_steps` steps of a simulated schedule make of the allocator.
 
-    Before the first step what is resident is asked for, block by block as it lies; what the
-    workload counts as static beyond that is one more request. In a run the op's own record is
-    played; at its end the blocks of every tensor that nobody reads any more are given back. Then
-    comes what follows the last op.
+    Resident blocks are requested before the first step, in the order of their addresses; static
+    bytes of the workload beyond these are one more request. Each run plays the record of its op; at
+    its end the blocks of tensors without a later reader are released. The record of what follows
+    the last op ends the step.
 
     Notes
     -----
@@ -33,7 +33,7 @@ def recorded_requests(
 
 
 def saving_runs(names: Sequence[str]) -> set[int]:
-    """The runs of forward ops ``F<i>`` whose bundle ``B<i>`` reads: the last before it.
+    """The runs of forward ops ``F<i>`` whose saved bundle ``B<i>`` reads: the last run before it.
 
     Examples
     --------
@@ -71,7 +71,8 @@ class _Player:
         grows = bool(self.recorded.allocator_options.get("expandable_segments"))
         for segment in self.recorded.resident_segments:
             whole = sum(map(abs, segment))
-            if whole > SMALL_SEGMENT and not grows:  # its size first: its blocks do not tell it
+            # request the segment's size first, which its blocks do not tell
+            if whole > SMALL_SEGMENT and not grows:
                 self._give_back(self._ask(whole, "resident", -1), -1)
             for size in segment:
                 item = self._ask(abs(size), "resident", -1)
@@ -97,7 +98,7 @@ class _Player:
             self._play(ends, "at the step's end", at + 2 * num - 1)
             for block in of_runs:
                 self._release(block, at + 2 * num - 1)
-            self.live.clear()  # what is made there and stays, stays for good
+            self.live.clear()  # blocks made there that stay are never released
         return Requests(
             np.array(self.items, dtype=np.int64),
             np.array(self.events, dtype=np.int64),
@@ -112,7 +113,7 @@ class _Player:
             if block < 0:
                 self._release(~block, event)
                 continue
-            self._release(block, event)  # of a run before that nobody gave back
+            self._release(block, event)  # left over from an earlier run
             holder = self.recorded.holders[block]
             size = self.recorded.block_bytes[block]
             self.live[block] = self._ask(size, holder or label, event)
@@ -136,7 +137,7 @@ class _Player:
 
 
 def _dying(simulation: Simulation) -> list[list[str]]:
-    """Of each run, the tensors that nobody reads after it, in the order of their making."""
+    """For each run, the tensors without a later reader, in the order in which they were made."""
     names = simulation._graph.arrays.tensor_names
     tensor = simulation._instances[0].tolist()
     made, freed, _ = simulation.instance_events

@@ -1,4 +1,4 @@
-"""What a schedule asks of an allocator, in order: the storage of tensors, and workspaces."""
+"""The requests that a schedule makes of an allocator: storage of tensors, and workspaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import SchedsimError
 if TYPE_CHECKING:
     from ..simulation.result import Simulation
 
-# What comes first of all that happens with one event of the simulation.
+# Order of requests within one event of the simulation.
 _FREE_RESULT, _ASK_INPUT, _FREE_WORKSPACE, _FREE_TENSOR, _ASK_TENSOR, _ASK_WORKSPACE = range(6)
 
 
@@ -25,17 +25,17 @@ class Requests:
     Attributes
     ----------
     items : (num_requests,) int64
-        ``i`` asks for the bytes of item i, ``~i`` gives them back.
+        ``i`` requests the bytes of item i, ``~i`` releases them.
     events : (num_requests,) int64
-        The event of the simulation with which each comes, ascending; -1 before the first.
+        The event of the simulation that causes each request, ascending; -1 before the first event.
     item_bytes : (num_items,) int64
-        As asked for, not rounded.
+        Requested bytes, not rounded.
     item_stream : (num_items,) int64
-        The stream on whose order the item is used; a block never goes from one to another.
+        The stream that uses the item; a block never moves from one stream to another.
     item_names : tuple of str
-        Of the tensor, ``static bytes``, or ``workspace of`` an op.
+        Name of the tensor, ``static bytes``, or ``workspace of`` an op.
     num_events, num_streams : int
-        Events of the simulation; streams.
+        Number of events of the simulation, and of streams.
     """
 
     items: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Requests:
     num_streams: int = 1
 
     def repeated(self, num_steps: int) -> Requests:
-        """The same step again and again; static bytes are asked for once."""
+        """The same step `num_steps` times; static bytes are requested once."""
         before = int(np.searchsorted(self.events, 0))
         items, events = self.items[before:], self.events[before:]
         shift = np.repeat(np.arange(num_steps, dtype=np.int64) * self.num_events, events.size)
@@ -63,12 +63,12 @@ class Requests:
 
 
 def requests_of(simulation: Simulation, pool: str = DEVICE) -> Requests:
-    """What a simulated schedule asks of the memory of `pool`.
+    """The requests that a simulated schedule makes of the memory of `pool`.
 
-    Static bytes are one request before the first run. A run asks for its outputs, then for its
-    workspace, on the stream that the run is issued to; at its end the run gives back its workspace,
-    then every tensor that nobody reads any more. An output in place takes the storage of its input;
-    that storage is from the beginning as large as the largest tensor that it ever holds.
+    Static bytes are one request before the first run. A run requests its outputs, then its
+    workspace, on the stream that the run is issued to. At its end the run releases its workspace,
+    then every tensor without a later reader. An in-place output takes the storage of its input;
+    that storage is requested as large as the largest tensor that it ever holds.
 
     Notes
     -----
@@ -123,17 +123,18 @@ def requests_of(simulation: Simulation, pool: str = DEVICE) -> Requests:
 
 
 def _storages(simulation: Simulation) -> tuple[NDArray[np.int64], ...]:
-    """The storages behind the instances of tensors: which one each has, and how long it lives.
+    """The storage of each instance of a tensor, and how long the storage lives.
 
-    Returns four arrays by instance: the instance that owns the storage (itself, but for one that
-    takes over the storage of its input), and of an owned storage its bytes, the event that makes
-    it and the event that frees it.
+    Returns four arrays over instances: the instance that owns the storage, and for an owner the
+    bytes of the storage, the event that makes it and the event that frees it. An instance owns its
+    storage unless it takes over the storage of its input.
     """
     tensor, _, _, source, _ = simulation._instances
     made, freed, shared = (np.array(column) for column in simulation.instance_events)
     owner = np.arange(tensor.size, dtype=np.int64)
     size = simulation._graph.arrays.tensor_bytes[tensor]
-    # Sources stand before what takes them over, so that owners are known in this order.
+    # An input comes before the instance that takes over its storage, so owners are known in this
+    # order.
     for i in np.flatnonzero((shared > 0) & (made < freed)).tolist():
         root = owner[source[i]]
         owner[i] = root

@@ -1,1 +1,1 @@
-"""Why a plan is as it is: explanations and what one change would buy."""
+"""Explanations: why the peak of a schedule is where it is, and what one change would buy."""

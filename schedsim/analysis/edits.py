@@ -1,4 +1,4 @@
-"""Single changes to a schedule: keep what it recomputes, recompute what it keeps."""
+"""Single changes to a schedule: keep a tensor that it recomputes, or recompute one it keeps."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..dataflow.graph import Graph
 from ..simulation.schedule import Schedule
 
 MAX_INSERTED_RUNS = 64
-"""Recomputing one tensor that needs more runs than this is not one change any more."""
+"""Limit on inserted runs: recomputing a tensor with more runs is not a single change."""
 
 
 class ScheduleEditor:
-    """Single changes of one schedule, each made from that schedule.
+    """Makes single changes of one schedule, each from the same original.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ class ScheduleEditor:
 
     Notes
     -----
-    O(runs + reads + writes) once; a change then takes the logarithm of that for each run and tensor
-    that it concerns, and O(runs) to write the schedule down.
+    O(runs + reads + writes) once. A change then takes O(log runs) for each run and tensor that it
+    concerns, and O(runs) to write the new schedule.
 
     Examples
     --------
@@ -74,9 +74,10 @@ class ScheduleEditor:
         return reads[at] if until is None or reads[at] <= until else None
 
     def keep_instead(self, runs: Iterable[int]) -> Schedule:
-        """The schedule without the repeats at `runs`, and without those that only served them.
+        """The schedule without the repeats at `runs`, and without repeats that only served these.
 
-        The readers of what these repeats wrote read the instance before it, which is kept instead.
+        Tensors that the dropped repeats wrote are kept instead: their readers read the earlier
+        instance.
 
         Parameters
         ----------
@@ -101,7 +102,7 @@ class ScheduleEditor:
         return Schedule(self.graph.op_names, self.runs[stays])
 
     def _maker(self, tensor: int, run: int, dropped: set[int]) -> int | None:
-        """The run that writes the instance which `run` reads, those dropped apart."""
+        """The run that writes the instance that `run` reads, ignoring the dropped runs."""
         written = self._written_at[tensor]
         at = bisect_left(written, run) - 1
         while at >= 0 and written[at] in dropped:
@@ -109,7 +110,7 @@ class ScheduleEditor:
         return written[at] if at >= 0 else None
 
     def _is_wanted(self, run: int, dropped: set[int]) -> bool:
-        """Whether a run that stays reads what `run` writes."""
+        """Whether a run that stays reads an output of `run`."""
         for t in self._writes[int(self.runs[run])]:
             written, reads = self._written_at[t], self._read_at[t]
             at = bisect_right(written, run)
@@ -126,18 +127,19 @@ class ScheduleEditor:
     def recompute_instead(self, tensors: Sequence[str], at_run: int) -> Schedule | None:
         """The schedule that evicts `tensors` across run `at_run` and recomputes them.
 
-        Each is recomputed for its next reader; so is what its producer reads and is not alive then.
+        Each tensor is recomputed for its next reader, and so are inputs of its producer that are
+        not alive at that point.
 
         Parameters
         ----------
         tensors
-            Alive during run `at_run`, which neither reads nor writes them.
+            Tensors that are alive during run `at_run`, which neither reads nor writes them.
 
         Returns
         -------
         Schedule or None
-            ``None`` where an op among those to repeat may not run twice, where nobody reads the
-            tensors later, or where more than `MAX_INSERTED_RUNS` runs would be needed.
+            ``None`` if an op to repeat must run once, if no later run reads the tensors, or if more
+            than `MAX_INSERTED_RUNS` runs would be needed.
         """
         missing = {self._number[name] for name in tensors}
         after = [
@@ -163,14 +165,14 @@ class ScheduleEditor:
                 for t in self._reads[op]
                 if t in missing or not self._is_alive(t, at)
             ]
-        # Ops stand in the graph in an order in which they can run.
+        # The order of the graph is an order in which the ops can run.
         inserted = np.array(sorted(needed), dtype=self.runs.dtype)
         return Schedule(
             self.graph.op_names, np.concatenate([self.runs[:at], inserted, self.runs[at:]])
         )
 
     def _is_alive(self, tensor: int, at: int) -> bool:
-        """Whether a run inserted before run `at` can read `tensor`: an input, or needed later."""
+        """Whether a run inserted before run `at` can read `tensor`: an input, or read later."""
         if self._producer[tensor] < 0:
             return True
         written, reads = self._written_at[tensor], self._read_at[tensor]

@@ -20,7 +20,7 @@ from .findings import Finding, find
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
 
-# Work on single changes, in op runs simulated; bounds the time without looking at a clock.
+# Limit on simulated op runs for all single changes; it bounds the time without a clock.
 MAX_SIMULATED_RUNS = 4_000_000
 MAX_CHANGES = 400
 
@@ -63,9 +63,9 @@ class Change:
     tensors : tuple of str
         The tensors that are evicted, or kept.
     peak_bytes, makespan_s
-        Of the changed schedule.
+        Peak and time of the changed schedule.
     peak_change_bytes, time_change_s
-        Against the schedule explained; negative is less.
+        Difference to the explained schedule; negative is less.
     num_runs_change : int
     """
 
@@ -80,7 +80,7 @@ class Change:
 
     @property
     def bytes_per_s(self) -> float:
-        """Peak bytes that a second buys, infinite where it costs none."""
+        """Peak bytes saved per extra second; infinite if the change costs no time."""
         spent = self.time_change_s
         return -self.peak_change_bytes / spent if spent > 0 else float("inf")
 
@@ -92,20 +92,21 @@ class Explanation:
     Attributes
     ----------
     simulation, store_all
-        Of the schedule, and of the one that recomputes nothing.
+        Simulations of the schedule, and of store-all.
     floor_bytes, floor_op
-        What one op alone needs, resident bytes included: no schedule has a lower peak.
+        The most that a single op needs, resident bytes included, and that op: no schedule has a
+        lower peak.
     own_bytes
-        What the op of the peak itself reads, writes and works with.
+        Bytes that the op of the peak itself reads, writes and uses as workspace.
     alive
         Tensors alive at the peak, largest first.
     runs_near_peak
-        Runs within one percent of the peak: how wide the plateau is.
+        Number of runs within one percent of the peak.
     recompute, keep
-        Single changes: the first lower the peak for time, best price first; the second save time
-        for memory, least memory first.
+        Single changes. `recompute`: changes that lower the peak at the cost of time, best price
+        first. `keep`: changes that save time at the cost of memory, least memory first.
     findings
-        What a reader should know, most important first.
+        Statements about the schedule, the most important first.
     """
 
     simulation: Simulation
@@ -156,7 +157,7 @@ def explain(workload: Chain | Graph, schedule: Schedule | None = None) -> Explan
     Parameters
     ----------
     workload
-        A chain or a graph, all of it on one stream.
+        A chain, or a graph on one stream.
     schedule
         Store-all where none is given.
 
@@ -172,8 +173,8 @@ def explain(workload: Chain | Graph, schedule: Schedule | None = None) -> Explan
 
     Notes
     -----
-    O(runs) a change, for at most `MAX_CHANGES` changes and about `MAX_SIMULATED_RUNS` runs: of the
-    tensors alive at the peak the largest are tried, of the repeats the longest.
+    O(runs) per change, for at most `MAX_CHANGES` changes and about `MAX_SIMULATED_RUNS` runs. The
+    largest tensors alive at the peak and the longest repeats are tried.
 
     Examples
     --------
@@ -239,13 +240,13 @@ def _recomputations(
     alive: tuple[Alive, ...],
     limit: int,
 ) -> tuple[Change, ...]:
-    """What evicting across the peak buys: all that a run wrote, and each tensor of it alone."""
+    """Changes that evict across the peak: all outputs of a run together, and each one alone."""
     busy = _touched(graph.ops[graph.op_index(simulation.peak_op)])
     groups: dict[int, list[Alive]] = defaultdict(list)
     for tensor in alive:
         if tensor.written_run >= 0 and tensor.name not in busy and tensor.next_run is not None:
             groups[tensor.written_run].append(tensor)
-    # All that a run wrote, and each of it alone.
+    # All outputs of a run together, and each one alone.
     choices = [list(group) for group in groups.values()]
     choices += [[tensor] for group in groups.values() if len(group) > 1 for tensor in group]
     largest = sorted(choices, key=lambda group: -sum(t.size_bytes for t in group))
@@ -263,7 +264,7 @@ def _recomputations(
 def _keeps(
     graph: Graph, simulation: Simulation, editor: ScheduleEditor, limit: int
 ) -> tuple[Change, ...]:
-    """What it buys to keep a tensor instead of repeating the run that writes it."""
+    """Changes that keep a tensor instead of repeating the run that writes it."""
     runs, seconds = editor.runs, simulation.run_s
     repeats = sorted(np.flatnonzero(~editor.is_first).tolist(), key=lambda k: -seconds[k])
     found = []
@@ -271,7 +272,7 @@ def _keeps(
         op = graph.ops[int(runs[k])]
         changed = editor.keep_instead([k])
         if not is_evicted(graph, changed):
-            continue  # it was asked to be recomputed
+            continue  # the user asked for its recomputation
         change = _change(graph, simulation, changed, "keep", op.name, tuple(op.writes))
         found.append(change)
     return tuple(sorted(found, key=lambda c: (max(0, c.peak_change_bytes), c.time_change_s)))

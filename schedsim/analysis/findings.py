@@ -1,4 +1,4 @@
-"""What a reader of an explanation should know first: rules over simulated numbers."""
+"""Findings: what a reader of an explanation should know first, by rules on simulated numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..units import format_bytes_short, format_seconds
 if TYPE_CHECKING:
     from .explanation import Change
 
-# Shares of the peak from which a thing is worth a line.
+# Shares of the peak above which a finding is worth a line.
 LARGE = 0.3
 DOMINANT = 0.5
 NEGLIGIBLE = 0.001
@@ -29,7 +29,7 @@ class Finding:
         Stable name: ``static``, ``floor``, ``unchanged``, ``working-set``, ``wasted``, ``loss``
         or ``store-all``.
     text, remedy : str
-        What is so, and what to do about it.
+        The statement, and what to do about it.
     """
 
     code: str
@@ -50,7 +50,7 @@ def find(
     Parameters
     ----------
     own_bytes
-        Bytes that one run of each op takes by itself, static bytes apart.
+        Bytes that one run of each op needs by itself, without static bytes.
     recompute, keep
         Single changes as `schedsim.explain` finds them.
     """
@@ -83,7 +83,7 @@ def _static(simulation: Simulation) -> Finding | None:
 
 
 def _unchanged(simulation: Simulation, store_all: Simulation) -> Finding | None:
-    """Something is recomputed, and the peak is that of store-all all the same."""
+    """Recomputation does not lower the peak of store-all."""
     if not simulation.num_recomputed:
         return None
     saved = store_all.peak_bytes - simulation.peak_bytes
@@ -96,7 +96,7 @@ def _unchanged(simulation: Simulation, store_all: Simulation) -> Finding | None:
         f"recomputing {simulation.num_recomputed} runs for {extra} {how} the peak: "
         f"{format_bytes_short(simulation.peak_bytes)} beside "
         f"{format_bytes_short(store_all.peak_bytes)} of store-all",
-        f"the peak is at {simulation.peak_op}: what is alive there must go, not something else",
+        f"the peak is at {simulation.peak_op}: evict what is alive there, not something else",
     )
 
 
@@ -109,9 +109,9 @@ def _floor(graph: Graph, simulation: Simulation, own_bytes: Sequence[int]) -> Fi
     return Finding(
         "floor",
         f"{graph.op_names[largest]} alone takes {format_bytes_short(own)} of the "
-        f"{format_bytes_short(moving)} above the resident bytes: what it reads, writes and works "
-        "with must be there together",
-        "no schedule goes below it: smaller stages or ops, a smaller micro-batch, or a kernel "
+        f"{format_bytes_short(moving)} above the resident bytes: its inputs, outputs and workspace "
+        "must be in memory together",
+        "no schedule goes below: use smaller stages or ops, a smaller micro-batch, or a kernel "
         "that needs less",
     )
 
@@ -123,8 +123,8 @@ def _working_set(simulation: Simulation) -> Finding | None:
         return None
     return Finding(
         "working-set",
-        f"{format_bytes_short(rebuilt)} of the peak is what recomputation has just rebuilt: the "
-        "segment being replayed sets the peak, not what is kept between segments",
+        f"{format_bytes_short(rebuilt)} of the peak is recomputed tensors: the "
+        "segment being recomputed sets the peak, not what is kept between segments",
         "use more, shorter segments, or a planner that bounds the peak: auto",
     )
 
@@ -140,13 +140,13 @@ def _loss(graph: Graph, simulation: Simulation) -> Finding | None:
         f"the peak is at the loss ({op.name}): its inputs and their gradients are alive together "
         "with all that the forward kept; the last segment is read at once, so that recomputing it "
         "saves nothing there",
-        "keep the last segment, and let earlier ones go; where the logits are large, compute head "
+        "keep the last segment, and evict earlier ones; if the logits are large, compute head "
         "and loss in chunks",
     )
 
 
 def _wasted(simulation: Simulation, keep: Sequence[Change]) -> Finding | None:
-    """Repeats that cost time and lower nothing."""
+    """Repeats that cost time without lowering the peak."""
     allowed = NEGLIGIBLE * simulation.peak_bytes
     free = [c for c in keep if c.peak_change_bytes <= allowed and c.time_change_s < 0]
     if not free:
@@ -158,7 +158,7 @@ def _wasted(simulation: Simulation, keep: Sequence[Change]) -> Finding | None:
         f"{many} the peak by less than 0.1 % each; not repeating {best.op_name} alone saves "
         f"{format_seconds(-best.time_change_s)} for "
         f"{format_bytes_short(max(0, best.peak_change_bytes))}",
-        "tiny layers and the segment that is used next are not worth recomputing: keep them",
+        "tiny layers and the segment that is read next are not worth recomputing: keep them",
     )
 
 

@@ -1,1 +1,1 @@
-"""What is wrong with a value or an argument, in one clear line."""
+"""Checks of values and arguments, which fail with one clear line."""

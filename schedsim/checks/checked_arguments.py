@@ -1,8 +1,8 @@
-"""What callers pass, held against the annotations of what they call.
+"""Checks of arguments against the annotations of the called function.
 
-A wrong type is best refused where it is given: deep inside, it ends as ``KeyError`` or as an
-attribute that some object lacks, which says nothing about the argument. `checked` does so for a
-function that people call by hand, `check_arguments` for one that was found by its name.
+An argument of a wrong type is refused at the call. Deep inside, it would end as a ``KeyError`` or a
+missing attribute, which says nothing about the argument. `checked` decorates a function that people
+call by hand; `check_arguments` serves a function that was found by its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
 _READ_BY_THEMSELVES = ("WorkloadLike", "PlannerLike", "PlannerLike | None", "Schedule | Plan")
-"""Annotations of what a function looks at by itself; so is a parameter ``budget_bytes``."""
+"""Annotations, besides a parameter ``budget_bytes``, that a function checks by itself."""
 
 _SEQUENCES = (Sequence, Collection, Iterable)
 _WORDS: dict[Any, str] = {
@@ -35,12 +35,12 @@ _WORDS: dict[Any, str] = {
 
 
 def checked(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
-    """`function`, which refuses arguments that are not of the types of its annotations.
+    """Make `function` refuse arguments that are not of the types of its annotations.
 
     Raises
     ------
     SchedsimError
-        From the decorated function: which argument, its value, and what it may be.
+        Raised by the decorated function; names the argument, its value, and what it may be.
     """
     names = [name for name, _ in _parameters(function)]
 
@@ -53,15 +53,15 @@ def checked(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Refuse those values of `given` that are not what `function` says of its parameters.
+    """Refuse values of `given` that do not fit the annotations of the parameters of `function`.
 
-    Names that it has no parameter or no annotation for are left to the function; so are those that
-    it reads by a reader of their own, which says more.
+    Names without a parameter or an annotation are left to the function. So are arguments that the
+    function checks itself, with better messages.
 
     Raises
     ------
     SchedsimError
-        Which argument, its value, and what it may be.
+        Names the argument, its value, and what it may be.
     """
     hints = hints_of(function)
     for name, value in given.items():
@@ -78,7 +78,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 @cache
 def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Parameter -> type, of those whose annotation can be evaluated here."""
+    """Parameter -> type, for parameters whose annotation can be evaluated here."""
     function = inspect.unwrap(function)
     found = {}
     names = getattr(function, "__globals__", {})
@@ -90,7 +90,8 @@ def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
             continue
         if isinstance(hint, str):
             try:
-                hint = eval(hint, names, _Names(names))  # our own annotations, never a user's text
+                # evaluates annotations of schedsim, never a user's text
+                hint = eval(hint, names, _Names(names))
             except (NameError, AttributeError, TypeError):
                 continue  # a name that only type checkers import
         if hint is not parameter.empty:
@@ -101,12 +102,12 @@ def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
 def _parameters(function: Callable[..., Any]) -> Iterable[tuple[str, inspect.Parameter]]:
     try:
         return inspect.signature(function).parameters.items()
-    except (TypeError, ValueError):  # a builtin, which says nothing of what it takes
+    except (TypeError, ValueError):  # a builtin without a signature
         return ()
 
 
 class _ByName:
-    """Stands for a class of schedsim that the module imports for type checkers alone."""
+    """Stand-in for a class that a module imports for type checkers alone."""
 
 
 class _Names(dict[str, Any]):
@@ -121,7 +122,7 @@ class _Names(dict[str, Any]):
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether `value` is of the type `hint`, as far as one can see without using it up."""
+    """Whether `value` is of the type `hint`, as far as this shows without consuming an iterator."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return any(_fits(value, part) for part in parts)
@@ -137,7 +138,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, Real) and not isinstance(value, bool)
     kind = origin or hint
     if not isinstance(kind, type) or kind in (object, Any):
-        return True  # what cannot be looked at: a type variable, Any
+        return True  # cannot be checked: a type variable, Any
     if kind is str:
         return isinstance(value, str)
     if getattr(kind, "_is_protocol", False) and kind.__module__ != "collections.abc":
@@ -150,7 +151,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return all(_fits(one, part) for one, part in _items(value, kind, parts))
     if issubclass(kind, Mapping) and parts:
         return all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items())
-    # The letters of a text are never meant for its items, unless the function splits it itself.
+    # A text is not a sequence of its letters, unless the function splits the text itself.
     return not (kind in _SEQUENCES and isinstance(value, str | bytes)) or parts == (str,)
 
 

@@ -6,11 +6,11 @@ import math
 
 from ..errors import InvalidWorkloadError
 
-# 2^53 - 1: the largest integer that JSON readers agree on; 9 PB is beyond any device. The sizes of
-# a workload together stay below it too, so that every peak does.
+# 2^53 - 1: the largest integer that JSON readers agree on; 9 PB is beyond any device. The sum of
+# all sizes of a workload stays below the limit too, and so does every peak.
 MAX_BYTES = 2**53 - 1
 
-# Of one run. Sums of them over any schedule that fits in memory stay finite.
+# Limit for one run. The sum over any schedule that fits in memory stays finite.
 MAX_SECONDS = 1e15
 
 
@@ -24,7 +24,7 @@ def shown(value: object) -> str:
 
 
 def shown_key(key: str) -> str:
-    """`key` as part of a field's path: as it is, unless it is long or not printable."""
+    """`key` as part of a field's path; quoted and cut if it is long or not printable."""
     return key if len(key) <= 60 and key.isprintable() else shown(key)
 
 

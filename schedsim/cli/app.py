@@ -1,4 +1,4 @@
-"""The command group: lazy commands, and one way for every error to end."""
+"""The command group: commands imported when called, and one way for every error to end."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ YES, NO, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 
 
 class SuggestingGroup(click.Group):
-    """A group that answers an unknown command with its nearest neighbour."""
+    """A group that answers an unknown command with the nearest known one."""
 
     command_class = GroupedCommand
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command as click does; an unknown one is answered with a hint."""
+        """Find the command as click does; the error for an unknown command has a hint."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
             raise SchedsimError(
@@ -71,7 +71,7 @@ class LazyGroup(SuggestingGroup):
 
 
 def _show_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
-    """Print the version of what runs: a checkout's own, whether installed or not."""
+    """Print the version that runs; in a checkout that of the checkout, even if one is installed."""
     if asked:
         import schedsim
 
@@ -85,7 +85,7 @@ def _show_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> 
     subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Sizes: 8GB is 8 * 10^9 bytes, 8GiB is 8 * 2^30. "
-    "Exit codes: 0 yes, 1 no (infeasible, mismatch), 2 usage or a bad file, "
+    "Exit codes: 0 success, 1 infeasible or mismatch, 2 wrong usage or a bad file, "
     "70 a bug of schedsim, 130 interrupted.",
 )
 @click.option(
@@ -110,7 +110,7 @@ def cli(ctx: click.Context) -> int:
 
 
 def help_without_command(ctx: click.Context) -> int:
-    """What a group does where no command follows it: show its help, as a usage error."""
+    """A group without a command shows its help, as a usage error."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
     return USAGE
@@ -141,8 +141,8 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", "", INTERRUPTED)
     except (BrokenPipeError, SystemExit):
-        # Whoever read us has enough (click exits by itself on a closed pipe); keep the interpreter
-        # from complaining at exit.
+        # The reader closed the pipe (click itself exits then); keep the interpreter from
+        # complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return YES
     except OSError as error:
@@ -171,7 +171,7 @@ def _nearest_option(error: click.NoSuchOption) -> str:
 
 
 def _see_command(arguments: Sequence[str]) -> str:
-    """A hint for errors that say themselves what is wrong: where the command is described."""
+    """The hint for errors whose message says enough: where to read about the command."""
     known = arguments and arguments[0] in COMMANDS
     return f"see schedsim {arguments[0]} --help" if known else "see schedsim --help"
 
@@ -181,7 +181,7 @@ def _see_help(error: click.UsageError) -> str:
 
 
 def _from_click(error: click.ClickException) -> str:
-    """A message of click in the form of ours: one line, no capital, no full stop."""
+    """A message of click in schedsim's form: one line, no capital, no full stop."""
     text = _one_line(error.format_message()).removesuffix(".")
     return text[:1].lower() + text[1:]
 

@@ -29,16 +29,18 @@ if TYPE_CHECKING:
 @output_option("Write the timeline of one rank to FILE, a Perfetto trace.")
 @click.option("--mem", "budget", type=SizeType(), help="Bytes that a device may reserve.")
 @click.option("--search", is_flag=True, help="Choose degrees, order and recomputation for --mem.")
-@click.option("--global-batch", type=int, help="With --search: sequences of a step; one a device.")
-@click.option("--effort", type=int, help="With --search: candidates simulated at most (40).")
-@click.option("--launch", help="Print settings for torchtitan or megatron besides.")
+@click.option(
+    "--global-batch", type=int, help="With --search: sequences per step; one per device by default."
+)
+@click.option("--effort", type=int, help="With --search: the most candidates to simulate [40].")
+@click.option("--launch", help="Also print the settings for torchtitan or megatron.")
 @cluster_options
 def command(request: ClusterRequest, **asked: Any) -> int:
     """Predict a training step of a published model on a cluster.
 
-    Exit code 1 where a rank reserves more than --mem, by default the device's memory. With --search
-    the degrees that are not given, the order of micro-batches and what each rank recomputes are
-    chosen together, for the fastest step that fits.
+    Exit code 1 if a rank reserves more than --mem (by default the device's memory). With --search,
+    the degrees that are not given, the order of micro-batches and the recomputation of each rank
+    are chosen together, for the fastest step that fits.
 
     \b
     schedsim cluster --preset llama3-8b --devices 8 --fsdp 8 --batch 2 --recompute selective
@@ -56,7 +58,7 @@ def command(request: ClusterRequest, **asked: Any) -> int:
     else:
         for option, name in (("--global-batch", "global_batch"), ("--effort", "effort")):
             if asked[name] is not None:
-                raise SchedsimError(f"{option} is of --search", hint="add --search")
+                raise SchedsimError(f"{option} belongs to --search", hint="add --search")
         from ..clusters import cluster
 
         with working("simulating the ranks"):
@@ -102,7 +104,7 @@ def _show(found: ClusterPrediction, limit: int) -> None:
     )
     micro = training.micro_batches(degrees)
     click.echo(
-        f"{training.batch} sequences of {training.seq} tokens a data-parallel rank, "
+        f"{training.batch} sequences of {training.seq} tokens per data-parallel rank, "
         f"{micro} micro-batch{'es' if micro > 1 else ''}, recompute {training.recompute}"
     )
     click.echo(
@@ -113,7 +115,7 @@ def _show(found: ClusterPrediction, limit: int) -> None:
     fits = "fits" if found.reserved_bytes <= limit else "does not fit"
     facts = [
         ("reserved", f"{format_bytes(found.reserved_bytes)} by the allocator on the fullest rank"),
-        ("budget", f"{format_bytes(limit)} a device: {fits}"),
+        ("budget", f"{format_bytes(limit)} per device: {fits}"),
         ("in use", f"{format_bytes(found.peak_bytes)} at the peak"),
         ("step time", format_seconds(found.step_s)),
         ("tokens", f"{found.tokens_per_device_s:,.0f} per second and device"),

@@ -1,4 +1,4 @@
-"""``schedsim compare``: one row per planner."""
+"""``schedsim compare``: several planners on one workload, one row each."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ from .shown.compared_results import compare_results, is_results, only_results
 @click.option(
     "--planners",
     shell_complete=complete.planner_list,
-    help="Comma-separated names; all that take the workload by default.",
+    help="Planners, separated by commas; by default all that take the workload.",
 )
 @click.option(
     "--time-limit",
     "time_limit_s",
     type=click.FloatRange(min=0),
-    help="Seconds for each planner that takes a limit; a watchdog beside --effort.",
+    help="Seconds for each planner that searches; a watchdog beside --effort.",
 )
 @click.option(
     "--effort",
     type=click.FloatRange(min=0),
-    help="Work for each planner that searches: the same result every time [20].",
+    help="Work for each planner that searches; gives the same result every time [20].",
 )
 @rule_options
 @link_option
@@ -75,7 +75,7 @@ def command(
     output: str | None,
     **more: Any,
 ) -> int:
-    """Run several planners on one workload and budget, or show what a sweep has found.
+    """Run several planners on one workload and budget, or compare the results of a sweep.
 
     \b
     schedsim compare --preset gpt2-xl --mem 10GB
@@ -120,7 +120,7 @@ def command(
         )
     plans: list[Plan] = []
     refused: dict[str, str] = {}
-    # So that loading the simulator does not count as the first planner's time.
+    # Load the simulator now, so that loading does not count as the first planner's time.
     simulate(loaded.workload, Schedule.store_all(loaded.workload))
     for name in names:
         with working(f"planning with {name}"):
@@ -133,7 +133,7 @@ def command(
                 refused[name] = error.message
                 continue
         if plan.search.interrupted:
-            raise KeyboardInterrupt  # half a search is no row
+            raise KeyboardInterrupt  # an unfinished search is no result
         plans.append(plan)
     document = _document(loaded.workload, budget_bytes, plans, refused)
     if output is not None:
@@ -161,7 +161,7 @@ def command(
 
 
 def _explain_none(name: str, budget_bytes: int, plans: list[Plan]) -> None:
-    """The error and hint lines where no planner fits."""
+    """The error and hint lines if no planner found a plan."""
     click.echo(
         f"error: {name} does not fit in {format_bytes(budget_bytes)} with any of these", err=True
     )

@@ -1,4 +1,4 @@
-"""``schedsim completion``: the shell script that completes commands, options, names and files."""
+"""``schedsim completion``: the script with which a shell completes commands, names and files."""
 
 from __future__ import annotations
 

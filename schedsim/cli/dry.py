@@ -1,4 +1,4 @@
-"""``--device dry:NAME``: the command again, in a process on the dry CUDA device."""
+"""``--device dry:NAME``: run the command again, in a process on the dry CUDA device."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ PREFIX = "dry:"
 
 
 def on_device(name: str | None) -> None:
-    """Start the command over on the dry device, where `name` is ``dry:NAME``, unless it is there.
+    """Restart the command on the dry device if `name` is ``dry:NAME``, unless it is there already.
 
     Raises
     ------
     SchedsimError
-        There is no such dry device, or something that it needs is missing.
+        There is no such dry device, or a library that it needs is missing.
     """
     if name is None or not name.startswith(PREFIX):
         return

@@ -49,5 +49,5 @@ def command(as_json: bool) -> int:
 def _memory() -> str:
     try:
         return format_bytes(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):  # not every system says
+    except (AttributeError, ValueError, OSError):  # not every system tells
         return "unknown"

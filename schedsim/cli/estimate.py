@@ -1,4 +1,5 @@
-"""``schedsim estimate``: what a step takes, where it fits, and what recomputation costs there."""
+"""``schedsim estimate``: the memory of a step, where it fits, and what recomputation costs
+there."""
 
 from __future__ import annotations
 
@@ -28,18 +29,18 @@ _SECONDS_EACH = 2.0
 @click.command(
     "estimate",
     cls=GroupedCommand,
-    short_help="What a step takes, where it fits, and what recomputation costs there.",
+    short_help="Memory of a step, where it fits, and what recomputation costs there.",
 )
 @json_option
 @workload_options
 def command(source: Source, as_json: bool) -> int:
     """Estimate the memory of a training step, model state included, on each device.
 
-    Model state is counted unless --static says otherwise. Where the step does not fit a device as
-    it is, it is planned within the memory of the device: the table says how much longer it then
-    takes, and where that is proven best. Nothing is kept free for the allocator or the driver.
-    hf:NAME is a published model, hf:FILE its config.json, hf:llama a family's defaults by
-    transformers. Exit code 1 where the step fits no device.
+    Model state is counted unless --static says otherwise. If the step does not fit a device as it
+    is, schedsim plans it within the memory of the device; the table then says how much longer the
+    step takes, and whether that is proven best. Nothing is kept free for the allocator or the
+    driver. hf:NAME is a published model, hf:FILE its config.json, hf:llama a family's defaults in
+    transformers. Exit code 1 if the step fits no device.
 
     \b
     schedsim estimate --preset llama3-8b --batch 1
@@ -49,17 +50,19 @@ def command(source: Source, as_json: bool) -> int:
     options = _by_formula(source)
     if options is None or options.synthetic is not None:
         raise SchedsimError(
-            "estimate takes a model by formula: it is timed on each device",
-            hint="give --preset or --layers; of files and real models, schedsim plan --mem",
+            "estimate takes a model given by formula, which it times on each device",
+            hint="give --preset or --layers; files and real models go to schedsim plan --mem",
         )
     if source.level is not None:
         raise SchedsimError(
-            f"--level {source.level} is of a model", hint="a formula takes --granularity"
+            f"--level {source.level} is for real models", hint="a formula takes --granularity"
         )
     if source.again:
-        raise SchedsimError("--remeasure is of a model", hint="the times here are rooflines")
+        raise SchedsimError(
+            "--remeasure is for real models", hint="the times of a formula are rooflines"
+        )
     if options.times_path is not None:
-        raise SchedsimError("--times are of one device", hint="leave --times out")
+        raise SchedsimError("--times holds for one device only", hint="leave --times out")
     if options.static is None:
         options = replace(options, static="auto")
     with working("planning for each device"):
@@ -74,7 +77,7 @@ def command(source: Source, as_json: bool) -> int:
 
 
 def _by_formula(source: Source) -> WorkloadOptions | None:
-    """The formula that the options mean; ``hf:`` before them is a preset of that name."""
+    """The formula that the options describe; an argument ``hf:...`` is a preset of that name."""
     from ..workloads import WorkloadOptions
 
     named = [name for name in source.files if name.startswith("hf:")]
@@ -88,7 +91,7 @@ def _by_formula(source: Source) -> WorkloadOptions | None:
 
 
 def _model(options: WorkloadOptions) -> dict[str, Any]:
-    """The model by itself: what `accelerate estimate-memory` says of one, from its formula."""
+    """The model by itself, with the numbers of `accelerate estimate-memory`, from its formula."""
     from ..workloads import model_state_bytes
     from ..workloads.build import model_record
     from ..workloads.devices import DTYPE_BYTES
@@ -112,7 +115,7 @@ def _model(options: WorkloadOptions) -> dict[str, Any]:
 
 
 def _rows(options: WorkloadOptions) -> tuple[list[str], list[dict[str, Any]]]:
-    """What was assumed of the model, and a row for each device, by memory."""
+    """The assumptions, and a row for each device, by ascending memory."""
     from ..workloads import build_workload, get_device
     from ..workloads.devices import device_names
 
@@ -154,7 +157,7 @@ def _outcome(workload: Any, device: Device, peak_bytes: int) -> dict[str, Any]:
 
 
 def _one_line(model: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """The model in one line, and the smallest devices that it trains on."""
+    """The model in one line, and the smallest devices on which it trains."""
     fitting = [row for row in rows if row["fits"]]
     whole = next((row["device"] for row in fitting if not row["overhead"]), "none")
     first = fitting[0] if fitting else None

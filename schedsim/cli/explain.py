@@ -43,7 +43,7 @@ from .snapshot import explain_snapshot
     "confs",
     multiple=True,
     metavar="CONF",
-    help="Of a snapshot: replay it under this PYTORCH_ALLOC_CONF; several may be given.",
+    help="For a snapshot: replay it under this PYTORCH_ALLOC_CONF; repeatable.",
 )
 @json_option
 @output_option("Write the explanation to FILE, as JSON.")
@@ -51,9 +51,9 @@ from .snapshot import explain_snapshot
 def command(
     source: Source, top: int | None, confs: tuple[str, ...], as_json: bool, output: str | None
 ) -> int:
-    """Explain the peak of a plan, or of store-all where no plan is given.
+    """Explain the peak of a plan, or of store-all if no plan is given.
 
-    Every price is simulated: it is that of the schedule with this one change.
+    Every price is simulated: it is the price of the schedule with this one change.
 
     \b
     schedsim explain --layers 24                 what sets the peak, what to evict
@@ -61,18 +61,21 @@ def command(
     schedsim explain snapshot.pickle             who holds the peak of a run recorded on CUDA
     """
     if top is not None and as_json:
-        raise SchedsimError("--top does not go with --json, which has all", hint="leave --top out")
+        raise SchedsimError(
+            "--top does not go with --json, which has all rows", hint="leave --top out"
+        )
     snapshot = next((name for name in source.files if is_snapshot_name(name)), None)
     if snapshot is not None:
         if len(source.files) > 1 or source.given_flags():
             raise SchedsimError(
-                f"{snapshot} is a memory snapshot, which takes no other workload",
+                f"{snapshot} is a memory snapshot, and is explained alone",
                 hint=f"schedsim explain {snapshot}",
             )
         return explain_snapshot(snapshot, top or 8, confs, as_json, output)
     if confs:
         raise SchedsimError(
-            "--alloc-conf is of a memory snapshot", hint="schedsim simulate --allocator takes it"
+            "--alloc-conf is for memory snapshots here",
+            hint="schedsim simulate --allocator takes it",
         )
     loaded = read(source, plan=True)
     if loaded.plan is not None:
@@ -157,7 +160,7 @@ def _show_alive(loaded: Loaded, explanation: Explanation, top: int) -> None:
 
 
 def _show_changes(loaded: Loaded, changes: tuple[Change, ...], title: str, top: int) -> None:
-    """A row per price: changes that cost and buy the same stand together."""
+    """A row per price: changes with the same price share a row."""
     if not changes:
         return
     click.echo(f"\n{title}")

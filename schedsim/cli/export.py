@@ -22,9 +22,12 @@ from .show import percent, print_facts, print_json, print_table, working
 )
 @click.option("--to", "target", metavar="TARGET", help=f"One of {', '.join(TARGETS)}.")
 @click.option(
-    "--framework-version", "version", metavar="VERSION", help="An earlier one, where it differs."
+    "--framework-version",
+    "version",
+    metavar="VERSION",
+    help="An earlier version of the framework, where its code differs.",
 )
-@click.option("--list", "listing", is_flag=True, help="What each target can express.")
+@click.option("--list", "listing", is_flag=True, help="List the targets and what each can express.")
 @json_option
 @output_option("Write the code or configuration to FILE.")
 @workload_options
@@ -38,9 +41,9 @@ def command(
 ) -> int:
     """Write a plan as code or configuration of the framework in which the model trains.
 
-    Where the framework cannot express the plan, the nearest schedule that it can express is taken,
-    simulated, and reported with its true peak and its cost. Exit code 1 where that peak is over the
-    budget.
+    If the framework cannot express the plan, schedsim takes the nearest schedule that it can
+    express, simulates that schedule, and reports its true peak and its cost. Exit code 1 if that
+    peak is over the budget.
 
     \b
     schedsim plan --preset gpt2-xl --batch 8 --mem 12GB -o plan.json
@@ -61,7 +64,7 @@ def command(
         return YES
     if target is None:
         raise SchedsimError("--to is missing", hint=f"one of {', '.join(target_names())}")
-    # An unknown name or version is refused before anything is read.
+    # Refuse an unknown name or version before reading any file.
     get_target(target).load_version(version)
     loaded = read(source, plan=True)
     if loaded.plan is None:

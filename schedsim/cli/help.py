@@ -1,11 +1,11 @@
-"""How ``--help`` reads: the options of a command in groups, those of the command itself first."""
+"""The layout of ``--help``: options in groups, the command's own options first."""
 
 from __future__ import annotations
 
 import click
 
-# Title -> names of the parameters in it, in the order in which a group is shown. What is in none of
-# them is a command's own.
+# Title -> parameters, in the order in which groups are shown. A parameter in no group is the
+# command's own.
 GROUPS: dict[str, tuple[str, ...]] = {
     "Budget and planner": (
         *("budget", "planner", "planners", "gap", "time_limit_s", "effort", "num_slots", "order"),
@@ -49,7 +49,7 @@ class GroupedCommand(click.Command):
     """A command whose help has its options in `GROUPS`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """A section for each group that has options, the command's own first."""
+        """Write a section for each group that has options, the command's own first."""
         records = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None

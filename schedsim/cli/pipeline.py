@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 @output_option("Write the plan to FILE, as JSON.")
 @pipeline_options
 def command(request: PipelineRequest, as_json: bool, output: str | None) -> int:
-    """Simulate a pipeline; with --mem, choose what each stage recomputes so that devices fit.
+    """Simulate a pipeline; with --mem, choose what each stage recomputes so that all devices fit.
 
-    Exit code 1 where a device does not fit, or where a replay differs from its plan.
+    Exit code 1 if a device does not fit, or if a replay differs from its plan.
 
     \b
     schedsim pipeline --layers 96 --stages 8 --micro-batches 64
@@ -59,7 +59,7 @@ def _show(found: PipelinePlan, run: PipelineRun) -> None:
     pipeline = found.pipeline
     facts = [("plan", f"{found.status}, in {format_seconds(found.planning_s)}")]
     if found.budget_bytes is not None:
-        facts.append(("budget", f"{format_bytes(found.budget_bytes)} a device"))
+        facts.append(("budget", f"{format_bytes(found.budget_bytes)} per device"))
     worst = max(run.devices, key=lambda use: use.peak_bytes)
     facts += [
         ("peak", f"{format_bytes(worst.peak_bytes)} on device {worst.device}"),
@@ -97,7 +97,7 @@ def _show(found: PipelinePlan, run: PipelineRun) -> None:
 
 
 def _replayed(run: PipelineRun, device: int) -> float:
-    """Forwards of single layers run again for a micro-batch, on average."""
+    """Average number of layer forwards that run again per micro-batch."""
     from ..pipelines import StagePlan
 
     total = 0.0

@@ -1,4 +1,5 @@
-"""``schedsim plan``: a schedule within a budget, the largest size, a model's ways to spend less."""
+"""``schedsim plan``: a schedule within a budget, the largest size that fits, ways to save
+memory."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from .planning.ways import plan_ways
 @click.command(
     "plan",
     cls=GroupedCommand,
-    short_help="A schedule within a memory budget, and what is proven of it.",
+    short_help="A schedule within a memory budget, and what is proven about it.",
 )
 @budget_option(required=True)
 @click.option(
@@ -36,14 +37,16 @@ from .planning.ways import plan_ways
     shell_complete=complete.planner,
     help="See `schedsim planners`.",
 )
-@click.option("--gap", type=GapType(), help="Gap to the proven bound to stop at: 0.01, or 1%.")
-@click.option("--time-limit", "time_limit_s", type=float, help="Seconds to plan for.")
-@click.option("--effort", type=float, help="Work to plan for: the same plan every time [20].")
+@click.option("--gap", type=GapType(), help="Stop at this gap to the proven bound: 0.01, or 1%.")
+@click.option("--time-limit", "time_limit_s", type=float, help="Seconds that a search may take.")
+@click.option(
+    "--effort", type=float, help="Work that a search may do; gives the same plan every time [20]."
+)
 @click.option("--slots", "num_slots", type=int, help="Memory slots (rotor) or states (revolve).")
 @click.option(
     "--order",
     type=click.Choice(["fixed", "free"]),
-    help="Of first runs in a graph: the file's, or any.",
+    help="Order of first runs in a graph: that of the file (fixed), or any (free).",
 )
 @rule_options
 @link_option
@@ -51,32 +54,36 @@ from .planning.ways import plan_ways
 @click.option(
     "--maximize",
     type=click.Choice(["batch", "seq", "layers"]),
-    help="Find the largest that fits, and the one of most work a second.",
+    help="Find the largest value that fits, and the one that does the most work per second.",
 )
-@click.option("--search-seed", "search_seed", type=int, help="Of the planner's random choices.")
+@click.option(
+    "--search-seed", "search_seed", type=int, help="Seed of the planner's random choices."
+)
 @allocator_options
 @click.option(
     "--accumulate",
     metavar="N|auto",
-    help="Of a model: micro-batches of a step, or the quickest number that fits.",
+    help="Split the step into N micro-batches; auto takes the fastest number that fits.",
 )
 @click.option(
     "--chunk",
     metavar="auto|head=N,mlp=N",
-    help="Of a model: language-model head and feed-forward layers in chunks of the tokens.",
+    help="Compute the language-model head and feed-forward layers in chunks of the tokens.",
 )
-@click.option("--ways", "price_all", is_flag=True, help="Of a model: price all ways to spend less.")
+@click.option(
+    "--ways", "price_all", is_flag=True, help="Show the price of every way to need less memory."
+)
 @click.option(
     "--allow",
     metavar="KINDS",
-    help="Variants that may be chosen: quantize, precision, approx, share; several by commas.",
+    help="Kinds of variants that may be chosen: quantize, precision, approx, share.",
 )
 @click.option(
     "--certificate",
     metavar="FILE",
     callback=check_writable,
     shell_complete=complete.files,
-    help="Write the plan with a proof of its bound, that a program of its own can check.",
+    help="Write the plan with a proof of its bound, which a separate program can check.",
 )
 @json_option
 @output_option("Write the plan to FILE.")

@@ -1,4 +1,4 @@
-"""``schedsim planners``: what there is to choose from."""
+"""``schedsim planners``: the list of planners."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from .help import GroupedCommand
 from .options.files import json_option
 from .show import print_json, print_table
 
-# With two blanks between them, at most 100 columns.
+# Column widths: with two blanks between columns, a row has at most 100 characters.
 _FACTS, _SUMMARIES = (18, 12, 18, 24, 20), (18, 80)
 
 
-@click.command("planners", cls=GroupedCommand, short_help="What there is to choose from.")
+@click.command(
+    "planners",
+    cls=GroupedCommand,
+    short_help="The planners: what each takes, costs, and is optimal for.",
+)
 @json_option
 def command(as_json: bool) -> int:
     """List the planners: what each takes, costs, and is optimal for.

@@ -40,8 +40,8 @@ def command(
 ) -> int:
     """Capture a model as a chain of blocks, or with --level op as a graph of its ops.
 
-    Blocks are measured on the device that is here; the op level also takes the name of another
-    device (see the presets), whose times are rooflines, and then allocates nothing.
+    Blocks are measured on this machine's device. The op level also takes the name of another
+    device, whose times are rooflines; the capture then allocates nothing.
 
     \b
     schedsim profile my_model.py:build -o profile.json

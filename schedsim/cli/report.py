@@ -18,7 +18,7 @@ from .show import working
 @output_option("Write the page to FILE.", required=True)
 @workload_options
 def command(source: Source, output: str) -> int:
-    """Write a page with the summary, the planners, the memory over time, the schedule and why.
+    """Write a page with summary, planners, memory over time, schedule and explanation.
 
     The page needs no network and no other file. Needs the extra ``report``.
 

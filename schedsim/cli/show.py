@@ -1,4 +1,4 @@
-"""How results look: aligned columns in a pipe, a table on a terminal, progress on stderr."""
+"""The look of results: aligned columns in a pipe, a table on a terminal, progress on stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..plans.progress import Progress, watched
 
 
 def print_json(document: Any) -> None:
-    """Exactly one JSON document on stdout."""
+    """Print exactly one JSON document on stdout."""
     click.echo(json.dumps(document, indent=1))
 
 
@@ -31,10 +31,10 @@ def print_table(
     right: Sequence[int] | None = None,
     most: Sequence[int] | None = None,
 ) -> None:
-    """Rows under headers; the first `left` columns are flush left, the others right.
+    """Print rows under headers; the first `left` columns are flush left, the others right.
 
-    Where `right` is given, the columns of these indices are flush right, and no others. Where
-    `most` is, cells wider than that take several lines; a terminal wraps them at its own width.
+    If `right` is given, exactly the columns with these indices are flush right. If `most` is given,
+    cells wider than that take several lines; a terminal wraps them at its own width.
     """
     flush_right = set(range(left, len(headers)) if right is None else right)
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
@@ -62,7 +62,7 @@ def print_table(
 
 
 def _wrapped(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[list[str]]:
-    """Rows whose cells are no wider than `widths`, over as many lines as that takes."""
+    """`rows` with wide cells wrapped to `widths`, over several lines."""
     found = []
     for row in rows:
         cells = [
@@ -74,7 +74,7 @@ def _wrapped(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[list[
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Label and value, a line each, values aligned."""
+    """Print a line per label and value, values aligned."""
     width = max(len(label) for label, _ in facts) + 2
     for label, value in facts:
         click.echo(f"{label:<{width}}{value}".rstrip())
@@ -82,10 +82,10 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 @contextmanager
 def working(message: str) -> Iterator[None]:
-    """A line on stderr, on a terminal, once the work has taken a second.
+    """Show a line on stderr, on a terminal, once the work has taken a second.
 
-    The line says how long a search has run and, where its planner reports them, its best step time
-    so far and the gap to the bound.
+    The line says how long a search has run and, if its planner reports them, the best step time so
+    far and the gap to the bound.
     """
     if not sys.stderr.isatty():
         yield

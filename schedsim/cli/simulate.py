@@ -31,7 +31,7 @@ from .shown.allocations import check_allocator, describe
 from .shown.allocations import document as allocation_document
 from .snapshot import replay_snapshot
 
-# How a cause of waiting is said in the table of streams.
+# Words for the causes of waiting in the table of streams.
 _WAITS = {
     "nothing": "at the start",
     "stream": "behind another run",
@@ -64,9 +64,9 @@ def command(
 ) -> int:
     """Replay the schedule of a plan, or one from a list of op names.
 
-    Exit code 1 where the plan belongs to another workload, where its peak or step time (of a real
-    model, which is measured anew, the peak alone) is not what the replay gives, where the budget is
-    passed, or where runs that wait for memory get stuck.
+    Exit code 1 if the plan belongs to another workload, if the replay gives another peak or step
+    time (a real model is measured anew, so only its peak counts), if the peak is over the budget,
+    or if runs that wait for memory get stuck.
 
     \b
     schedsim simulate --layers 96 plan.json -o trace.json.gz
@@ -79,7 +79,7 @@ def command(
         other = schedule_file is not None or budget is not None or capacities
         if len(source.files) > 1 or source.given_flags() or other:
             raise SchedsimError(
-                "a memory snapshot is replayed by itself",
+                "a memory snapshot is replayed alone",
                 hint=f"schedsim simulate {source.files[0]} --allocator cuda-caching",
             )
         return replay_snapshot(source.files[0], allocator, alloc_conf, as_json, output)
@@ -95,7 +95,7 @@ def command(
     budget_bytes = None if budget is None else loaded.budget_bytes(budget)
     if budget_bytes is None and loaded.plan is not None:
         budget_bytes = loaded.plan.budget_bytes
-    # The times of a real model are measured, here anew: never the same.
+    # The times of a real model are measured anew, so they never agree.
     said = (
         []
         if loaded.plan is None
@@ -140,7 +140,7 @@ def _over_budget(simulation: Simulation, budget: int | None) -> list[str]:
 
 
 def _remedy(said: list[str], allocator: str | None, wrong: list[str]) -> str:
-    """What to do about the problems, the first of them if they differ."""
+    """The remedy for the problems; for the first problem if remedies differ."""
     if said:
         return "plan again: the file was edited, or made by another version"
     if wrong and allocator is not None:
@@ -241,7 +241,7 @@ def _runs(simulation: Simulation) -> str:
 
 
 def _show_streams(simulation: Simulation) -> None:
-    """What each stream does and, where it stands idle, what for."""
+    """Print what each stream does, and what it waits for when idle."""
     idle = idle_s(simulation)
     num_runs = np.bincount(simulation.run_streams, minlength=len(simulation.stream_names))
     rows = []
@@ -264,7 +264,7 @@ def _show_pools(simulation: Simulation, capacities: dict[str, int]) -> None:
 
 
 def _show_tensors(simulation: Simulation) -> None:
-    """The largest tensors alive at the peak, with their pool where there are several."""
+    """Print the largest tensors alive at the peak, with their pool if there are several."""
     live = simulation.live_tensors()
     click.echo(f"\nlargest of the {len(live)} tensors alive at the peak")
     several = len(simulation.pool_names) > 1

@@ -1,4 +1,4 @@
-"""``schedsim explain SNAPSHOT.pickle``: who holds the peak of a run that was recorded on CUDA."""
+"""``schedsim explain SNAPSHOT.pickle``: what holds the peak of a run recorded on CUDA."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .shown.allocations import describe
 from .shown.allocations import document as allocation_document
 
 WORTH = 0.02
-"""A setting that saves less than this share of the reserved bytes is not advised."""
+"""A setting that saves less than this share of the reserved bytes is not recommended."""
 
 
 def explain_snapshot(
     path: str, top: int, confs: tuple[str, ...], as_json: bool, output: str | None
 ) -> int:
-    """Print, or write, what the snapshot at `path` says."""
+    """Print, or write, the findings about the snapshot at `path`."""
     findings = examine(read_snapshot(path), ("", *confs) if confs else SETTINGS)
     if output is not None:
         write_atomically(output, json.dumps(findings.to_dict(), indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""``schedsim sweep``: an experiment file, run over processes, resumed where it was killed."""
+"""``schedsim sweep``: run an experiment file over processes, resumed after a kill."""
 
 from __future__ import annotations
 
@@ -29,20 +29,25 @@ if TYPE_CHECKING:
 @click.command(
     "sweep",
     cls=GroupedCommand,
-    short_help="Many runs from one experiment file, resumed where killed.",
+    short_help="Many runs from one experiment file, resumed after a kill.",
 )
 @click.argument("experiment_file", metavar="EXPERIMENT.toml", type=click.Path())
-@output_option("Results, a JSON line a run; those it has are not run again.", required=True)
+@output_option(
+    "File of results, one JSON line per run; runs that it already has are skipped.", required=True
+)
 @click.option("--jobs", "num_jobs", type=int, default=1, show_default=True, help="-1: every core.")
 @click.option(
     "--backend",
     type=click.Choice(["loky", "dask", "ray"]),
     default="loky",
     show_default=True,
-    help="Processes here, or a cluster.",
+    help="loky: processes on this machine; dask, ray: a cluster.",
 )
-@click.option("--address", help="Of the cluster's scheduler; one on this machine by default.")
-@click.option("--retry-errors", is_flag=True, help="Run again what ended with an error.")
+@click.option(
+    "--address",
+    help="Address of the cluster's scheduler; by default one is started on this machine.",
+)
+@click.option("--retry-errors", is_flag=True, help="Repeat the runs that ended with an error.")
 @click.option("--dry-run", is_flag=True, help="Show the table of runs; run none.")
 @json_option
 def command(
@@ -58,8 +63,8 @@ def command(
     """Run workloads x budgets x planners x seeds, and keep every result in one file.
 
     \b
-    The same command goes on where a killed one stopped. Exit code 1 where runs ended with an
-    error; budgets that cannot be met are results. Of an experiment.toml:
+    The same command goes on where a killed one stopped. Exit code 1 if a run ended with an
+    error; a budget that cannot be met is a result. An experiment.toml:
       workloads = ["gpt2", "chain.json", "my_model.py:build", {preset = "gpt2-xl", batch = [4, 8]}]
       budgets = ["8GB", "50%"]
       planners = ["auto", {name = "rotor", num_slots = 500}]
@@ -146,7 +151,7 @@ def _times(spec: WorkloadSpec) -> bool:
 
 
 def _build(experiment: Experiment, output: str, *, dry_run: bool) -> dict[str, Chain | Graph]:
-    """The workloads by label; of a dry run, without models that would have to be measured."""
+    """The workloads by label; a dry run leaves out models that would have to be measured."""
     built = {}
     for spec in experiment.workloads:
         workload = _workload(spec, output, measure=not dry_run)
@@ -161,7 +166,7 @@ def _workload(spec: WorkloadSpec, output: str, *, measure: bool) -> Chain | Grap
     source = Source((spec.target,) if spec.target else (), no_options(spec.options), spec.level)
     if not (spec.target and is_target(spec.target)):
         return read(source).workload
-    # Measured once: another measurement has other times, and so would be another workload.
+    # Measured once: a second measurement has other times, and would be another workload.
     from ..files.document import load, save
     from ..plans.plan import Plan
 
@@ -180,7 +185,7 @@ def _workload(spec: WorkloadSpec, output: str, *, measure: bool) -> Chain | Grap
 
 
 def _fingerprint(spec: WorkloadSpec) -> str:
-    """What tells one model from another: its name, its level, and the text of its file."""
+    """The identity of a model: its name, its level, and the text of its file."""
     target = spec.target or ""
     file = Path(target.partition(":")[0])
     content = file.read_bytes() if file.suffix == ".py" and file.is_file() else b""
@@ -190,7 +195,7 @@ def _fingerprint(spec: WorkloadSpec) -> str:
 
 
 def _warn_of_the_clock(runs: list[Run]) -> None:
-    """Say which planners the clock ends."""
+    """Warn about planners that the clock ends."""
     clocked = [run for run in runs if run.by_clock]
     if clocked:
         names = ", ".join(dict.fromkeys(run.planner for run in clocked))
@@ -210,7 +215,7 @@ def _outcome(row: dict[str, Any]) -> str:
 
 
 def _show_runs(runs: list[Run], output: str, *, as_json: bool, by: str, retry_errors: bool) -> None:
-    """What would be run, and how: by which processes, without what is done already."""
+    """Print the runs, which of them are done already, and which processes would run the rest."""
     from ..sweeps import read_rows
 
     rows = read_rows(output) if Path(output).exists() else []

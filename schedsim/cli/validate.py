@@ -1,4 +1,4 @@
-"""``schedsim validate``: a plan run on the real model, predicted against measured."""
+"""``schedsim validate``: run a plan on the real model, predicted against measured."""
 
 from __future__ import annotations
 
@@ -38,9 +38,14 @@ def target_options(function: Any) -> Any:
     """The target, ``--device``, ``--level``, ``--meter`` and ``--remeasure``."""
     for option in (
         remeasure_option,
-        click.option("--meter", help="Bytes by storage, allocator or cuda; by device."),
-        click.option("--level", help="block (default) or op."),
-        click.option("--device", help="cpu, cuda or dry:a100-80gb; cuda where there is one."),
+        click.option(
+            "--meter",
+            help="How bytes are measured: storage, allocator or cuda; by default by device.",
+        ),
+        click.option("--level", help="Capture the model by block (default) or by op."),
+        click.option(
+            "--device", help="cpu, cuda or dry:a100-80gb; by default cuda if there is one."
+        ),
         click.argument("target"),
     ):
         function = option(function)
@@ -56,17 +61,19 @@ def target_options(function: Any) -> Any:
 @click.argument("plan_file", metavar="[PLAN.json]", required=False)
 @budget_option(required=False)
 @rule_options
-@click.option("--rounds", default=7, show_default=True, help="Timed steps of each kind; 0: none.")
-@click.option("--seed", default=0, show_default=True, help="Of the random numbers of a step.")
+@click.option(
+    "--rounds", default=7, show_default=True, help="Timed steps of each kind; 0 measures no times."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the random numbers of a step.")
 @json_option
 @output_option("Write the report to FILE, as JSON.")
 def command(**given: Any) -> int:
     """Run a plan on the real model and compare with what was predicted.
 
     TARGET is FILE.py:FUNCTION returning (model, inputs, loss); model:NAME,OPTION=VALUE,... for a
-    model that comes with schedsim; or hf:NAME,... for one of transformers with random weights.
-    Without a plan, --mem makes one; without both, nothing is recomputed. Exit code 1 where a
-    measurement is not as predicted.
+    model that comes with schedsim; or hf:NAME,... for a model of transformers with random weights.
+    Without a plan, --mem makes one; without both, nothing is recomputed. Exit code 1 if a
+    measurement differs from the prediction.
 
     \b
     schedsim validate my_model.py:build plan.json --device cuda
@@ -161,24 +168,24 @@ class ValidateRequest:
 
 
 def _rules(request: ValidateRequest) -> dict[str, Any]:
-    """``--keep`` and ``--recompute``, which are of the plan that ``--mem`` makes."""
+    """``--keep`` and ``--recompute``, which are for the plan that ``--mem`` makes."""
     rules = take_rules({"keep": request.keep, "recompute_patterns": request.recompute_patterns})
     if rules and (request.plan_file is not None or request.budget is None):
         raise SchedsimError(
-            f"--{next(iter(rules))} is of the plan that --mem makes",
+            f"--{next(iter(rules))} is for the plan that --mem makes",
             hint="a plan file has its own" if request.plan_file is not None else "add --mem SIZE",
         )
     return rules
 
 
 def _remembered(request: ValidateRequest) -> ValidateRequest:
-    """`request`, with the model that its plan remembers where the plan stands alone."""
+    """`request` with the model that its plan remembers, if only a plan is given."""
     if request.plan_file is not None or not Path(request.target).is_file():
         return request
     source = _plan_in(request.target).workload.source
     if source is None or source.kind != "model":
         raise SchedsimError(
-            f"{request.target} is the plan of no real model",
+            f"{request.target} is a plan, but not of a real model",
             hint="schedsim validate MODEL: FILE.py:FUNCTION, model:resnet50 or hf:gpt2",
         )
     return replace(

@@ -1,4 +1,4 @@
-"""Whole clusters: memory of every rank and time of a step, of published models."""
+"""Whole clusters: the memory of every rank and the time of a step, for published models."""
 
 from __future__ import annotations
 

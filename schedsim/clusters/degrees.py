@@ -1,4 +1,4 @@
-"""Over how many ranks each thing is split: the degrees of parallelism."""
+"""The degrees of parallelism: over how many ranks parameters, layers and sequences are split."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ..workloads.architecture import Architecture
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
-    """Ranks along each axis; their product, experts aside, is the number of devices.
+    """Number of ranks along each axis; the product, without `expert`, is the number of devices.
 
     Attributes
     ----------
     fsdp
         Ranks that share parameters, gradients and optimizer state (ZeRO).
     replicate
-        Copies of such a group, whose gradients are averaged (HSDP; plain data parallelism where
+        Replicas of each such group, whose gradients are averaged (HSDP; plain data parallelism if
         `fsdp` is 1).
     tensor
-        Ranks that split every product, and the sequence between products.
+        Ranks that split every matrix product, and the sequence between products.
     pipeline
         Ranks that each hold some of the layers.
     context
         Ranks that split the sequence; parameters are shared over them as over `fsdp`.
     expert
-        Ranks that split the routed experts; they are among those of `fsdp` and `context`.
+        Ranks that split the routed experts; they are taken from the ranks of `fsdp` and `context`.
     """
 
     fsdp: int = 1
@@ -52,7 +52,7 @@ class Degrees:
         return self.fsdp * self.replicate
 
     def check(self, model: Architecture) -> None:
-        """Raise `SchedsimError`, naming the option, where they do not go with `model`."""
+        """Raise `SchedsimError`, naming the option, if the degrees do not fit `model`."""
         for one in fields(self):
             value = getattr(self, one.name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -73,7 +73,7 @@ class Degrees:
         if self.pipeline > model.num_layers:
             raise SchedsimError(
                 f"--pipeline {self.pipeline} exceeds the {model.num_layers} layers of {model.name}",
-                hint="a stage holds a layer or more",
+                hint="each stage holds at least one layer",
             )
         self._check_experts(model)
 
@@ -93,5 +93,5 @@ class Degrees:
         if self.shards % self.expert:
             raise SchedsimError(
                 f"--expert {self.expert} does not divide --fsdp times --context, {self.shards}",
-                hint="the ranks that split experts are among those that shard parameters",
+                hint="ranks that split experts are a part of the ranks that shard parameters",
             )

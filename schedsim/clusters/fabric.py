@@ -15,23 +15,23 @@ class Fabric:
     Attributes
     ----------
     device
-        Whose peaks set the times.
+        The device whose peaks set the times.
     efficiency
         Share of the device's peaks that its ops reach, in (0, 1].
     near_bytes_per_s, far_bytes_per_s
-        What one device sends inside a node, and to other nodes.
+        Bytes per second that one device sends inside a node, and to other nodes.
     per_node
         Devices in a node.
     latency_s
-        Seconds that one message takes however short it is.
+        Seconds that a message takes however short it is.
     float8_gain
-        Rate of products in 8 bits over those in 16; 0 for a device that has none.
+        Rate of matrix products in 8 bits over those in 16; 0 for a device without 8-bit products.
     link_efficiency
         Share of the links' rates that collectives reach.
     attention_share
-        Rate of fused attention over that of products. On Hopper FlashAttention-2, which PyTorch
-        ran, reaches half of what products do: 35 % of the peak (Shah et al. 2024, FlashAttention-3,
-        arXiv 2407.08608, abstract).
+        Rate of fused attention over that of matrix products. On Hopper, FlashAttention-2, which
+        PyTorch ran, reaches half the rate of products: 35 % of the peak (Shah et al. 2024,
+        FlashAttention-3, arXiv 2407.08608, abstract).
     """
 
     device: Device
@@ -45,7 +45,7 @@ class Fabric:
     attention_share: float = 1.0
 
     def op_s(self, flops: float, float8_flops: float, moved_bytes: int) -> float:
-        """Seconds of an op: the slower of arithmetic and traffic.
+        """Seconds of an op: the larger of its arithmetic time and its memory-traffic time.
 
         References
         ----------
@@ -66,8 +66,8 @@ class Fabric:
         """Seconds of an all-gather to, or a reduce-scatter of, `whole_bytes` over `ranks`.
 
         Each rank sends ``(ranks - 1) / ranks`` of the bytes in a ring; `span` counts the devices
-        from the first rank to the last. A group that leaves the node sends with all devices of the
-        node side by side, each over a link of its own.
+        from the first rank to the last. In a group that spans several nodes, all devices of a node
+        send side by side, each over its own link.
 
         References
         ----------
@@ -108,9 +108,9 @@ class Fabric:
         return self.latency_s * max(1.0, math.log2(ranks))
 
 
-# What one device sends in one direction, GB/s; calibrated efficiency, with its source.
-# NVLink 3, 4 and 5 carry 600, 900 and 1,800 GB/s both ways (NVIDIA data sheets); one network card
-# a device: 200 Gb/s with A100, 400 Gb/s with H100 and H200.
+# GB/s that one device sends in one direction; calibrated efficiency, with its source. NVLink 3, 4
+# and 5 carry 600, 900 and 1,800 GB/s both ways (NVIDIA data sheets); one network card a device: 200
+# Gb/s with A100, 400 Gb/s with H100 and H200.
 _NODES: dict[str, tuple[str, float, float, float]] = {
     "h100-80gb": ("h100", 450, 50, 0.65),
     "h100": ("h100", 450, 50, 0.65),
@@ -122,10 +122,10 @@ _NODES: dict[str, tuple[str, float, float, float]] = {
 
 
 def get_fabric(name: str, efficiency: float | None = None) -> Fabric:
-    """Nodes of eight of the device called `name`.
+    """A cluster of nodes with eight devices called `name`.
 
-    ``h100-96gb`` is that of Grand Teton nodes: 96 GB at 2.4 TB/s, with a limit of 500 W. Devices of
-    `schedsim.workloads.get_device` that are not in the table get the links of an H100 and an
+    ``h100-96gb`` is the device of Grand Teton nodes: 96 GB at 2.4 TB/s, limited to 500 W. Devices
+    of `schedsim.workloads.get_device` that are missing in the table get the links of an H100 and an
     efficiency of 0.6.
 
     Examples

@@ -1,4 +1,4 @@
-"""One call: ``schedsim.cluster``."""
+"""``schedsim.cluster``: predict a training step in one call."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .training import Training
 
 
 def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(degrees, settings) of `options`, every name known.
+    """`options` split into (degrees, settings).
 
     Raises
     ------
     SchedsimError
-        A name is that of neither; the hint names the nearest.
+        A name is neither a degree nor a setting; the hint gives the nearest name.
     """
     degrees = {one.name for one in fields(Degrees)}
     settings = {one.name for one in fields(Training)}
@@ -37,7 +37,7 @@ def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
 
 
 def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
-    """The degrees `given`; where neither ``fsdp`` nor ``replicate`` is, the rest of `devices`.
+    """The degrees `given`; ``fsdp`` takes the remaining devices unless it or ``replicate`` is given.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
         return Degrees(**{**given, "fsdp": devices // others})
     raise SchedsimError(
         f"--devices {devices} is not the product of the degrees, {degrees.num_devices}",
-        hint="fsdp x replicate x tensor x pipeline x context; leave --fsdp out for the rest",
+        hint="fsdp x replicate x tensor x pipeline x context; leave --fsdp out to take the rest",
     )
 
 
@@ -77,9 +77,10 @@ def cluster(
     preset
         A name in `schedsim.clusters.ARCHITECTURES`.
     devices
-        How many; by default the product of the degrees. What the degrees leave goes to ``fsdp``.
+        Number of devices; by default the product of the degrees. ``fsdp`` takes devices that the
+        degrees leave.
     device
-        As `schedsim.clusters.get_fabric` takes it.
+        A name that `schedsim.clusters.get_fabric` takes.
     efficiency
         Share of the device's peaks that its ops reach, in (0, 1]; calibrated by default.
     **options

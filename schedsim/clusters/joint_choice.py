@@ -1,9 +1,9 @@
 """The fastest step that fits: degrees, micro-batches, order and recomputation chosen together.
 
-Candidates are tried by their lower bound on time, so that the search may stop where the next bound
-is not below the best step found: that one is then the fastest of the whole space, in this model.
-For each, every pipeline rank recomputes as little as it can and still fit; a stage that takes less
-time delays nothing, so that no other choice of recomputation from the same list is faster.
+Candidates are tried in the order of their lower bounds on time. The search stops when the next
+bound is not below the best step found; in this model, that step is then the fastest of the whole
+space. In each candidate, every pipeline rank recomputes as little as it can to fit. A faster stage
+delays nothing, so no other choice of recomputation from the same list is faster.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from .step_bounds import StepBounds
 from .training import Training
 
 LADDER = ("none", "selective", "full:1/2", "full")
-"""Recomputation of a rank, from the least to the most: a half is of its layers, the others are as
-in the place before."""
+"""Choices of recomputation for a rank, from the least to the most; in a ``half`` entry, half of the
+layers have the new policy and the others that of the entry before."""
 
 
 @dataclass(frozen=True)
 class ClusterChoice:
-    """What came of a search.
+    """The result of a search.
 
     Attributes
     ----------
     best
         The fastest step found that fits; ``None`` where none does.
     runners_up
-        Others that fit, fastest first, one for each choice of degrees.
+        Other steps that fit, fastest first, one for each choice of degrees.
     lower_bound_s
         No candidate is faster, in this model; equal to the time of `best` where that is proven.
     num_candidates, num_simulated
-        Of the space; how many were simulated before the bound ended the search.
+        Number of candidates in the space, and of those simulated before the bound ended the search.
     binds
-        What keeps the step from being faster.
+        What keeps the step from being faster, in words.
     least_bytes
-        Where nothing fits: the least that any candidate reserved.
+        If nothing fits, the least bytes that any candidate reserved.
     """
 
     best: ClusterPrediction | None
@@ -66,7 +66,7 @@ class ClusterChoice:
 
 
 def rung(name: str, num_layers: int) -> str:
-    """Setting ``recompute`` of a place on the `LADDER` for a stage of `num_layers` layers.
+    """The setting ``recompute`` for an entry of the `LADDER`, for a stage of `num_layers` layers.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def rung(name: str, num_layers: int) -> str:
 
 
 class _Search:
-    """One search: what fits, what it takes, what was seen on the way."""
+    """The state of one search: sizes and bounds computed so far."""
 
     def __init__(self, model: Architecture, fabric: Fabric, budget_bytes: int) -> None:
         self.model = model
@@ -92,14 +92,14 @@ class _Search:
         self.least_bytes: int | None = None
 
     def fitted(self, candidate: StepSettings) -> Training | None:
-        """The settings with the least recomputation on each rank that fits; ``None``: nothing."""
+        """Settings with the least recomputation that fits on each rank; ``None`` if none fits."""
         degrees, training = candidate.degrees, candidate.training
         stages = split_stages(self.model, degrees, training)
         sizes = [
             max(len(stage.layers) for stage in rank_stages(stages, degrees, rank))
             for rank in range(degrees.pipeline)
         ]
-        # The two ends first: if any rank does not fit, one of them does not.
+        # The two ends first: if any rank does not fit, one of the ends does not fit.
         order = sorted(range(degrees.pipeline), key=lambda k: (min(k, degrees.pipeline - 1 - k), k))
         found: dict[int, int] = {}
         for rank in order:
@@ -114,7 +114,7 @@ class _Search:
     def _least_rung(
         self, candidate: StepSettings, rank: int, num_layers: int, guess: int
     ) -> int | None:
-        """The least place on the ladder that fits, looked for from `guess` on."""
+        """The first entry of the ladder that fits, sought from `guess` on."""
         place, most = guess, len(LADDER) - 1
         while not self._fits(candidate, rank, rung(LADDER[place], num_layers), last=place == most):
             place += 1
@@ -127,7 +127,7 @@ class _Search:
         return place
 
     def bounded(self, candidate: StepSettings) -> StepSettings | None:
-        """`candidate` with the least time that its memory's bound allows; ``None``: none fits."""
+        """`candidate` with the least time that its memory bound allows; ``None`` if none fits."""
         degrees = candidate.degrees
         stages = split_stages(self.model, degrees, candidate.training)
         chosen = []
@@ -181,15 +181,15 @@ def choose(
     budget_bytes
         Bytes that each device may reserve.
     devices
-        How many.
+        Number of devices.
     global_batch
         Sequences of a step on all devices together.
     effort
-        Candidates simulated at most; the bound is then that of the best one left.
+        The most candidates to simulate; the lower bound is then that of the best candidate left.
     **options
-        Degrees, which are then fixed, and settings of `schedsim.clusters.Training` but those that
-        are chosen: ``batch``, ``num_micro_batches``, ``schedule``, ``num_chunks``, ``recompute``,
-        ``zero_stage``.
+        Degrees, which are then fixed, and settings of `schedsim.clusters.Training`, except those
+        that the search chooses: ``batch``, ``num_micro_batches``, ``schedule``, ``num_chunks``,
+        ``recompute``, ``zero_stage``.
 
     Returns
     -------
@@ -198,7 +198,7 @@ def choose(
     Raises
     ------
     SchedsimError
-        An option is unknown or is one of those chosen, or no candidate goes together.
+        An option is unknown or is chosen by the search, or no candidate is consistent.
 
     Examples
     --------
@@ -212,7 +212,7 @@ def choose(
     every = list(space.candidates(model, fabric))
     if not every:
         raise SchedsimError(
-            f"no degrees go with {devices} devices and {global_batch} sequences",
+            f"no degrees fit {devices} devices and {global_batch} sequences",
             hint="the data-parallel ranks must divide --global-batch",
         )
     able = [one for one in map(search.bounded, every) if one is not None]

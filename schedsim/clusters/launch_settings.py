@@ -1,4 +1,4 @@
-"""A predicted step in the words of the frameworks that run it."""
+"""A predicted step as settings of the framework that runs it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def launch_settings(found: ClusterPrediction, framework: str) -> str:
     Raises
     ------
     UnsupportedError
-        The framework is unknown, or has no word for something chosen.
+        The framework is unknown, or cannot express the step.
     """
     if framework == "torchtitan":
         return _torchtitan(found)

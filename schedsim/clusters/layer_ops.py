@@ -1,12 +1,12 @@
 """The ops of one layer on one rank: attention, MLP, experts, and the messages between ranks.
 
-Sizes are those of PyTorch's own kernels in 2 bytes an element:
+Sizes follow PyTorch's own kernels, with 2 bytes per element:
 
 - Between products the sequence is split over the tensor-parallel ranks; it is gathered before a
   product and reduce-scattered after (Korthikanti et al. 2022, section 4.2.2).
 - Keys and values are copied for every head of their group before attention.
-- Attention is exact and fused (Dao et al. 2022): it keeps its inputs, its output and 4 bytes a row
-  and head; eager, it keeps its weights. Of its products half is computed, as no
+- Attention is exact and fused (Dao et al. 2022): it keeps its inputs, its output and 4 bytes per
+  row and head. Eager attention keeps its weight matrix. Half of each product is computed, as no
   token sees a later one.
 - Over context-parallel ranks keys and values are gathered for each attention, and their gradients
   reduce-scattered (Dubey et al. 2024, section 3.3.2).
@@ -37,11 +37,11 @@ class LayerOps:
         Ops in order. They read ``x``, the layer's input, ``W``, its gathered weights, and
         ``d.out``.
     output, input_gradient
-        Names of what goes to the next layer and to the one before.
+        Names of the tensors passed to the next layer, and back to the layer before.
     weights
         Bytes of each gathered weight, in 2 bytes an element: gradient ``g.NAME`` -> bytes.
     kept
-        Policy of recomputation -> tensors of the forward that are kept for the backward.
+        Recomputation policy -> tensors of the forward that are kept for the backward.
     """
 
     forward: tuple[RankOp, ...]
@@ -88,7 +88,7 @@ class LayerWriter:
             self.tape.sizes,
         )
 
-    # What layers are made of.
+    # Building blocks of layers.
 
     def norm(self, given: str, made: str) -> str:
         """A norm, whose input the backward reads."""
@@ -193,7 +193,7 @@ class LayerWriter:
         return made
 
     def add(self, one: str, other: str, made: str, *, dropout: bool = False) -> str:
-        """A sum: both inputs get its gradient, and no tensor is made but for a dropout's mask."""
+        """A sum: both inputs get its gradient; only a dropout makes a new tensor, its mask."""
         tape, size = self.tape, self.tape.sizes[one]
         mask = f"{made}.mask"
 
@@ -271,7 +271,7 @@ class LayerWriter:
         return self.add(given, part, "h", dropout=model.plain_norm)
 
     def _turned(self, given: str, made: str) -> str:
-        """Positions; their backward turns back and reads nothing."""
+        """Rotary positions; their backward rotates back, and reads nothing."""
         return self.pointwise((given,), made, self.tape.sizes[given])
 
     def _latent(self, whole: str) -> tuple[str, str, str]:
@@ -315,9 +315,9 @@ class LayerWriter:
 
         def undo() -> None:
             grads = {tape.new_gradient(one): tape.sizes[one] for one in (query, key, value)}
-            # What is gathered is dropped when the op is done, as nobody else reads it.
+            # Gathered keys and values are dropped after the op, as no other op reads them.
             extra = {"kv.whole'": gathered} if gathered else {}
-            # Sums of the gradients of queries are taken in fp32.
+            # Gradients of queries are summed in fp32.
             tape.emit(
                 RankOp(
                     "mixed'",
@@ -432,12 +432,12 @@ class LayerWriter:
 
 
 def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
-    """What of a layer's forward is kept for its backward, whether read by it or not.
+    """The tensors of a layer's forward that are kept for its backward, read there or not.
 
-    ``core`` runs attention alone again, what it reads is kept (Korthikanti et al. 2022, section 5).
-    Compiled without a policy, what a product or attention of the backward reads is kept, and what
-    they wrote; the rest is computed again in the kernel that reads it (PyTorch's partitioner bans
-    recomputation of what its backward would write to memory).
+    ``core`` runs only attention again, and keeps its inputs (Korthikanti et al. 2022, section 5). A
+    compiled layer without a policy keeps the tensors that a product or an attention of the backward
+    reads, and the outputs of these ops; the rest is computed again in the kernel that reads it, as
+    PyTorch's partitioner recomputes nothing that the backward would have to write to memory.
 
     Examples
     --------
@@ -470,7 +470,7 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
 
 
 def repeated_ops(layer: LayerOps, kept: set[str]) -> list[RankOp]:
-    """Ops of the forward that run again before the backward, in order."""
+    """The forward ops that run again before the backward, in order."""
     made = {tensor: op for op in layer.forward for tensor in op.writes}
     needed = {t for op in layer.backward for t in op.reads if t in made and t not in kept}
     again: set[str] = set()

@@ -1,4 +1,4 @@
-"""Memory of every rank and time of the step, together."""
+"""The prediction of a step: memory of every rank, and time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .training import Training
 
 @dataclass(frozen=True)
 class ClusterPrediction:
-    """What a step takes on a cluster, as simulated.
+    """The simulated memory and time of a step on a cluster.
 
     Attributes
     ----------
     model, degrees, training, fabric
-        What was asked.
+        The arguments of the prediction.
     ranks
         Memory of one rank of each pipeline stage, in order; all ranks of a stage are alike.
     time
@@ -46,7 +46,7 @@ class ClusterPrediction:
 
     @cached_property
     def fullest(self) -> RankMemory:
-        """The rank for which most is reserved."""
+        """The rank with the most reserved bytes."""
         return max(self.ranks, key=lambda rank: rank.reserved_bytes)
 
     @property
@@ -71,12 +71,12 @@ class ClusterPrediction:
 
     @property
     def tokens_per_device_s(self) -> float:
-        """Tokens that each device is the share of, per second."""
+        """Tokens of the step per second, divided by the number of devices."""
         return self.tokens / self.step_s / self.degrees.num_devices
 
     @property
     def mfu(self) -> float:
-        """Model flops over what the devices could do: `Architecture.model_flops`."""
+        """Share of the devices' peak flops that `Architecture.model_flops` uses."""
         flops = self.model.model_flops(self.training.seq) * self.tokens_per_device_s
         return flops / self.fabric.device.flops_per_s["bf16"]
 

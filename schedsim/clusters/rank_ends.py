@@ -40,7 +40,7 @@ class EndWriter(UnitWriter):
         return {f"G {which} {micro}": matrix}
 
     def _keep_end(self, which: str, micro: int) -> None:
-        """What becomes of the gradient of an end's matrix."""
+        """Keep, add up or reduce the gradient of an end's matrix."""
         state, made = self.training.state, self._end_gradient(which, micro)
         if state == "megatron":
             return
@@ -258,7 +258,7 @@ class EndWriter(UnitWriter):
                 for stage in self.stages.values()
                 for unit in [*map(str, stage.layers), *self._end_units(stage)]
             )
-            # Gathering parameters hides behind the next forward but for its first bucket.
+            # Gathering parameters overlaps with the next forward, except for the first bucket.
             link_s = self._shard_link_s(2 * whole) / max(
                 1, sum(len(stage.layers) for stage in self.stages.values())
             )

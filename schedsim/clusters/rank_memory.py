@@ -1,4 +1,4 @@
-"""Memory of one rank: what is live, of which kind, and what the allocator reserves for it."""
+"""Memory of one rank: live bytes by kind, and the bytes that the allocator reserves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LIBRARY_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class RankMemory:
-    """What one rank holds.
+    """The memory of one rank.
 
     Attributes
     ----------
@@ -36,8 +36,8 @@ class RankMemory:
     peak_bytes
         Largest bytes in use at once.
     reserved_bytes
-        Taken from the device by PyTorch's allocator after several steps: the larger of what each of
-        its streams ever needed, gaps between tensors included.
+        Bytes that PyTorch's allocator has taken from the device after several steps, gaps between
+        tensors included.
     kinds
         Kind -> bytes at the peak; they add up to `peak_bytes`.
     parameters, shard
@@ -55,15 +55,16 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class LastingBytes:
-    """Bytes that are there all the time.
+    """Bytes that are resident between steps.
 
     Attributes
     ----------
     parameters, gradients
-        Resident; gradients of sharded parameters come and go with the step and are not here.
+        Resident bytes; gradients of sharded parameters exist only within a step and do not count
+        here.
     moments
-        Of the optimizer, and the fp32 parameters where the step's own are bf16; they are first
-        allocated at the end of the first step.
+        Moments of the optimizer, and fp32 parameters if the step uses bf16; they are allocated at
+        the end of the first step.
     messages
         Buffers of a pipeline's messages.
     """
@@ -75,18 +76,18 @@ class LastingBytes:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum."""
         return self.parameters + self.gradients + self.moments + self.messages
 
 
 def lasting_bytes(
     model: Architecture, degrees: Degrees, training: Training, stages: list[StageParts]
 ) -> LastingBytes:
-    """What a rank that holds `stages` keeps between steps.
+    """The bytes that a rank with `stages` keeps between steps.
 
     With ``fsdp2``, ZeRO stage 3 of Rajbhandari et al. 2020 (arXiv 1910.02054, figure 1) with
-    everything in fp32: 4 + 4 + 8 bytes a parameter over the shards, gradients not counted here.
-    With ``megatron``, stage 1: 2 + 4 bytes on every rank and 12 over the data-parallel ones.
+    everything in fp32: 4 + 4 + 8 bytes per parameter over the shards, gradients not counted here.
+    With ``megatron``, stage 1: 2 + 4 bytes on every rank, and 12 over the data-parallel ranks.
     """
     whole, shard = rank_parameters(model, degrees, stages)
     count = degrees.pipeline * training.num_chunks
@@ -96,7 +97,7 @@ def lasting_bytes(
     messages = ends * training.micro_batches(degrees) * part if degrees.pipeline > 1 else 0
     if training.state == "fsdp2":
         return LastingBytes(4 * shard, 0, 8 * shard, messages)
-    messages = 0  # made for each message
+    messages = 0  # buffers are made for each message
     if training.state == "megatron":
         ranks = degrees.data * degrees.context
         return LastingBytes(2 * whole, 4 * whole, -(-12 * whole // ranks), messages)
@@ -104,7 +105,7 @@ def lasting_bytes(
 
 
 def rank_actions(degrees: Degrees, training: Training, rank: int, most: int = 0) -> list[Action]:
-    """What pipeline rank `rank` runs, with no more than `most` micro-batches (0: all)."""
+    """The actions of pipeline rank `rank` for at most `most` micro-batches (0: all)."""
     count = training.micro_batches(degrees)
     if most:
         count = min(count, most)
@@ -115,9 +116,9 @@ def rank_actions(degrees: Degrees, training: Training, rank: int, most: int = 0)
 
 
 def representative_micro_batches(degrees: Degrees, training: Training) -> int:
-    """Micro-batches after which a rank holds no more than with those it has seen.
+    """Number of micro-batches after which the memory of a rank grows no further.
 
-    Each order but ``gpipe`` repeats itself once its pipeline is full.
+    Each order except ``gpipe`` repeats itself once its pipeline is full.
     """
     if training.schedule == "gpipe" and degrees.pipeline > 1:
         return 0
@@ -129,10 +130,10 @@ def representative_micro_batches(degrees: Degrees, training: Training) -> int:
 def issue_simulation(
     model: Architecture, degrees: Degrees, training: Training, fabric: Fabric, rank: int
 ) -> Simulation:
-    """The step of a rank in the order in which its host issues it: what its allocator sees."""
+    """The step of a rank in the order in which its host issues ops, as the allocator sees it."""
     stages = rank_stages(split_stages(model, degrees, training), degrees, rank)
     actions = rank_actions(degrees, training, rank, representative_micro_batches(degrees, training))
-    # Sizes follow from the whole number of micro-batches, whatever part is played.
+    # Sizes follow from the full number of micro-batches, even if only a part is played.
     fixed = replace(training, num_micro_batches=training.micro_batches(degrees))
     step = RankStep(model, degrees, fixed, fabric, stages, one_stream=True).write(actions)
     return simulate(step.graph, step.schedule)
@@ -179,7 +180,7 @@ def rank_memory(
 
 
 _STREAMS = {"AG": 1, "SG": 2}
-"""First word of a tensor -> the stream that allocates it; others are of the one that computes."""
+"""First word of a tensor's name -> the stream that allocates it; by default the compute stream."""
 
 
 def _requests(simulation: Simulation, state: LastingBytes) -> Requests:
@@ -196,7 +197,7 @@ def _requests(simulation: Simulation, state: LastingBytes) -> Requests:
     last = np.searchsorted(one.events, events)
     freed_at_end = one.items[last:]
     kept = one.items[:last]
-    # Gradients are there until the next step begins: moments are allocated beside them.
+    # Gradients live until the next step begins, so moments are allocated beside them.
     items = [resident[:num_before], kept, resident[num_before:], freed_at_end, one.items]
     times = [
         np.full(num_before, -1),

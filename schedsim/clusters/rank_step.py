@@ -1,8 +1,9 @@
-"""The step of one rank as a graph of ops and the order in which it runs them.
+"""The step of one rank as a graph of ops, and the order in which the rank runs them.
 
-Tensors are named ``KIND NAME``; `kind_of` sorts them by it. Weights of a layer are a unit that is
-gathered into one buffer, unpacked, and freed; gradients are packed into one buffer, reduced, and
-the rank's part is kept (PyTorch's FSDP2). With a pipeline, weights stay gathered from the first
+Tensors are named ``KIND NAME``; `kind_of` reads the kind from the name. The weights of a layer are
+one unit, which is gathered into a buffer, unpacked, and freed. Its gradients are packed into a
+buffer and reduced, and the rank keeps its part (PyTorch's FSDP2). With a pipeline, weights stay
+gathered from the first
 micro-batch to the last and gradients are added up whole, in fp32, until the last one reduces them.
 """
 
@@ -36,24 +37,24 @@ KINDS = {
 
 
 def kind_of(tensor: str) -> str:
-    """Kind of memory that `tensor` is."""
+    """Kind of memory of `tensor`."""
     if tensor.startswith("workspace of"):
         return "workspaces"
     return KINDS.get(tensor.partition(" ")[0], "other")
 
 
 class RankStep(EndWriter):
-    """Writes the ops of a rank; `graph` and `schedule` are what came of it.
+    """Writes the ops of a rank; `graph` and `schedule` are the result.
 
     Parameters
     ----------
     stages
         Pipeline stages that the rank holds.
     actions
-        What the rank does, in the order in which it does it.
+        The actions of the rank, in order.
     one_stream
-        All ops on one stream, in the order in which the host issues them: what the allocator sees.
-        Otherwise messages run beside what computes.
+        Whether all ops run on one stream, in the order in which the host issues them, as the
+        allocator sees them. Otherwise messages run beside computation.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class RankStep(EndWriter):
         return self._layers[experts]
 
     def _policy_of(self, number: int) -> tuple[list[RankOp], set[str]]:
-        """(what runs again, what is kept though the backward does not read it)."""
+        """(ops that run again, tensors that are kept though the backward does not read them)."""
         experts, policy = self.model.has_experts(number), self._policy[number]
         key = experts, policy
         if key not in self._again:
@@ -124,7 +125,7 @@ class RankStep(EndWriter):
             kept = kept_tensors(layer, policy, self.training)
             again = repeated_ops(layer, kept)
             read = {t for op in (*again, *layer.backward) for t in op.reads}
-            # The list of an eager policy holds what it keeps, read or not.
+            # An eager policy keeps the tensors on its list, read or not.
             idle = policy == "selective" and not self.training.compiled
             self._again[key] = again, (kept - read if idle else set())
         return self._again[key]
@@ -174,7 +175,7 @@ class RankStep(EndWriter):
         if stage.embedding:
             self._embed(micro)
         else:
-            # The buffers of messages are there all the time: they count as static.
+            # Message buffers are resident, and count as static.
             start = stage.layers.start
             self._add(Op(f"receive {start} {micro}", writes={f"A x {start} {micro}": 0}))
         self._gather_ahead(numbers, 0, micro)
@@ -208,7 +209,7 @@ class RankStep(EndWriter):
             )
         back = numbers[::-1]
         for k, number in enumerate(back):
-            # The last layer's parameters were not freed, as its backward is next.
+            # The parameters of the last layer were not freed, as its backward comes next.
             if not self._stays and k + 1 < len(back):
                 self._gather_ahead(back, k + 1, micro)
             again, idle = self._policy_of(number)
@@ -243,7 +244,7 @@ class RankStep(EndWriter):
         )
 
     def _weights(self, stage: StageParts, micro: int, final: bool) -> None:
-        """Gradients of the weights, where the backward is split."""
+        """Write the gradients of the weights, if the backward is split."""
         for number in reversed(stage.layers):
             for op in self._layer(number).backward:
                 if op.kind != "product":
@@ -256,7 +257,7 @@ class RankStep(EndWriter):
             self._collect(number, micro, final)
 
     def _collect(self, number: int, micro: int, final: bool) -> None:
-        """What becomes of a layer's gradients."""
+        """Keep, add up or reduce the gradients of a layer."""
         unit, state = str(number), self.training.state
         names = tuple(self._name(one, number, micro) for one in self._layer(number).weights)
         if state == "megatron":

@@ -1,4 +1,4 @@
-"""Time of a step: one rank's ops and messages on their streams, stages in their pipeline."""
+"""Time of a step: ops and messages of one rank on their streams, and stages in a pipeline."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ class StepTime:
     Attributes
     ----------
     step_s
-        From its begin to its end, the optimizer included.
+        Seconds of the step, the optimizer included.
     compute_s
         Seconds in which the busiest rank computes.
     bubble
-        Share of the pipeline's time in which its ranks wait for one another; 0 without one.
+        Share of the time in which pipeline ranks wait for one another; 0 without a pipeline.
     timeline
-        Of one rank: the first one's, or with a pipeline one micro-batch of the longest stage.
+        The simulation of the first rank, or with a pipeline, of one micro-batch of the longest
+        stage.
     """
 
     step_s: float
@@ -45,19 +46,19 @@ class StepTime:
 
 
 _PLAYED = 3
-"""Micro-batches simulated without a pipeline; each further one takes as long as the last."""
+"""Micro-batches simulated without a pipeline; each further one takes the time of the last."""
 
 
 def step_time(
     model: Architecture, degrees: Degrees, training: Training, fabric: Fabric
 ) -> StepTime:
-    """The time of a step; ranks that are alike are simulated once.
+    """The time of a step; equal ranks are simulated once.
 
     Notes
     -----
-    Ranks of one stage do the same at the same time, so that one of them stands for all. With a
-    pipeline, each distinct stage is simulated for one micro-batch, then all of them in the order of
-    the schedule, with a message between neighbours.
+    All ranks of a stage do the same at the same time, so one rank stands for all. With a pipeline,
+    each distinct stage is simulated for one micro-batch; then all stages are simulated in the order
+    of the schedule, with messages between neighbours.
     """
     if degrees.pipeline == 1:
         return _plain_time(model, degrees, training, fabric)
@@ -142,7 +143,7 @@ def _stage_time(
     fabric: Fabric,
     stage: StageParts,
 ) -> tuple[float, float, float, Simulation]:
-    """(forward, backward, what comes once a step, simulation of one micro-batch) of a stage."""
+    """(forward, backward, seconds once per step, simulation of one micro-batch) of a stage."""
     step = RankStep(model, degrees, training, fabric, [stage], one_stream=False)
     written = step.write([Action("F", stage.number, 0), Action("B", stage.number, 0)])
     run = simulate(written.graph, written.schedule)

@@ -1,4 +1,4 @@
-"""Units of parameters on a rank: gathered before they are used, gradients reduced after."""
+"""Units of parameters on a rank: gathered before use, their gradients reduced afterwards."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .stages import StageParts, end_parameters, layer_shard, layer_share
 from .training import Training
 
 SHARD_STREAM = "link:shard"
-"""What gathers parameters and reduces gradients: one after the other, as they share the links."""
+"""The stream that gathers parameters and reduces gradients, one by one: they share the links."""
 
 
 class UnitWriter:
-    """Writes gathers and reductions; `graph` and `schedule` are what came of it."""
+    """Writes gathers and reductions; `graph` and `schedule` are the result."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class UnitWriter:
         return f"W {unit}" if self._stays or not unit.isdecimal() else f"W {unit} {micro}"
 
     def _gather(self, unit: str, micro: int) -> None:
-        """Gather a unit into a buffer and unpack it; again where it was freed."""
+        """Gather a unit into a buffer and unpack it; do so again after it was freed."""
         weight = self._weight(unit, micro)
         name = f"gather {weight}"
         if name in self._index:
@@ -156,7 +156,7 @@ class UnitWriter:
         state = self.training.state
         count = self._unit_parameters(unit)
         if state == "megatron":
-            # Buckets of gradients are reduced, and parameters gathered, beside what computes.
+            # Gradients are reduced, and parameters gathered, beside computation.
             seconds = self._shard_link_s(4 * count)
             self._add(
                 Op(f"reduce {unit} {key}", "backward", seconds, 0, names, stream=SHARD_STREAM)
@@ -198,7 +198,7 @@ class UnitWriter:
         self._packed.append(buffer)
 
     def _release(self) -> None:
-        """The last packed buffer is held until the next one is needed."""
+        """Free the last packed buffer, which is held until the next one is needed."""
         while self._packed:
             buffer = self._packed.pop()
             self._add(Op(f"free {buffer}", "backward", reads=(buffer,)))

@@ -12,7 +12,7 @@ from .fabric import Fabric
 from .training import Training
 
 _LEAST_PART = 4096
-"""Tokens of a sequence that a context-parallel rank has at least."""
+"""Least tokens of a sequence on a context-parallel rank."""
 _MOST_STAGES = 64
 _CHUNKS = (2, 3, 4, 6, 8)
 
@@ -28,19 +28,18 @@ class StepSettings:
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """What may be chosen.
+    """The space of choices.
 
     Attributes
     ----------
     devices
-        How many.
+        Number of devices.
     global_batch
         Sequences of a step, over all ranks.
     fixed
         Degrees that were given, by name.
     training
-        Settings that stay as they are; batch, micro-batches, schedule, chunks and recomputation are
-        chosen.
+        Fixed settings; batch, micro-batches, schedule, chunks and recomputation are chosen.
     """
 
     devices: int
@@ -49,10 +48,11 @@ class SearchSpace:
     training: Training
 
     def candidates(self, model: Architecture, fabric: Fabric) -> Iterator[StepSettings]:
-        """Every choice that goes together, bounds not yet set.
+        """Every consistent choice, with bounds not yet set.
 
-        Tensor-parallel ranks are in a node; a context-parallel rank has 4,096 tokens or more of a
-        sequence; stages have a micro-batch each at least.
+        Tensor-parallel ranks lie in one node; a context-parallel rank has at least 4,096 tokens of
+        a
+        sequence; there are at least as many micro-batches as stages.
         """
         for degrees in self._degrees(model, fabric):
             if self.global_batch % degrees.data:

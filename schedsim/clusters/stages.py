@@ -1,4 +1,4 @@
-"""Which layers, embedding and head each pipeline stage holds, and how many bytes they are."""
+"""The layers, embedding and head of each pipeline stage, and their parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StageParts:
 
 
 def split_stages(model: Architecture, degrees: Degrees, training: Training) -> list[StageParts]:
-    """Stages of about equally many layers; where they do not divide, ends hold fewer, even none.
+    """Stages with about equally many layers; spare layers go to the middle, ends may have none.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def split_stages(model: Architecture, degrees: Degrees, training: Training) -> l
 
 
 def rank_stages(stages: list[StageParts], degrees: Degrees, rank: int) -> list[StageParts]:
-    """Those that pipeline rank `rank` holds."""
+    """The stages of pipeline rank `rank`."""
     return stages[rank :: degrees.pipeline]
 
 
@@ -56,8 +56,8 @@ def layer_share(model: Architecture, degrees: Degrees, layer: int) -> int:
 def layer_shard(model: Architecture, degrees: Degrees, layer: int) -> int:
     """Parameters of a layer on one rank after sharding.
 
-    Routed experts are split over expert-parallel ranks first, and the rest of the sharding ranks
-    then; either way each parameter has one owner among them.
+    Routed experts are split over the expert-parallel ranks first, then over the other sharding
+    ranks; each parameter has one owner.
     """
     common = -(-model.shared_parameters(layer) // (degrees.tensor * degrees.shards))
     routed = -(-model.routed_parameters(layer) // (degrees.tensor * degrees.shards))

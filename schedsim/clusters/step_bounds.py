@@ -16,7 +16,7 @@ from .training import Training
 
 @dataclass(frozen=True, slots=True)
 class _LayerCosts:
-    """What a layer costs under one policy: its seconds, its input and the bytes it keeps."""
+    """The cost of a layer under one policy: its seconds, its input and its kept bytes."""
 
     forward_s: float
     backward_s: float
@@ -29,7 +29,7 @@ class StepBounds:
 
     Notes
     -----
-    O(ops of a layer) for new sizes of a layer, O(layers) for those known.
+    O(ops of a layer) for a new size of layer, O(layers) for known sizes.
     """
 
     def __init__(self, model: Architecture, fabric: Fabric) -> None:
@@ -41,9 +41,9 @@ class StepBounds:
     def time_s(self, degrees: Degrees, training: Training) -> float:
         """Seconds that no order of the micro-batches can beat.
 
-        A device runs all its stages for all micro-batches. It cannot begin before the first of them
-        has passed the stages before it, nor end the step before its last backward has passed them
-        again. What hides behind what computes is not counted.
+        A device runs all its stages for all micro-batches. It cannot begin before the first
+        micro-batch has passed the earlier stages, and the step cannot end before the last backward
+        has passed these stages again. Messages that overlap with computation do not count.
         """
         stages = split_stages(self.model, degrees, training)
         count = training.micro_batches(degrees)
@@ -58,7 +58,7 @@ class StepBounds:
         return best
 
     def _shard_links_s(self, degrees: Degrees) -> float:
-        """Seconds of one micro-batch on links: layers are gathered twice but the last."""
+        """Link seconds of one micro-batch: each layer is gathered twice, the last layer once."""
         shares = [layer_share(self.model, degrees, i) for i in range(self.model.num_layers)]
         span = degrees.shards * degrees.tensor
 
@@ -71,9 +71,9 @@ class StepBounds:
     def memory_bytes(self, degrees: Degrees, training: Training, rank: int) -> int:
         """Bytes that a pipeline rank holds at once whatever the allocator does.
 
-        What lasts and gathered parameters that stay, with the larger of two: what the first
-        backward finds, as many micro-batches as are begun before it, each with what its layers
-        keep, and the logits; or the whole gradients that are there after it.
+        These are the resident bytes and the gathered parameters that stay, plus the larger of two
+        terms. One is the state at the first backward: the kept tensors of all micro-batches begun
+        before it, and the logits. The other is the whole gradients that exist after that backward.
         """
         stages = rank_stages(split_stages(self.model, degrees, training), degrees, rank)
         lasting = lasting_bytes(self.model, degrees, training, stages).total
@@ -87,8 +87,8 @@ class StepBounds:
             held += self._logits_bytes(degrees, training)
         if training.state != "fsdp2" or (degrees.pipeline == 1 and training.zero_stage == 3):
             return lasting + held
-        # Whole gradients are added up until the last micro-batch; interleaved stages with one group
-        # of micro-batches are done one after another.
+        # Whole gradients are added up until the last micro-batch; with one group of micro-batches,
+        # interleaved stages finish one after another.
         whole = rank_parameters(self.model, degrees, stages)[0]
         added = [rank_parameters(self.model, degrees, [one])[0] for one in stages]
         several = count > degrees.pipeline or len(stages) == 1
@@ -159,5 +159,5 @@ class StepBounds:
         self, degrees: Degrees, training: Training, stage: StageParts, rank: int
     ) -> int:
         costs = self._of_layers(degrees, training, stage, rank)
-        # The input of the first may be a buffer that lasts.
+        # The input of the first layer may be a resident buffer.
         return sum(one.kept_bytes for one in costs) + sum(one.input_bytes for one in costs[1:])

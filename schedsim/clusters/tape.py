@@ -1,8 +1,8 @@
 """A tape: ops of a forward in order, and the backward that follows from them.
 
-As in a framework's autograd, each op written to the tape says what its backward reads and makes.
-A tensor with several readers gets a gradient from each, which are added; where an op passes its
-gradient on unchanged, as a sum does, no new tensor is made.
+As in a framework's autograd, each op on the tape says what its backward reads and writes. A tensor
+with several readers gets a gradient from each of them, and the gradients are added. An op that
+passes its gradient on unchanged, as a sum does, makes no new tensor.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class RankOp:
     reads, writes
         Tensors by their name in the layer; sizes in bytes.
     flops, float8_flops
-        Those in 16 bits, and those that may run in 8.
+        Flops in 16 bits, and flops that may run in 8 bits.
     moved_bytes
         Memory traffic.
     stream
-        ``compute``, or what carries messages: ``tensor``, ``context``, ``expert``.
+        ``compute``, or a stream of messages: ``tensor``, ``context``, ``expert``.
     link_s
         Seconds of a message; its op has no flops.
     workspace_bytes
@@ -33,8 +33,8 @@ class RankOp:
     pointwise
         Whether a compiler fuses it with its neighbours.
     kind
-        ``product``, ``attention``, ``core`` (what it computes pair by pair), ``pointwise``,
-        ``scatter`` or ``gather``: what policies of recomputation go by.
+        ``product``, ``attention``, ``core`` (attention's work per pair of tokens), ``pointwise``,
+        ``scatter`` or ``gather``; recomputation policies choose by kind.
     in_place
         Output -> input whose storage it takes.
     """
@@ -53,7 +53,7 @@ class RankOp:
 
 
 class Tape:
-    """Ops of a forward as they are written, and on `finish` those of the backward."""
+    """The forward ops in the order of writing; `finish` appends those of the backward."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = dict(sizes)
@@ -99,7 +99,7 @@ class Tape:
         return bool(self._gradients.get(tensor))
 
     def give(self, tensor: str, gradient: str) -> None:
-        """`gradient` is one, or the one, part of the gradient of `tensor`."""
+        """Add `gradient` as a part, perhaps the only part, of the gradient of `tensor`."""
         self._gradients.setdefault(tensor, []).append(gradient)
 
     def new_gradient(self, tensor: str) -> str:
@@ -107,7 +107,7 @@ class Tape:
         return f"d.{tensor}#{len(self._gradients.get(tensor, []))}"
 
     def finish(self, output: str, gradient: str) -> None:
-        """Write the backward; `gradient` is that of `output`."""
+        """Write the backward; `gradient` is the gradient of `output`."""
         self.give(output, gradient)
         for undo in reversed(self._undo):
             undo()

@@ -15,7 +15,7 @@ attention and every second matrix product, run the rest again (torchtitan's per-
 ``full``: keep the layer's input alone."""
 
 STATES = ("fsdp2", "megatron", "bf16")
-"""What a parameter is held in. ``fsdp2``: fp32 shards of parameter, gradient and two moments, a
+"""Formats of the model state. ``fsdp2``: fp32 shards of parameter, gradient and two moments, a
 bf16 copy gathered for use, gradients reduced in fp32. ``megatron``: bf16 parameters and fp32
 gradients on every rank, fp32 parameter and moments sharded over the data-parallel ranks (ZeRO-1).
 ``bf16``: parameter, gradient and moments in bf16 on every rank that holds them."""
@@ -32,7 +32,7 @@ class Training:
     batch
         Sequences of each data-parallel rank in a step.
     num_micro_batches
-        Into how many parts `batch` is cut; 0: one for each pipeline stage.
+        Number of parts into which `batch` is split; 0: one for each pipeline stage.
     schedule, num_chunks
         Order of the micro-batches over the stages, and stages on each device
         (`schedsim.pipelines.ORDERS`).
@@ -40,34 +40,36 @@ class Training:
         One of `RECOMPUTE` for all layers, or ``"full:4,none:12"``: the first four layers of each
         stage, then the next twelve. ``"full/selective/none"``: for each pipeline rank, in order.
     compiled
-        Layers are compiled: pointwise ops are fused, and what they write is not kept.
+        Whether layers are compiled: pointwise ops are fused, and their outputs are not kept.
     float8
-        Products of the layers run in 8 bits.
+        Whether matrix products of the layers run in 8 bits.
     zero_stage
         3: parameters are gathered for the forward and again for the backward; 2: gathered once.
-        With a pipeline `fsdp2` gathers once whatever this says, as torchtitan does.
+        With a pipeline, `fsdp2` always gathers once, as torchtitan does.
     loss_chunks
-        Parts in which head and loss are computed.
+        Number of chunks in which head and loss are computed.
     state
         One of `STATES`.
     compiled_loss
-        The loss is compiled: its gradient takes the place of what it read.
+        Whether the loss is compiled: its gradient then overwrites its input.
     separate_head
-        Embedding and head are units of their own when parameters are gathered.
+        Whether embedding and head are gathered as separate units.
     fused_optimizer
-        The optimizer step needs no temporary copies.
+        Whether the optimizer works without temporary copies.
     eager_attention
-        Attention writes its weights, of the square of the sequence, and keeps them.
+        Whether attention writes and keeps its weight matrix, whose size is the square of the
+        sequence.
     regather
-        A gathered input of a product is gathered again for the backward, not kept (Megatron).
+        Whether a gathered input of a product is gathered again for the backward instead of kept
+        (Megatron).
     optimizer_in_backward
-        Each gradient is used as soon as it is there.
+        Whether the optimizer applies each gradient as soon as it exists.
     wide_norm
-        Norms of the eager step keep their input in fp32 and the normed input (torchtune).
+        Whether norms of the eager step keep their input in fp32, and the normed input (torchtune).
     wide_logits
-        Logits are turned to fp32 before the compiled loss reads them.
+        Whether logits are converted to fp32 before the compiled loss reads them.
     expandable
-        The allocator's segments grow (``expandable_segments:True``).
+        Whether the allocator's segments grow (``expandable_segments:True``).
     """
 
     seq: int = 8192
@@ -100,7 +102,7 @@ class Training:
         return self.batch // self.micro_batches(degrees)
 
     def policies(self, num_layers: int, rank: int = 0) -> list[str]:
-        """What each of `num_layers` layers of a stage of pipeline rank `rank` recomputes.
+        """The policy of each of `num_layers` layers of a stage of pipeline rank `rank`.
 
         Examples
         --------
@@ -126,7 +128,7 @@ class Training:
         return found[:num_layers]
 
     def check(self, model: Architecture, degrees: Degrees) -> None:
-        """Raise `SchedsimError`, naming the option, where settings do not go together."""
+        """Raise `SchedsimError`, naming the option, if settings contradict each other."""
         for name in ("seq", "batch", "num_chunks", "loss_chunks"):
             _at_least(name, getattr(self, name), 1)
         _at_least("num_micro_batches", self.num_micro_batches, 0)
@@ -141,7 +143,7 @@ class Training:
         if parts not in (1, degrees.pipeline):
             raise SchedsimError(
                 f"--recompute has {parts} parts for {degrees.pipeline} pipeline ranks",
-                hint="one for all, or one for each, with / between them",
+                hint="one for all ranks, or one for each rank, with / between them",
             )
         for rank in range(parts):
             self.policies(model.num_layers, rank)
@@ -155,7 +157,7 @@ class Training:
         if self.seq % split:
             raise SchedsimError(
                 f"--seq {self.seq} is not a multiple of {split}",
-                hint="--context cuts it into two parts a rank, --tensor into one",
+                hint="--context splits it into two parts per rank, --tensor into one",
             )
         if self.num_chunks > 1 and self.schedule != "interleaved":
             raise SchedsimError(
@@ -174,7 +176,7 @@ class Training:
         self._check_idle(degrees)
 
     def _check_idle(self, degrees: Degrees) -> None:
-        """Refuse what would change nothing."""
+        """Refuse settings that would change nothing."""
         sharded, alone = self.state == "fsdp2", degrees.pipeline == 1
         policies = self.recompute.translate(str.maketrans(",:/", "   ")).split()
         for given, needed, what, hint in (

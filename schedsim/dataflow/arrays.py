@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class GraphArrays(Record):
     """Ops and tensors by index; lists of lists in compressed form (``start`` has one more entry).
 
-    Tensors stand in the order: graph inputs, then outputs in op order. Copies that write a tensor
-    again change nothing of what is said of the tensor itself.
+    Tensors are ordered: graph inputs first, then outputs in op order. A copy that writes a tensor
+    again does not change the tensor's own entries.
 
     Attributes
     ----------
     op_time_s : (num_ops,) float64
     op_workspace_bytes, op_saving_workspace_bytes : (num_ops,) int64
-        Of a run that materialises no optional output, and of one that does.
+        Workspace of a run that materialises no optional output, and of a run that materialises one.
     op_phase : (num_ops,) int8
         Index into `schedsim.dataflow.op.PHASES`.
     op_once : (num_ops,) bool
@@ -35,23 +35,24 @@ class GraphArrays(Record):
     write_start, write_tensor : (num_ops + 1,), (num_writes,) int64
     tensor_bytes : (num_tensors,) int64
     tensor_producer : (num_tensors,) int64
-        -1 for a graph input.
+        The op that writes the tensor; -1 for a graph input.
     tensor_optional, tensor_result : (num_tensors,) bool
     tensor_takes_over : (num_tensors,) int64
-        The input tensor whose storage it takes over; -1 for none.
+        The input tensor whose storage the tensor takes over; -1 for none.
     tensor_names : tuple of str
     write_optional : (num_writes,) bool
     write_takes_over : (num_writes,) int64
-        As of tensors, for each write by itself: what a copy writes is neither.
+        The same as for tensors, but for each write: a copy's write is neither optional nor in
+        place.
     op_required, op_copy : (num_ops,) bool
         Whether a schedule must run the op; whether it is a copy.
     op_stream : (num_ops,) int64
-        Index into `stream_names`, which stand in the order in which ops use them.
+        Index into `stream_names`, which are in the order in which ops first use them.
     op_pool, tensor_pool : (num_ops,), (num_tensors,) int64
-        Index into `pool_names` of the workspace, and of the tensor; ``device`` is 0.
+        Index into `pool_names`: the pool of the op's workspace, and of the tensor; ``device`` is 0.
     op_home : (num_ops,) int64
-        The pool of the device that the op works for: of a copy or a message the one where it
-        writes, or else reads.
+        The pool of the device that the op works for. A copy or a message works for the device that
+        it writes to, or else for the device that it reads from.
     pool_static_bytes : (num_pools,) int64
     follow_start, follow_stream : (num_ops + 1,), (num_follows,) int64
         The compute streams of the devices whose memory a copy touches.

@@ -1,4 +1,4 @@
-"""Chains: stages in a line, then a loss. The short form that the optimal algorithms work on."""
+"""Chains: stages in a line, then a loss. The optimal algorithms work on this short form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 RULES = ("", "keep", "recompute")
-"""Of a stage: none, its forward runs once, its bundle is not kept for the backward."""
+"""Rules of a stage: none; its forward runs once; its saved bundle is not kept for the backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Stage:
     forward_workspace_bytes, backward_workspace_bytes
         Temporary bytes that live only while the op runs.
     saving_workspace_bytes
-        Workspace of a forward run that keeps its bundle, where it differs from that of one that
-        keeps nothing; `forward_workspace_bytes` where ``None``.
+        Workspace of a forward run that keeps its saved bundle; ``None`` for the same as
+        `forward_workspace_bytes`.
     variants
-        Other bundles that a planner may choose where their kinds are allowed.
+        Other saved bundles, which a planner may choose where their kinds are allowed.
     rule
-        ``"keep"``: its forward runs once in every plan; ``"recompute"``: its bundle, but for the
-        output, is not kept from the forward to the backward; empty for whatever is quickest.
+        ``"keep"``: the forward runs once in every plan. ``"recompute"``: the saved bundle, the
+        output excepted, is not kept from the forward to the backward. Empty: the planner decides.
     """
 
     name: str
@@ -110,12 +110,13 @@ class Chain(ShownInNotebooks):
     loss_s, loss_workspace_bytes
         Time and workspace of the loss op; zero unless given.
     recorded
-        As of `Graph`.
+        The recorded requests to the allocator, as in `Graph`.
     gradient_bytes
-        Gradients of parameters that the backward of each stage, and at last the loss, makes and
-        that stay to the end of the step; empty for none. The workspaces of the stages hold them:
-        of a backward what it makes and what those before it made, of a forward the latter. So they
-        are an upper bound for whoever looks at stages alone; `graph` has each where it is made.
+        Bytes of parameter gradients that the backward of each stage makes, and the loss as the last
+        entry; they stay until the end of the step. Empty for none. The workspaces of the stages
+        include them: the workspace of a backward includes the gradients that it and the backwards
+        before it make, that of a forward the gradients that are already there. So the stages alone
+        give an upper bound; `graph` creates each gradient where it is made.
 
     Examples
     --------
@@ -157,7 +158,8 @@ class Chain(ShownInNotebooks):
         self._check_gradients()
         total = self.input_bytes + self.static_bytes + self.loss_workspace_bytes
         for stage in self.stages:
-            total += stage.output_bytes + stage.saved_bytes  # the gradient, and what is kept
+            # The output's bytes stand for its gradient; saved_bytes hold the output itself.
+            total += stage.output_bytes + stage.saved_bytes
             total += stage.forward_workspace_bytes + stage.backward_workspace_bytes
             total += stage.saving_workspace_bytes or 0
         check_total(total, "stages")
@@ -192,7 +194,7 @@ class Chain(ShownInNotebooks):
 
     @property
     def beside_bytes(self) -> tuple[int, ...]:
-        """Of each stage, gradients of parameters that are there before its backward."""
+        """Bytes of parameter gradients that exist before the backward of each stage."""
         return gradients_beside(self.gradient_bytes) or (0,) * self.num_stages
 
     @property
@@ -235,7 +237,7 @@ class Chain(ShownInNotebooks):
 
     @cached_property
     def graph(self) -> Graph:
-        """The chain lowered to ops and tensors (design: F_i, B_i and loss).
+        """The chain as ops and tensors: a forward and a backward op per stage, and the loss.
 
         Activations are named ``a0..aL``, saved bundles without their output ``r1..rL`` (absent
         where empty) and gradients ``d1..dL``; index ``i + 1`` belongs to stage ``i``. Gradients of
@@ -312,12 +314,12 @@ class Chain(ShownInNotebooks):
 
 
 def gradients_beside(made_bytes: Sequence[int]) -> tuple[int, ...]:
-    """Of each stage, gradients of parameters that are there before its backward. O(stages).
+    """Bytes of parameter gradients that exist before the backward of each stage. O(stages).
 
     Parameters
     ----------
     made_bytes
-        Of what each stage's backward makes, and at last the loss; or empty.
+        Bytes that each stage's backward makes, and the loss as the last entry; or empty.
 
     Examples
     --------
@@ -329,12 +331,12 @@ def gradients_beside(made_bytes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _plain(number: Any, path: str) -> Any:
-    """`number` as Python's own, where it is one of numpy's."""
+    """`number` as a Python number, where it is one of numpy's."""
     if not hasattr(number, "item"):
         return number
     try:
         return number.item()
-    except ValueError:  # an array of several: the column has two dimensions
+    except ValueError:  # an array of several entries: the column has two dimensions
         raise InvalidWorkloadError(
             f"{shown(number.tolist())} is not one number",
             path=path,

@@ -1,8 +1,8 @@
 """A chain as a graph of ops, and as the flat arrays of that graph.
 
-A chain was checked when it was made, and all of its ops look alike. So its graph is made without
-checks of each op, and its arrays are made from columns of the stages: of a hundred thousand stages
-that takes a second, where the way of any graph takes seven.
+A chain is checked when it is made, and all its ops look alike. So this module makes the graph
+without checking each op, and the arrays from columns over the stages. For 100,000 stages that takes
+one second; lowering op by op, as for any graph, takes seven.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def lowered(chain: Chain) -> Graph:
         results=_results(chain),
         recorded=chain.recorded,
     )
-    if not chain.gradient_bytes:  # with them, as of any graph: only models on a device have any
-        graph.__dict__["arrays"] = _arrays(chain)  # where `cached_property` looks first
+    if not chain.gradient_bytes:  # few chains have any: they take the way of any graph
+        graph.__dict__["arrays"] = _arrays(chain)  # fills the `cached_property`
     return graph
 
 
 def _results(chain: Chain) -> tuple[str, ...]:
-    """Gradients of parameters, in the order of their making: ``g`` those of the loss, ``g<i>``."""
+    """Parameter gradients in the order in which they are made: ``g`` by the loss, then ``g<i>``."""
     num = chain.num_stages
     made = [(f"g{i + 1}" if i < num else "g", size) for i, size in enumerate(chain.gradient_bytes)]
     return tuple(name for name, size in reversed(made) if size)
@@ -111,7 +111,7 @@ def _arrays(chain: Chain) -> GraphArrays:
     keeps = residual > 0
     num_kept = int(keeps.sum())
 
-    # Tensors: a0, then of each forward its output and its residual where it has one, then dL..d1.
+    # Tensors: a0, then the output of each forward and its residual (if it has one), then dL..d1.
     outputs = np.arange(1, num + 1) + np.cumsum(keeps) - keeps  # index of a{i + 1}
     activations = np.concatenate(([0], outputs))
     gradients = 2 * num + num_kept - np.arange(num)  # index of d{i + 1}

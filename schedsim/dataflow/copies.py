@@ -1,8 +1,8 @@
-"""Copies of tensors between memories, typed; the one place that knows what their ops are called.
+"""Typed copies of tensors between memories; only this module knows the names of copy ops.
 
 A schedule that offloads is a sequence of op names like any other. The op that copies a tensor out
-of the device's memory is named ``d2h:x``, the one that copies it back ``h2d:x``; below host memory
-the levels are numbered, with ``write3:x`` and ``read3:x`` for level 3.
+of the device's memory is named ``d2h:x``, the one that copies it back ``h2d:x``; memory levels
+below host memory are numbered, with ``write3:x`` and ``read3:x`` for level 3.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Copy:
     Parameters
     ----------
     tensor
-        Its name on the device.
+        The tensor's name on the device.
     back
         Whether the copy goes to the device.
     level
@@ -64,7 +64,7 @@ class Copy:
         return f"{self.tensor}@{self.pool}"
 
     def op(self, size_bytes: int, time_s: float) -> Op:
-        """The op that copies; no schedule must run it."""
+        """The op that copies; a schedule may leave it out."""
         if self.back:
             return Op(
                 self.name,
@@ -99,7 +99,7 @@ def pool_of_level(level: int) -> str:
 
 
 def parse_copy(op_name: str) -> Copy | None:
-    """The copy that an op of this name is; ``None`` for any other op.
+    """The copy that an op with this name makes; ``None`` for any other op.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def parse_copy(op_name: str) -> Copy | None:
 
 
 def copies_in(op_names: Iterable[str], *, beside: Iterable[str] = ()) -> list[Copy]:
-    """The copies among `op_names`, in their order; ops of the workload, `beside`, are none."""
+    """The copies among `op_names`, in order; `beside`, the workload's own ops, are skipped."""
     own = frozenset(beside)
     found = (parse_copy(name) for name in op_names if name not in own)
     return [copy for copy in found if copy is not None]

@@ -1,4 +1,4 @@
-"""What a run of an op takes by itself, whatever else is alive."""
+"""The memory that a run of an op needs by itself, whatever else is alive."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Ints = NDArray[np.int64]
 
 
 def own_bytes(graph: Graph) -> Ints:
-    """Inputs, outputs and workspace of a run, at the least, shape ``(num_ops,)``.
+    """Least bytes of inputs, outputs and workspace of a run of each op, shape ``(num_ops,)``.
 
-    Optional outputs are not counted. Storage that is taken over is counted twice: whether it can be
-    depends on what is read later.
+    Optional outputs are not counted. An output that may take over the storage of an input counts
+    beside that input: whether it does depends on later reads.
     """
     arrays = graph.arrays
     readers = np.repeat(np.arange(graph.num_ops), np.diff(arrays.read_start))
@@ -29,7 +29,7 @@ def own_bytes(graph: Graph) -> Ints:
 
 
 def least_own_bytes(graph: Graph) -> Ints:
-    """`own_bytes`, with all storage taken over that may be: no run takes less."""
+    """`own_bytes` where every output takes over the storage that it may: no run needs less."""
     arrays = graph.arrays
     own = own_bytes(graph)
     outputs = np.flatnonzero((arrays.tensor_takes_over >= 0) & ~arrays.tensor_optional)

@@ -25,8 +25,8 @@ class Graph(ShownInNotebooks):
     """The dataflow of a training step; the order of `ops` is the store-all order.
 
     Every required op must run at least once. An op may read only tensors written by ops that stand
-    before it, or graph inputs. A tensor is written by one op; besides, copies may write it again
-    (see `Op.required`), each time a new instance of the same size in the same pool.
+    before it, or graph inputs. One op writes a tensor; copies may write the tensor again (see
+    `Op.required`), each time as a new instance of the same size in the same pool.
 
     Parameters
     ----------
@@ -41,14 +41,15 @@ class Graph(ShownInNotebooks):
     results
         Tensors that live to the end of the step.
     pool_static_bytes
-        The same for memory pools other than ``device``: pool -> bytes.
+        Resident bytes of memory pools other than ``device``: pool -> bytes.
     input_pools
-        Input -> memory pool, for those that do not live on the ``device``.
+        Input -> memory pool, for inputs that do not live on the ``device``.
     variants
-        Other ways to save tensors, that a planner may choose where their kinds are allowed.
+        Other ways to save tensors, which a planner may choose where their kinds are allowed.
     recorded
-        What the ops asked of an allocator, where that was recorded: what is reserved is then
-        predicted of these requests. No planner looks at it, and no hash or file holds it.
+        The requests that the ops made of an allocator, where they were recorded; the bytes that an
+        allocator reserves are then predicted from these requests. No planner, hash or file uses
+        them.
 
     Examples
     --------
@@ -116,10 +117,10 @@ class Graph(ShownInNotebooks):
         results: tuple[str, ...] = (),
         recorded: RecordedStep | None = None,
     ) -> Graph:
-        """A graph of ops that are known to be right, without looking at each of them again.
+        """A graph of ops that are known to be valid, without checking each of them again.
 
-        For what was lowered from a workload that has been checked: names are distinct, each tensor
-        is written before it is read, and no op is a copy.
+        For graphs lowered from a checked workload: names are distinct, each tensor is written
+        before it is read, and no op is a copy.
         """
         graph = object.__new__(cls)
         producers = {tensor: i for i, op in enumerate(ops) for tensor in op.writes}
@@ -174,12 +175,12 @@ class Graph(ShownInNotebooks):
         object.__setattr__(self, "_producers", producers)
 
     def _check_rewrite(self, i: int, tensor: str, other: int | None) -> None:
-        """That op `i` may write a `tensor` which op `other` (none: the graph's inputs) has."""
+        """Check that op `i` may write `tensor` again, which `other` (``None``: an input) wrote."""
         path = f"ops[{i}].writes.{shown_key(tensor)}"
         where = "inputs" if other is None else f"ops[{other}]"
         op = self.ops[i]
         if not op.is_copy:
-            # A copy may stand before its producer in no order that can run.
+            # A copy must stand behind the op that produces what it copies.
             raise InvalidWorkloadError(
                 f"duplicate tensor {shown(tensor)}, also written by {where}",
                 path=path,
@@ -213,7 +214,8 @@ class Graph(ShownInNotebooks):
                         hint="read a copy of it on the device",
                     )
                 if producer >= i:
-                    # A cycle cannot be put in any order; say which of the two it is.
+                    # Either the ops form a cycle, which no order can run, or they are only listed
+                    # in a wrong order.
                     cyclic = self._reaches(i, producer)
                     raise InvalidWorkloadError(
                         f"{shown(tensor)} is written by ops[{producer}], "
@@ -287,7 +289,7 @@ class Graph(ShownInNotebooks):
 
     @cached_property
     def one_stream(self) -> bool:
-        """Whether all of it runs on the ``compute`` stream, in the memory of the ``device``."""
+        """Whether all ops run on the ``compute`` stream, in the memory of the ``device``."""
         return (
             all(op.stream == COMPUTE for op in self.ops)
             and all(pool == DEVICE for op in self.ops for pool in op.pools.values())

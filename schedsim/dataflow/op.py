@@ -1,4 +1,4 @@
-"""Ops: what a graph is made of."""
+"""Ops: the nodes of a graph."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ class Op:
     writes
         Tensors written, with their sizes in bytes.
     optional
-        Those of `writes` that are materialised only where somebody reads that instance.
+        Tensors of `writes` that a run materialises only if a later run reads that instance.
     once
-        The op may not run twice (it accumulates, or has another effect).
+        The op must not run twice (it accumulates, or has another effect).
     saving_workspace_bytes
-        Workspace of a run in which an optional output is materialised; `workspace_bytes` where
-        ``None``.
+        Workspace of a run that materialises an optional output; ``None`` for the same as
+        `workspace_bytes`.
     in_place
-        Output -> input whose storage it takes over, wherever this run is the input's last use.
+        Output -> input whose storage the output takes over, if this run is the input's last use.
     stream
         The stream the op runs on (see `schedsim.dataflow.streams`).
     pools
-        Written tensor -> memory pool, for those that do not live on the device of the stream.
+        Written tensor -> memory pool, for tensors that do not live on the device of the stream.
     evicted
-        Those of `writes` that are not kept from the forward to the backward: a run of the backward
-        reads what was written after the forward (see
+        Tensors of `writes` that are not kept from the forward to the backward: a run of the
+        backward must read an instance that was written after the forward (see
         `schedsim.dataflow.recomputation_rules.check_evicted`). Plans hold to it.
     required
-        Whether every schedule must run the op. Only copies need not run; one that does starts where
-        the schedule puts it (see `schedsim.simulation.engine`), and may write again what an
-        op computes.
+        Whether every schedule must run the op. Only copies may be left out. A copy starts where the
+        schedule puts it (see `schedsim.simulation.engine`), and may write a tensor again that
+        another op computes.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Op:
     evicted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # Copies: a caller who changes the list or dict that was passed does not change the op.
+        # Own copies: changing the list or dict that was passed does not change the op.
         for name in ("reads", "optional", "evicted"):
             object.__setattr__(self, name, as_names(getattr(self, name), name))
         for name in ("writes", "in_place", "pools"):
@@ -78,7 +78,7 @@ class Op:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it moves bytes, and only where a schedule says so."""
+        """Whether the op is a copy, which runs only where a schedule says so."""
         return not self.required and not is_compute(self.stream)
 
     def pool_of(self, tensor: str) -> str:
@@ -144,7 +144,7 @@ class Op:
 
 
 def as_names(value: Iterable[str], path: str) -> tuple[str, ...]:
-    """`value` as a tuple; raises for one text, whose letters would be taken for names."""
+    """`value` as a tuple of names; a single text is refused, as its letters would become names."""
     if isinstance(value, str):
         raise InvalidWorkloadError(
             f"{shown(value)} is one text, not a list of tensors",
@@ -155,7 +155,7 @@ def as_names(value: Iterable[str], path: str) -> tuple[str, ...]:
 
 
 def as_items(value: Iterable[Any], path: str, kind: type | None = None) -> tuple[Any, ...]:
-    """`value` as a tuple, all of it of the class `kind` where one is given."""
+    """`value` as a tuple, whose entries must be of the class `kind` where one is given."""
     try:
         items = tuple(value)
     except TypeError:
@@ -170,7 +170,7 @@ def as_items(value: Iterable[Any], path: str, kind: type | None = None) -> tuple
 
 
 def as_mapping(value: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """`value` as a dict of its own."""
+    """`value` as a new dict."""
     if not isinstance(value, Mapping):
         raise InvalidWorkloadError(
             f"{shown(value)} is not a dict", path=path, hint="names with their values: {'x': 8}"

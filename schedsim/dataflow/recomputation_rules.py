@@ -1,8 +1,8 @@
-"""Rules on what must not be recomputed, and on what must be: patterns over stages, modules, ops.
+"""Rules on which ops must, and which must not, be recomputed: patterns over stages, modules, ops.
 
-A rule is part of the workload that is planned: a kept op is ``once``, and an op that must be
-recomputed says which of its outputs are evicted before the backward begins. So planners, bounds and
-brute force all speak of the same problem, and none needs to know a pattern.
+A rule becomes part of the workload that is planned: a kept op is marked ``once``, and an op to
+recompute lists the outputs that are evicted before the backward begins. So planners, bounds and
+brute force solve the same problem, and none of them needs to know the patterns.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ Part = TypeVar("Part", Op, Stage)
 
 @dataclass(frozen=True, slots=True)
 class RecomputationRules:
-    """What must not run again, and what must.
+    """Patterns of the ops that must not run again, and of those that must.
 
     Attributes
     ----------
     keep
-        Patterns of names: ops that run once in every schedule, stages that keep what they save.
+        Patterns of names: such an op runs once in every schedule, such a stage keeps its saved
+        bundle.
     recompute
-        Patterns: what such an op writes is not kept from the forward to the backward, and such a
-        stage keeps nothing but its output. An op of both runs once.
+        Patterns of names: what such an op writes is not kept from the forward to the backward; such
+        a stage keeps only its output. An op named by both fields runs once.
 
     Examples
     --------
@@ -52,12 +53,12 @@ class RecomputationRules:
     def of(
         cls, keep: str | Iterable[str] | None = None, recompute: str | Iterable[str] | None = None
     ) -> RecomputationRules:
-        """Of one pattern, of several, or of none.
+        """Rules from one pattern, several, or none per field.
 
         Raises
         ------
         SchedsimError
-            A pattern is no text, or empty.
+            A pattern is empty, or is not a text.
         """
         return cls(_patterns(keep, "keep"), _patterns(recompute, "recompute"))
 
@@ -69,12 +70,12 @@ class RecomputationRules:
         return "; ".join(words + [f"recompute {', '.join(self.recompute)}"] * bool(self.recompute))
 
     def of_workload(self, workload: Chain | Graph) -> Chain | Graph:
-        """`workload` with these rules, for every planner to hold to. O(ops) for each pattern.
+        """`workload` with these rules as part of it. O(ops) for each pattern.
 
         Raises
         ------
         SchedsimError
-            A pattern names nothing, or asks to recompute what can only run once.
+            A pattern names nothing, or asks to recompute an op that can only run once.
 
         Examples
         --------
@@ -121,7 +122,7 @@ class RecomputationRules:
     def _named(
         self, parts: Sequence[Op] | Sequence[Stage], patterns: Iterable[str], field: str, of: str
     ) -> set[int]:
-        """Indices of the parts that `patterns` name; each must name one."""
+        """Indices of the parts that `patterns` name; each pattern must name at least one."""
         found: set[int] = set()
         for pattern in patterns:
             own = {i for i in range(len(parts)) if _names(parts[i], i, pattern)}
@@ -132,7 +133,7 @@ class RecomputationRules:
 
 
 NO_RULES = RecomputationRules()
-"""Whatever is quickest may be kept, and may be recomputed."""
+"""No rules: the planner decides what is kept and what is recomputed."""
 
 
 def _patterns(given: str | Iterable[str] | None, field: str) -> tuple[str, ...]:
@@ -149,7 +150,7 @@ def _patterns(given: str | Iterable[str] | None, field: str) -> tuple[str, ...]:
 
 
 def _names(part: Op | Stage, index: int, pattern: str) -> bool:
-    """Whether `pattern` names the op, or the stage by its own name or that of its forward."""
+    """Whether `pattern` names the op, or names the stage by its own name or its forward's name."""
     return matches(part.name, pattern) or (isinstance(part, Stage) and pattern == f"F{index}")
 
 
@@ -158,7 +159,7 @@ def _may_run_again(op: Op) -> bool:
 
 
 def _names_nothing(pattern: str, names: Sequence[str], field: str, of: str) -> SchedsimError:
-    """The refusal of a pattern; modules that ops are in are near names, too."""
+    """The error for a pattern without a match; near names are sought among modules too."""
     known = dict.fromkeys(names)
     for name in names:
         parts = name.split(".")
@@ -180,7 +181,7 @@ def _check_some(
     of: str,
     may: Callable[[Part], bool],
 ) -> None:
-    """Refuse a pattern of ``recompute`` of which nothing is left that can be recomputed."""
+    """Refuse a ``recompute`` pattern none of whose matches can be recomputed."""
     for pattern in patterns:
         named = [i for i, part in enumerate(parts) if _names(part, i, pattern)]
         if not found.intersection(named):
@@ -194,27 +195,27 @@ def _check_some(
 
 
 def evicts_some(workload: Chain | Graph) -> bool:
-    """Whether something of `workload` must be recomputed. O(ops)."""
+    """Whether `workload` has something that must be recomputed. O(ops)."""
     if isinstance(workload, Chain):
         return any(stage.rule == "recompute" for stage in workload.stages)
     return any(op.evicted for op in workload.ops)
 
 
 def keeps_some(workload: Chain | Graph) -> bool:
-    """Whether a stage of `workload`, a chain, must keep what it saves; of a graph ops say that."""
+    """Whether a stage of a chain must keep its bundle; ``False`` for graphs, whose ops say it."""
     return isinstance(workload, Chain) and any(stage.rule == "keep" for stage in workload.stages)
 
 
 def check_evicted(graph: Graph, schedule: Schedule) -> None:
-    """Refuse `schedule` where it keeps what must be recomputed. O(runs + reads).
+    """Refuse `schedule` if it keeps a tensor that must be recomputed. O(runs + reads).
 
-    The forward is over with the last run that is the first of its op, before the first run of an op
-    of the backward. Whoever reads an evicted tensor after that must read what was written after.
+    The forward ends with the last first run of an op before the first run of a backward op. A run
+    that reads an evicted tensor after the forward must read an instance that was written after it.
 
     Raises
     ------
     InvalidScheduleError
-        A run reads such a tensor of the forward; the message names run and tensor.
+        A later run reads such a tensor as the forward wrote it; the message names run and tensor.
     """
     evicted = {tensor for op in graph.ops for tensor in op.evicted}
     if not evicted:
@@ -237,7 +238,7 @@ def check_evicted(graph: Graph, schedule: Schedule) -> None:
 
 
 def is_evicted(graph: Graph, schedule: Schedule) -> bool:
-    """Whether `schedule` recomputes what it must, as of `check_evicted`."""
+    """Whether `schedule` recomputes what it must, by the rule of `check_evicted`."""
     try:
         check_evicted(graph, schedule)
     except InvalidScheduleError:
@@ -246,7 +247,7 @@ def is_evicted(graph: Graph, schedule: Schedule) -> bool:
 
 
 def end_of_forward(graph: Graph, runs: Sequence[int]) -> int:
-    """Where in `runs` the last first run of an op before the backward is; -1 for none. O(runs)."""
+    """Index in `runs` of the last first run of an op before the backward; -1 for none. O(runs)."""
     forward_end = -1
     seen: set[int] = set()
     for at, run in enumerate(runs):

@@ -1,4 +1,4 @@
-"""What the ops of a step asked of an allocator when they were recorded: every request by itself."""
+"""The requests that the ops of a recorded step made of an allocator, one by one."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SAVING = "+"
-"""Behind the name of a forward op that keeps its bundle: another record than without."""
+"""Suffix for the record of a forward run that keeps its saved bundle: its requests differ."""
 
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """Requests and releases of memory of each op, and what is there before a step.
+    """Requests and releases of memory by each op, and the blocks that exist before a step.
 
-    A record is a sequence of numbers: ``i`` asks for block i, ``~i`` gives it back, as in
-    `schedsim.allocators.Requests`. A block belongs to one record that asks for it; another may give
-    it back (a backward the tensors that its forward saved, one by one).
+    A record is a sequence of numbers: ``i`` requests block i, ``~i`` releases block i, as in
+    `schedsim.allocators.Requests`. One record requests a block; another record may release it, as a
+    backward releases the tensors that its forward saved, one by one.
 
     Attributes
     ----------
     resident_segments
-        Of each segment of the allocator that holds something before the first step, the bytes of
-        its blocks in the order of their addresses: parameters, buffers, inputs, gradients that the
-        loop keeps. A negative number is a gap between them.
+        For each segment of the allocator that is in use before the first step, the bytes of its
+        blocks in address order: parameters, buffers, inputs, gradients that the loop keeps. A
+        negative number is a gap between blocks.
     block_bytes
-        Of each block, as asked for, not rounded.
+        The requested bytes of each block, not rounded.
     holders
-        Of each block the tensor of the workload that it is a part of, and dies with; empty for one
-        that dies when a record says so: workspaces, and gradients of parameters.
+        For each block, the tensor of the workload that the block is part of and dies with. Empty
+        for a block that a record releases: workspaces, and gradients of parameters.
     records
-        By op; of a forward that keeps its bundle under its name and `SAVING`.
+        Record by op name; for a forward that keeps its saved bundle, by its name and `SAVING`.
     first_end, later_end
-        After the last op: the optimizer's step and the release of gradients, in the first step,
-        which makes the optimizer's state, and in later ones.
+        Records of what follows the last op, the optimizer's step and the release of gradients: in
+        the first step, which creates the optimizer's state, and in later steps.
     allocator_options
-        Of `schedsim.allocators.CachingOptions`: the settings of the allocator that was recorded.
+        The settings of the recorded allocator, as `schedsim.allocators.CachingOptions` takes them.
     """
 
     resident_segments: tuple[tuple[int, ...], ...]
@@ -55,11 +55,11 @@ class RecordedStep:
         object.__setattr__(self, "_by_holder", found)
 
     def held_by(self, tensor: str) -> list[int]:
-        """The blocks that die with `tensor`, whichever record asks for them."""
+        """The blocks that die with `tensor`, whichever record requests them."""
         return self._by_holder.get(tensor, [])
 
     def record_of(self, op_name: str, *, saves: bool) -> tuple[int, ...]:
-        """The record of a run of the op; of one that `saves`, where that is recorded apart."""
+        """The record of a run of the op; with `saves` that of a run that keeps its bundle."""
         if saves and op_name + SAVING in self.records:
             return self.records[op_name + SAVING]
         return self.records.get(op_name, ())

@@ -1,4 +1,4 @@
-"""Ops that shall run once: collectives, routers, kernels whose second run is another."""
+"""Ops that must run once: collectives, routers, kernels whose second run gives other results."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .graph import Graph
 def run_once(graph: Graph, patterns: str | Iterable[str]) -> Graph:
     """`graph` with the ops that `patterns` name running once in every schedule.
 
-    What such an op writes is then kept until its last reader. Planners, bounds and the simulator
-    hold to it, as it is part of the workload.
+    What such an op writes is then kept until its last reader. The mark is part of the workload, so
+    planners, bounds and the simulator all respect it.
 
     Parameters
     ----------
     patterns
-        Of names of ops, like ``"*.router.*"`` or ``"*softmax*"``; or a module's path, like
-        ``"h.3.moe"``, for all that is in it.
+        Patterns of op names, like ``"*.router.*"`` or ``"*softmax*"``; or the path of a module,
+        like ``"h.3.moe"``, for all ops in it.
 
     Raises
     ------
     SchedsimError
-        A pattern names no op; the nearest is said.
+        A pattern names no op; the hint gives the nearest name.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def run_once(graph: Graph, patterns: str | Iterable[str]) -> Graph:
 
 
 def with_once(graph: Graph, patterns: Iterable[str]) -> Graph:
-    """As `run_once`, for patterns that may name ops of another graph."""
+    """Like `run_once`, but a pattern may match nothing: it may be meant for another graph."""
     wanted = list(patterns)
     ops = tuple(
         replace(op, once=True) if any(matches(op.name, p) for p in wanted) else op
@@ -58,6 +58,6 @@ def with_once(graph: Graph, patterns: Iterable[str]) -> Graph:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether `pattern` names the op, or a module that it is in; in forward or backward."""
+    """Whether `pattern` names the op, or a module that the op is in; in forward or backward."""
     own = name.removeprefix("grad.")
     return any(fnmatchcase(one, p) for one in (name, own) for p in (pattern, f"{pattern}.*"))

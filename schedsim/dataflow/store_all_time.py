@@ -12,8 +12,8 @@ def store_all_makespan(ops: Sequence[Op], inputs: Collection[str]) -> float:
     """Seconds from the first start to the last end when `ops` run once each, in their order.
 
     An op starts when the op before it on its stream has ended and all that it reads is written.
-    Without copies and capacities nothing else delays an op, so that one pass over the ops gives
-    the very times of `schedsim.simulation.engine`. O(ops + reads + writes).
+    Without copies and capacities nothing else delays an op, so one pass over the ops gives the same
+    times as `schedsim.simulation.engine`. O(ops + reads + writes).
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def store_all_makespan(ops: Sequence[Op], inputs: Collection[str]) -> float:
     Raises
     ------
     InvalidScheduleError
-        An op reads a tensor that none of `ops` before it writes: a copy alone would.
+        An op reads a tensor that no earlier op writes: only a copy would.
     """
     ready_s = dict.fromkeys(inputs, 0.0)
     free_s: dict[str, float] = {}
@@ -38,7 +38,7 @@ def store_all_makespan(ops: Sequence[Op], inputs: Collection[str]) -> float:
                     rule="missing input",
                     run_index=k,
                     op_name=op.name,
-                    hint="a copy alone writes it: a step without copies cannot run",
+                    hint="only a copy writes it: a step without copies cannot run",
                 )
             start_s = max(start_s, ready_s[tensor])
         free_s[op.stream] = start_s + op.time_s

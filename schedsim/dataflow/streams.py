@@ -1,4 +1,4 @@
-"""Names of streams and memory pools, and which belong together.
+"""Names of streams and memory pools, and which stream belongs to which pool.
 
 Compute streams are ``compute`` and ``compute:K`` (device K); copies run on ``d2h`` and ``h2d``,
 messages on ``link:A-B``. Pools are ``device``, ``device:K`` and ``host``.
@@ -14,12 +14,12 @@ H2D = "h2d"
 
 
 def is_compute(stream: str) -> bool:
-    """Whether ops on `stream` compute, on ``compute`` or ``compute:K``; others move bytes."""
+    """Whether `stream` is ``compute`` or ``compute:K``; other streams move bytes."""
     return stream == COMPUTE or stream.startswith(f"{COMPUTE}:")
 
 
 def device_of(stream: str) -> str:
-    """The pool where ops on `stream` have their workspace, and their outputs unless they say so.
+    """The pool of the workspace of ops on `stream`, and of their outputs unless the op says other.
 
     Examples
     --------

@@ -1,10 +1,10 @@
-"""Variants: other ways to keep what a backward needs, in fewer bytes, for time or exactness.
+"""Variants: ways to keep what a backward needs in fewer bytes, at the cost of time or exactness.
 
-A stage of a chain may offer other bundles (`StageVariant`), a graph other ways to save a tensor
-(`GraphVariant`): quantised, in a lower precision, as the two bits of an approximate derivative, or
-shared with what a neighbour keeps anyhow. None is used unless its kind is allowed, and a plan names
-those it uses. A workload with variants chosen is a plain workload (`resolve`), on which schedules
-are simulated as on any other.
+A stage of a chain may offer other saved bundles (`StageVariant`), a graph other ways to save a
+tensor (`GraphVariant`): quantised, in a lower precision, as the two bits of an approximate
+derivative, or shared with a tensor that a neighbour keeps anyway. A planner uses a variant only if
+its kind is allowed, and the plan names the variants that it uses. `resolve` turns a workload and
+chosen variants into a plain workload, which is simulated like any other.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ VARIANT_KINDS = {
     "quantize": "saved as integers of fewer bits: gradients of weights change",
     "precision": "saved in a floating point format of fewer bits: gradients of weights change",
     "approx": "an approximate derivative: gradients change",
-    "share": "kept once for two readers, by a kernel that can: gradients stay exact",
+    "share": "kept once for two readers, by a kernel made for it: gradients stay exact",
 }
-"""What may be allowed, and what it does to the numbers of training."""
+"""The kinds that may be allowed, and what each does to the numbers of training."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageVariant:
-    """Another bundle of a stage.
+    """Another saved bundle of a stage.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ class StageVariant:
     kind
         One of `VARIANT_KINDS`, or several joined by ``+``, all of which must be allowed.
     saved_bytes
-        In place of the stage's, the output included as there.
+        Replaces the stage's `saved_bytes`, and includes the output too.
     extra_s
-        Seconds on top of the stage's times, for encoding and decoding. The backward is charged
-        with them, as a bundle is made once for each backward.
+        Seconds for encoding and decoding, on top of the stage's times. They are added to the
+        backward, because a saved bundle is made once for each backward.
     backward_workspace_bytes, saving_workspace_bytes
-        In place of the stage's; what is decoded lives there. ``None`` keeps the stage's.
+        Replace the stage's workspaces, which hold what is decoded. ``None`` keeps the stage's.
     """
 
     name: str
@@ -84,12 +84,12 @@ class GraphVariant:
     kind
         One of `VARIANT_KINDS`.
     adds
-        Ops put into the graph, where their inputs are there (forward) or just before their first
-        reader (backward): what encodes and decodes.
+        Ops that encode and decode. A forward op is inserted where its inputs exist, a backward op
+        just before its first reader.
     instead
         Op -> {tensor read: tensor to read in its place, ``""`` for none}.
     writes
-        Op -> {tensor written besides: bytes}.
+        Op -> {additional tensor written: bytes}.
     """
 
     name: str
@@ -107,7 +107,7 @@ class GraphVariant:
     def check(self, path: str, graph: Graph) -> None:
         """Raise `InvalidWorkloadError` naming the field below `path` that is wrong.
 
-        Whether the ops can be put in an order is found when the variant is chosen.
+        Whether the added ops fit into the order is checked when the variant is chosen.
         """
         check_name(self.name, f"{path}.name")
         _check_kind(self.kind, f"{path}.kind")
@@ -134,7 +134,7 @@ class GraphVariant:
                     raise InvalidWorkloadError(f"unknown tensor {shown(other)}", path=at)
 
     def excludes(self, other: GraphVariant) -> bool:
-        """Whether the two touch the same read or write, so that only one can be chosen."""
+        """Whether both variants change the same read or write, so that only one can be chosen."""
         for mine, its in ((self.instead, other.instead), (self.writes, other.writes)):
             for op in mine.keys() & its.keys():
                 if mine[op].keys() & its[op].keys():
@@ -147,7 +147,7 @@ Variant = StageVariant | GraphVariant
 
 @dataclass(frozen=True, slots=True)
 class ChosenVariant:
-    """A variant that a plan uses; `stage` is empty for one of a graph."""
+    """A variant that a plan uses; `stage` is empty for a variant of a graph."""
 
     variant: Variant
     stage: str = ""
@@ -188,9 +188,9 @@ def check_distinct(variants: Sequence[Variant], path: str) -> None:
 
 
 def check_allowed(allow: Iterable[str]) -> tuple[str, ...]:
-    """The kinds in `allow`, each once; `SchedsimError` for one that there is not.
+    """The kinds in `allow`, each once; `SchedsimError` for an unknown kind.
 
-    Text is taken as on the command line: kinds with commas between them.
+    A text is read as on the command line: kinds with commas between them.
     """
     kinds = tuple(dict.fromkeys(allow.split(",") if isinstance(allow, str) else allow))
     for kind in kinds:
@@ -202,22 +202,23 @@ def check_allowed(allow: Iterable[str]) -> tuple[str, ...]:
 
 
 def stage_options(stage: Stage, allow: Collection[str]) -> list[StageVariant]:
-    """The variants of `stage` of which all kinds are allowed."""
+    """The variants of `stage` all of whose kinds are allowed."""
     return [v for v in stage.variants if set(v.kind.split("+")) <= set(allow)]
 
 
 def graph_options(graph: Graph, allow: Collection[str]) -> list[GraphVariant]:
-    """The variants of `graph` of which all kinds are allowed."""
+    """The variants of `graph` all of whose kinds are allowed."""
     return [v for v in graph.variants if set(v.kind.split("+")) <= set(allow)]
 
 
 def resolve(workload: Chain | Graph, chosen: Sequence[ChosenVariant]) -> Chain | Graph:
-    """`workload` with the variants in `chosen`, a plain one; itself where there are none.
+    """`workload` with the `chosen` variants applied, as a plain workload; itself without any.
 
     Raises
     ------
     SchedsimError
-        A stage or an op that a variant speaks of is not there, or two variants exclude each other.
+        The workload lacks a stage or an op that a variant names, or two variants exclude each
+        other.
 
     Notes
     -----
@@ -310,7 +311,8 @@ def _resolved_graph(graph: Graph, variants: Sequence[Variant]) -> Graph:
 def _changed(op: Op, instead: Mapping[str, str], writes: Mapping[str, int]) -> Op:
     reads = dict.fromkeys(instead.get(tensor, tensor) for tensor in op.reads)
     reads.pop("", None)
-    # What a forward writes for the backward alone need not be there in a run that keeps nothing.
+    # A tensor that only the backward reads is optional: a forward run that keeps nothing does not
+    # materialise it.
     optional = (*op.optional, *writes) if op.phase == "forward" else op.optional
     in_place = {output: source for output, source in op.in_place.items() if source in reads}
     return replace(
@@ -319,7 +321,7 @@ def _changed(op: Op, instead: Mapping[str, str], writes: Mapping[str, int]) -> O
 
 
 def _placed(ops: list[Op], added: Sequence[Op], inputs: Mapping[str, int]) -> list[Op]:
-    """`ops` with `added` among them: encoders at once, decoders as late as they can be."""
+    """`ops` with `added` inserted: encoders as early, decoders as late as possible."""
     after: dict[int, list[Op]] = {}
     before: dict[int, list[Op]] = {}
     written = {tensor: i for i, op in enumerate(ops) for tensor in op.writes}

@@ -1,7 +1,7 @@
-"""Plans in the words of the frameworks in which people train.
+"""Plans as code or configuration of the frameworks in which people train.
 
-Most targets cannot express every schedule. The nearest configuration they can is then found by
-simulation, and comes with its true peak and with what it costs over the plan.
+Most targets cannot express every schedule. Simulation then finds the nearest configuration that the
+target can express; the export has its true peak, and its extra time over the plan.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Target:
     expresses
         Which schedules the framework can run, in words.
     adapter
-        What has ``SUFFIX``, ``choose(workload, plan) -> (Choice, Simulation)`` and
-        ``render(workload, plan, choice, peak_bytes) -> str``: a module, or an object. ``None`` for
-        one of schedsim's own, which is imported when it is used. It may have ``VERSION``, of the
-        framework that it writes for, ``OLDER``: adapters by earlier versions, and ``OFFLOADS``:
-        whether it holds tensors in host memory.
+        A module or an object with ``SUFFIX``, ``choose(workload, plan) -> (Choice, Simulation)``
+        and ``render(workload, plan, choice, peak_bytes) -> str``. ``None`` for schedsim's own
+        adapters, which are imported when used. An adapter may have ``VERSION``, the version of the
+        framework that it writes for; ``OLDER``, adapters by earlier version; and ``OFFLOADS``,
+        whether it can hold tensors in host memory.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Target:
         return import_module(f".to_{self.name.replace('-', '_')}", __package__)
 
     def load_version(self, version: str | None) -> Any:
-        """The adapter for a version of the framework; the current one for ``None``.
+        """The adapter for a version of the framework; ``None`` means the current version.
 
         Raises
         ------
         SchedsimError
-            It is not among those that are written for; the hint names them.
+            There is no adapter for this version; the hint names the known versions.
         """
         adapter = self.load()
         current: str = getattr(adapter, "VERSION", "")
@@ -81,7 +81,9 @@ class Target:
             known = ", ".join([current, *older] if current else older)
             raise SchedsimError(
                 f"{self.name} is not written for version {version!r}",
-                hint=f"one of {known}" if known else "leave the version out: there is one spelling",
+                hint=f"one of {known}"
+                if known
+                else "leave the version out: all versions take the same code",
             )
         return older[version]
 
@@ -106,12 +108,12 @@ TARGETS = {
 
 
 def target_names() -> list[str]:
-    """Names of schedsim's targets and of those of other packages; nothing is imported."""
+    """Names of schedsim's targets and of other packages' targets; imports nothing."""
     return [*TARGETS, *plugin_names(GROUP, TARGETS)]
 
 
 def all_targets() -> dict[str, Target]:
-    """Every target by name: schedsim's own, then those of other packages that can be loaded."""
+    """Every target by name: schedsim's own, then the loadable targets of other packages."""
     return {**TARGETS, **load_plugins(GROUP, _of_plugin, TARGETS)}
 
 
@@ -121,7 +123,7 @@ def get_target(name: str) -> Target:
     Raises
     ------
     SchedsimError
-        There is none; the hint names the nearest, or all.
+        There is no such target; the hint gives the nearest name, or all names.
     """
     if name in TARGETS:
         return TARGETS[name]
@@ -154,20 +156,20 @@ def export(workload: Chain | Graph, plan: Plan, to: str, *, version: str | None 
     to
         A name of `target_names`.
     version
-        Of the framework, where an earlier spelling is wanted; the current one by default.
+        Version of the framework; the current one by default.
 
     Returns
     -------
     Exported
-        Simulated: what the target runs, not what the plan says.
+        Its numbers are simulated for the schedule that the target runs, not copied from the plan.
 
     Raises
     ------
     SchedsimError
         There is no such target or version, or the plan has no schedule.
     UnsupportedError
-        The target does not take such a workload, or the plan does what it cannot: variants, copies
-        to the host where the target has none, memory levels.
+        The target does not take such a workload, or the plan has something that the target lacks:
+        variants, copies to the host, memory levels.
 
     Examples
     --------
@@ -191,7 +193,7 @@ def export(workload: Chain | Graph, plan: Plan, to: str, *, version: str | None 
         hint = "plan it by op" if workload.kind == "chain" else "plan it by layer or block"
         raise UnsupportedError(f"{to} does not take a {workload.kind}", hint=hint)
     choice, _ = adapter.choose(workload, plan)
-    # The numbers are those of the schedule that is exported, whatever an adapter says of it.
+    # Simulated here, so that the numbers belong to the exported schedule whatever the adapter says.
     outcome = outcome_of(workload, plan, choice)
     return Exported(
         target=to,
@@ -209,7 +211,7 @@ def export(workload: Chain | Graph, plan: Plan, to: str, *, version: str | None 
 
 
 def _check_copies(workload: Chain | Graph, plan: Plan, to: str, adapter: Any) -> None:
-    """Refuse a plan that copies where `adapter` says of no version that the target does."""
+    """Refuse a plan with copies if no version of `adapter` can offload."""
     assert plan.schedule is not None
     unknown = set(plan.schedule.names) - set(workload.op_names)
     if not unknown:

@@ -1,4 +1,4 @@
-"""What a target can express, and the choice of it that is nearest to a plan."""
+"""Configurations that a target can express, and the one nearest to a plan."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Choice:
     Attributes
     ----------
     schedule
-        What the target runs with it.
+        The schedule that the target runs with this configuration.
     says
-        The configuration in words, for people.
+        The configuration in words.
     data
-        What the adapter writes.
+        The data that the adapter writes.
     host
         Tensors that the target holds in host memory between forward and backward.
     """
@@ -43,12 +43,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Exported:
-    """A plan in the words of a target.
+    """A plan exported to a target.
 
     Attributes
     ----------
     target, text, suffix
-        The target's name, what to give it, and the suffix of such a file.
+        The target's name, the text to write, and the suffix of the file.
     says
         The configuration in words.
     budget_bytes, peak_bytes
@@ -58,9 +58,9 @@ class Exported:
     exact
         Whether the target runs the plan itself, op for op.
     schedule
-        What the target runs, copies to host memory and back included.
+        The schedule that the target runs, copies to host memory and back included.
     host_bytes
-        Held in host memory between forward and backward.
+        Bytes held in host memory between forward and backward.
     """
 
     target: str
@@ -111,23 +111,23 @@ def own_runs(workload: Chain | Graph, plan: Plan) -> NDArray[np.int32]:
 
 
 class ReplayedChoice(Protocol):
-    """What a configuration costs."""
+    """The simulated cost of a configuration."""
 
     @property
     def schedule(self) -> Schedule:
-        """What runs, copies included."""
+        """The schedule, copies included."""
 
     @property
     def peak_bytes(self) -> int:
-        """On the device."""
+        """Peak of the device's memory."""
 
     @property
     def makespan_s(self) -> float:
-        """Of the step."""
+        """Time of the step in seconds."""
 
 
 def outcome_of(workload: Chain | Graph, plan: Plan, choice: Choice) -> ReplayedChoice:
-    """What `choice` costs, by simulation; its copies go over the link of the plan."""
+    """The simulated cost of `choice`; its copies go over the link of the plan."""
     link = plan.setting.link
     if not choice.host or link is None:
         return simulate(workload, choice.schedule)
@@ -148,9 +148,9 @@ def nearest(
     choices: Iterable[Choice],
     improve: Callable[[Choice], Iterator[Choice]] | None = None,
 ) -> tuple[Choice, Any]:
-    """The fastest of `choices` within the plan's budget; the leanest where none fits.
+    """The fastest of `choices` within the plan's budget; the one of least peak if none fits.
 
-    `improve` gives the neighbours of a choice; the search goes on while one of them is better.
+    `improve` yields the neighbours of a choice; the search goes on while a neighbour is better.
     """
     best: tuple[tuple[bool, float, float], Choice, ReplayedChoice] | None = None
 

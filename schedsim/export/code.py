@@ -1,4 +1,4 @@
-"""Code that is written for others to run: a template of ours, and data in it as literals."""
+"""Generated code for others to run: a template with data as literals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 def fill(template: str, **values: Any) -> str:
     """`template` with each ``{field}`` replaced by the Python literal of its value.
 
-    Whatever a name in a workload holds, it is a literal in the code, and never code: no template
+    A name from a workload always becomes a literal, never code, whatever it contains: no template
     puts a value into a docstring or a comment.
 
     Raises

@@ -1,8 +1,8 @@
-"""What a schedule costs that holds some tensors in host memory between forward and backward.
+"""The cost of a schedule that holds some tensors in host memory between forward and backward.
 
-Frameworks copy a tensor out when the forward has read it for the last time, and back before the
-backward reads it first. Some do so beside what computes, some do not: the copies are priced as if
-nothing ran beside them, so that a step is never slower than is said for its link.
+Frameworks copy a tensor out after its last read in the forward, and back before its first read in
+the backward. Some frameworks overlap the copies with computation, some do not. Copies are priced as
+if nothing ran beside them, so a step is never slower than predicted for its link.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class HostCopies:
     Attributes
     ----------
     schedule
-        Copies included, each where it is made.
+        The schedule with its copies.
     peak_bytes, makespan_s
-        Of the device; of the step, its copies one after the other.
+        Peak of the device; time of the step, without any overlap of copies.
     host_bytes
-        Held in host memory at most.
+        The most bytes held in host memory.
     tensors
-        Those that are copied: what the backward never reads stays where it is.
+        The tensors that are copied; a tensor that the backward never reads stays on the device.
     """
 
     schedule: Schedule
@@ -46,10 +46,10 @@ class HostCopies:
 def with_host_copies(
     workload: Chain | Graph, schedule: Schedule, tensors: Iterable[str], link: Offloading
 ) -> HostCopies:
-    """`schedule` with each of `tensors` in host memory while nothing of the schedule touches it.
+    """`schedule` with each of `tensors` in host memory while no run touches it.
 
-    A tensor that the backward does not read, or that is recomputed before it is read, or that is
-    read at once, is left on the device.
+    A tensor stays on the device if the backward does not read it, if it is recomputed before it is
+    read, or if it is read at once.
 
     Notes
     -----
@@ -74,7 +74,7 @@ def with_host_copies(
         if not (before.size and after.size) or writes[after[0]]:
             continue
         if after[0] - before[-1] < 2:
-            continue  # nothing runs while it would be away
+            continue  # no run in between: the copy would be useless
         size = int(arrays.tensor_bytes[number])
         out, back = int(before[-1]), int(after[0])
         memory[out + 1 : back] -= size

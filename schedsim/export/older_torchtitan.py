@@ -12,7 +12,7 @@ SUFFIX = ".toml"
 
 
 def choose(chain: Chain, plan: Plan) -> tuple[Choice, Simulation]:
-    """The nearest mode; every n-th layer counts from the n-th, as torchtitan does."""
+    """The nearest mode; as in torchtitan, "every n-th layer" starts at the n-th."""
     layers = layers_of(chain, "torchtitan")
     choices = [as_choice(chain, (), mode="none"), as_choice(chain, singles(layers), mode="full")]
     for every in range(2, len(layers) + 1):

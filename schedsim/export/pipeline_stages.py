@@ -1,4 +1,4 @@
-"""What the stages of a pipeline recompute, in the words of frameworks: a plan for each stage."""
+"""Export of a pipeline: the layers that each stage recomputes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ STAGE_TARGETS = ("torchtitan", "megatron")
 
 @dataclass(frozen=True)
 class ExportedStages:
-    """A pipeline's recomputation in the words of a target.
+    """The recomputation of a pipeline, exported to a target.
 
     Attributes
     ----------
     target, text
-        As of `Exported`.
+        As in `Exported`.
     layers : tuple of tuple of int
-        For each stage the layers that run again, counted from the stage's first.
+        For each stage the layers that run again, counted from the first layer of the stage.
     run : PipelineRun
-        Simulated: what the target runs.
+        The simulation of what the target runs.
     plan_s, budget_bytes
         The plan's step time, and its budget of each device.
     """
@@ -50,16 +50,16 @@ class ExportedStages:
 
 
 def export_stages(planned: PipelineRun, budget_bytes: int, to: str) -> ExportedStages:
-    """`planned` for the target `to`, the fastest that it can express within the budget.
+    """`planned` for the target `to`: the fastest recomputation that it can express in the budget.
 
-    torchtitan gives each stage any of its layers, by their numbers in the whole model; Megatron-LM
-    the same number of first layers to every stage (``--recompute-method block``). Both run a layer
-    again right before its own backward, alike for all micro-batches.
+    torchtitan can recompute any layers of a stage, given by their numbers in the whole model;
+    Megatron-LM recomputes the same number of first layers in every stage (``--recompute-method
+    block``). Both run a layer again right before its own backward, in all micro-batches alike.
 
     Parameters
     ----------
     budget_bytes
-        Of each device.
+        Budget of each device.
 
     Raises
     ------
@@ -68,8 +68,8 @@ def export_stages(planned: PipelineRun, budget_bytes: int, to: str) -> ExportedS
 
     Notes
     -----
-    Simulates the pipeline once for each candidate: as many as the longest stage has layers, and
-    three.
+    Simulates the pipeline once for each candidate; their number is that of layers in the longest
+    stage, plus three.
     """
     if to not in STAGE_TARGETS:
         raise UnsupportedError(
@@ -95,7 +95,7 @@ def export_stages(planned: PipelineRun, budget_bytes: int, to: str) -> ExportedS
 
 
 def _singles(num_layers: int, again: Collection[int]) -> StagePlan:
-    """Each of `again` runs again right before its own backward."""
+    """A plan in which each layer in `again` runs again right before its own backward."""
     runs = []
     for i in range(num_layers - 1, -1, -1):
         runs += [f"F{i}", f"B{i}"] if i in again else [f"B{i}"]

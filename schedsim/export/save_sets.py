@@ -1,4 +1,5 @@
-"""Save sets over the op graph of a step: which forward ops keep their outputs for the backward."""
+"""Save sets over the op graph of a step: the forward ops whose outputs are kept for the
+backward."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _NAME = re.compile(r"(?:grad\.)?(?P<layer>.*?\d+)\.(?P<kind>[^#']+)'?(?:#\d+)?")
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a graph: ops by their layer and kind.
+    """The layers of a graph: ops by layer and kind.
 
     Attributes
     ----------
@@ -57,13 +58,13 @@ def find_layers(graph: Graph, target: str) -> Layers:
         if op.phase == "forward":
             kinds = forward.setdefault(layer, {})
             kind, again = match["kind"], 2
-            while kind in kinds:  # the n-th op of its kind in the layer
+            while kind in kinds:  # number the n-th op of its kind in the layer
                 kind, again = f"{match['kind']}#{again}", again + 1
             kinds[kind] = i
         elif op.phase == "backward":
             backward.setdefault(layer, []).append(i)
     names = tuple(name for name in forward if name in backward)
-    # Layers are what differs by its number alone; the largest such family counts.
+    # Layers have names that differ only by a number; the largest such family counts.
     families: dict[str, list[str]] = {}
     for name in names:
         families.setdefault(re.sub(r"\d+$", "#", name), []).append(name)
@@ -72,7 +73,7 @@ def find_layers(graph: Graph, target: str) -> Layers:
     if len(chosen) < 2:
         raise UnsupportedError(
             f"{target} saves by layer, and the ops of {graph.name} name no layers",
-            hint="ops of layers are called layer0.mlp.up, or by the module they are from",
+            hint="ops of layers have names like layer0.mlp.up, or the names of their modules",
         )
     first = forward[chosen[0]]
     shared = tuple(kind for kind in first if all(kind in forward[name] for name in chosen))
@@ -80,14 +81,14 @@ def find_layers(graph: Graph, target: str) -> Layers:
 
 
 SaveSets = Sequence[Collection[str] | None]
-"""Of each layer the kinds whose outputs it keeps; ``None`` where it is not checkpointed."""
+"""For each layer, the kinds whose outputs it keeps; ``None`` if it is not checkpointed."""
 
 
 def layer_schedule(graph: Graph, layers: Layers, sets: SaveSets) -> Schedule:
-    """Layers checkpointed, each keeping the outputs of the kinds in its own set.
+    """The schedule with checkpointed layers, each keeping the outputs of the kinds in its set.
 
     When the backward of a checkpointed layer begins, its other forward ops run again, in order, up
-    to the last one that the backward reads; so does selective checkpointing.
+    to the last one that the backward reads, as in selective checkpointing.
     """
     arrays = graph.arrays
     read_later = {
@@ -122,10 +123,10 @@ def _writes_any(graph: Graph, op: int, tensors: set[int]) -> bool:
 
 
 def on_demand_schedule(graph: Graph, saved: Collection[int]) -> Schedule:
-    """Forward ops outside `saved` run again when a backward op first reads what they write.
+    """The schedule in which forward ops outside `saved` run again for their first backward reader.
 
-    What is recomputed stays for its later readers: a save set says nothing of order, and this is
-    how a partitioned backward runs it.
+    A recomputed tensor stays for its later readers. A save set does not define an order; this is
+    the order of a partitioned backward.
     """
     arrays = graph.arrays
     reads = [
@@ -176,7 +177,7 @@ def _counts(graph: Graph, plan: Plan) -> list[int]:
 
 
 INPUT = "input"
-"""Among kinds on the host: what a layer reads of the one before."""
+"""A kind that may be held on the host: the input of a layer."""
 
 
 def as_choice(
@@ -187,10 +188,10 @@ def as_choice(
     host: Collection[str] = (),
     early: tuple[int, Collection[str]] = (0, ()),
 ) -> Choice:
-    """A save set in words; of what is saved, kinds in `host` are held in host memory.
+    """A save set as a choice; saved tensors of the kinds in `host` are held in host memory.
 
-    `early`: how many of the first layers keep other kinds, and which: their gradients come last, so
-    that what they keep lives longest.
+    `early` is the number of first layers that keep other kinds, and these kinds. The first layers
+    are special because their gradients come last, so their kept tensors live longest.
     """
     total = len(layers.names)
     kept = [kind for kind in layers.kinds if kind in saved]
@@ -224,13 +225,13 @@ def early_choices(graph: Graph, layers: Layers, choice: Choice) -> Iterator[Choi
 
 
 def tensors_of(graph: Graph, layers: Layers, layer: str, kind: str) -> tuple[str, ...]:
-    """What the ops of `kind` write in `layer`; for `INPUT` what the layer reads of others."""
+    """Outputs of the ops of `kind` in `layer`; for `INPUT`, the tensors that the layer reads."""
     ops = layers.forward[layer]
     if kind != INPUT:
         return tuple(graph.ops[ops[kind]].writes)
     made = {tensor for i in ops.values() for tensor in graph.ops[i].writes}
     outside = (t for i in ops.values() for t in graph.ops[i].reads if t not in made)
-    # A step's own inputs are held by whoever calls it.
+    # The caller of the step holds its inputs.
     return tuple(t for t in dict.fromkeys(outside) if t not in graph.inputs)
 
 
@@ -242,9 +243,9 @@ def layer_choices(
     *,
     offloads: bool = False,
 ) -> Iterator[Choice]:
-    """Save sets to begin with: the plan's, none, and the dearest kinds by time for a byte.
+    """Save sets to begin with: the plan's, none, and the kinds of highest time per byte.
 
-    `offloads`: where the plan has a link, also with all of it in host memory.
+    With `offloads`, and a plan with a link, each set also comes with everything in host memory.
     """
     linked = offloads and plan.setting.link is not None
     total = len(layers.names)
@@ -274,7 +275,7 @@ def layer_flips(
 ) -> Iterator[Choice]:
     """`choice` with one kind more or less saved, or one layer more or less checkpointed.
 
-    `offloads`: or with one kind more or less in host memory.
+    With `offloads`, also `choice` with one kind more or less in host memory.
     """
     saved, num, host = (choice.data[name] for name in ("saved", "num", "host"))
     for kind in layers.kinds if kinds is None else kinds:

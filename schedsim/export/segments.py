@@ -1,7 +1,8 @@
-"""Checkpointed segments of a chain: what checkpoint wrappers around modules can express.
+"""Checkpointed segments of a chain, as checkpoint wrappers around modules can express them.
 
-A checkpointed segment keeps its input alone; when its backward begins, all of it runs again and
-keeps every bundle (as torch.utils.checkpoint and jax.checkpoint do, the last segment included).
+A checkpointed segment keeps only its input. When its backward begins, the whole segment runs again
+and keeps every saved bundle, as with torch.utils.checkpoint and jax.checkpoint; so does the last
+segment.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def segment_schedule(chain: Chain, segments: Segments) -> Schedule:
 
 
 def layer_range(chain: Chain) -> range:
-    """The stages that are layers: the longest run of names that differ by their number alone.
+    """The stages that are layers: the longest run of names that differ only by a number.
 
     Examples
     --------
@@ -59,7 +60,7 @@ def layer_range(chain: Chain) -> range:
 
 
 def layers_of(chain: Chain, target: str) -> range:
-    """The layers of `chain`; `UnsupportedError` where it has none."""
+    """The layers of `chain`; `UnsupportedError` if it has none."""
     layers = layer_range(chain)
     if len(layers) < 2:
         raise UnsupportedError(
@@ -80,13 +81,15 @@ def input_of(stage: int) -> str:
 
 
 def held_inputs(segments: Segments) -> tuple[str, ...]:
-    """Inputs of `segments` that a target can hold in host memory: a step's own input is held by
-    whoever calls it, and stays."""
+    """Inputs of `segments` that a target can hold in host memory.
+
+    The input of the step stays on the device, as the caller holds it.
+    """
     return tuple(input_of(start) for start, _ in segments if start)
 
 
 def plan_segments(chain: Chain, plan: Plan) -> Segments:
-    """The segments that `plan` replays in one go, the first of those that overlap."""
+    """The segments that `plan` recomputes in one go; of overlapping segments, the first."""
     runs = own_runs(chain, plan).tolist()
     num = chain.num_stages
     after = runs[runs.index(num) + 1 :]
@@ -109,7 +112,7 @@ def plan_segments(chain: Chain, plan: Plan) -> Segments:
 
 
 def segment_choices(chain: Chain, plan: Plan) -> Iterator[Choice]:
-    """Segments as the plan replays them, equal ones of every length, and the first k stages."""
+    """Segments of the plan, equal segments of every length, and the first k stages for every k."""
     everything = range(chain.num_stages)
     yield as_choice(chain, plan_segments(chain, plan))
     yield as_choice(chain, singles(repeated_stages(chain, plan)))
@@ -122,7 +125,7 @@ def segment_choices(chain: Chain, plan: Plan) -> Iterator[Choice]:
 def and_on_host(
     chain: Chain, plan: Plan, choices: Iterable[Choice], kept: int = 0
 ) -> Iterator[Choice]:
-    """`choices`, and where the plan has a link each with its inputs, but `kept`, in host memory."""
+    """`choices`; with a link, also each with all inputs but the last `kept` in host memory."""
     for choice in choices:
         yield choice
         if plan.setting.link is not None:
@@ -143,9 +146,9 @@ def repeated_stages(chain: Chain, plan: Plan) -> list[int]:
 
 
 def flips(chain: Chain, choice: Choice, stages: Sequence[int]) -> Iterator[Choice]:
-    """`choice` with one of `stages` checkpointed by itself, or no segment around it.
+    """`choice` with one of `stages` checkpointed by itself, or without the segment around it.
 
-    Inputs in host memory stay there, and a new segment's goes there where all others' are.
+    Inputs in host memory stay there; the input of a new segment goes there if all others are there.
     """
     segments: Segments = choice.data["segments"]
     everything = bool(choice.host) and choice.host == held_inputs(segments)
@@ -169,7 +172,7 @@ def host_flips(chain: Chain, choice: Choice) -> Iterator[Choice]:
 def as_choice(
     chain: Chain, segments: Segments, host: tuple[str, ...] = (), **data: object
 ) -> Choice:
-    """`segments` as a choice, said in words."""
+    """`segments` as a choice, described in words."""
     covered = sum(stop - start for start, stop in segments)
     longest = max((stop - start for start, stop in segments), default=0)
     says = f"{covered} of {chain.num_stages} stages checkpointed"
@@ -183,9 +186,9 @@ def as_choice(
 def nearest_layers(
     chain: Chain, plan: Plan, target: str, *, offloads: bool = False
 ) -> tuple[Choice, Simulation]:
-    """The nearest set of layers that each run again by themselves, where `target` takes any.
+    """The nearest set of single layers that run again, for a `target` that takes any set.
 
-    `offloads`: the inputs of all of them may be in host memory, or those of none.
+    With `offloads`, the inputs of all these layers, or of none, may be in host memory.
     """
     layers = layers_of(chain, target)
     wanted = [i for i in repeated_stages(chain, plan) if i in layers]
@@ -198,9 +201,9 @@ def nearest_layers(
 def nearest_every_nth(
     chain: Chain, plan: Plan, target: str, most: int | None = None, kept: int = 0
 ) -> tuple[Choice, Simulation]:
-    """No layers, or every n-th from the first, for targets that have such a setting.
+    """No layers, or every n-th layer from the first, for targets that have such a setting.
 
-    `most` bounds n; inputs may be in host memory, none or all but the last `kept`.
+    `most` bounds n. Either no inputs are in host memory, or all but the last `kept`.
     """
     layers = layers_of(chain, target)
     choices = [as_choice(chain, (), every=0)]
@@ -210,6 +213,6 @@ def nearest_every_nth(
 
 
 def chosen_layers(chain: Chain, choice: Choice) -> list[int]:
-    """Where segments of a choice begin, as places among the layers, ascending."""
+    """Starts of the segments of a choice, as indices of layers, ascending."""
     first = layer_range(chain).start
     return sorted({start - first for start, _ in choice.data["segments"]})

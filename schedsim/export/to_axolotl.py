@@ -1,4 +1,4 @@
-"""Configuration for axolotl 0.21: what it passes to the Trainer of transformers, which it pins."""
+"""Configuration for axolotl 0.21, which passes it to the Trainer of its pinned transformers."""
 
 from __future__ import annotations
 

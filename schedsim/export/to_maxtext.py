@@ -31,10 +31,10 @@ NAMES = {
 
 
 def choose(workload: Chain | Graph, plan: Plan) -> tuple[Choice, Simulation]:
-    """The full policy for a chain; any set of names that MaxText knows for a graph.
+    """For a chain the full policy; for a graph any set of names that MaxText knows.
 
-    Its policy "none" is no choice: over a scan, and in its Linen decoders, it passes no policy to
-    ``jax.checkpoint``, which then runs everything again, as "full" does.
+    MaxText's policy "none" is not offered: over a scan, and in Linen decoders, it passes no policy
+    to ``jax.checkpoint``, which then recomputes everything, as "full" does.
     """
     if isinstance(workload, Chain):
         layers = layers_of(workload, "maxtext")

@@ -1,6 +1,7 @@
 """Arguments of Megatron-LM (megatron-core 0.19): whole layers, or modules of every layer.
 
-Of modules the inputs may be in host memory (``--offload-modules``), copied beside what computes.
+Inputs of modules may be held in host memory (``--offload-modules``); the copies overlap with
+computation.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ MODULES = {
 }
 
 
-# Values of --offload-modules that a dense layer has -> the op whose input it is, by its block.
+# Values of --offload-modules that a dense layer has -> the op, by its block, whose input is
+# offloaded.
 OFFLOADED = {
     "attn_norm": ("attention", "norm"),
     "qkv_linear": ("attention", "qkv"),
@@ -80,7 +82,8 @@ def _offloads(graph: Graph, layers: Layers) -> dict[str, tuple[set[str], set[str
 def _sets_on_host(offloads: Collection[str]) -> Iterator[tuple[str, ...]]:
     for count in range(1, len(offloads) + 1):
         for chosen in combinations(offloads, count):
-            # Megatron refuses the projection's input without that of the core before it.
+            # Megatron refuses to offload the projection's input without the input of the core
+            # before it.
             if "attn_proj" not in chosen or "core_attn" in chosen:
                 yield chosen
 
@@ -112,7 +115,7 @@ def _modules(graph: Graph, layers: Layers, linked: bool) -> Iterator[Choice]:
             yield Choice(schedule, says, {"modules": chosen, "host": ()})
             for host in _sets_on_host(offloads):
                 if any(offloads[module][1] & kinds for module in host):
-                    continue  # what is recomputed is not kept
+                    continue  # a recomputed tensor is not kept, so it cannot be offloaded
                 tensors = sorted(set().union(*(offloads[module][0] for module in host)))
                 there = f"{says}; inputs of {', '.join(host)} in host memory"
                 data = {"modules": chosen, "host": host}

@@ -1,4 +1,4 @@
-"""Configuration for NeMo's Megatron Bridge 0.6: Megatron's settings by the names of its fields."""
+"""Configuration for NeMo's Megatron Bridge 0.6: Megatron's settings under the bridge's names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OFFLOADS = True
 
 
 def choose(workload: Chain | Graph, plan: Plan) -> tuple[Choice, Simulation]:
-    """As for Megatron."""
+    """The choice for Megatron."""
     return to_megatron.choose(workload, plan)
 
 

@@ -1,7 +1,7 @@
 """Code for PyTorch: torch.utils.checkpoint around segments of a line of blocks.
 
 The input of a segment may be held in host memory by torch.autograd.graph.save_on_cpu, whose copies
-run on the stream that computes.
+run on the compute stream.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Code for torch.compile: a solver for its partitioner's choice of what the forward saves.
+"""Code for torch.compile: a solver that tells its partitioner what the forward saves.
 
-The partitioner asks about ops that are dear to recompute (products, attention); what is cheap it
-recomputes by itself where that lowers traffic. A solver gives a save set, and no order.
+The partitioner asks about ops that are expensive to recompute (products, attention). It recomputes
+cheap ops by itself where that lowers memory traffic. A solver returns a save set, without an order.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Solver(CustomKnapsackSolver):
 
 
 def choose(graph: Graph, plan: Plan) -> tuple[Choice, Simulation]:
-    """The nearest save set: the plan's, or that of the ops dearest for a byte."""
+    """The nearest save set: the plan's, or the ops with the highest time per byte."""
     return nearest(graph, plan, _choices(graph, plan))
 
 

@@ -1,8 +1,8 @@
 """Code for PyTorch's selective checkpointing: which calls of a layer are saved, and where.
 
-``CheckpointPolicy.MUST_CPU_OFFLOAD`` is a name alone: nothing in torch 2.13 copies for it, and an
-eager step recomputes such an op. Where the host holds something, the code therefore has two
-contexts of its own for ``context_fn`` of ``torch.utils.checkpoint``, which copy.
+``CheckpointPolicy.MUST_CPU_OFFLOAD`` has no effect: nothing in torch 2.13 copies for it, and an
+eager step recomputes such an op. If the host holds tensors, the generated code therefore has two
+contexts of its own, which copy, for ``context_fn`` of ``torch.utils.checkpoint``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from .save_sets import INPUT, early_choices, find_layers, layer_choices, layer_f
 SUFFIX = ".py"
 OFFLOADS = True
 
-# Kinds of formula graphs -> the aten op that runs them; ops of captured models are called by it.
+# Kinds of formula graphs -> the aten op that runs them, which also names the ops of captured
+# models.
 ATEN = {
     "norm": "native_layer_norm",
     "qkv": "addmm",
@@ -34,7 +35,7 @@ ATEN = {
     "residual": "add",
 }
 
-# What both forms of the code begin with: the facts, and the name by which policies know an op.
+# The start of both forms of the code: the facts, and the name by which policies know an op.
 _FACTS = """WORKLOAD = {name}
 BUDGET_BYTES = {budget}
 SIMULATED_PEAK_BYTES = {peak}
@@ -169,7 +170,7 @@ def run_layer(index, layer, *args, **kwargs):
 
 
 def choose(graph: Graph, plan: Plan) -> tuple[Choice, Simulation]:
-    """The nearest save sets: one for all checkpointed layers, or another for the first of them."""
+    """The nearest save sets: one for all checkpointed layers, or a second one for the first few."""
     layers = find_layers(graph, "torch-sac")
     linked = plan.setting.link is not None
     best, _ = nearest(
@@ -182,7 +183,7 @@ def choose(graph: Graph, plan: Plan) -> tuple[Choice, Simulation]:
 
 
 def aten_name(kind: str) -> str:
-    """The aten op of a kind: the last part of its name, or what runs it."""
+    """The aten op of a kind: the op that runs it, or the last part of the kind's name."""
     last = kind.split("#")[0].rsplit(".", 1)[-1]
     return ATEN.get(last, last)
 

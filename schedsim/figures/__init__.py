@@ -1,1 +1,1 @@
-"""What is shown: figures of memory, time and pipelines, and the report."""
+"""Figures of memory, time and pipelines, the report page, and pictures in notebooks."""

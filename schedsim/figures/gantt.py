@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Inches: a row of bars, a memory panel, and what title and labels take.
+# Heights in inches: a row of bars, a memory panel, title and labels.
 _ROW, _PANEL, _MARGIN = 0.34, 1.5, 1.1
-# More columns of memory than a page shows; beyond that, the highest of neighbours stands for them.
+# Limit on columns of memory, more than a page shows; beyond it, neighbours share a column of their
+# largest value.
 _MOST_COLUMNS = 1500
-# Bars narrower than this share of the width are drawn together with their neighbours of a kind, and
-# by themselves as wide as this.
+# Bars narrower than this share of the width are merged with neighbours of the same kind; a single
+# one is drawn this wide.
 _THINNEST, _MARK = 1 / 4000, 1 / 1500
-# Bars wider than this share of the width have a white edge, which would cover thinner ones.
+# Bars wider than this share of the width get a white edge, which would cover thinner bars.
 _EDGED = 1 / 200
-# Up to so many pools have a panel each, by category; more share one, with a line each.
+# Up to this many pools have a panel each, by category; more pools share a panel, with a line each.
 _MOST_PANELS = 3
-# Colours of those lines, and of rows of kinds that have none.
+# Colours of these lines, and of kinds without a colour of their own.
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#999999")
 
 
@@ -64,13 +65,13 @@ def draw_gantt(
     Parameters
     ----------
     streams
-        The streams to draw, from the top; a mapping says what the row of each is called. By
-        default all streams that run something.
+        The streams to draw, from the top; a mapping gives the name of each row. By default all
+        streams that run something.
     label_of
-        Op name -> text in the bar, the number of a micro-batch for one; by default the op name.
+        Op name -> text in the bar, for example the number of a micro-batch; by default the op name.
         Labels that do not fit their bar are left out.
     paint
-        Kinds of your own, and their colours; by default those of
+        Kinds of runs and their colours; by default those of
         `schedsim.simulation.categories.RUN_KINDS`.
     capacities
         Memory pool -> bytes, drawn as dashed lines.
@@ -81,8 +82,8 @@ def draw_gantt(
 
     Notes
     -----
-    Beyond what a page can show, neighbouring bars of one kind are drawn as one bar; of neighbouring
-    columns of memory the highest is kept, so that no peak is lost.
+    Where a page cannot show all, neighbouring bars of one kind become one bar, and neighbouring
+    columns of memory become one with the largest value, so that no peak is lost.
 
     Examples
     --------
@@ -133,7 +134,7 @@ def draw_pools(simulation: Simulation, *, capacities: Mapping[str, int] | None =
 
 
 def _stack(heights: list[float]) -> tuple[Figure, list[Axes]]:
-    """A figure with axes above each other that share the time axis; `heights` in inches."""
+    """A figure with stacked axes that share the time axis; `heights` in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, sum(heights) + _MARGIN + 0.25 * (len(heights) - 1)))
@@ -198,7 +199,7 @@ def _draw_bars(
                 edgecolors="white" if thin > width * _EDGED else "none",
                 linewidth=0.5,
                 rasterized=len(spans) > 20_000,
-                snap=False,  # to whole pixels, which loses the thinnest
+                snap=False,  # snapping to whole pixels would lose the thinnest bars
             )
     _draw_labels(axes, simulation, streams, start, end, kind, palette, label_of)
     rows = [plain(row_names.get(name, name)) for name in streams]
@@ -219,7 +220,7 @@ def _draw_bars(
 def _merged(
     start: NDArray[np.float64], end: NDArray[np.float64], width: float
 ) -> list[tuple[float, float]]:
-    """Bars as (start, width): those that touch and are too thin to be told apart, as one."""
+    """Bars as (start, width); bars that touch and are too thin to be told apart are merged."""
     thinnest = width * _THINNEST
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
@@ -243,7 +244,7 @@ def _draw_labels(
     palette: Mapping[str, str],
     label_of: Callable[[str], str] | None,
 ) -> None:
-    """The text of each bar, as large as fits, where it can be read."""
+    """Write the text of each bar, as large as fits, where it can be read."""
     figure = axes.get_figure(root=True)
     if figure is None or not end.size or not end.max():
         return
@@ -272,7 +273,7 @@ def _draw_labels(
 
 
 def _ink(colour: str) -> str:
-    """Black or white, whichever can be read on `colour`."""
+    """Black or white, whichever is readable on `colour`."""
     from matplotlib.colors import to_rgb
 
     red, green, blue = to_rgb(colour)
@@ -367,7 +368,7 @@ def _legend(axes: Axes, *, lines: int = 0) -> None:
 
 
 def _columns(total: NDArray[np.int64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Events to draw: of each instant, or each column of the page, the highest and the last."""
+    """Events to draw: the highest and the last of each instant, or of each column of the page."""
     column = edges[:-1]
     if np.unique(column).size > _MOST_COLUMNS:
         column = (edges[:-1] / edges[-1] * _MOST_COLUMNS).astype(int)

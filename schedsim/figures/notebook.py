@@ -22,15 +22,15 @@ from .gantt import draw_gantt
 from .plot import COLOURS, KINDS, byte_unit, canvas, draw_pareto, draw_timeline, second_unit
 
 _WIDTH_IN, _DPI = 8.0, 96
-# More columns than a screen shows; runs and ops beyond that share one.
+# Limit on columns, more than a screen shows; more runs or ops share columns.
 _MOST_CELLS = 800
 _FIRST, _AGAIN = KINDS["forward"], KINDS["recomputed"]
 
 
 def page(shown: Any) -> str:
-    """A part of an HTML page: what `shown` says, and its picture as an image within the page.
+    """A part of an HTML page: `shown` in words, and its picture as an image within the page.
 
-    Names are text in it, whatever they hold.
+    Names are escaped, whatever they contain.
     """
     words, figure = _words(shown), _picture(shown)
     picture = ""
@@ -78,7 +78,7 @@ def _picture(shown: Any) -> Figure | None:
 
 @_picture.register
 def _(chain: Chain) -> Figure:
-    """Bytes that each stage saves, its output among them, above its times."""
+    """Bytes that each stage saves, the output included, above the times of the stages."""
     outputs = np.array([stage.output_bytes for stage in chain.stages])
     saved = np.array([stage.saved_bytes for stage in chain.stages])
     seconds = np.array([stage.forward_s + stage.backward_s for stage in chain.stages])
@@ -102,7 +102,7 @@ def _(graph: Graph) -> Figure:
 
 @_picture.register
 def _(plan: Plan) -> Figure | None:
-    """Ops against runs: the first run of each, and what runs again."""
+    """Ops against runs: the first run of each op, and repeated runs."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
@@ -136,7 +136,7 @@ def _(plan: Plan) -> Figure | None:
 
 @_picture.register
 def _(simulation: Simulation) -> Figure:
-    """Live bytes over the runs; of several streams, what runs when."""
+    """Live bytes over the runs; for several streams, the runs over time."""
     if len(simulation.stream_names) == 1 and len(simulation.pool_names) == 1:
         return draw_timeline(simulation)
     return draw_gantt(simulation)
@@ -156,7 +156,7 @@ def _sizes(
     seconds: NDArray[np.float64],
     names: tuple[str, str] = ("output", "saved besides"),
 ) -> Figure:
-    """Bytes of each stage or op, one part on the other, and its time as a line."""
+    """Bytes of each stage or op as stacked parts, and its time as a line."""
     figure, axes = canvas(None, _WIDTH_IN)
     factor, unit = byte_unit(int(outer.max(initial=0)))
     edges = np.arange(outer.size + 1) + 0.5

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart by all kinds of colour vision.
+# Okabe and Ito's palette, which people with any kind of colour vision can tell apart.
 COLOURS = dict(
     zip(
         CATEGORIES,
@@ -36,11 +36,11 @@ _LANES = (
     ("recomputed", ("recomputed",)),
     ("backward", ("loss", "backward")),
 )
-# More columns than a page shows; runs beyond that share one.
+# Limit on columns, more than a page shows; more runs share columns.
 _MOST_COLUMNS = 1500
 # Axes of a curve are logarithmic where budgets, or overheads, spread further than this.
 _LOG_FROM, _LOG_OVERHEAD = 20, 2.0
-# Colour and marker of each curve, so that a planner is known without its colour too.
+# Colour and marker of each curve, so that curves differ without colours too.
 _LINES = (
     ("#0072B2", "o"),
     ("#D55E00", "s"),
@@ -53,7 +53,7 @@ _LINES = (
 
 
 def canvas(axes: Axes | None, width: float = 8.0) -> tuple[Figure, Axes]:
-    """The figure of `axes` with them; a new one, so many inches wide, where there are none."""
+    """`axes` and their figure; without axes a new figure, `width` inches wide."""
     from matplotlib.figure import Figure
 
     if axes is not None:
@@ -66,7 +66,7 @@ def canvas(axes: Axes | None, width: float = 8.0) -> tuple[Figure, Axes]:
 
 
 def plain(text: str) -> str:
-    """`text` as it is on the page: no formula is seen between dollar signs."""
+    """`text` escaped, so that matplotlib reads no formula between dollar signs."""
     return text.replace("$", r"\$")
 
 
@@ -79,7 +79,7 @@ def byte_unit(largest: int) -> tuple[float, str]:
 
 
 def second_unit(longest: float) -> tuple[float, str]:
-    """The same for times."""
+    """Factor and name of the unit in which `longest` is a handy number."""
     for factor, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if longest >= factor:
             return factor, name
@@ -103,14 +103,14 @@ def draw_timeline(
     against
         ``"runs"`` gives every run the same width, ``"time"`` its time.
     allocation
-        What an allocator reserves in this simulation: a line shows the reserved bytes during each
-        run of the first step.
+        The bytes that an allocator reserves in this simulation; a line shows them during each run
+        of the first step.
 
     Notes
     -----
-    The categories add up to ``simulation.memory_bytes`` at every run. Beyond 1,500 runs,
-    neighbours share a column: it shows the one of them with the most memory, so that no peak is
-    lost, and in the strip the share of each kind.
+    The categories add up to ``simulation.memory_bytes`` at every run. Beyond 1,500 runs, neighbours
+    share a column. The column shows the run with the most memory, so that no peak is lost, and in
+    the strip the share of each kind.
     """
     figure, axes = canvas(axes)
     most = max(simulation.peak_bytes, allocation.peak_reserved_bytes if allocation else 0)
@@ -175,9 +175,9 @@ def draw_stack(
     Parameters
     ----------
     rows
-        Category -> what to draw in each column, ``(num_columns,)``.
+        Category -> heights of the columns, ``(num_columns,)``.
     edges
-        Where the columns begin and the last one ends, ``(num_columns + 1,)``.
+        Starts of the columns and the end of the last one, ``(num_columns + 1,)``.
     """
     below = np.zeros(edges.size - 1)
     for name, row in rows.items():
@@ -203,7 +203,7 @@ def _draw_reserved(
     edges: NDArray[np.float64],
     factor: float,
 ) -> None:
-    """A line of the most bytes reserved during the runs of each column, up to a run that fails."""
+    """Draw the most bytes reserved during the runs of each column, up to a run that fails."""
     reserved = np.full(2 * num_runs, np.nan)
     series = allocation.reserved_bytes[: reserved.size]
     reserved[: series.size] = series
@@ -301,11 +301,11 @@ def _x_axis(
 def draw_pareto(curves: Sequence[ParetoCurve], *, axes: Axes | None = None) -> Figure:
     """Overhead against budget: curves as steps, plans of single planners as points.
 
-    Exact curves are bare steps. Found ones have a marker at each point, filled where it is proven
-    optimal; beside them, dashed, the proven bound, and shaded what lies open between the two. A
-    ring marks the knee of the first curve (see `schedsim.plans.curves.find_knee`), a dotted line
-    its proven least memory. Axes whose
-    range is wide are logarithmic.
+    Exact curves are bare steps. Curves found by a search have a marker at each point, filled where
+    the point is proven optimal; a dashed line shows the proven bound, and shading the gap between
+    curve and bound. A ring marks the knee of the first curve (see
+    `schedsim.plans.curves.find_knee`), a dotted line its proven least memory. Axes with a wide
+    range are logarithmic.
     """
     figure, axes = canvas(axes)
     largest = max(point.budget_bytes for curve in curves for point in curve.points)
@@ -330,7 +330,7 @@ def draw_pareto(curves: Sequence[ParetoCurve], *, axes: Axes | None = None) -> F
                 markersize=5,
                 color=colour,
                 label=curve.planner,
-                clip_on=False,  # points on the axis, where nothing is recomputed, stay whole
+                clip_on=False,  # points on the axis (nothing recomputed) are drawn whole
             )
     _draw_knee(axes, curves[0], factor, unit)
     axes.set(
@@ -348,7 +348,7 @@ def draw_pareto(curves: Sequence[ParetoCurve], *, axes: Axes | None = None) -> F
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
     if max(point.overhead for point in points) > _LOG_OVERHEAD:
-        axes.set_yscale("symlog", linthresh=10)  # in per cent; linear down to nothing
+        axes.set_yscale("symlog", linthresh=10)  # in percent; linear near zero
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_ylim(top=150 * max(point.overhead for point in points))
     axes.grid(alpha=0.3)
@@ -377,7 +377,7 @@ def _draw_marks(
 
 
 def _draw_bound(axes: Axes, curve: ParetoCurve, factor: float) -> None:
-    """The bound beside a curve, and the open ground between them."""
+    """The bound beside a curve, and the shaded gap between them."""
     last = curve.points[-1].budget_bytes
     steps = [step for step in curve.bounds if step.budget_bytes < last]
     x = [step.budget_bytes / factor for step in steps] + [last / factor]
@@ -391,7 +391,8 @@ def _draw_bound(axes: Axes, curve: ParetoCurve, factor: float) -> None:
     found = np.array([100 * point.overhead for point in curve.points])
     ticks = np.unique(np.concatenate([budgets, x]))
     ticks = ticks[ticks >= budgets[0]]
-    # Between two ticks both are constant: what was found at the lower, what is proven at the upper.
+    # Between two ticks both are constant: the curve's value at the lower tick, the bound's at the
+    # upper.
     above = found[np.searchsorted(budgets, ticks[:-1], side="right") - 1]
     under = np.array(y)[np.searchsorted(x, ticks[1:])]
     axes.stairs(above, ticks, baseline=under, fill=True, color="#999999", alpha=0.22, linewidth=0)
@@ -457,12 +458,12 @@ def draw_schedule(
 
 
 def schedule_grid(workload: Chain | Graph, simulation: Simulation) -> NDArray[np.uint8]:
-    """What `draw_schedule` shows: 0 nothing, 1 forward, 2 recomputed, 3 loss, 4 backward.
+    """The grid that `draw_schedule` shows: 0 nothing, 1 forward, 2 recomputed, 3 loss, 4 backward.
 
     Returns
     -------
     (num_rows, num_runs) uint8
-        A row per stage of a chain (the loss on the last), per op of a graph.
+        A row per stage of a chain (the loss is in the last row), or per op of a graph.
     """
     runs = simulation.schedule.bind(workload)
     num_ops = len(workload.op_names)

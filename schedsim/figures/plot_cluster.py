@@ -25,7 +25,7 @@ KIND_COLOURS = {
     "logits and loss": "#000000",
     "workspaces": "#BBBBBB",
 }
-"""Of kinds of memory, Okabe and Ito's, in the order in which they are stacked."""
+"""Colours of kinds of memory (Okabe and Ito), in the order in which they are stacked."""
 
 _PHASES = {"forward": "#0072B2", "backward": "#E69F00", "message": "#999999"}
 _GB = 1e9

@@ -1,4 +1,4 @@
-"""A pipeline drawn as people know it: a row per device, a numbered box per micro-batch."""
+"""The usual picture of a pipeline: a row per device, a numbered box per micro-batch."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ COLOURS = {
     "message": "#999999",
     "collective": "#CC79A7",
 }
-"""Of what runs, Okabe and Ito's; ``backward`` is that of the input where it is split."""
+"""Colours by kind of run (Okabe and Ito); in a split backward, ``backward`` is the input's part."""
 
-# Boxes narrower than this share of the picture get no number; more boxes than that, no edges.
+# Boxes narrower than this share of the picture get no number; with more boxes than this, boxes get
+# no edges.
 _LEAST_NUMBERED, _MOST_EDGED = 0.012, 3000
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Runs of one kind, one after another, of a stage for a micro-batch.
+    """Consecutive runs of one kind, by one stage for one micro-batch.
 
     Attributes
     ----------
     row
-        The device; for messages and collectives that of the sender.
+        The device; for messages and collectives, the sender.
     kind
         A key of `COLOURS`.
     stage, micro
-        Whose runs.
+        The stage and the micro-batch of the runs.
     start_s, end_s
         In seconds from the start of the step.
     """
@@ -55,7 +56,7 @@ class Box:
 
 
 def pipeline_boxes(run: PipelineRun) -> list[Box]:
-    """What each device does and when, runs that follow one another joined; messages too.
+    """The boxes of each device over time, consecutive runs joined; messages included.
 
     O(runs).
 
@@ -109,7 +110,7 @@ def _kind(name: str, stream: str) -> str:
 
 
 def _stage(name: str, stream: str, stage_of: dict[int, int]) -> int:
-    """The stage that a run works for; of the loss the last, of messages none."""
+    """The stage that a run works for; the last stage for the loss, -1 for messages."""
     label = name.partition(".")[0]
     if not is_compute(stream):
         return -1

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_ACROSS = 3
-# Of the first planner's marks and line, and by how much those of each next one are smaller: equal
-# ones lie in each other and are all seen.
+# Size of the first planner's marks and line, and how much smaller those of each next planner are:
+# equal results lie inside each other, and all are seen.
 _LARGEST_MARK, _WIDEST_LINE, _LEAST_OF_LARGEST = 9.0, 3.6, 0.35
 
 
@@ -81,7 +81,7 @@ def draw_best(rows: Sequence[Mapping[str, Any]]) -> Figure:
         ]
         bound = [100 * line.lower_bound for line in found]
         axes.step(shares, best, "o-", where="post", color="#0072B2", markersize=5, label="best")
-        # What no schedule reaches with more, none reaches with less.
+        # A bound at a larger budget holds at every smaller budget, too.
         axes.step(
             shares, bound, "--", where="pre", color="#555555", linewidth=1, label="proven bound"
         )

@@ -1,4 +1,4 @@
-"""A plan as one self-contained page: summary, planners, memory, schedule, explanation."""
+"""A plan as one self-contained HTML page: summary, planners, memory, schedule, explanation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..dataflow.graph import Graph
 
 ROWS = 12
-"""Rows shown of each table of the explanation."""
+"""Number of rows that each table of the explanation shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def report(workload: Chain | Graph, plan: Plan, assumptions: Sequence[str] = ())
     Parameters
     ----------
     workload
-        The one that `plan` was made for, without its variants.
+        The workload that `plan` was made for, without the plan's variants.
     assumptions
         Lines that say where the workload comes from.
 
@@ -65,7 +65,7 @@ def report(workload: Chain | Graph, plan: Plan, assumptions: Sequence[str] = ())
     SchedsimError
         The plan is infeasible.
     InvalidScheduleError
-        The plan says another peak or step time than the replay of its schedule gives.
+        The replay of the schedule gives another peak or step time than the plan says.
 
     Notes
     -----
@@ -114,7 +114,7 @@ def report(workload: Chain | Graph, plan: Plan, assumptions: Sequence[str] = ())
 
 
 def _scripts(resources: Any) -> str:
-    """The library's core alone; its widgets and tables are not used."""
+    """The core of the library; its widgets and tables are not used."""
     import bokeh
 
     folder = Path(bokeh.__file__).parent / "server" / "static" / "js"

@@ -1,4 +1,4 @@
-"""The two pictures of a report: memory by category, and the grid of runs; zoomed together."""
+"""The two pictures of a report, which zoom together: memory by category, and the grid of runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _timeline(simulation: Simulation, budget_bytes: int, x_range: Range1d) -> An
     factor, unit = byte_unit(max(simulation.peak_bytes, budget_bytes))
     top = max(simulation.peak_bytes, budget_bytes, 1) / factor
     drawing = _figure(x_range, TIMELINE_HEIGHT, unit, y_range=(0, top * 1.06))
-    # A step from each run to the next, and the last one closed.
+    # Steps from each run to the next; the last step is closed.
     edges = np.arange(simulation.num_runs + 1) - 0.5
     columns = _columns(simulation)
     below = np.zeros(simulation.num_runs)
@@ -81,7 +81,7 @@ def _timeline(simulation: Simulation, budget_bytes: int, x_range: Range1d) -> An
     columns["total"] = below
     source = ColumnDataSource(columns)
     drawing.step("run", "total", source=source, mode="center", color="black", width=1)
-    # Lines in steps cannot be pointed at: unseen bars over the whole height can.
+    # The pointer cannot hit lines in steps, so invisible bars over the whole height take it.
     bars = drawing.vbar(
         "run", 1.0, top * 1.06, source=source, fill_alpha=0, line_alpha=0,
         hover_fill_alpha=0.1, hover_fill_color="black", hover_line_alpha=0,
@@ -106,7 +106,7 @@ def _timeline(simulation: Simulation, budget_bytes: int, x_range: Range1d) -> An
 
 def _legend_above(drawing: Any) -> None:
     """Put the legend in a row above the picture, where it hides nothing."""
-    if not drawing.legend:  # nothing has any bytes
+    if not drawing.legend:  # no category has any bytes
         return
     drawing.legend.orientation = "horizontal"
     drawing.legend.border_line_color = None

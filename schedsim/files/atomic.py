@@ -12,8 +12,8 @@ from pathlib import Path
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Put `content` at `path` through a temporary file beside it and a rename.
 
-    A symbolic link is followed, and stays a link. What is no regular file, such as a pipe, is
-    written to directly. An existing file keeps its permissions.
+    A symbolic link is followed, and stays a link. A path that is not a regular file, such as a
+    pipe, is written to directly. An existing file keeps its permissions.
     """
     data = content.encode() if isinstance(content, str) else content
     target = Path(path)
@@ -37,7 +37,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
 
 
 def _permissions(target: Path) -> int:
-    """What `target` has, or what a new file gets."""
+    """The permissions of `target`, or those of a new file."""
     if target.exists():
         return stat.S_IMODE(target.stat().st_mode)
     umask = os.umask(0)

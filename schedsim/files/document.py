@@ -1,4 +1,4 @@
-"""Files of schedsim: which of the schemas one is, and its content as a chain, graph or plan."""
+"""Files of schedsim: recognising the schema, and reading a chain, a graph or a plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .workload_files import (
 
 SCHEMAS = (CHAIN_SCHEMA, GRAPH_SCHEMA, PLAN_SCHEMA, PLAN_SCHEMA_1)
 
-# A 10,000-op graph takes about 2 MB; beyond this the file is not one of ours.
+# A graph of 10,000 ops takes about 2 MB; a larger file than this is not schedsim's.
 MAX_FILE_BYTES = 512 * 2**20
 
 _GZIP = b"\x1f\x8b"
@@ -59,7 +59,7 @@ def load(path: str | os.PathLike[str]) -> Chain | Graph | Plan:
     """
     file = Path(path)
     with file.open("rb") as stream:
-        # A pipe has no size: reading stops past the limit all the same.
+        # A pipe has no size, so reading itself stops past the limit.
         size = os.fstat(stream.fileno()).st_size
         data = stream.read(MAX_FILE_BYTES + 1) if size <= MAX_FILE_BYTES else b""
     if data.startswith(_GZIP):
@@ -78,7 +78,7 @@ def load(path: str | os.PathLike[str]) -> Chain | Graph | Plan:
 
 
 def _decompressed(data: bytes, file: Path) -> bytes:
-    """What gzip compressed, up to a byte more than the limit."""
+    """The decompressed data, up to one byte more than the limit."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
             return stream.read(MAX_FILE_BYTES + 1)

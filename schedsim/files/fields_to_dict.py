@@ -1,4 +1,4 @@
-"""Records of plain values as JSON objects, a key a field."""
+"""Records of plain values as JSON objects, with a key for each field."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _read_reference(item: Reader) -> WorkloadRef:
 
 
 def check_whole(plan: Plan) -> None:
-    """Refuse a plan whose status and schedule do not agree, or that lacks a number of it."""
+    """Refuse a plan whose status contradicts its schedule, or that lacks a number."""
     if (plan.schedule is None) != (plan.status == "infeasible"):
         raise InvalidWorkloadError(
             f"a plan with status {plan.status!r} "
@@ -163,7 +163,7 @@ def _reference_to_dict(reference: WorkloadRef) -> dict[str, Any]:
 
 
 def source_to_dict(source: WorkloadSource) -> dict[str, Any]:
-    """Where a workload comes from, as plan files hold it."""
+    """The source of a workload, as plan files hold it."""
     item: dict[str, Any] = {"kind": source.kind, "options": dict(source.options)}
     for name in ("path", "target"):
         if text := getattr(source, name):
@@ -172,7 +172,7 @@ def source_to_dict(source: WorkloadSource) -> dict[str, Any]:
 
 
 def read_source(reference: Reader) -> WorkloadSource | None:
-    """What `source_to_dict` wrote in the field ``source``; ``None`` without one."""
+    """The source that `source_to_dict` wrote in the field ``source``; ``None`` without it."""
     return reference.take_part("source", _read_source)
 
 

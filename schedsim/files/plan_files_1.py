@@ -29,7 +29,7 @@ _FIGURES = (
 
 
 def read_plan_1(reader: Reader) -> Plan:
-    """The plan of a ``schedsim.plan/1`` file, as this version has it."""
+    """The plan of a ``schedsim.plan/1`` file, converted to the current form."""
     fields = read_common(reader)
     options = reader.take_settings("options")
     setting = Setting(
@@ -47,7 +47,7 @@ def read_plan_1(reader: Reader) -> Plan:
 
 
 def _least(options: dict[str, Any], found: LeastBudget, budget_bytes: int) -> LeastBudget:
-    """Read from `options` whether infeasibility was proven: the budget is then a floor."""
+    """The least budget; the budget is a floor if `options` say that infeasibility was proven."""
     proof, _, scope = str(options.pop("infeasible", "")).partition(" over ")
     if proof != "proven" or (found.found_bytes or budget_bytes + 1) <= budget_bytes:
         return found

@@ -1,4 +1,4 @@
-"""Strict reading of JSON documents: every fault is named by the path of its field."""
+"""Strict reading of JSON documents: every error names the path of the field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _TYPE_NAMES = {
     list: "a list",
 }
 
-# Of a whole schedule: far above any sum of `MAX_SECONDS`, far below the largest float.
+# Limit for the time of a whole schedule: far above any sum of `MAX_SECONDS`, far below the largest
+# float.
 MAX_TOTAL_SECONDS = 1e100 * MAX_SECONDS
 
 # An option of a planner is a value, a list of them or a table of such lists.
@@ -33,8 +34,8 @@ Made = TypeVar("Made")
 def parse_json(data: bytes) -> Any:
     """The document in `data`; refuses repeated keys, truncation and deep nesting.
 
-    NaN, Infinity and numbers that round to it become objects of no type that a field takes, so that
-    the field that holds one is named.
+    NaN, Infinity and numbers that round to infinity become objects of a type that no field takes,
+    so that the error names their field.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -60,7 +61,7 @@ def parse_json(data: bytes) -> Any:
 
 
 class _NotFinite:
-    """What stands in a document where a finite number should; printed as it was written."""
+    """A number in a document that is not finite; printed as it was written."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -101,7 +102,7 @@ def _check_plain(value: Any, path: str, depth: int) -> None:
 
 
 class Reader:
-    """One JSON object whose fields are taken one by one; what is left over is an error.
+    """One JSON object whose fields are taken one by one; a field left over is an error.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ class Reader:
         return value
 
     def skip(self, name: str) -> None:
-        """Allow the field `name`, whatever it holds."""
+        """Allow the field `name` with any value."""
         self._pop(name, None)
 
     def take(self, name: str, kind: type, default: Any = _REQUIRED) -> Any:
@@ -216,7 +217,7 @@ class Reader:
         return float(value)
 
     def take_number(self, name: str) -> float:
-        """The field `name` as a finite number, of whatever unit."""
+        """The field `name` as a finite number of any unit."""
         value = self._pop(name, _REQUIRED)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidWorkloadError(f"{shown(value)} is not a number", path=self._at(name))
@@ -261,11 +262,11 @@ class Reader:
         return Reader(self._pop(name, default), self._at(name))
 
     def take_part(self, name: str, read: Callable[[Reader], Made]) -> Made | None:
-        """What `read` makes of the object in the field `name`; ``None`` without the field."""
+        """The result of `read` on the object in the field `name`; ``None`` without the field."""
         return read(self.take_object(name)) if name in self._fields else None
 
     def make(self, kind: Callable[..., Made], *values: Any) -> Made:
-        """`kind` of `values`, taken from here: what it refuses is named by its place here."""
+        """``kind(*values)``; an error of `kind` gets the path of this object."""
         try:
             return kind(*values)
         except InvalidWorkloadError as error:
@@ -275,7 +276,7 @@ class Reader:
             raise InvalidWorkloadError(error.message, path=self._path, hint=error.hint) from None
 
     def names(self) -> tuple[str, ...]:
-        """The fields that nobody took yet."""
+        """The fields that were not taken yet."""
         return tuple(self._fields)
 
     def take_objects(
@@ -339,7 +340,7 @@ class Reader:
         return dict(table)
 
     def finish(self) -> None:
-        """Raise where the object has fields that nobody took."""
+        """Raise if the object has fields that were not taken."""
         for name in self._fields:
             raise InvalidWorkloadError(
                 "unknown field",
@@ -348,9 +349,9 @@ class Reader:
             )
 
     def whole(self, made: Made) -> Made:
-        """`made`, for which every field was taken; raises as `finish` does where one is left.
+        """`made`, after checking as `finish` does that every field was taken.
 
-        It stands around the call that takes the fields, ``item.whole(Thing(item.take(...)))``.
+        Wrap it around the call that takes the fields: ``item.whole(Thing(item.take(...)))``.
         """
         self.finish()
         return made

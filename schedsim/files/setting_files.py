@@ -1,4 +1,4 @@
-"""The field ``setting`` of a plan file: what the plan runs on."""
+"""The field ``setting`` of a plan file: how the workload that runs differs from the given one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .workload_parts import chosen_to_list, read_chosen
 
 
 def setting_to_dict(setting: Setting) -> dict[str, Any]:
-    """Only what differs from the workload as it was given: of a plain plan, an empty object."""
+    """The parts of `setting` that differ from the default; an empty object for a plain plan."""
     item: dict[str, Any] = {}
     if setting.variants:
         item["variants"] = chosen_to_list(setting.variants)

@@ -21,7 +21,7 @@ CHAIN_SCHEMA = "schedsim.chain/1"
 GRAPH_SCHEMA = "schedsim.graph/1"
 
 MOST_STAGES, MOST_OPS = 200_000, 600_000
-"""Of a file: a stage takes 4 kB and 40 us before anything is planned, an op a third of it."""
+"""Limits on a file: a stage takes 4 kB and 40 us before planning, an op a third of that."""
 
 
 def workload_to_dict(workload: Chain | Graph) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def workload_hash(workload: Chain | Graph) -> str:
     if cached is None:
         document = workload_to_dict(workload)
         del document["name"]
-        # What may be chosen is not what is run: a plan carries the variants that it uses.
+        # Offered variants are left out: a plan carries the variants that it uses.
         document.pop("variants", None)
         for stage in document.get("stages", ()):
             stage.pop("variants", None)
@@ -46,10 +46,10 @@ def workload_hash(workload: Chain | Graph) -> str:
 
 
 def offered_hash(workload: Chain | Graph) -> str:
-    """SHA-256 over all that `workload_hash` is, and the variants that a planner may choose from.
+    """SHA-256 over the content of `workload_hash` and the variants that a planner may choose.
 
-    Two workloads that differ in these alone have the same plans without variants, and share the
-    first hash; where variants are allowed, they may have different ones.
+    Two workloads that differ only in their variants share `workload_hash`, and have the same plans
+    unless variants are allowed; their `offered_hash` differs.
     """
     document = workload_to_dict(workload)
     del document["name"]

@@ -23,7 +23,7 @@ def op_to_dict(op: Op) -> dict[str, Any]:
         "optional": list(op.optional),
         "once": op.once,
     }
-    # Only where they say something, so that plain graphs stay plain.
+    # Fields with default values are left out, so that files of plain graphs stay short.
     if op.saving_workspace_bytes is not None:
         item["saving_workspace_bytes"] = op.saving_workspace_bytes
     if op.in_place:

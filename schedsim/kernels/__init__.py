@@ -1,6 +1,6 @@
-"""Compiled code: what records of arrays kernels take, and how and when they are compiled.
+"""Compiled code: the records of arrays that kernels take, and how kernels are compiled.
 
-`schedsim.kernels.record` is free of numba, so that workloads can be records; only modules that hold
+`schedsim.kernels.record` does not import numba, so that workloads can be records. Only modules with
 kernels import `schedsim.kernels.compiled`.
 """
 
@@ -10,14 +10,13 @@ import threading
 import time
 
 on_command_line = False
-"""Set by the command line: a library does not write to its caller's terminal."""
+"""Whether to write notices to the terminal; only the command line sets it."""
 
 
 class CompileClock:
-    """How long kernels have been compiled in this process; a time limit does not count it.
+    """Measures how long this process has compiled kernels, which no time limit counts.
 
-    Only one kernel is compiled at a time, and the compilers that it starts for the kernels that it
-    calls are part of it.
+    Only one kernel is compiled at a time; compiling the kernels that it calls is part of that.
     """
 
     def __init__(self) -> None:
@@ -25,21 +24,21 @@ class CompileClock:
         self._depth, self._began_s, self._total_s = 0, 0.0, 0.0
 
     def start(self) -> None:
-        """A kernel begins to be compiled."""
+        """Note that the compilation of a kernel begins."""
         with self._lock:
             if self._depth == 0:
                 self._began_s = time.perf_counter()
             self._depth += 1
 
     def stop(self) -> None:
-        """That kernel is there."""
+        """Note that the compilation ends."""
         with self._lock:
             self._depth -= 1
             if self._depth == 0:
                 self._total_s += time.perf_counter() - self._began_s
 
     def without(self) -> float:
-        """Seconds of a clock that stands still while kernels are compiled."""
+        """Seconds of a clock that stops while kernels are compiled."""
         with self._lock:
             now = time.perf_counter()
             return now - self._total_s - (now - self._began_s if self._depth else 0.0)

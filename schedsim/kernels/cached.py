@@ -1,8 +1,8 @@
-"""Where compiled kernels are kept on disk, and what makes a kept one too old to be used.
+"""The cache of compiled kernels on disk, and when an entry is out of date.
 
-numba forgets what it has kept of a kernel when the kernel's own source file changes. The kernels
-that it calls stand in other files and are part of its machine code, as are the constants that it
-reads: here a change of any of them counts.
+numba drops the cache entry of a kernel when the source file of the kernel changes. The machine code
+also contains the kernels that it calls, from other files, and the constants that it reads. Here a
+change of any of these makes the entry out of date.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONSTANTS = (bool, int, float, str, tuple)
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
-    """numba's cache of one kernel, which also looks at what the kernel is made of."""
+    """numba's cache of one kernel, extended to the kernels and constants that it uses."""
 
     stamped = False
 
@@ -37,20 +37,21 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         super()._save_overload(sig, data)
 
     def _stamp(self) -> None:
-        """The stamp, taken late: only now all that the kernel names exists."""
+        """Set the stamp late, when everything that the kernel names exists."""
         if not self.stamped:
             self.stamped = True
             self._cache_file._source_stamp = stamp_of(self._py_func)
 
 
 def stamp_of(function: FunctionType) -> tuple[Any, ...]:
-    """What the machine code of `function` depends on: source files, by numba's stamp of each.
+    """Everything that the machine code of `function` depends on.
 
-    Those of all kernels that it calls, directly or not, and the constants that they read.
+    These are numba's stamps of the source files of all kernels that it calls, directly or not, and
+    the constants that these kernels read.
     """
     files, constants = {}, {}
     for one in _made_of(function):
-        with contextlib.suppress(RuntimeError):  # of no file, as one that a user has typed in
+        with contextlib.suppress(RuntimeError):  # a function without a file, typed in by a user
             locator = FunctionCache._impl_class(one).locator
             files[one.__module__] = locator.get_source_stamp()
         for name in one.__code__.co_names:
@@ -75,7 +76,7 @@ def _made_of(function: FunctionType) -> Iterator[FunctionType]:
 
 
 def cache_where_possible(dispatcher: Any) -> None:
-    """Cache what `dispatcher` compiles, unless neither the package nor the home can be written."""
+    """Cache the code of `dispatcher`, unless neither the package nor the home is writable."""
     try:
         dispatcher._cache = KernelCache(dispatcher.py_func)
     except RuntimeError as error:
@@ -86,10 +87,10 @@ def cache_where_possible(dispatcher: Any) -> None:
 
 
 def _skip_broken_files(dispatcher: Any) -> None:
-    """Compile again where a file of the cache cannot be read, instead of failing at every call.
+    """Compile again if a cache file cannot be read, instead of failing at every call.
 
-    Such a file was written by another version, whose records had other names, or was cut short by
-    a full disk or a kill. numba reads the index before it looks whether the index is out of date.
+    Another version, whose records had other names, wrote such a file, or a full disk or a kill cut
+    the file short. numba reads the index before it checks whether the index is out of date.
     """
     file = dispatcher._cache._cache_file
     load_index, load_data = file._load_index, file._load_data
@@ -97,22 +98,22 @@ def _skip_broken_files(dispatcher: Any) -> None:
     def index() -> Any:
         try:
             return load_index()
-        except Exception:  # whatever unpickling what another version wrote may raise
+        except Exception:  # unpickling a file of another version may raise anything
             return {}
 
     def data(name: str) -> Any:
         try:
             return load_data(name)
         except Exception as error:
-            raise OSError(f"{name} cannot be read") from error  # numba takes it for missing
+            raise OSError(f"{name} cannot be read") from error  # numba treats the file as missing
 
     file._load_index, file._load_data = index, data
 
 
 def njit(*, cache: bool = False, **options: Any) -> Callable[[Function], Function]:
-    """`numba.njit`, cached unless neither the package nor the home can be written.
+    """`numba.njit`, cached unless neither the package nor the home is writable.
 
-    numba refuses such a kernel altogether; without a cache it is compiled once a process.
+    numba refuses to compile a cached kernel then; without the cache, each process compiles it once.
     """
     compile_with = cast("Callable[..., Any]", numba.njit)
 

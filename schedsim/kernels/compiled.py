@@ -1,4 +1,4 @@
-"""How kernels are compiled: once, for the types they are annotated with, when first called."""
+"""How kernels are compiled: on the first call, once, for the types of their annotations."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
 
 MOST_PLAIN_STEPS = 40_000
-"""Steps that Python makes of one kernel before it is compiled: some tenths of a second."""
+"""Steps of a kernel that Python runs before the kernel is compiled: some tenths of a second."""
 
 _WORD = ir.IntType(64)
 
 
 class RecordType(types.Type):  # type: ignore[misc]
-    """A pointer to the words of a record; its name holds the layout, which caches go by."""
+    """A pointer to the words of a record; the type's name holds the layout, so caches see
+    changes."""
 
     def __init__(self, record: type[Record]) -> None:
         self.record = record
@@ -76,7 +77,8 @@ class _RecordModel(models.PrimitiveModel):  # type: ignore[misc]
 def _unbox_record(_kind: RecordType, value: Any, c: Any) -> Any:
     address = c.pyapi.object_getattr_string(value, "address")
     found = cgutils.alloca_once_value(c.builder, cgutils.get_null_value(_WORD.as_pointer()))
-    with c.builder.if_then(cgutils.is_not_null(c.builder, address)):  # else a field does not fit
+    # null if a field does not fit the layout
+    with c.builder.if_then(cgutils.is_not_null(c.builder, address)):
         number = c.pyapi.long_as_voidptr(address)
         c.pyapi.decref(address)
         c.builder.store(c.builder.bitcast(number, _WORD.as_pointer()), found)
@@ -95,7 +97,7 @@ class _RecordFields(AttributeTemplate):  # type: ignore[misc]
 
 @lower_getattr_generic(RecordType)  # type: ignore[untyped-decorator]
 def _lower_field(context: Any, builder: Any, kind: RecordType, value: Any, name: str) -> Any:
-    """Load the words of a field; they never change, so that loads move out of loops."""
+    """Load the words of a field. They never change, so LLVM may move the loads out of loops."""
     at = 0
     for other, layout in layout_of_record(kind.record):
         if other == name:
@@ -115,8 +117,8 @@ def _lower_field(context: Any, builder: Any, kind: RecordType, value: Any, name:
         if layout.dtype == "bool":
             return builder.icmp_unsigned("!=", word(0, _WORD), ir.Constant(_WORD, 0))
         return word(0, context.get_value_type(kind_of_field))
-    # Put together from values: a structure in memory would be a dozen instructions more, which
-    # all stages of the compiler carry on for each field that a kernel reads.
+    # Built from values: a structure in memory would take a dozen more instructions, which every
+    # pass of the compiler would handle for each field that a kernel reads.
     item_type = context.get_data_type(kind_of_field.dtype)
     item_bytes = ir.Constant(_WORD, np.dtype(layout.dtype).itemsize)
     shape = [word(1 + axis, _WORD) for axis in range(layout.num_axes)]
@@ -131,25 +133,25 @@ def _lower_field(context: Any, builder: Any, kind: RecordType, value: Any, name:
         "strides": cgutils.pack_array(builder, strides),
     }
     model = context.data_model_manager[kind_of_field]
-    array = ir.Constant(model.get_value_type(), None)  # nobody owns it: neither object nor parent
+    array = ir.Constant(model.get_value_type(), None)  # no owner: neither object nor parent
     for part, it in parts.items():
         array = builder.insert_value(array, it, model.get_field_position(part))
     return array
 
 
 class _OneVariant(CPUDispatcher):  # type: ignore[misc]
-    """A kernel that is compiled for the types of its annotations, and no others.
+    """A kernel that is compiled only for the types of its annotations.
 
-    Each variant of a kernel costs up to seconds; numba would make one for each mixture of argument
-    types that it meets.
+    Each specialisation of a kernel costs up to seconds; numba would make one for every combination
+    of argument types that it meets.
     """
 
     declared: tuple[Any, ...] = ()
 
     def compile(self, given: Any) -> Any:
-        """Compile, or load, the one variant; arguments of other types are converted to it."""
+        """Compile or load the single specialisation; arguments of other types are converted."""
         kinds = self.declared or _argument_types(self.py_func)
-        with global_compiler_lock:  # two threads may call it first at once
+        with global_compiler_lock:  # two threads may make the first call at the same time
             if self._can_compile:
                 with compiling_fast(self.targetctx):
                     super().compile(kinds)
@@ -163,14 +165,14 @@ class _OneVariant(CPUDispatcher):  # type: ignore[misc]
 
 
 class _Kernel(_OneVariant):
-    """A kernel as Python calls it; kernels that call it get its twin, without machine code."""
+    """A kernel that Python calls; kernels that call it get a twin without machine code."""
 
     twin: _OneVariant
     looked = False
     num_plain_steps = 0
 
     def at_hand(self) -> bool:
-        """Whether machine code is there, or in the cache."""
+        """Whether machine code exists, in memory or in the cache."""
         if not self.overloads and not self.looked:
             with global_compiler_lock:
                 self.looked = True
@@ -181,7 +183,7 @@ class _Kernel(_OneVariant):
 
     @cached_property
     def in_python(self) -> Callable[..., Any]:
-        """The same code, run by Python, with the kernels that it calls."""
+        """The same code, and that of the kernels that it calls, run by Python."""
         function = self.py_func
         names = {**function.__globals__}
         for name in function.__code__.co_names:
@@ -196,12 +198,12 @@ class _Kernel(_OneVariant):
         )
 
     def add_overload(self, compiled: Any) -> None:
-        """Called when machine code is there."""
+        """numba calls this when the machine code exists."""
         set_environments(compiled.library)
         super().add_overload(compiled)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """The types of the twin: numba asks for them while it compiles a caller."""
+        """The types of the twin, which numba asks for while it compiles a caller."""
         self.twin.declared = self.declared
         return self.twin.get_call_template(args, kws)
 
@@ -238,8 +240,9 @@ def kernel_for(*hints: Any) -> Callable[[Function], Function]:
 def kernel(function: Function) -> Function:
     """Compile `function` on its first call, for the types of its annotations; cached beside it.
 
-    It runs without Python's lock. Kernels that call kernels compile fast where the arguments are
-    records (`schedsim.kernels.record`), arrays with one of that module's aliases, and numbers.
+    The kernel runs without Python's global lock. Kernels that call kernels compile fast if the
+    arguments are records (`schedsim.kernels.record`), arrays annotated with an alias of that
+    module, and numbers.
     """
     return kernel_with()(function)
 
@@ -265,7 +268,7 @@ def kernel_with(**flags: Any) -> Callable[[Function], Function]:
 
 
 def at_hand(function: Callable[..., Any]) -> bool:
-    """Whether a call of this kernel would not wait for the compiler."""
+    """Whether a call of this kernel would run without waiting for the compiler."""
     return not isinstance(function, _Kernel) or function.at_hand()
 
 
@@ -275,11 +278,11 @@ def in_python(function: Function) -> Function:
 
 
 def run(function: Callable[..., Result], num_steps: int, *arguments: Any) -> Result:
-    """Call a kernel: in Python where that is sooner done than compiling it.
+    """Call a kernel; a short call runs in Python if the kernel is not compiled yet.
 
-    To compile takes a second, a step in Python some microseconds. So as long as a process has made
-    few steps, by its own count, and there is no machine code yet, Python makes them: the same
-    source on the same numbers. Who plans a small chain once never waits for the compiler.
+    Compiling takes a second, a step in Python some microseconds. So while a process has made few
+    steps, by its own count, and there is no machine code yet, Python runs them: the same source on
+    the same numbers. A user who plans one small chain never waits for the compiler.
     """
     if isinstance(function, _Kernel) and not function.at_hand():
         function.num_plain_steps += num_steps

@@ -1,9 +1,9 @@
-"""Kernels inside kernels: handed to the compiler as they are, optimised once, with their caller.
+"""Kernels that kernels call: linked into their caller unoptimised, and optimised once with it.
 
-numba makes machine code of every function by itself, with all that the function calls, although
-it is then inlined or compiled once more into its caller: work grows with the depth of calls. Here
-only the kernel that Python calls becomes machine code; those inside it are joined to it as they
-come from type inference. A third of the time of compiling is left.
+numba makes machine code of every function together with all functions that it calls, and then
+inlines or compiles the same code once more into the caller: the work grows with the depth of calls.
+Here only the kernel that Python calls becomes machine code; kernels inside it are linked to it as
+they come from type inference. Compiling takes a third of the time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from numba.core.compiler import Compiler, CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonRewrites, NopythonTypeInference
 
-# What is done here reaches into numba. With a version that it was not tried on, kernels are
-# compiled the usual way: the same code, some seconds later.
+# This module uses internals of numba. With a version of numba on which it was not tested, kernels
+# are compiled the usual way, which gives the same code some seconds later.
 TRIED = ("0.68.",)
 
 
 class _WithoutEngine:
-    """A code generator that remembers environments, for whom there is no machine code yet."""
+    """A code generator that remembers environments while there is no machine code yet."""
 
     def __init__(self, codegen: Any) -> None:
         self._codegen = codegen
@@ -90,7 +90,7 @@ class PlainCompiler(CompilerBase):  # type: ignore[misc]
 
 
 class JoinedCompiler(PlainCompiler):
-    """The same, with an open library to write to."""
+    """`PlainCompiler` that writes to an open library."""
 
     def define_pipelines(self) -> list[Any]:
         """One pipeline, without Python objects."""
@@ -105,21 +105,21 @@ def _tried() -> bool:
 
 
 def inner_compiler() -> type[Any]:
-    """What compiles the kernels that other kernels call."""
+    """The compiler of kernels that other kernels call."""
     return JoinedCompiler if _tried() else Compiler
 
 
 def outer_compiler() -> type[Any]:
-    """What compiles the kernels that Python calls."""
+    """The compiler of kernels that Python calls."""
     return PlainCompiler if _tried() else Compiler
 
 
 @contextmanager
 def sizes_remembered(context: Any) -> Iterator[None]:
-    """Let `context` ask LLVM once for the size of a type.
+    """Let `context` ask LLVM only once for the size of each type.
 
-    numba asks for each variable of each kernel, and llvmlite answers by parsing a module that is
-    made for the question: a thousand of them in the kernels of a first plan.
+    numba asks for every variable of every kernel, and llvmlite answers each time by parsing a
+    module made for the question: a thousand modules for the kernels of a first plan.
     """
     ask, known = context.get_abi_sizeof, dict[str, int]()
 
@@ -138,7 +138,7 @@ def sizes_remembered(context: Any) -> Iterator[None]:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep Python from looking for garbage: what a compiler makes lives until it is done."""
+    """Turn off garbage collection: the objects of a compiler live until it is done."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -153,7 +153,7 @@ _busy = threading.local()
 
 @contextmanager
 def compiling_fast(context: Any) -> Iterator[None]:
-    """Both while a kernel is compiled, and those inside of it with it; under numba's lock."""
+    """Both context managers around compiling a kernel; the caller holds numba's lock."""
     if getattr(_busy, "inside", False) or not _tried():
         yield
         return

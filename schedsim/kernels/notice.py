@@ -1,4 +1,4 @@
-"""That kernels are being compiled, said once: on a terminal, or by logging."""
+"""The notice that kernels are being compiled, given once: on a terminal, or by logging."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _log = logging.getLogger("schedsim.kernels")
 
 
 class CompilingNotice(event.Listener):  # type: ignore[misc]
-    """Says so when numba compiles the first kernel of this package in this process.
+    """Gives a notice when numba compiles the first kernel of this package in this process.
 
-    Kernels that come from the cache are silent, and so is what the caller compiles.
+    Kernels loaded from the cache give no notice, and neither do kernels of other packages.
     """
 
     said = False
 
     def on_start(self, compiling: Any) -> None:
-        """Speak once: to somebody at the command line who waits, to anybody else's log."""
+        """Give the notice once: on the terminal for the command line, by logging for others."""
         module = compiling.data["dispatcher"].py_func.__module__
         kernels.compile_clock.start()
         if self.said or not module.startswith("schedsim."):
@@ -36,5 +36,5 @@ class CompilingNotice(event.Listener):  # type: ignore[misc]
             _log.info(MESSAGE)
 
     def on_end(self, compiled: Any) -> None:
-        """Say nothing: the answer follows. The clock of searches goes on."""
+        """Restart the clock of searches; there is nothing to say."""
         kernels.compile_clock.stop()

@@ -1,10 +1,10 @@
-"""Records: arrays that belong together, given to kernels as one pointer.
+"""Records: arrays that belong together, passed to kernels as one pointer.
 
-A kernel that takes 26 arrays takes 180 machine words, and each of them is typed, checked, counted
-and passed on again at every call inside it: most of the time of compiling went there. A record is
-a block of words instead, an address and the lengths of each array, which a kernel reads where it
-needs them. It holds no more than Python's own references do: a kernel must not return an array of
-a record.
+A kernel with 26 array arguments takes 180 machine words. The compiler types, checks and counts each
+word, and does so again at every call inside the kernel; most of the compile time went there. A
+record is one block of words, with the address and the lengths of each array, and a kernel reads the
+words where it needs them. The block holds no references of its own; Python's record keeps the
+arrays alive. So a kernel must not return an array of a record.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def remembered(function: Function) -> Function:
-    """`functools.cache`; mypy does not take classes for hashable arguments of it."""
+    """`functools.cache` with a type that lets mypy pass classes."""
     return cast("Function", cache(function))
 
 
 class Layout(NamedTuple):
-    """What a field of a record, or an argument of a kernel, is in memory."""
+    """The memory layout of a field of a record, or of an argument of a kernel."""
 
     dtype: str
     num_axes: int
@@ -46,7 +46,7 @@ _SCALARS = {int: Layout("int64", 0), float: Layout("float64", 0), bool: Layout("
 
 
 def layout_of(hint: Any) -> Layout | type[Record] | None:
-    """What a kernel makes of an annotation; None for what it cannot read.
+    """The layout that a kernel sees for an annotation; ``None`` for one that it cannot read.
 
     Examples
     --------
@@ -64,8 +64,8 @@ def layout_of(hint: Any) -> Layout | type[Record] | None:
 class Record:
     """Base of frozen dataclasses whose arrays kernels read by name.
 
-    Fields annotated with the aliases of this module, with `int`, `float`, `bool` or with another
-    record are there for kernels; others, such as names, are for Python alone.
+    Kernels can read fields annotated with the aliases of this module, with `int`, `float`, `bool`
+    or with another record. Other fields, such as names, are for Python alone.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Record:
 
     @cached_property
     def words(self) -> NDArray[np.int64]:
-        """The block that kernels read: per field an address and lengths, or a value."""
+        """The block that kernels read: for each field an address and lengths, or a value."""
         words: list[int] = []
         for name, layout in layout_of_record(type(self)):
             value = getattr(self, name)
@@ -97,7 +97,7 @@ class Record:
 
     @cached_property
     def address(self) -> int:
-        """The memory address of the block, which kernels are given."""
+        """The memory address of the block, which is passed to kernels."""
         return int(self.words.ctypes.data)
 
     def __getstate__(self) -> dict[str, Any]:

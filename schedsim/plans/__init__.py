@@ -1,1 +1,1 @@
-"""What a planner answers: the plan, what it runs on, its bounds and curves."""
+"""The answer of a planner: the plan, the workload that it runs, its bounds and curves."""

@@ -1,7 +1,7 @@
-"""Budgets as people write them: bytes, sizes, or shares of what the workload needs at most.
+"""Budgets as people write them: bytes, sizes, or shares of the store-all peak.
 
-A share is of the store-all peak, the simulated peak of the step that recomputes nothing, model
-state included. It means the same in the one-call API, on the command line and in sweeps.
+The store-all peak is the simulated peak of the step that recomputes nothing, model state included.
+A share means the same in the Python API, on the command line and in sweeps.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def is_share(text: str) -> bool:
 
 
 def parse_share(text: str) -> Fraction:
-    """The share that `text` says, 1 for all of it.
+    """The share that `text` stands for; 1 is the whole peak.
 
     Raises
     ------
     UnitError
-        It is no number above 0 and up to 1000, followed by ``%``.
+        `text` is not a number above 0 and up to 1000, followed by ``%``.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def parse_share(text: str) -> Fraction:
 
 
 def check_budget(text: str) -> str:
-    """`text`, where it is a size or a share; `UnitError` otherwise."""
+    """`text` itself if it is a size or a share; `UnitError` otherwise."""
     parse_share(text) if is_share(text) else parse_bytes(text)
     return text
 
@@ -61,7 +61,7 @@ def parse_budget(text: str, store_all_bytes: int | Callable[[], int]) -> int:
     Parameters
     ----------
     store_all_bytes
-        The store-all peak, or a function that gives it, which is called for shares alone.
+        The store-all peak, or a function that computes it and is called only for a share.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def read_budget(value: int | str, workload: Chain | Graph) -> int:
 
 
 def sized_budget(value: int | str) -> int:
-    """Bytes of a budget for several workloads, which so cannot be a share of one workload's peak.
+    """Bytes of a budget for several workloads; a share of one workload's peak is refused.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def sized_budget(value: int | str) -> int:
     if isinstance(value, str):
         if is_share(value):
             raise SchedsimError(
-                f"a budget of {value} is another for every size of the workload",
+                f"a budget of {value} differs for every size of the workload",
                 hint="give a size, like 8GB",
             )
         return parse_bytes(value)

@@ -1,4 +1,4 @@
-"""Certificates: a schedule with what it costs, and a bound with a proof that anybody can check."""
+"""Certificates: a schedule with its costs, and a bound with a proof that anybody can check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .scope import Scope
 CERTIFICATE_SCHEMA = "schedsim.certificate/1"
 
 OPTIMAL_GAP = Fraction(1, 10**9)
-"""Up to which a schedule counts as optimal: times are floats, and planners round sums of them."""
+"""Largest gap at which a schedule counts as optimal: sums of float times are rounded."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,16 @@ class Certificate:
     Attributes
     ----------
     instance
-        ``name``, ``kind`` and ``content_hash`` of the workload.
+        The workload's ``name``, ``kind`` and ``content_hash``.
     schedule
         Names of ops in run order; ``None`` where no schedule was found.
     makespan_s
-        The exact sum of the times of its runs, as the floats of the file are binary fractions.
+        The exact sum of the times of the runs; the floats of the file count as exact binary
+        fractions.
     bound, least
         ``None`` where nothing is proven.
     planner
-        Whose schedule it is.
+        The planner that found the schedule.
     document
         The workload itself, so that the certificate can be checked without another file.
     """
@@ -87,7 +88,7 @@ class Certificate:
         return gap is not None and gap <= OPTIMAL_GAP
 
     def without_document(self) -> Certificate:
-        """The same, for a reader who has the workload."""
+        """The certificate without the workload, for a reader who has it."""
         return replace(self, document=None)
 
     def to_dict(self) -> dict[str, Any]:

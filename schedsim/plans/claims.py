@@ -1,4 +1,4 @@
-"""Whether a plan is of a workload, and says of its schedule what the replay gives."""
+"""Checks that a plan belongs to a workload, and that a replay gives the numbers of the plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_belongs(plan: Plan, workload: Chain | Graph) -> None:
-    """Refuse the plan of another workload, whose op names may well fit this one.
+    """Refuse a plan of another workload, even where its op names fit this one.
 
     Raises
     ------
@@ -34,9 +34,10 @@ def check_belongs(plan: Plan, workload: Chain | Graph) -> None:
 
 
 def check_claims(plan: Plan, simulation: Simulation, *, times: bool = True) -> None:
-    """Refuse a plan whose numbers are not those of the replay of its schedule.
+    """Refuse a plan whose numbers differ from the replay of its schedule.
 
-    With `times` the step time is compared too; two measurements of one model never agree on it.
+    With `times` the step time is compared too. Turn it off for a model that was measured again: two
+    measurements never agree on times.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def check_claims(plan: Plan, simulation: Simulation, *, times: bool = True) -> N
 
 
 def mismatches(plan: Plan, simulation: Simulation, *, times: bool = True) -> list[str]:
-    """In words, the numbers of `plan` that are not those of the replay of its schedule; O(1).
+    """The numbers of `plan` that differ from the replay of its schedule, in words; O(1).
 
     The peak must be the same to the byte, the step time within rounding.
     """

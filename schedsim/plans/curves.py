@@ -15,7 +15,7 @@ from .effort import EndedBy
 
 @dataclass(frozen=True, slots=True)
 class ParetoPoint:
-    """A point of a memory/time curve: with this budget, this time.
+    """A point of a memory/time curve: the time that a budget allows.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class ParetoPoint:
     exact
         Whether the makespan meets that bound.
     schedule
-        ``None`` where the curve comes without schedules: a plan at the budget has one.
+        ``None`` where the curve has no schedules; plan at the point's budget to get one.
     """
 
     budget_bytes: int
@@ -50,24 +50,25 @@ class BoundPoint:
 
 @dataclass(frozen=True)
 class ParetoCurve(ShownInNotebooks):
-    """The points of a memory/time curve by ascending budget, each faster than the one before.
+    """The points of a memory/time curve by ascending budget, each faster than the point before.
 
     Attributes
     ----------
     planner
         The planner that found the curve.
     scope
-        The class of schedules that the curve, and every bound in it, speaks of.
+        The class of schedules over which the curve, and every bound in it, holds.
     exact
-        Whether the curve is proven to be whole: no point can be better, and none is missing.
+        Whether the curve is proven exact: no point can be better, and no point is missing.
     store_all_s
         Time of the step that recomputes nothing, in seconds.
     bounds
-        The bound as a staircase by ascending budget; empty where the curve is exact by itself.
+        The bound as a staircase by ascending budget; empty for an exact curve, which is its own
+        bound.
     least_memory_bytes
-        No schedule in `scope` needs less; ``None`` where unknown.
+        No schedule in `scope` needs less memory; ``None`` where unknown.
     ended_by
-        What ended the search for the curve, as for a plan.
+        What ended the search for the curve; see `schedsim.plans.search.SearchRecord`.
     """
 
     workload_name: str
@@ -84,7 +85,7 @@ class ParetoCurve(ShownInNotebooks):
 
     @property
     def interrupted(self) -> bool:
-        """Whether the search for it was cut short by the user."""
+        """Whether the user cut the search short."""
         return self.ended_by == "interrupt"
 
     @property
@@ -94,9 +95,9 @@ class ParetoCurve(ShownInNotebooks):
 
     @cached_property
     def knee(self) -> ParetoPoint | None:
-        """The point where more memory stops to pay; ``None`` where the curve has none.
+        """The point where more memory stops paying off; ``None`` where the curve has none.
 
-        See `find_knee` for what is meant.
+        See `find_knee` for the definition.
         """
         index = find_knee(
             [point.budget_bytes for point in self.points],
@@ -154,12 +155,12 @@ class ParetoCurve(ShownInNotebooks):
 
 
 def find_knee(budget_bytes: Sequence[float], makespan_s: Sequence[float]) -> int | None:
-    """The index of the knee of a falling curve: where more memory stops to pay.
+    """The index of the knee of a falling curve: where more memory stops paying off.
 
     Budgets and times are scaled to run from 0 to 1 between the two ends of the curve. The knee is
-    the point furthest below the straight line between the ends, the chord; of several such, that of
-    the least budget. The knee depends on where the curve ends: without the steep part of a curve
-    its knee is elsewhere.
+    the point furthest below the chord, the straight line between the ends; among equals, the point
+    with the least budget. The knee depends on where the curve ends: cut off the steep part, and the
+    knee moves.
 
     Parameters
     ----------
@@ -173,8 +174,8 @@ def find_knee(budget_bytes: Sequence[float], makespan_s: Sequence[float]) -> int
 
     Notes
     -----
-    O(num_points). This is the offline knee of Satopaa et al. 2011 ("Kneedle", ICDCSW, section
-    III), without smoothing and without sensitivity: its difference curve, and the largest of it.
+    O(num_points). This is the offline knee of Satopaa et al. 2011 ("Kneedle", ICDCSW, section III):
+    the maximum of its difference curve, without smoothing and without a sensitivity.
 
     Examples
     --------

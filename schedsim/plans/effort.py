@@ -1,9 +1,9 @@
-"""Effort: what a search may spend, counted in work; the clock is a watchdog beside it.
+"""Effort: how much work a search may do; the clock is only a watchdog beside it.
 
-Planners look at an `Effort` and never at a clock. Work is counted by what was done (moves of an
-annealing, merges of a recurrence, nodes of a solver), so that the same seed and the same effort
-give the same schedule on any machine, under any load and with any number of threads. Seconds are
-read here alone: as a watchdog, or where a search is given nothing but a time limit.
+Planners look at an `Effort`, never at a clock. Work is counted in steps of the algorithms (moves of
+an annealing, merges of a recurrence, nodes of a solver). So the same seed and the same effort give
+the same schedule on any machine, under any load and with any number of threads. Only this module
+reads seconds: for the watchdog, or for a search that is given a time limit alone.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ..kernels import compile_clock
 
 EndedBy = Literal["itself", "work", "stop", "clock", "interrupt"]
 ENDED_BY: tuple[EndedBy, ...] = ("itself", "work", "stop", "clock", "interrupt")
-"""What ends a search, the stronger last: it was done, its work was spent, its stop criterion held,
-its time was up, the user interrupted it. The first two end the same search at the same place every
-time; the others need not."""
+"""The causes that end a search, the strongest last: the search was done, its work was spent, its
+stop criterion held, its time was up, the user interrupted it. The first two end the same search at
+the same place every time; the others need not."""
 
 DEFAULT_WORK = 20.0
-"""What a search spends unless told otherwise: about ten seconds of two cores."""
+"""The work of a search by default: about ten seconds of two cores."""
 
 _PATIENCE = 6.0
-"""The watchdog of the default effort, times the seconds that two cores take for it."""
+"""The default watchdog, as a multiple of the seconds that two cores need for the work."""
 
 
 class _Facts:
-    """The clock, the stop criterion and what was noted: shared by an effort and all its parts."""
+    """The clock, the stop criterion and the recorded ends, shared by an effort and its parts."""
 
     def __init__(self, stop: Callable[[float], bool] | None) -> None:
         self.stop = stop
@@ -49,15 +49,15 @@ class Effort:
     Parameters
     ----------
     work
-        Units of work; a unit is about what one core does in a second. Without `work`, the time
-        limit alone ends the search, which is then not reproducible.
+        Units of work; a core does about one unit per second. Without `work`, the time limit alone
+        ends the search, which is then not reproducible.
     moves
-        Moves of all walkers of an annealing together. An annealing then ends by its moves, and
+        Moves of all walkers of an annealing together. If given, an annealing ends by its moves, and
         everything else by `work`.
     time_limit_s
-        Beside `work`, a watchdog that ends the search wherever it is; without `work`, the time
-        that the search takes. Seconds in which kernels are compiled, the first time on a machine,
-        are not counted: the search would have none left.
+        With `work`, a watchdog that ends the search wherever it is; without `work`, the time that
+        the search takes. Seconds in which kernels are compiled, the first time on a machine, do not
+        count, or the search would have none left.
     stop
         A function of the best step time so far, in seconds (infinite where there is none). The
         search ends when the function returns ``True``.
@@ -115,17 +115,18 @@ class Effort:
         moves: int | None = None,
         default: float = DEFAULT_WORK,
     ) -> Effort:
-        """The effort that options of a planner ask for.
+        """The effort that a planner's options ask for.
 
         Parameters
         ----------
         effort
             An `Effort`, taken as it is; or units of work, with `time_limit_s` as their watchdog.
         time_limit_s
-            Where it is given alone, the search takes that long. Without both, `default` is spent.
+            Given alone, the seconds that the search takes. Without both, the search spends
+            `default`.
         moves
-            As of `Effort`. What does not end by moves then spends `default`, or the seconds of
-            `time_limit_s` as units of work where these are fewer.
+            As in `Effort`. Whatever does not end by moves then spends `default`, or as many units
+            of work as `time_limit_s` has seconds, if these are fewer.
         """
         if isinstance(effort, Effort):
             return effort
@@ -134,25 +135,26 @@ class Effort:
                 default, moves=moves, time_limit_s=None if moves else _PATIENCE * default / 2
             )
         if effort is None and moves is not None and time_limit_s is not None:
-            # As much as the limit would take would leave it to the clock how far the bound comes.
+            # More work than the limit has seconds would let the clock decide how far the bound
+            # comes.
             effort = min(default, float(time_limit_s))
         return cls(effort, moves=moves, time_limit_s=time_limit_s)
 
     @property
     def counted(self) -> bool:
-        """Whether work ends the search; else the clock does."""
+        """Whether work ends the search, and not the clock."""
         return self.work < math.inf
 
     @property
     def left(self) -> float:
-        """Units of work left; where the clock alone ends it, seconds. Never below 0."""
+        """Units of work left, or seconds where only the clock ends the search. Never below 0."""
         if self.counted:
             return max(0.0, self.work - self.spent)
         return max(0.0, self.until_s - compile_clock.without())
 
     @property
     def share(self) -> float:
-        """The share of the effort that is used, from 0 to 1."""
+        """The share of the effort that is spent, from 0 to 1."""
         if self.counted:
             return min(1.0, self.spent / self.work) if self.work else 1.0
         whole_s = self.until_s - self.began_s
@@ -163,7 +165,7 @@ class Effort:
         self.spent += work
 
     def allows(self, work: float) -> bool:
-        """Whether there is enough left for something that takes `work`."""
+        """Whether at least `work` is left."""
         if self.is_over():
             return False
         enough = self.left >= work
@@ -187,10 +189,10 @@ class Effort:
         return False
 
     def part(self, share: float, *, watched: float = 1.0) -> Effort:
-        """A part of what is left. As a context manager, the part spends from the whole, too.
+        """A share of what is left. As a context manager, the part also spends from the whole.
 
-        Of parts that are used at the same time, each is taken before any of them is used. A
-        watchdog ends it after the share `watched` of the time until it ends the whole.
+        Take all parts that run at the same time before any of them runs. The part's watchdog has
+        the share `watched` of the time left to the whole's watchdog.
         """
         part = self.take(share * self.left)
         if self.counted and watched < 1.0 and self.watchdog_s is not None:
@@ -198,7 +200,7 @@ class Effort:
         return part
 
     def take(self, amount: float) -> Effort:
-        """A part of so many units of what is left, seconds where the clock alone ends it."""
+        """A part with `amount` units of work, or seconds where only the clock ends the search."""
         amount = max(0.0, min(amount, self.left))
         part = Effort(amount if self.counted else None, time_limit_s=amount, _parent=self)
         if self.counted:
@@ -216,34 +218,34 @@ class Effort:
 
     @property
     def watchdog_s(self) -> float | None:
-        """Seconds that a call which cannot ask meanwhile may take; ``None`` for no limit."""
+        """Time limit for a call that cannot look at the effort while it runs; ``None`` for none."""
         if self.until_s == math.inf:
             return None
         return max(0.0, self.until_s - compile_clock.without())
 
     def note_clock(self) -> None:
-        """Remember that the clock has decided something: the outcome may differ another time."""
+        """Remember that the clock decided something: another run may come out differently."""
         self._facts.note("clock")
 
     def cancel(self) -> None:
-        """End the search and all parts of the effort: the user wants to stop."""
+        """End the search and all parts of the effort, because the user wants to stop."""
         self._facts.note("interrupt")
         self._facts.cancelled.set()
 
     @property
     def cancelled(self) -> bool:
-        """Whether the user, or the stop criterion, has ended it."""
+        """Whether the user or the stop criterion has ended the search."""
         return self._facts.cancelled.is_set()
 
     @property
     def ended_by(self) -> EndedBy:
-        """What ended the search, or would have it end now."""
+        """What ended the search, or would end it now."""
         if self._facts.rank:
             return ENDED_BY[self._facts.rank]
         return "work" if self.counted and self.spent >= self.work * (1 - 1e-9) else "itself"
 
     def to_options(self) -> dict[str, float | int]:
-        """What was given, as the options of a plan record it."""
+        """The limits that were given, as the options of a plan record them."""
         given: dict[str, float | int] = {}
         if self.counted:
             given["effort"] = self.work

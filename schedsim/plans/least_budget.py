@@ -1,4 +1,4 @@
-"""The least budget: what is known of how much memory a workload needs."""
+"""The least budget: what is known about the memory that a workload needs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .scope import ANY_SCHEDULE, Scope
 
 @dataclass(frozen=True, slots=True)
 class LeastBudget:
-    """Two numbers with two claims: a budget at which a schedule is found, and a proven floor.
+    """Two numbers: a budget at which a schedule was found, and a proven floor.
 
     Attributes
     ----------
     found_bytes
-        The least budget at which the planner is known to find a schedule, with the options that it
-        was asked with; ``None`` where unknown.
+        The least budget at which the planner, with the options it was given, is known to find a
+        schedule; ``None`` where unknown.
     op
         The op that sets `found_bytes`; ``None`` where unknown.
     floor_bytes
-        It is proven that no schedule of `scope` fits in less.
+        Proven: no schedule of `scope` fits in less.
     scope
-        The class of schedules that `floor_bytes` speaks of.
+        The class of schedules for which `floor_bytes` is proven.
 
     Examples
     --------
@@ -44,12 +44,12 @@ class LeastBudget:
         return self.found_bytes is not None and self.found_bytes <= self.floor_bytes
 
     def sentence(self, set_by: str = "") -> str:
-        """What is known, in words: a number that was only found is never called the least.
+        """What is known, in words: a budget that was only found is never called proven.
 
         Parameters
         ----------
         set_by
-            `op` with its label, where there is one.
+            The op that sets the budget, with its label; empty for none.
         """
         if self.found_bytes is None:
             return "no budget is known that does"
@@ -64,15 +64,15 @@ class LeastBudget:
 
 
 def least_of(leasts: list[LeastBudget], *, peak_bytes: int | None = None) -> LeastBudget:
-    """What several planners of one workload know of its least budget together.
+    """What several planners together know about the least budget of one workload.
 
-    The least of what they found, and the highest floor that does not speak of fewer schedules than
-    the other does.
+    The least budget that any of them found, and the highest floor; a floor over a narrower class of
+    schedules never replaces one over a wider class.
 
     Parameters
     ----------
     peak_bytes
-        The peak of a schedule that was found: no larger budget is the least.
+        The peak of a schedule that was found; the least budget is at most this.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def least_of(leasts: list[LeastBudget], *, peak_bytes: int | None = None) -> Lea
     best = leasts[min(known)[2]] if known else LeastBudget()
     if best.proven:
         return best
-    # A floor over a narrower class may be above what was found in a wider one.
+    # A floor over a narrower class may lie above a budget found in a wider class.
     floors = [
         (least.floor_bytes, least.scope)
         for least in leasts

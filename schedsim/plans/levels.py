@@ -1,4 +1,4 @@
-"""Memory levels below the device: what a plan that checkpoints to them runs on."""
+"""Memory levels below the device, to which a plan may copy checkpoints."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """A memory with slots for checkpoints, each of which takes time to write and to read.
+    """A memory with slots for checkpoints; writing and reading a checkpoint takes time.
 
     Parameters
     ----------
     num_slots
         How many checkpoints the memory holds at once.
     write_s, read_s
-        Seconds to copy one from the device, and back.
+        Seconds to copy a checkpoint from the device, and back.
     """
 
     num_slots: int
@@ -56,8 +56,8 @@ class MemoryLevel:
     def parse(cls, text: str, *, checkpoint_bytes: int, num_checkpoints: int) -> MemoryLevel:
         """A level as people write it: ``SLOTS:WRITE_S:READ_S``, or ``SLOTS@LINK``.
 
-        ``all`` as the number of slots has room for every checkpoint. A link is one of
-        `schedsim.plans.links.LINKS` or a bandwidth; times are those of the largest checkpoint.
+        ``all`` as SLOTS has room for every checkpoint. LINK is one of `schedsim.plans.links.LINKS`
+        or a bandwidth; the times are then those of the largest checkpoint.
 
         Examples
         --------
@@ -94,7 +94,7 @@ class MemoryLevels:
 
     @property
     def numbered(self) -> Iterable[tuple[int, MemoryLevel]]:
-        """(number, level); host memory, the first below the device, is number 2."""
+        """Pairs (number, level); host memory, the first level below the device, has number 2."""
         return enumerate(self.levels, start=HOST_LEVEL)
 
     def graph(self, workload: Chain | Graph, schedule: Schedule) -> Graph:
@@ -112,11 +112,11 @@ class MemoryLevels:
         return replace(graph, ops=(*graph.ops, *ops)) if ops else graph
 
     def capacities(self, budget_bytes: int) -> dict[str, int]:
-        """Pool -> bytes, as the engine takes them; levels are bounded by the schedule itself."""
+        """Pool -> bytes, as the engine takes them; only the schedule bounds the use of levels."""
         return {DEVICE: budget_bytes}
 
 
 def as_levels(levels: Sequence[MemoryLevel | tuple[int, float, float]]) -> MemoryLevels:
-    """Levels given as such, or as ``(num_slots, write_s, read_s)``."""
+    """`MemoryLevels` of `levels`, each a `MemoryLevel` or ``(num_slots, write_s, read_s)``."""
     found = tuple(one if isinstance(one, MemoryLevel) else MemoryLevel(*one) for one in levels)
     return MemoryLevels(found)

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of a link: how long a copy of so many bytes takes.
+    """One direction of a link, which says how long a copy takes.
 
     Parameters
     ----------
     bytes_per_s
         Bandwidth, more than zero.
     latency_s
-        Seconds that every copy takes besides, however small it is.
+        Seconds that every copy takes in addition, however small it is.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class Link:
 def _pcie(transfers_per_s: float) -> Link:
     """Payload bandwidth of one direction of sixteen lanes.
 
-    Of 130 bits on the wire 128 are data. A packet of the largest payload that hosts commonly set,
+    128 of 130 bits on the wire are data. A packet of the largest payload that hosts commonly set,
     256 bytes, carries 24 bytes of framing, header and checksum.
     """
     return Link(16 * transfers_per_s / 8 * (128 / 130) * (256 / 280))
@@ -73,7 +73,7 @@ LINKS = {
     "pcie5": _pcie(32e9),
     "nvlink-c2c": Link(450e9),
 }
-"""What links can carry at most in one direction, from what is published; measure yours.
+"""Published bandwidths of links in one direction, an upper limit; measure your own link.
 
 ``pcie4``, ``pcie5``: sixteen lanes of 16 and 32 GT/s (PCI Express Base Specification 4.0, 2017, and
 5.0, 2019), 28.8 and 57.6 GB/s after encoding and packet headers. ``nvlink-c2c``: 900 GB/s both
@@ -81,7 +81,7 @@ directions together (NVIDIA Grace Hopper Superchip Architecture, 2022), half of 
 
 
 def parse_link(text: str, latency_s: float = 0.0) -> Link:
-    """The link that `text` means: the name of a preset, or a bandwidth as a size per second.
+    """The link that `text` names: a preset, or a bandwidth as a size per second.
 
     Raises
     ------
@@ -118,11 +118,11 @@ def with_copies(
     h2d: Link,
     tensors: Iterable[str] | None = None,
 ) -> Graph:
-    """The graph of `workload` with copies to host memory and back that a schedule may run.
+    """The graph of `workload` with copies to host memory and back, which a schedule may run.
 
-    Each tensor gets two ops that no schedule must run, one to host memory and one back (see
-    `schedsim.dataflow.copies`). They stand behind the ops of the workload, whose indices stay what
-    they were, as do those of its tensors.
+    Each tensor gets two ops that a schedule may leave out, one to host memory and one back (see
+    `schedsim.dataflow.copies`). The copies come after the ops of the workload, so the indices of
+    the workload's ops and tensors stay the same.
 
     Parameters
     ----------
@@ -131,13 +131,13 @@ def with_copies(
     d2h, h2d
         The two directions of the link.
     tensors
-        Names; by default all activations: what forward ops and the graph's inputs hold on the
-        device, of one byte or more.
+        Names of the tensors to copy. By default all activations: inputs of the graph and outputs of
+        forward ops on the device, of one byte or more.
 
     Raises
     ------
     InvalidWorkloadError
-        The graph has no such tensor, or already a copy of it.
+        The graph has no such tensor, or has a copy of it already.
     SchedsimError
         A tensor is not in the memory of the ``device``.
 
@@ -171,7 +171,7 @@ def with_copies(
         if graph.pool_of(name) != DEVICE:
             raise SchedsimError(
                 f"{name} lives in pool {graph.pool_of(name)!r}, not on the device",
-                hint="only tensors of the device can be copied to the host",
+                hint="only tensors on the device can be copied to the host",
             )
         size = sizes[name]
         copies.append(Copy(name).op(size, d2h.time_s(size)))

@@ -1,7 +1,7 @@
-"""The largest batch, sequence or number of layers that fits a budget, and the fastest.
+"""The largest batch, sequence or number of layers that fits a budget, and the fastest one.
 
-A workload family is a function from a size (``batch=n``) to a workload. Nothing is taken for
-granted about how memory grows with the size: what is not planned is compared op by op.
+A workload family is a function from a size (``batch=n``) to a workload. The search does not assume
+that memory grows with the size: a size that is not planned is compared op by op with one that is.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from .budgets import sized_budget
 from .plan import Plan
 from .scope import ANY_SCHEDULE, PERSISTENT
 
-# Classes of schedules in which what does not fit a smaller workload fits no larger one.
+# Classes of schedules in which a budget that is too small for a workload is too small for every
+# larger one.
 _CLASSES = (PERSISTENT, ANY_SCHEDULE)
 MAX_SIZE = 2**20
 MAX_PLANS = 64
-# Sizes that are built, to be compared with what does not fit, or for their store-all time.
+# Limit on sizes that are built only to be compared, or for their store-all time.
 _MOST_BUILT = 256
 
 
 @dataclass(frozen=True)
 class Sized:
-    """The workload family at one size, planned.
+    """One size of the workload family, with its plan.
 
     Attributes
     ----------
     work
-        What one step processes, in units of `Maximum.unit`.
+        The amount that one step processes, in units of `Maximum.unit`.
     """
 
     size: int
@@ -57,18 +58,19 @@ class Maximum:
     largest
         The largest size that fits, with its plan.
     fastest
-        The size of the most work per second among those planned.
+        The planned size that does the most work per second.
     beyond
-        The next size, which does not fit, with its infeasible plan; ``None`` where the search
-        ended at its limit.
+        The next larger size, which does not fit, with its infeasible plan; ``None`` where the
+        search reached its limit.
     proof
-        Why nothing larger fits: ``proven`` over the class in `scope`, up to `checked_to`;
-        ``found`` where a planner that proves nothing found nothing.
+        How sure it is that nothing larger fits: ``proven`` over the class in `scope`, up to
+        `checked_to`; ``found`` where the planner found no schedule but proves nothing.
     checked_to
-        Sizes above `largest` up to this one do not fit: planned, or op by op at least as large as
-        one that does not.
+        No size above `largest` up to this one fits: each was planned, or is op by op at least as
+        large as a size that does not fit.
     fastest_proven
-        Whether no size up to `largest` can be faster: store-all time bounds those not planned.
+        Whether it is proven that no size up to `largest` is faster; store-all time bounds the sizes
+        that were not planned.
     tried
         Every size that was planned, ascending.
     """
@@ -100,25 +102,26 @@ def maximize(
 ) -> Maximum:
     """The largest size at which the workload of `family` fits, and the size of most work a second.
 
-    The search doubles the size until nothing fits and halves the interval. It then looks at the
-    sizes beyond, up to the first double that did not fit, or at 256 of them: each is compared, op
-    by op, with a size that is proven not to fit, and planned where it is smaller in anything.
-    Then sizes are planned for speed, in the order of the rates that their store-all times allow,
-    until no other size can be faster, or until `max_plans` sizes are planned.
+    The search doubles the size until nothing fits, then halves the interval. It then looks at the
+    sizes beyond the largest that fits, up to the first doubled size that did not fit, at most 256
+    of them. Each of these is compared op by op with a size that is proven not to fit, and is
+    planned if it is smaller in anything. At last sizes are planned for speed, in the order of the
+    rates that their store-all times allow, until no other size can be faster or `max_plans` sizes
+    are planned.
 
     Parameters
     ----------
     family
-        Gives the workload at a size, alone or in a pair with further options of the planner there
-        (memory levels as large as its checkpoints, say). It may raise `SchedsimError` at sizes
-        there are none of.
+        Returns the workload at a size, alone or in a pair with further planner options for that
+        size (for example memory levels as large as its checkpoints). It may raise `SchedsimError`
+        at a size for which there is no workload.
     work, unit
-        What a step at a size processes, and in what: samples, tokens.
+        The amount that a step at a size processes, and its unit: samples, tokens.
     step
         Sizes are multiples of it.
     compare
-        Whether sizes in between may be built and compared. Without it, as where building a size
-        means measuring a model, the proof speaks of the next size alone.
+        Whether sizes in between may be built and compared. ``False`` suits families where building
+        a size means measuring a model; the proof then covers the next size alone.
     **options
         Passed to the planner.
 
@@ -129,11 +132,11 @@ def maximize(
 
     Notes
     -----
-    A workload that has the ops of another, and in each at least its bytes, fits no smaller budget:
-    the schedule that fits it is legal on the smaller one, with a peak no larger. So does a chain
-    with further stages inside, where what these pass on is no smaller than what the shorter chain
-    passes on there: the schedule without the runs of these stages is legal on the shorter one, and
-    what lives there lives, under one name or another, on the longer.
+    Why a larger workload needs no less memory. Let a workload have the same ops as a smaller one,
+    each with at least the bytes: a schedule of the larger is legal on the smaller, with a peak no
+    larger. The same holds for a chain with additional stages inside whose outputs are no smaller
+    than the output of the shorter chain there: drop the runs of these stages, and the schedule is
+    legal on the shorter chain; each tensor alive there has a counterpart alive on the longer chain.
 
     O(log size) plans to find the largest, `max_plans` for the fastest.
 
@@ -180,12 +183,12 @@ class _LargestSearch:
         self.tried: dict[int, Sized | None] = {}
 
     def workload(self, number: int) -> Chain | Graph | None:
-        """The workload at the size ``number * step``; ``None`` where there is none."""
+        """The workload at the size ``number * step``; ``None`` if the family has none."""
         if number not in self.built:
             try:
                 self.built[number] = self.family(number * self.step)
             except SchedsimError:
-                if number == 1:  # what is wrong is not the size
+                if number == 1:  # the least size fails too: the size is not the fault
                     raise
                 self.built[number] = None
         return self.built[number]
@@ -197,7 +200,7 @@ class _LargestSearch:
             self.tried[number] = None
             if workload is not None:
                 plan = self.plan_of(workload, size)
-                if plan.search.interrupted:  # its planner gave its best: the search ends
+                if plan.search.interrupted:  # the user interrupted: end the whole search
                     raise KeyboardInterrupt
                 self.tried[number] = Sized(size, self.work(size), plan)
         return self.tried[number]
@@ -254,7 +257,7 @@ class _LargestSearch:
         )
 
     def _beyond_gaps(self, best: int, top: int) -> tuple[int, int]:
-        """The largest number that fits, given that `best` does, and up to where that was seen."""
+        """The largest number that fits, knowing that `best` fits, and how far was checked."""
         number, barrier = best + 1, None
         while number <= top:
             workload = self.workload(number)
@@ -268,7 +271,7 @@ class _LargestSearch:
         return best, top
 
     def _fastest(self, best: int, max_plans: int, compare: bool) -> tuple[Sized, bool]:
-        """The size of most work a second, and whether that is proven up to `best`."""
+        """The size with the most work per second, and whether that is proven up to `best`."""
         fastest = max((one for one in self.tried.values() if one), key=lambda one: one.rate)
         if not compare:
             return fastest, False
@@ -281,7 +284,8 @@ class _LargestSearch:
                 limits.append((most, number))
         limits.sort(reverse=True)
         open_numbers = [number for most, number in limits if most > fastest.rate]
-        # What the bound allows most comes first; where too many are left, they are spread.
+        # The size with the highest possible rate comes first; too many candidates are thinned out
+        # evenly.
         chosen = open_numbers
         if len(open_numbers) > max_plans:
             chosen = [open_numbers[i] for i in _spread(len(open_numbers) - 1, max_plans - 1)]
@@ -300,15 +304,15 @@ def _spread(last: int, count: int) -> list[int]:
 
 
 def _is_proof(plan: Plan) -> bool:
-    """Whether an infeasible plan says that no schedule of its class fits."""
+    """Whether an infeasible plan proves that no schedule of its class fits."""
     return plan.proven_infeasible and plan.least.scope in _CLASSES
 
 
 def contains(larger: Chain | Graph, smaller: Chain | Graph) -> bool:
-    """Whether every schedule of `larger` gives one of `smaller` with no larger peak.
+    """Whether every schedule of `larger` gives a schedule of `smaller` with no larger peak.
 
-    True only where that is certain: the same ops with at least the bytes, or a chain with further
-    stages inside. See `maximize`.
+    True only where that is certain: the same ops with at least the bytes, or a chain with
+    additional stages inside. See `maximize`.
 
     Examples
     --------
@@ -330,7 +334,7 @@ def contains(larger: Chain | Graph, smaller: Chain | Graph) -> bool:
 
 
 def _has_more(workload: Chain | Graph) -> bool:
-    """Whether more than sizes decides: variants, or further streams or memory pools."""
+    """Whether more than sizes matters: variants, several streams or several memory pools."""
     if isinstance(workload, Chain):
         return any(stage.variants for stage in workload.stages)
     streams = {op.stream for op in workload.ops}
@@ -357,8 +361,9 @@ def _contains_chain(larger: Chain, smaller: Chain) -> bool:
         tail += 1
     if extra == 0:
         return head == smaller.num_stages
-    # The further stages stand after `cut` matched ones; each must pass on no less than is passed
-    # on there in the smaller chain. The last stage stays the last, as the loss reads its output.
+    # The additional stages come after `cut` matched stages; the output of each must be at least the
+    # output of the smaller chain at that place. The last stage stays last, as the loss reads its
+    # output.
     for cut in range(max(smaller.num_stages - tail, 0), min(head, smaller.num_stages - 1) + 1):
         passed = smaller.stages[cut - 1].output_bytes if cut else smaller.input_bytes
         between = larger.stages[cut : cut + extra]
@@ -403,5 +408,5 @@ def _contains_graph(larger: Graph, smaller: Graph) -> bool:
     same = larger.results == smaller.results and sorted(larger.inputs) == sorted(smaller.inputs)
     if not same or shape(larger) != shape(smaller):
         return False
-    # Sizes of in-place outputs are tied to their inputs, and so are no smaller either.
+    # In-place outputs have the sizes of their inputs, so they are no smaller either.
     return all(a >= b for a, b in zip(sizes(larger), sizes(smaller), strict=True))

@@ -1,4 +1,4 @@
-"""What a plan that copies runs on: the two directions of a link, and the host memory allowed."""
+"""Offloading: the two directions of a link, and the host memory that a plan may use."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ..dataflow.graph import Graph
 
 LinkLike = Link | str | tuple[Link | str, Link | str]
-"""A link, or its name or bandwidth as a text; or two of these, to the host and back."""
+"""A link, given as a `Link`, a name or a bandwidth; or a pair of these, to the host and back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offloading:
-    """A link to host memory, and how much of that there is.
+    """A link to host memory, and how much host memory there is.
 
     Parameters
     ----------
@@ -49,12 +49,12 @@ class Offloading:
         host_bytes: int | str | None = None,
         latency_s: float | None = None,
     ) -> Offloading:
-        """From what people write: ``"pcie4"``, ``"25GB/s"``, a `Link`, or a pair of these.
+        """Offloading over ``"pcie4"``, ``"25GB/s"``, a `Link`, or a pair of these.
 
         Parameters
         ----------
         latency_s
-            Of links given as a text; none by default.
+            Latency of links that are given as a text; 0 by default.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What a planner from outside gives: a schedule or a plan, replayed before anybody sees it."""
+"""Checks of what a foreign planner returns: a schedule or a plan, replayed before it is used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checked_plan(
     planner: str,
     options: Mapping[str, Any],
 ) -> Plan:
-    """The plan of what `planner` gave, where the replay bears it out.
+    """A plan from what `planner` returned, if the replay confirms it.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ def checked_plan(
     Raises
     ------
     SchedsimError
-        It is none of these, over the budget, of another workload, or the plan says what its own
-        replay does not.
+        `found` is none of these, is over the budget, is for another workload, or is a plan that its
+        own replay refutes.
     InvalidScheduleError
         The schedule is not legal.
     """
@@ -44,8 +44,8 @@ def checked_plan(
         return _checked(found, workload, budget_bytes, planner)
     if found is not None and not isinstance(found, Schedule):
         raise SchedsimError(
-            f"planner {planner!r} gave a {type(found).__name__}",
-            hint="a planner gives a Schedule, a Plan, or None where nothing fits",
+            f"planner {planner!r} returned a {type(found).__name__}",
+            hint="a planner returns a Schedule, a Plan, or None where nothing fits",
         )
     if found is not None:
         _check_peak(simulate(workload, found).peak_bytes, budget_bytes, planner)
@@ -55,27 +55,27 @@ def checked_plan(
 def _checked(plan: Plan, workload: Chain | Graph, budget_bytes: int, planner: str) -> Plan:
     if plan.workload.content_hash != workload_hash(workload):
         raise SchedsimError(
-            f"planner {planner!r} gave the plan of another workload, {plan.workload.name!r}",
+            f"planner {planner!r} returned a plan of another workload, {plan.workload.name!r}",
             hint="end it with schedsim.plans.plan.make_plan(workload, budget_bytes, ...)",
         )
     problems = []
     if plan.budget_bytes != budget_bytes:
-        problems.append(f"the plan is for {plan.budget_bytes} bytes, asked were {budget_bytes}")
+        problems.append(f"the plan is for {plan.budget_bytes} bytes instead of {budget_bytes}")
     if plan.schedule is not None:
         simulation = plan.simulate(workload)
         _check_peak(simulation.peak_bytes, budget_bytes, planner)
         problems += mismatches(plan, simulation)
         if plan.lower_bound_s > simulation.makespan_s * (1 + OPTIMALITY_TOLERANCE):
-            problems.append(f"no step is faster than {plan.lower_bound_s} s, and this one is")
+            problems.append(f"its lower bound {plan.lower_bound_s} s is above its step time")
         met = simulation.makespan_s <= plan.lower_bound_s * (1 + OPTIMALITY_TOLERANCE)
         if met != (plan.status == "optimal"):
-            problems.append(f"the plan says {plan.status}, and its bound does not")
+            problems.append(f"it says {plan.status}, but its step time is above its bound")
     elif plan.status != "infeasible":
-        problems.append(f"the plan says {plan.status}, and has no schedule")
+        problems.append(f"the plan says {plan.status}, but has no schedule")
     if problems:
         raise SchedsimError(
-            f"planner {planner!r} gave a plan that its replay refutes: {problems[0]}",
-            hint="end it with schedsim.plans.plan.make_plan, which fills in what is true",
+            f"planner {planner!r} returned a plan that its replay refutes: {problems[0]}",
+            hint="end it with schedsim.plans.plan.make_plan, which fills in the true numbers",
         )
     return plan
 

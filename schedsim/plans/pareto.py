@@ -1,4 +1,4 @@
-"""The memory/time curve of a workload, whoever plans it."""
+"""The memory/time curve of a workload, with any planner."""
 
 from __future__ import annotations
 
@@ -45,30 +45,29 @@ def pareto(
     Parameters
     ----------
     planner
-        By default the one that finds a whole curve: on a chain every break point of the optimal
-        persistent schedules, exactly, in one run; on a graph by searches at budgets chosen as the
-        curve appears, with a proven bound beside it (see
-        `schedsim.algorithms.graphs.graph_frontier`). Any other planner, by name or a function, is
-        asked at each of `budgets`.
+        By default the planner that finds a whole curve. On a chain this gives every break point of
+        the optimal persistent schedules, exactly, in one run. On a graph, searches run at budgets
+        that are chosen as the curve appears, with a proven bound beside it (see
+        `schedsim.algorithms.graphs.graph_frontier`). Any other planner, a name or a function, plans
+        at each of `budgets`.
     order
         Of the first runs of a graph: ``"fixed"`` (default) or ``"free"``.
     effort, time_limit_s, num_points, seed
-        Of the search on a graph: units of work for the whole curve (60), after which the same seed
-        gives the same curve on any machine; seconds, which end the search wherever it is; points
-        to look for (24); and of its random choices (0).
+        Limits of the search on a graph. `effort`: units of work for the whole curve (60); the same
+        seed then gives the same curve on any machine. `time_limit_s`: seconds, which end the search
+        wherever it is. `num_points`: points to look for (24). `seed`: of the random choices (0).
     budgets
-        In bytes, or texts as `schedsim.plan` takes them; by default 32 budgets spread over the
-        range from least to store-all peak.
+        Bytes, or texts as `schedsim.plan` takes them; by default 32 budgets spread from the least
+        budget to the store-all peak.
     keep, recompute
-        As of `schedsim.plan`. Where ops of a graph must be recomputed, the curve is that of
-        ``auto`` at budgets at equal distances.
+        As in `schedsim.plan`. Where ops of a graph must be recomputed, ``auto`` plans at evenly
+        spaced budgets.
 
     Returns
     -------
     ParetoCurve
-        `knee` is the point furthest below the chord between the ends of the curve, budgets and
-        times scaled to 0..1 between them. Interrupting the search on a graph gives the curve so
-        far.
+        Its `knee` is the point furthest below the chord between the ends of the curve, with budgets
+        and times scaled to 0..1. Interrupting the search on a graph gives the curve found so far.
 
     Raises
     ------
@@ -123,7 +122,7 @@ def _searched_at(
     options: dict[str, Any],
     rules: RecomputationRules,
 ) -> ParetoCurve:
-    """A curve of which something must be recomputed: a search at each of some budgets."""
+    """The curve of a graph with ops that must be recomputed: one search per budget."""
     if options.get("order") == "free":
         raise SchedsimError(
             "recompute does not go with order 'free'", hint="leave one of the two out"
@@ -169,7 +168,7 @@ def _sampled(
             plan.status == "optimal",
             plan.schedule,
         )
-    # A bound over any schedule is one over fewer, too.
+    # A bound over any schedule holds over every narrower class, too.
     wide = {ANY_SCHEDULE, replace(ANY_SCHEDULE, ruled=True)}
     scope = ", ".join(sorted(map(str, scopes - wide or scopes - {ANY_SCHEDULE} or scopes)))
     return ParetoCurve(
@@ -186,8 +185,8 @@ def _sampled(
 def _spread(
     workload: Chain | Graph, name: str, planner: PlannerLike, options: dict[str, Any], num: int
 ) -> list[int]:
-    """Budgets at equal distances from the planner's least to the store-all peak."""
-    searched = num != _NUM_SAMPLES  # what is searched for knows its least where it fails
+    """Evenly spaced budgets from the planner's least budget to the store-all peak."""
+    searched = num != _NUM_SAMPLES  # a search reports its least budget when it fails
     least = try_plan(workload, 1 if searched else _NO_LIMIT, planner, **options).min_feasible_bytes
     most = simulate(workload, Schedule.store_all(workload)).peak_bytes
     if least is None:

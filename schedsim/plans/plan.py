@@ -1,4 +1,4 @@
-"""Plans: a schedule with its provenance, replayed by the simulator before anybody sees it."""
+"""Plans: a schedule and its origin, replayed by the simulator before anybody sees it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPTIMALITY_TOLERANCE = 1e-9
 class WorkloadRef:
     """Which workload a plan belongs to: name, kind (``chain``, ``graph``), content hash.
 
-    `source` says where it comes from; ``None`` for one that was made in Python.
+    `source` says where the workload comes from; ``None`` for a workload made in Python.
     """
 
     name: str
@@ -85,19 +85,19 @@ class Plan(ShownInNotebooks):
     lower_bound_s
         No schedule in `bound_scope` within the budget is faster, in seconds.
     bound_scope
-        The class of schedules that the bound, and so the word optimal, speaks of.
+        The class of schedules over which the bound, and so ``optimal``, holds.
     gap
         makespan / lower bound - 1.
     least
         The least budget at which this planner finds a schedule, and what is proven about it.
     candidates
-        One row per planner tried, where several were.
+        One row per planner, where several were tried.
     setting
-        In what the workload that the schedule runs on differs from the one given.
+        How the workload that runs differs from the given one: variants, copies, allocator.
     search
         How the planner came to the plan.
     options
-        What the planner was asked.
+        The options that the planner was called with.
     """
 
     workload: WorkloadRef
@@ -123,8 +123,8 @@ class Plan(ShownInNotebooks):
     search: SearchRecord = NO_SEARCH
 
     def __post_init__(self) -> None:
-        # A schedule of changed ops is legal on the plain workload too, and costs something else
-        # there; so it says that it is not to be simulated without its plan.
+        # A schedule with variants is legal on the plain workload too, but costs something else
+        # there. So the schedule itself says that it needs its plan.
         needs = self.setting.words(self.schedule)
         if self.schedule is not None and self.schedule.runs_with != needs:
             marked = Schedule(self.schedule.op_names, self.schedule.runs, needs)
@@ -132,7 +132,7 @@ class Plan(ShownInNotebooks):
 
     @property
     def found_by(self) -> str:
-        """The planner whose schedule this is, of those that were tried."""
+        """The planner that found the schedule, among those that were tried."""
         return self.search.chosen or self.planner
 
     @property
@@ -144,14 +144,15 @@ class Plan(ShownInNotebooks):
     def simulate(
         self, workload: Chain | Graph, capacities: Mapping[str, int] | None = None
     ) -> Simulation:
-        """What the plan's schedule costs on `workload`, the one that the plan is of.
+        """What the plan's schedule costs on `workload`, for which the plan was made.
 
         Parameters
         ----------
         workload
-            As it was given to the planner; variants and copies are the plan's own.
+            The workload as it was given to the planner; the plan adds its variants and copies.
         capacities
-            Memory pool -> bytes within which runs wait, in place of the plan's own.
+            Memory pool -> bytes: runs wait until their memory fits. Replaces the plan's own
+            capacities.
 
         Raises
         ------
@@ -231,22 +232,22 @@ def make_plan(
     setting: Setting = PLAIN,
     search: SearchRecord = NO_SEARCH,
 ) -> Plan:
-    """The plan for `schedule`, after replaying it; how every planner ends.
+    """The plan for `schedule`, after replaying it; every planner ends with this call.
 
     Parameters
     ----------
     schedule
         ``None`` where the planner found none within the budget.
     lower_bound_s
-        A proven bound over `bound_scope`; the time that every schedule needs, of a chain that of
-        store-all and of a graph that of its busiest stream, is a bound anyhow.
+        A proven bound over `bound_scope`. The time that every schedule needs is a bound anyway:
+        store-all for a chain, the busiest stream for a graph.
     setting
-        What `schedule` runs on, where that differs from `workload`: variants, copies.
+        How the workload that `schedule` runs on differs from `workload`: variants, copies.
     search
         How `schedule` was found.
     least
-        The least budget at which the planner is known to find a schedule. Of a plan that fits it
-        says nothing where it is above the plan's peak.
+        The least budget at which the planner is known to find a schedule. It is ignored where the
+        plan fits with a lower peak.
 
     Raises
     ------
@@ -297,13 +298,13 @@ def make_plan(
 
 
 def _overhead(workload: Chain | Graph, simulation: Simulation | None) -> float | None:
-    """Against the store-all of `workload` itself, whatever variants were run."""
+    """Extra time relative to store-all of `workload` itself, whatever variants ran."""
     if simulation is None:
         return None
     if not workload.store_all_s:
         return 0.0
     overhead = simulation.makespan_s / workload.store_all_s - 1.0
-    # The engine adds the same times in another order: a rounding below zero is none.
+    # The engine adds the same times in another order: a negative rounding error is no overhead.
     return 0.0 if -1e-9 < overhead < 0.0 else overhead
 
 
@@ -321,9 +322,9 @@ def best_of(
     planner: str,
     seed: int | None = None,
 ) -> Plan:
-    """The plan of the fastest of `schedules` that fits; how heuristics with a family end.
+    """The plan of the fastest of `schedules` that fits, for heuristics that try several schedules.
 
-    The least peak of the family is the least budget found.
+    The lowest peak of these schedules is the least budget found.
     """
     best: tuple[float, int, Mapping[str, Any], Schedule] | None = None
     least: Simulation | None = None
@@ -353,12 +354,12 @@ def with_candidates(plan: Plan, tried: Iterable[Plan]) -> Plan:
 def timed(
     warm_up: Callable[[], object] | None = None,
 ) -> Callable[[Callable[Asked, Answer]], Callable[Asked, Answer]]:
-    """A planner whose answers say how long it took (``planning_s``); planners read no clock.
+    """Decorate a planner so that its plans say how long it took (``planning_s``).
 
     Parameters
     ----------
     warm_up
-        Called first and not counted: it compiles the planner's kernels, or loads them.
+        Called first, not counted: it compiles or loads the planner's kernels.
 
     Examples
     --------
@@ -392,7 +393,7 @@ def installed_versions() -> dict[str, str]:
 
 @cache
 def _versions() -> tuple[tuple[str, str], ...]:
-    """Read once: looking up what is installed takes longer than many a plan."""
+    """Read once, because looking up versions takes longer than many plans."""
     import platform  # these two are slow to import, and only plans need them
     from importlib.metadata import PackageNotFoundError, version
 

@@ -1,8 +1,8 @@
-"""What a long search tells while it runs: time, the best step so far, and the gap to its bound.
+"""Progress of a long search: elapsed time, the best step time so far, the gap to its bound.
 
-A planner asks for the `current` progress when it begins, and calls `report` where its searches meet
-anyhow; from any thread, and as often as it likes. Who listens is none of its business: the command
-line shows a line on a terminal, and everybody else finds a line every ten seconds in the log
+A planner asks for the `current` progress when it begins, and calls `report` where its threads meet
+anyway, from any thread and as often as it likes. The planner does not know who listens: the command
+line shows a line on a terminal; every other program finds a line every ten seconds in the log
 ``schedsim.progress``, at level ``INFO``.
 """
 
@@ -24,12 +24,12 @@ _log = logging.getLogger("schedsim.progress")
 
 
 class Progress:
-    """One search: since when, the best step time so far, and the proven bound.
+    """One search: when it began, its best step time so far, and its proven bound.
 
     Attributes
     ----------
     what
-        What is searched, for people.
+        The search in words.
     best_s
         The least step time found within the budget; infinite while there is none.
     bound_s
@@ -52,7 +52,7 @@ class Progress:
         self._logged_s = self.began_s
 
     def report(self, best_s: float = math.inf, bound_s: float = 0.0) -> None:
-        """Tell what was found or proven; worse than what is known changes nothing. O(1)."""
+        """Report a step time or a bound; one that is no better changes nothing. O(1)."""
         with self._lock:
             self.best_s = min(self.best_s, float(best_s))
             self.bound_s = max(self.bound_s, float(bound_s))
@@ -65,7 +65,7 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the search began."""
         return time.perf_counter() - self.began_s
 
     @property
@@ -91,16 +91,16 @@ _shown: ContextVar[list[Progress] | None] = ContextVar("schedsim_shown", default
 
 
 def current() -> Progress:
-    """The progress of the search that is running here; one that nobody hears outside of any.
+    """The progress of the running search; outside of any search, one without a listener.
 
-    To be asked for on the thread on which the planner was called; threads share what it gives.
+    Call it on the thread on which the planner was called; other threads share the result.
     """
     return _current.get() or Progress("")
 
 
 @contextmanager
 def searching(what: str) -> Iterator[Progress]:
-    """A search for `what` begins here: its planners report to it."""
+    """Begin a search for `what`; the planners called inside report to it."""
     progress = Progress(what)
     token, shown = _current.set(progress), _shown.get()
     if shown is not None:
@@ -115,7 +115,7 @@ def searching(what: str) -> Iterator[Progress]:
 
 @contextmanager
 def watched() -> Iterator[list[Progress]]:
-    """The searches that are running, the innermost last, for whoever shows them."""
+    """The list of running searches, the innermost last, for a display."""
     running: list[Progress] = []
     token = _shown.set(running)
     try:

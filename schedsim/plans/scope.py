@@ -1,4 +1,4 @@
-"""Classes of schedules that bounds and the word optimal speak of, ordered by inclusion."""
+"""Classes of schedules over which bounds hold, ordered by inclusion."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ _PARTITIONS = re.compile(r"(.*) into (\d+) stages")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A class of schedules; ``a <= b`` where every schedule of `a` is one of `b`.
+    """A class of schedules; ``a <= b`` if every schedule of `a` is a schedule of `b`.
 
-    A bound over a scope holds for every scope within it, and the least over a scope that is proven
-    to be the least is at most that of every scope within it. ``str`` gives the words.
+    A bound over a scope holds over every scope within it. A proven least budget over a scope is at
+    most that of every scope within it. ``str`` gives the scope in words.
 
     Parameters
     ----------
     order
         ``"fixed"``: first runs keep the workload's order; repeated runs stand anywhere.
     persistent
-        What a chain stores stays until its own backward.
+        A stored activation of a chain stays until its own backward.
     copies
         Tensors may be copied over the link.
     variants
         The variants that are allowed may be chosen.
     most_repeats
-        Of one op; ``None`` for no limit.
+        Largest number of repeats of one op; ``None`` for no limit.
     rounds
-        Of repeats, in order, before each first run; ``None`` for no limit.
+        Rounds of repeats, in order, before each first run; ``None`` for no limit.
     partition
-        Of a pipeline: ``"this"``, or the number of stages of any; ``None`` of a single workload.
+        For a pipeline: ``"this"`` partition, or the number of stages of any partition. ``None`` for
+        a single workload.
     ruled
-        They hold to the rules on what is kept and what is recomputed that were given.
+        The schedules follow the given rules on what is kept and what is recomputed.
     other
-        Words of a class that this version does not know: only itself is within it.
+        Words of a class that this version does not know; no other class is within it.
 
     Examples
     --------
@@ -59,7 +60,7 @@ class Scope:
     other: str = ""
 
     def covers(self, other: Scope) -> bool:
-        """Whether every schedule of `other` is one of this class."""
+        """Whether every schedule of `other` belongs to this class."""
         return (
             self.other == other.other
             and (self.order == "any" or other.order == "fixed")
@@ -106,7 +107,7 @@ class Scope:
 
     @classmethod
     def parse(cls, text: str) -> Scope:
-        """The class that `text`, as `str` writes it, speaks of."""
+        """The class that `text` names, in the words that `str` writes."""
         known = _BY_TEXT.get(text)
         if known is not None:
             return known
@@ -133,7 +134,7 @@ def _allows(most: int | None, limit: int | None) -> bool:
 
 ANY_SCHEDULE = Scope()
 FIXED_ORDER = Scope("fixed")
-"""The schedules whose first runs come in the workload's order; repeated runs stand anywhere."""
+"""Schedules whose first runs keep the workload's order; repeated runs may stand anywhere."""
 PERSISTENT = Scope("fixed", persistent=True)
 PERSISTENT_VARIANTS = Scope("fixed", persistent=True, variants=True)
 COPIES = Scope(copies=True)
@@ -157,7 +158,7 @@ _BY_TEXT = {
 
 
 def common(scopes: list[Scope]) -> Scope:
-    """The narrowest of `scopes` where it is within all others that are wider; else any schedule.
+    """The scope among `scopes` that lies within all others; any schedule if there is none.
 
     Examples
     --------

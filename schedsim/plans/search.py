@@ -1,4 +1,4 @@
-"""What a search found out on the way to its plan, and what ended it."""
+"""The record of a search: what it found out besides its plan, and what ended it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .effort import EndedBy
 
 @dataclass(frozen=True, slots=True)
 class SearchRecord:
-    """How a planner came to its plan.
+    """How a planner found its plan.
 
     Attributes
     ----------
@@ -19,14 +19,14 @@ class SearchRecord:
     num_moves
         Moves of the search; ``None`` where it made none.
     ended_by
-        What ended the search: itself, its ``work`` spent, its ``stop`` criterion, the ``clock``, or
-        an ``interrupt``; the plan is its best until then.
+        What ended the search: ``itself``, its spent ``work``, its ``stop`` criterion, the
+        ``clock``, or an ``interrupt``. The plan is the best one until then.
     bound_by
-        How the lower bound was proven; empty for the time of store-all.
+        The method that proved the lower bound; empty for the time of store-all.
     bound_op
-        The op that the bound was proven at, where there is one.
+        The op at which the bound was proven, where there is one.
     figures
-        Further numbers and words of the planner's own, by name.
+        Further numbers and words of this planner, by name.
     """
 
     chosen: str = ""
@@ -48,4 +48,4 @@ class SearchRecord:
 
 
 NO_SEARCH = SearchRecord()
-"""Of a planner that computes its plan directly."""
+"""The record of a planner that computes its plan directly."""

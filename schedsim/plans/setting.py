@@ -1,10 +1,10 @@
-"""What a plan runs on: in what the workload that runs differs from the one that was given.
+"""The setting of a plan: how the workload that runs differs from the one that was given.
 
-A planner may choose other bundles (variants), copy tensors to host memory or to memory levels, or
-plan for what an allocator reserves; a step of a real model may be split into micro-batches, compute
-some layers in chunks and count bytes beside its own. A plan's schedule is legal on the workload
-with all of these, and on no other. `Setting` holds them in one typed value; it makes the workload
-that runs, and simulates schedules on it. Every reader of plans goes through it.
+A planner may choose variants, copy tensors to host memory or to memory levels, or plan for the
+bytes that an allocator reserves. A step of a real model may be split into micro-batches, compute
+some layers in chunks, and count additional bytes. A plan's schedule is legal on the workload with
+all these changes, and on no other. `Setting` holds the changes in one typed value, makes the
+workload that runs, and simulates schedules on it. Every reader of plans goes through the setting.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class AllocatorChoice:
     name, options
         As `schedsim.allocate` takes them.
     inner_budget_bytes
-        The budget of tensors and workspaces that the schedule was planned within; ``None`` where
-        no schedule was found.
+        The budget of tensors and workspaces within which the schedule was planned; ``None`` without
+        a schedule.
     reserved_bytes
-        What the allocator reserves at most, in two steps; ``None`` as above.
+        The most bytes that the allocator reserves over two steps; ``None`` without a schedule.
     num_emptied
         How often the allocator had to return cached memory to the device.
     """
@@ -64,17 +64,18 @@ class StepChanges:
     level
         ``"block"`` or ``"op"``.
     structure
-        A hash of the captured graph without its times, by which `schedsim.apply` knows it again.
+        A hash of the captured graph without its times, by which `schedsim.apply` recognises the
+        graph.
     added_bytes
-        Static bytes counted beside the captured step's own, optimizer state among them.
+        Static bytes counted in addition to those of the captured step, such as optimizer state.
     chunk
-        Layer -> number of chunks that its tokens are computed in.
+        Layer -> number of chunks into which its tokens are split.
     accumulate
         Micro-batches of a step.
     generator_states_bytes
-        States of random generators kept for ops that run again.
+        Bytes of the random generators' states that are kept for ops that run again.
     compiled
-        Whether its ops were fused into compiled groups first.
+        Whether the ops of the step were fused into compiled groups first.
     """
 
     level: str
@@ -88,20 +89,20 @@ class StepChanges:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """In what the workload that a plan runs differs from the one it was planned for.
+    """How the workload that a plan runs differs from the workload that was given.
 
     Attributes
     ----------
     variants
-        Those chosen, of the workload's own.
+        The chosen variants, from those that the workload offers.
     copies
-        Where the schedule may copy tensors to; ``None`` where everything stays on the device.
+        Where the schedule may copy tensors; ``None`` where everything stays on the device.
     allocator
         The allocator whose reserved bytes the budget bounds; ``None`` for exact bytes.
     step
-        Of a real model: how its step was captured and changed; ``None`` for other workloads.
+        For a real model: how its step was captured and changed. ``None`` for other workloads.
     rules
-        What was asked to be kept and to be recomputed.
+        The user's rules on what is kept and what is recomputed.
 
     Examples
     --------
@@ -136,7 +137,7 @@ class Setting:
         return resolve(self.rules.of_workload(workload), self.variants)
 
     def workload(self, workload: Chain | Graph, schedule: Schedule) -> Chain | Graph:
-        """The workload that `schedule` runs on: variants chosen, its copies added. O(ops)."""
+        """The workload that `schedule` runs on: with the variants and its copies. O(ops)."""
         run = self.resolve(workload)
         return run if self.copies is None else self.copies.graph(run, schedule)
 
@@ -146,9 +147,10 @@ class Setting:
         budget_bytes: int | None,
         capacities: Mapping[str, int] | None = None,
     ) -> dict[str, int]:
-        """Memory pool -> bytes within which the runs of the workload `run` wait for their memory.
+        """Memory pool -> bytes: runs of the workload `run` wait until their memory fits.
 
-        Where something is copied, the budget and the host memory; `capacities` come before these.
+        For a workload with copies, the limits are the budget and the host memory; `capacities`
+        override them.
         """
         own: dict[str, int] = {}
         if self.copies is not None and budget_bytes is not None and not run.graph.one_stream:
@@ -168,11 +170,11 @@ class Setting:
         Parameters
         ----------
         workload
-            The one that was planned for.
+            The workload that was planned for, without the changes of this setting.
         budget_bytes
-            Copies and the ops behind them wait until their memory is within it.
+            Copies, and the ops after them, wait until their memory fits this budget.
         capacities
-            Pool -> bytes in place of what the budget and the host memory say.
+            Pool -> bytes, in place of the budget and the host memory.
 
         Raises
         ------
@@ -185,7 +187,7 @@ class Setting:
         return simulate(run, schedule, capacities=limits or None)
 
     def words(self, schedule: Schedule | None) -> str:
-        """What `schedule` runs with beside the workload as it was given; empty for nothing."""
+        """What `schedule` needs besides the given workload, in words; empty for nothing."""
         found = ["variants"] if self.variants else []
         found += ["copies"] if self.copies_anything(schedule) else []
         return " and ".join(found)
@@ -202,7 +204,7 @@ PLAIN = Setting()
 
 
 def refuse_copies(setting: Setting, schedule: Schedule | None, what: str) -> None:
-    """Refuse a plan that copies, for `what`, which cannot take one.
+    """Refuse a plan with copies, for `what`, which cannot take such a plan.
 
     Raises
     ------
@@ -217,7 +219,7 @@ def refuse_copies(setting: Setting, schedule: Schedule | None, what: str) -> Non
 
 
 def refuse_levels(setting: Setting, schedule: Schedule | None, what: str) -> None:
-    """Refuse a plan that writes to memory levels, for `what`, which copies over a link alone.
+    """Refuse a plan over memory levels, for `what`, which knows only copies over a link.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Bounds of several plans of one workload and budget, each held against all of them."""
+"""The best bound proven by several plans of one workload and budget."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class SharedBound:
     anyhow_s
         No schedule within the budget is faster.
     bound_s, scope
-        No schedule in `scope` is: of the classes that the plans speak of the widest with a better
-        bound, or any schedule.
+        No schedule in `scope` is faster than `bound_s`. The scope is the widest class among the
+        plans with a better bound than `anyhow_s`, or any schedule.
     """
 
     anyhow_s: float
@@ -36,14 +36,14 @@ class SharedBound:
             for plan in better
             if all(other.bound_scope <= plan.bound_scope for other in better)
         ]
-        if not widest:  # none of them holds the others
+        if not widest:  # no class contains all the others
             return cls(anyhow_s, anyhow_s, ANY_SCHEDULE)
-        # What holds for a class holds for those within it, not the other way.
+        # A bound over a class holds over the classes within it, not the other way round.
         within_s = max(plan.lower_bound_s for plan in better if plan.bound_scope == widest[0])
         return cls(anyhow_s, within_s, widest[0])
 
     def gap(self, plan: Plan) -> float | None:
-        """makespan / bound - 1; of a plan that beats the narrower bound, to that over any schedule.
+        """makespan / bound - 1; a plan that beats the narrower bound is compared with `anyhow_s`.
 
         Examples
         --------

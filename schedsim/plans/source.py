@@ -1,4 +1,4 @@
-"""Where the workload of a plan comes from, so that a plan file alone is enough to find it again."""
+"""Where the workload of a plan comes from, so that a plan file alone is enough to load it again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class WorkloadSource:
     Attributes
     ----------
     kind
-        ``"formula"``: `options` make the workload. ``"file"``: it is in the file `path`.
+        ``"formula"``: `options` build the workload. ``"file"``: the file `path` holds it.
         ``"model"``: it is captured from `target`.
     options
-        Of a formula: fields of `schedsim.workloads.WorkloadOptions` that were given. Of a model:
+        For a formula, the given fields of `schedsim.workloads.WorkloadOptions`; for a model,
         ``level`` and ``device``.
     path
-        Of a file: as it was given.
+        For a file, its path as it was given.
     target
-        Of a model: ``FILE.py:FUNCTION``, ``model:NAME,...`` or ``hf:NAME,...``.
+        For a model, ``FILE.py:FUNCTION``, ``model:NAME,...`` or ``hf:NAME,...``.
     """
 
     kind: SourceKind

@@ -1,1 +1,1 @@
-"""What happens when a schedule runs: the simulator, the engine of several streams, traces."""
+"""Schedules, and what they cost: the simulator, the engine of several streams, traces."""

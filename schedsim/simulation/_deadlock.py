@@ -1,4 +1,4 @@
-"""Why a schedule got stuck: who waits for whom, and what holds the memory."""
+"""Why a schedule got stuck: which runs wait for which, and which tensors hold the memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..dataflow.graph import Graph
     from .course import Course, IssueOrder, Started
 
-# Tensors named of a pool that is full, and streams in the message; the error has all of these.
+# How many tensors of a full pool, and how many streams, the message names; `waits` has them all.
 _MOST_HOLDERS = 3
 _MOST_WAITS = 4
 
@@ -50,7 +50,7 @@ def explain_deadlock(
                 stuck = k, hint
         waits.append(f"{_named(graph, runs, k)} on {stream} waits for {why}")
         of_memory += waits[-1:] if other is None else []
-    # Whatever waits for a run waits, in the end, for one that waits for memory.
+    # Every wait for another run ends at a run that waits for memory.
     assert stuck is not None
     said = [*of_memory, *(wait for wait in waits if wait not in of_memory)]
     more = f"; {len(said) - _MOST_WAITS} more wait" if len(said) > _MOST_WAITS else ""
@@ -71,7 +71,7 @@ def _named(graph: Graph, runs: NDArray[np.int32], k: int) -> str:
 def _awaited_run(
     graph: Graph, stuck_at: Started, course: Course, ended: NDArray[np.bool_], k: int
 ) -> tuple[int | None, str]:
-    """The run that run `k` waits for, where it is not memory, and how to say it."""
+    """The run that run `k` waits for, in words too; ``None`` where `k` waits for memory."""
     order, runs = course.order, stuck_at.runs
     for i in order.input_instance[order.input_start[k] : order.input_start[k + 1]].tolist():
         other = int(order.writer[i])
@@ -87,7 +87,7 @@ def _awaited_run(
 def _memory_wait(
     graph: Graph, stuck_at: Started, course: Course, ended: NDArray[np.bool_], k: int
 ) -> tuple[str, str]:
-    """What run `k` lacks and what holds it, and what to do about it."""
+    """Which memory run `k` lacks and what holds that memory, and what to do about it."""
     arrays, order = graph.arrays, course.order
     tensor, last, source = stuck_at.tensor, stuck_at.last, stuck_at.source
     uses, used, limits = stuck_at.uses, stuck_at.used, stuck_at.limits

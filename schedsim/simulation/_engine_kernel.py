@@ -12,10 +12,10 @@ from ..kernels.record import Codes, Ints, Reals, ShortInts
 from ._replay import CHECKPOINT, SAVED, TRANSIENT
 from .course import Course, IssueOrder, Started, StreamRoom
 
-# What a run waited for last, in the order of `course.CAUSES`.
+# Causes of waiting, in the order of `course.CAUSES`.
 NOTHING, STREAM, INPUT, ISSUED, MEMORY = range(5)
 
-# The compiler leaves a heap's `_pop` a call of 14 words unless told: a third of the time of all.
+# Inlined by force: as a call, the heap's `_pop` took a third of the simulation's time.
 
 
 @kernel_with(forceinline=True)
@@ -33,7 +33,7 @@ def _push(keys: Reals, items: Ints, size: int, key: float, item: int) -> None:
 
 @kernel_with(forceinline=True)
 def _pop(keys: Reals, items: Ints, size: int) -> int:
-    """Take the least entry out of the binary heap of `size` entries; its item."""
+    """Take the least entry out of the binary heap of `size` entries, and return its item."""
     least = int(items[0])
     key, item = keys[size - 1], items[size - 1]
     at, size = 0, size - 1
@@ -59,12 +59,12 @@ def _pop(keys: Reals, items: Ints, size: int) -> int:
 def bind_runs(
     graph: GraphArrays, runs: ShortInts, order: IssueOrder, latest: Ints, newest: Ints
 ) -> None:
-    """What the sequence decides, whatever the times: fills `order`.
+    """Fill `order` with what the sequence of runs decides, whatever the times.
 
-    The line starts are 0 at first. `latest` (num_tensors,) and `newest` (num_streams,) are room to
-    work in, -1 at first: the newest instance of each tensor, the newest run of each stream.
+    `order.line_start` must be 0 at first. `latest` (num_tensors,) and `newest` (num_streams,) are
+    scratch space, -1 at first: the newest instance of each tensor, the newest run of each stream.
     """
-    line_start, filled = order.line_start, newest  # which is free until runs are bound
+    line_start, filled = order.line_start, newest  # free to reuse: `newest` is set further below
     for k in range(runs.size):
         line_start[graph.op_stream[runs[k]] + 1] += 1
     for q in range(newest.size):
@@ -108,11 +108,11 @@ def simulate_streams(
 ) -> int:
     """Start and end every run; O((runs + reads + writes) log streams) where no memory is short.
 
-    The kernel fills `course`, changes `begin` and works in `room`. It returns the number of runs
-    that ended: fewer than there are where no run that is left can start.
+    The kernel fills `course`, changes `begin` and uses `room` as scratch space. It returns the
+    number of runs that ended, which is less than all runs if the schedule got stuck.
 
-    The state is kept by stream, not by run: of each stream only the next run can start, so that a
-    heap with one entry per stream is all that has to be ordered.
+    The state is kept by stream, not by run. Only the next run of each stream can start, so a heap
+    with one entry per stream is enough to find the run that starts next.
     """
     runs, tensor, last, source = begin.runs, begin.tensor, begin.last, begin.source
     lasting, uses, used, capacity = begin.lasting, begin.uses, begin.used, begin.limits
@@ -171,8 +171,8 @@ def simulate_streams(
                     break
             if blocked:
                 continue
-            # The memory is taken first and given back where it does not fit: which outputs take
-            # over storage is known only while they are placed.
+            # Memory is taken first and given back if it does not fit: which outputs take over
+            # storage is known only while they are placed.
             saves, fits = False, True
             base = graph.write_start[op] - made[k]
             for i in range(made[k], made[k + 1]):
@@ -291,9 +291,9 @@ def simulate_streams(
 
 @kernel
 def name_copies(graph: GraphArrays, runs: ShortInts, order: IssueOrder, category: Codes) -> None:
-    """Give a tensor that is only copied the category of what is made of its copy.
+    """Give a tensor whose only readers are copies the category of the tensors made from its copy.
 
-    Changes `category`. Runs are walked backward, so that the category passes through copies of
+    Changes `category`. Runs are visited backward, so that the category passes through copies of
     copies.
     """
     for k in range(runs.size - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""The kernel behind `schedsim.simulate`: lifetimes and live bytes of a schedule, one stream.
+"""The kernel behind `schedsim.simulate`: lifetimes and live bytes of a schedule on one stream.
 
 Compiled by numba on first use and cached beside this file; imported only by `simulate`.
 """
@@ -9,7 +9,7 @@ from ..dataflow.arrays import GraphArrays
 from ..kernels.compiled import kernel
 from ..kernels.record import Codes, Ints, ShortInts, ShortTable
 
-# What can be wrong with a schedule; the wrapper turns these into errors.
+# Faults of a schedule; `simulator` turns these codes into errors.
 LEGAL, MISSING_INPUT, RUN_TWICE, NEVER_RUN = 0, 1, 2, 3
 
 # Categories of live bytes, in the order of `categories.CATEGORIES`.
@@ -18,10 +18,11 @@ FORWARD_PHASE = 0
 BACKWARD_PHASE = 2
 
 
-# Rows of the table of instances.
+# Rows of the table `instances`: a fixed array and not a list, as a list in a kernel would be an
+# object of Python's.
 TENSOR, FIRST, LAST, SOURCE = range(4)
 
-# Entries of an outcome: what is wrong, at which run, with which op or tensor.
+# Entries of `outcome`: the fault, the run, and the op or tensor at fault.
 CODE, RUN, ITEM = range(3)
 
 
@@ -36,16 +37,16 @@ def replay_runs(
     memory: Ints,
     outcome: Ints,
 ) -> None:
-    """Instances of tensors with the runs over which they live; O(runs + reads + writes).
+    """Find each instance of a tensor and the runs over which it lives; O(runs + reads + writes).
 
-    `instances` (4, num_instances) and `category` (num_instances,) are written: by instance, its
-    tensor, its first and last run, and the instance whose storage it may take over (-1: none). The
-    last run is -1 for an instance that is never materialised. Instances stand in the order: graph
-    inputs, then outputs run by run. `latest` (num_tensors,) and `count` (num_ops,) are room to work
-    in, -1 and 0 at first.
+    The kernel writes `instances` (4, num_instances) and `category` (num_instances,). The rows of
+    `instances` are the instance's tensor, its first run, its last run, and the instance whose
+    storage it may take over (-1: none). The last run is -1 for an instance that is never
+    materialised. Graph inputs come first, then outputs run by run. `latest` (num_tensors,) and
+    `count` (num_ops,) are scratch space, -1 and 0 at first.
 
-    `memory` (num_runs + 1,), zero at first, becomes the bytes of the instances alive during each
-    run; its last entry is what is alive after all runs. An empty `memory` is not filled.
+    `memory` (num_runs + 1,), zero at first, is filled with the bytes of the instances alive during
+    each run; the last entry is the bytes alive after all runs. An empty `memory` is not filled.
     """
     num_tensors, num_runs = graph.tensor_producer.size, runs.size
     made = 0
@@ -75,12 +76,13 @@ def replay_runs(
                 continue
             kept = category[instance]
             if repeat and phase == FORWARD_PHASE:
-                # Something is recomputed from it: a checkpoint, whoever else reads it.
+                # A repeated forward run reads the instance: it is a checkpoint, whatever else reads
+                # it.
                 if kept in (TRANSIENT, SAVED):
                     category[instance] = CHECKPOINT
             elif phase == BACKWARD_PHASE and kept == TRANSIENT:
                 category[instance] = SAVED
-        kind = TRANSIENT  # until somebody reads it
+        kind = TRANSIENT  # until a run reads it
         if copy:
             if (
                 first_read < after_reads
@@ -108,7 +110,7 @@ def replay_runs(
         if graph.tensor_result[t]:
             instances[LAST, latest[t]] = num_runs - 1
     for i in range(made):
-        # The last run may read a result, but not take over its storage: the result outlives it.
+        # A result lives past the last run, so that run may read it but not take over its storage.
         source = instances[SOURCE, i]
         if source >= 0:
             t = instances[TENSOR, source]
@@ -125,7 +127,8 @@ def replay_runs(
         memory[last + 1] -= size
         source = instances[SOURCE, i]
         if source >= 0 and instances[LAST, source] == first:
-            # In place: this run is the input's last use, so the two share the larger storage.
+            # In place: this run is the input's last use, so input and output share the larger
+            # storage.
             shared = min(size, graph.tensor_bytes[instances[TENSOR, source]])
             memory[first] -= shared
             memory[first + 1] += shared

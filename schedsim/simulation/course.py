@@ -1,4 +1,4 @@
-"""What the engine of several streams reads, finds and works in: records of arrays.
+"""Records of arrays of the engine of several streams: its input, its result, its scratch space.
 
 Runs, instances of tensors, streams and memory pools are indices: ``num_runs`` op runs in the order
 of the schedule; ``num_instances`` instances, graph inputs first, then in the order in which runs
@@ -12,26 +12,26 @@ from dataclasses import dataclass
 from ..kernels.record import Codes, Flags, Ints, Reals, Record, ShortInts
 
 CAUSES = ("nothing", "stream", "input", "issue order", "memory")
-"""What a run waited for last, as files and commands call it: nothing (the run starts the step), the
-run before it on its stream (``stream``), the run that writes an input, the compute run issued
-before a copy (``issue order``), or memory."""
+"""The last thing that a run waited for, by the names that files and commands use: nothing (the run
+starts the step), the run before it on its stream (``stream``), the run that writes an input
+(``input``), the compute run issued before a copy (``issue order``), or ``memory``."""
 
 
 @dataclass(frozen=True, eq=False)
 class IssueOrder(Record):
-    """What the issue order of a schedule decides, whatever the times.
+    """Everything that the issue order of a schedule decides, whatever the times.
 
     Attributes
     ----------
     made : (num_runs + 1,) int64
-        The first instance that each run writes; graph inputs stand before all of them.
+        The first instance that each run writes; graph inputs come before all of these.
     writer, uses : (num_instances,) int64
-        The run that writes each instance (-1: an input); how many runs write or read it.
+        The run that writes each instance (-1: an input); the number of runs that write or read it.
     input_start, input_instance : (num_runs + 1,), (num_reads,) int64
         Instances that each run reads.
     issued_start, issued_run : (num_runs + 1,), (num_follows,) int64
-        Compute runs that are issued before each copy, and must have started before the copy
-        starts; -1 for none.
+        For each copy, the compute runs issued before it, which must start before the copy starts;
+        -1 for none.
     line_start, line : (num_streams + 1,), (num_runs,) int64
         Runs of each stream, in issue order.
     """
@@ -49,7 +49,7 @@ class IssueOrder(Record):
 
 @dataclass(frozen=True, eq=False)
 class Course(Record):
-    """What happened, in time.
+    """When each run started and ended, and the memory meanwhile.
 
     Attributes
     ----------
@@ -57,16 +57,16 @@ class Course(Record):
     cause : (num_runs,) int8
         Index into `CAUSES`.
     blocker : (num_runs,) int32
-        The run that was waited for: for a wait for memory, the run whose end freed that memory;
-        -1 for none.
+        The run that this run waited for; if it waited for memory, the run whose end freed that
+        memory; -1 for none.
     events : (2 * num_runs,) int64
-        ``2 * run`` for a start, ``2 * run + 1`` for an end, in order.
+        In order of time: ``2 * run`` for the start of a run, ``2 * run + 1`` for its end.
     freed : (num_instances,) int64
         The event that frees the instance; ``2 * num_runs`` for one that lives to the end.
     shared : (num_instances,) int64
         Bytes that the instance takes over from the input whose storage it uses.
     workspace, memory : (num_runs,) int64
-        Temporary bytes; bytes of the pool of the run's device right after its start.
+        Temporary bytes of the run; bytes in use on the run's device right after its start.
     peak, peak_run : (num_pools,) int64
     """
 
@@ -86,7 +86,7 @@ class Course(Record):
 
 @dataclass(frozen=True, eq=False)
 class Started(Record):
-    """What is there before the first run, and changes as time goes.
+    """The state before the first run, which the kernel changes as time goes on.
 
     Attributes
     ----------
@@ -94,11 +94,12 @@ class Started(Record):
     tensor, last, source : (num_instances,) int32
         As `_replay.replay_runs` finds them.
     lasting : (num_instances,) bool
-        Those that live to the end.
+        Whether the instance lives to the end of the step.
     uses : (num_instances,) int64
-        Runs that have yet to use each.
+        Number of runs that have yet to use the instance.
     used, given, limits : (num_pools,) int64
-        Bytes in each pool, now and before the first run; bytes that it may hold, -1 for no limit.
+        Bytes in each pool now, and before the first run; bytes that the pool may hold, -1 for no
+        limit.
     """
 
     runs: ShortInts
@@ -114,7 +115,7 @@ class Started(Record):
 
 @dataclass(frozen=True, eq=False)
 class StreamRoom(Record):
-    """Room for what the simulation remembers of runs and streams.
+    """Scratch space for the state of runs and streams.
 
     Attributes
     ----------
@@ -122,13 +123,15 @@ class StreamRoom(Record):
         Whether a run has started, has ended, has once lacked memory.
     await_start, await_end : (num_runs,) int32
     next_waiting : (num_streams,) int64
-        Streams whose next run waits for the start, or the end, of a run: linked lists, by run.
+        Linked lists by run: the streams whose next run waits for the start, or the end, of this
+        run.
     head, parked : (num_streams,) int64
-        The place of the next run in `IssueOrder.line`; streams whose next run lacks memory.
+        The place of each stream's next run in `IssueOrder.line`; the streams whose next run lacks
+        memory.
     ready_key, ready_run, going_key, going_run : (num_streams + 1,)
-        Heaps of runs to try, by place, and of runs that go on, by end.
+        Heaps: runs to try, by their place in the schedule; runs that are going on, by their end.
     handed : (num_instances,) int64
-        Bytes that the instance has given to another.
+        Bytes of storage that another instance has taken over from this one.
     """
 
     begun: Flags

@@ -1,27 +1,27 @@
 """Schedules on several streams: a discrete-event simulation of runs, copies and memory.
 
-A stream runs what the schedule puts on it, in issue order, one run at a time. A
-run starts as soon as
+A stream runs the ops that the schedule puts on it, in issue order, one at a time. A run starts as
+soon as
 
 - its stream is free,
-- the runs that write its inputs have ended; which instance of a tensor a run reads is decided by
-  the order of the schedule, never by times,
-- it has been issued: a copy, an op that need not run, starts no earlier than the compute run
-  before it in the schedule, on the device whose memory it touches. So the place of a prefetch in
-  the schedule says when the prefetch may begin, and take its bytes. Without this rule it would
-  begin as soon as the copy to the host has ended,
+- the runs that write its inputs have ended; the order of the schedule, never the times, decides
+  which instance of a tensor a run reads,
+- it has been issued: a copy starts no earlier than the last compute run before it in the schedule
+  on the device whose memory the copy touches. So the place of a prefetch in the schedule says when
+  the prefetch may begin and take memory. Without this rule the prefetch would begin as soon as the
+  copy to the host has ended,
 - its outputs and its workspace fit, in every pool that has a capacity.
 
-What happens at the same time happens in this order: first runs end, then runs start, by their
-place in the schedule; runs that take no time end in the next round of the same instant.
+Events at the same time are ordered: first runs end, then runs start, by their place in the
+schedule. A run that takes no time ends in the next round of the same instant.
 
 An instance of a tensor takes memory from the start of the run that writes it to the end of the last
 run, in time, that reads it. An output takes over the storage of an input where, as its run starts,
 all other runs that read it have ended.
 
-Without capacities, no legal schedule gets stuck, and a run that takes less time delays nothing.
-With them, less work can take more time (Graham 1969, "Bounds on multiprocessing timing anomalies",
-SIAM J. Appl. Math. 17): a run that comes early may take the memory that a more urgent one needs.
+Without capacities, no legal schedule gets stuck, and making a run faster delays no other run. With
+them, less work can take more time (Graham 1969, "Bounds on multiprocessing timing anomalies", SIAM
+J. Appl. Math. 17): a run that comes early may take the memory that a more urgent one needs.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ def play_streams(
     instances: tuple[NDArray[Any], ...],
     capacities: Mapping[str, int] | None,
 ) -> Course:
-    """What happens when `runs`, which are legal, run on the streams of `graph`.
+    """Simulate legal `runs` on the streams of `graph`.
 
     Parameters
     ----------
     instances
-        As found by `_replay.replay_runs`; the categories of what is copied are settled here.
+        As `_replay.replay_runs` finds them; the categories of copied tensors are set here.
 
     Raises
     ------
     DeadlockError
-        No run can start, and some have not.
+        No run can start any more, and some have not run.
     """
     from ._engine_kernel import name_copies, simulate_streams
 

@@ -1,4 +1,4 @@
-"""Which instance each run reads, and which run writes it: what the order of a schedule decides."""
+"""What the order of a schedule decides: the instance that each run reads, and who writes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def issue_order(graph: Graph, runs: NDArray[np.int32]) -> IssueOrder:
-    """What the order of `runs`, which are legal, decides on `graph`; O(runs + reads + writes)."""
+    """The `IssueOrder` of legal `runs` on `graph`; O(runs + reads + writes)."""
     from ._engine_kernel import bind_runs
 
     arrays = graph.arrays
@@ -38,5 +38,5 @@ def issue_order(graph: Graph, runs: NDArray[np.int32]) -> IssueOrder:
 
 
 def _total(start: NDArray[np.int64], runs: NDArray[np.int32]) -> int:
-    """Entries of all `runs` in a table whose rows, one per op, begin at `start`."""
+    """Number of entries that `runs` have in a table whose rows, one per op, begin at `start`."""
     return int(np.diff(start)[runs].sum())

@@ -1,4 +1,4 @@
-"""Bytes of memory pools after each event, by category: what figures and traces show."""
+"""Bytes of memory pools after each event, by category, for figures and traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ InstanceEvents = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 def newest_instances(arrays: GraphArrays, tensor: NDArray[np.int32]) -> NDArray[np.int64]:
     """The last instance of each tensor, ``(num_tensors,)``; -1 for one that is never made."""
     newest = np.full(len(arrays.tensor_names), -1, dtype=np.int64)
-    newest[tensor] = np.arange(tensor.size)  # of several, the assignment leaves the last
+    newest[tensor] = np.arange(tensor.size)  # with repeated indices, the last assignment wins
     return newest
 
 
@@ -34,7 +34,7 @@ def live_bytes(
     mine = np.flatnonzero(chosen & (last >= 0))
     np.add.at(change, first[mine], sizes[mine])
     np.subtract.at(change, last[mine] + 1, sizes[mine])
-    # In place: where this run is the input's last use, the two share the larger storage.
+    # In place: if this run is the input's last use, input and output share the larger storage.
     mine = mine[(source[mine] >= 0) & (last[source[mine]] == first[mine])]
     shared = np.minimum(sizes[mine], sizes[source[mine]])
     np.subtract.at(change, first[mine], shared)
@@ -82,7 +82,7 @@ def pool_timeline(
     sizes = arrays.tensor_bytes[tensor]
     rows: dict[str, NDArray[np.int64]] = {}
     for code, name in enumerate(CATEGORIES):
-        # Entry 0 is what there is before the first event.
+        # Entry 0 holds the bytes before the first event.
         change = np.zeros(2 * runs.size + 2, dtype=np.int64)
         mine = here & (category == code)
         np.add.at(change, made[mine] + 1, sizes[mine] - shared[mine])

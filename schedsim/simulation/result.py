@@ -1,4 +1,4 @@
-"""What happens when a schedule runs: times, bytes, and what they are made of."""
+"""The result of a simulation: times, bytes, and what they are made of."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LiveTensor:
 
 @dataclass(frozen=True)
 class Simulation(ShownInNotebooks):
-    """What happens when a schedule runs on a workload.
+    """The cost of a schedule on a workload, run by run.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Simulation(ShownInNotebooks):
         Bytes in use when each run has started: static, live instances, outputs and workspace. On
         several streams, in the memory of the device that the run works for.
     peak_bytes, peak_run : int
-        The largest use of a device's memory, and the first run with whose start it is reached.
+        The largest use of a device's memory, and the first run whose start reaches it.
     peak_op : str
         Name of the op of that run.
     makespan_s, store_all_s : float
@@ -69,12 +69,12 @@ class Simulation(ShownInNotebooks):
     peak_by_pool : mapping of str to int
         The largest use of each memory pool, the host's among them.
     course : Course or None
-        What the engine saw, causes of waiting included; ``None`` on one stream.
+        The engine's record, causes of waiting included; ``None`` on one stream.
 
     Notes
     -----
-    What happens is a sequence of events, two for each run: its start and its end. Memory changes
-    with events only: `pool_bytes` holds the bytes after each event, and `event_s` its time.
+    A simulation is a sequence of events, two for each run: its start and its end. Memory changes
+    only at events: `pool_bytes` holds the bytes after each event, `event_s` the time of each event.
     """
 
     workload_name: str
@@ -121,7 +121,7 @@ class Simulation(ShownInNotebooks):
 
     @cached_property
     def run_kinds(self) -> NDArray[np.uint8]:
-        """What runs, ``(num_runs,)``: indices into `RUN_KINDS`."""
+        """Kind of each run, ``(num_runs,)``: indices into `RUN_KINDS`."""
         phase = self._graph.arrays.op_phase[self._runs]
         again = np.ones(self.num_runs, dtype=bool)
         again[np.unique(self._runs, return_index=True)[1]] = False
@@ -172,25 +172,25 @@ class Simulation(ShownInNotebooks):
 
     @cached_property
     def issue_order(self) -> IssueOrder:
-        """Which instance each run reads, which run writes it: what the order alone decides."""
+        """The instance that each run reads, and the run that writes it; the order alone decides."""
         if self.course is not None:
             return self.course.order
         return issue_order(self._graph, self._runs)
 
     def instance_name(self, instance: int) -> str:
-        """Name of the tensor that `instance` is one of."""
+        """Name of the tensor of `instance`."""
         return self._graph.arrays.tensor_names[int(self._instances[0][instance])]
 
     @property
     def wait_causes(self) -> list[str]:
-        """What each run waited for last, one of `schedsim.simulation.course.CAUSES`."""
+        """The last cause of waiting of each run, one of `schedsim.simulation.course.CAUSES`."""
         if self.course is None:
             return ["nothing", *["stream"] * (self.num_runs - 1)]
         return [CAUSES[code] for code in self.course.cause.tolist()]
 
     @cached_property
     def events(self) -> NDArray[np.int64]:
-        """What happens, in order, ``(2 * num_runs,)``: ``2 * k`` is the start of run k.
+        """Events in order of time, ``(2 * num_runs,)``: ``2 * k`` is the start of run k.
 
         ``2 * k + 1`` is its end.
         """
@@ -198,7 +198,7 @@ class Simulation(ShownInNotebooks):
 
     @cached_property
     def event_s(self) -> NDArray[np.float64]:
-        """When each event happens, ``(2 * num_runs,)``, ascending."""
+        """Time of each event in seconds, ``(2 * num_runs,)``, ascending."""
         runs = self.events // 2
         return np.where(self.events % 2 == 0, self.start_s[runs], self.end_s[runs])
 
@@ -211,7 +211,7 @@ class Simulation(ShownInNotebooks):
 
     @cached_property
     def instance_events(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Three arrays by instance, ``(num_instances,)`` each: made by, freed by, shared bytes.
+        """Three arrays over instances, ``(num_instances,)`` each: made by, freed by, shared bytes.
 
         The first two hold events: the event that makes the instance (-1 for a graph input) and the
         event that frees it (``2 * num_runs`` for one that lives to the end). An instance that is
@@ -232,7 +232,7 @@ class Simulation(ShownInNotebooks):
     def pool_timeline(self, pool: str = DEVICE) -> dict[str, NDArray[np.int64]]:
         """Bytes in use in `pool` after each event by category, ``(2 * num_runs,)`` each.
 
-        The storage that an output takes over counts as the input's until its run ends.
+        Storage that an output takes over counts for the input until the run of the output ends.
         """
         if pool not in self.pool_names:
             raise KeyError(pool)
@@ -250,8 +250,8 @@ class Simulation(ShownInNotebooks):
     def timeline(self) -> dict[str, NDArray[np.int64]]:
         """Bytes per category during each run, ``(num_runs,)`` each.
 
-        They add up to `memory_bytes`. An output that takes over its input's storage is charged
-        only for what exceeds it.
+        The categories add up to `memory_bytes`. An output that takes over its input's storage is
+        charged only for the bytes beyond that storage.
         """
         if self.course is not None:
             return self._timeline_at_starts()
@@ -269,7 +269,7 @@ class Simulation(ShownInNotebooks):
         return table
 
     def _timeline_at_starts(self) -> dict[str, NDArray[np.int64]]:
-        """`timeline` on several streams: as each run has started, in its device's memory."""
+        """`timeline` on several streams: the memory of the run's device, right after its start."""
         at = self._event_of[0::2]
         homes = self._graph.arrays.op_home[self._runs]
         table = {name: np.zeros(self.num_runs, dtype=np.int64) for name in CATEGORIES}
@@ -280,7 +280,7 @@ class Simulation(ShownInNotebooks):
         return table
 
     def by_category(self, run: int | None = None) -> dict[str, int]:
-        """Bytes per category during `run`; during the peak where none is given."""
+        """Bytes per category during `run`; ``None`` means the run of the peak."""
         at = self._at(run)
         return {name: int(row[at]) for name, row in self.timeline.items()}
 

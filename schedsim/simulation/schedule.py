@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Schedule:
     """A sequence of op runs.
 
-    What is freed when, and whether a forward keeps its saved bundle, follows from the sequence:
-    to run an op again is to recompute. A schedule is immutable.
+    The sequence decides which tensor is freed when, and whether a forward keeps its saved bundle.
+    Running an op again is recomputation. A schedule is immutable.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ class Schedule:
     runs
         Indices into `op_names`, shape ``(num_runs,)``, in run order.
     runs_with
-        What a plan's schedule runs with beside the workload as it was given, in words: its
-        variants, its copies. Empty for a schedule of a plain workload. It is no part of equality.
+        For a plan's schedule, what it needs besides the given workload, in words: variants, copies.
+        Empty for a schedule of a plain workload. Equality ignores this field.
 
     Raises
     ------
@@ -62,14 +62,14 @@ class Schedule:
                 f"a schedule of {shown(runs)} on {shown(op_names)}",
                 hint="Schedule(op_names, runs): names, and indices into them",
             ) from None
-        # Looked at before the conversion, which would cut and wrap what does not fit.
+        # Checked before the conversion, which would truncate fractions and wrap large numbers.
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise _not_indices(f"{given.ndim} dimensions of {given.dtype}", num_ops, None)
         outside = np.flatnonzero((given < 0) | (given >= num_ops)) if given.size else given
         if outside.size:
             at = int(outside[0])
             raise _not_indices(f"schedule[{at}] is {given[at]}", num_ops, at)
-        array = given.astype(np.int32)  # a copy: nobody else can change it
+        array = given.astype(np.int32)  # a copy, which the caller cannot change
         array.setflags(write=False)
         object.__setattr__(self, "op_names", tuple(op_names))
         object.__setattr__(self, "runs", array)

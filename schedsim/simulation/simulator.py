@@ -27,7 +27,7 @@ __all__ = ["CATEGORIES", "RUN_KINDS", "LiveTensor", "Simulation", "simulate"]
 def simulate(
     workload: Chain | Graph, schedule: Schedule, capacities: Mapping[str, int] | None = None
 ) -> Simulation:
-    """What `schedule` costs on `workload`, after checking that it is legal.
+    """What `schedule` costs on `workload`, once it is checked to be legal.
 
     An instance of a tensor lives from the start of the run that writes it to the end of the last
     run that reads it before it is written again. During a run, static bytes, every live
@@ -39,7 +39,7 @@ def simulate(
     workload
         A chain (lowered to its graph) or a graph.
     schedule
-        Op runs in order; each stream runs its own in that order.
+        Op runs in order; each stream runs its own ops in that order.
     capacities
         Memory pool -> bytes: a run waits until its memory fits. A pool without a capacity, as all
         pools are by default, holds whatever the schedule puts there.
@@ -53,13 +53,13 @@ def simulate(
     InvalidScheduleError
         An op is unknown, an input is missing, a ``once`` op runs twice or an op never runs.
     DeadlockError
-        Within the capacities no run can start any more; the error says who waits for whom, and what
-        holds the memory.
+        No run can start any more within the capacities; the error says which runs wait for which,
+        and which tensors hold the memory.
 
     Notes
     -----
-    O(runs + reads + writes) time and memory; on several streams, times the logarithm of their
-    number, and of more where many wait for memory.
+    O(runs + reads + writes) time and memory. On several streams the time grows by a factor
+    log(streams), and by more where many runs wait for memory.
 
     Examples
     --------
@@ -104,22 +104,22 @@ def memory_at_sizes(
     tensor_bytes: NDArray[np.int64],
     workspace_bytes: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Bytes during each run of `schedule` where tensors and workspaces have other sizes.
+    """Bytes during each run of `schedule` if tensors and workspaces had other sizes.
 
-    As of `simulate` on a graph of the same ops with these sizes, which is not built: a schedule is
-    an order, and its memory at the sizes of another batch is one pass over its runs.
+    The result is that of `simulate` on a graph of the same ops with these sizes, but no such graph
+    is built: the memory of a schedule at the sizes of another batch takes one pass over its runs.
 
     Parameters
     ----------
     tensor_bytes
         In the order of ``graph.arrays.tensor_names``.
     workspace_bytes
-        In the order of the ops; of every run, whatever it materialises.
+        In the order of the ops; the same for every run of an op, whatever the run materialises.
 
     Raises
     ------
     InvalidScheduleError
-        As of `simulate`.
+        As `simulate` raises it.
     InvalidWorkloadError
         The graph has several streams.
 
@@ -141,7 +141,7 @@ def memory_at_sizes(
 def _on_one_stream(
     graph: Graph, arrays: GraphArrays, runs: NDArray[np.int32]
 ) -> tuple[tuple[NDArray[Any], ...], NDArray[np.int64], NDArray[np.int64]]:
-    """Instances, bytes by run, and the workspace in them."""
+    """Instances, bytes during each run, and the workspace that these bytes include."""
     instances, memory = _replayed(graph, runs, arrays, with_memory=True)
     tensor, first, last, *_ = instances
     saves = np.zeros(runs.size, dtype=np.bool_)

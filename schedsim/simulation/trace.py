@@ -1,4 +1,4 @@
-"""Traces for Perfetto and Chrome: what ran when, what memory held, which run made what was read.
+"""Traces for Perfetto and Chrome: runs over time, bytes of memory, and flows from writer to reader.
 
 The format is the JSON object of Google's "Trace Event Format": complete events (``X``) on a track
 for each stream, counters (``C``) for the bytes of each memory pool by category, and flows (``s`` to
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from .result import Simulation
 
-# The format's processes: streams are threads of one, pools of another have its counters.
+# Process ids in the trace: streams are threads of the first, memory pools counters of the second.
 _STREAMS, _MEMORY = 1, 2
-# Of events at the same time: slices before what refers to them.
+# Order of events at the same time: slices come before the events that refer to them.
 _ORDER = {"M": 0, "X": 1, "C": 2, "s": 3, "f": 4}
 
 
@@ -65,12 +65,13 @@ def write_trace(simulation: Simulation, path: str | os.PathLike[str]) -> None:
     """Write the trace to `path`, atomically; compressed where the name ends in ``.gz``."""
     data = json.dumps(trace_document(simulation), separators=(",", ":")).encode()
     if os.fspath(path).endswith(".gz"):
-        data = gzip.compress(data, compresslevel=6, mtime=0)  # the same run, the same file
+        # no time stamp: equal runs give equal files
+        data = gzip.compress(data, compresslevel=6, mtime=0)
     write_atomically(path, data)
 
 
 def is_trace_name(path: str) -> bool:
-    """Whether a file called so is a trace: ``*.json.gz`` or ``*trace.json``."""
+    """Whether `path` names a trace: ``*.json.gz`` or ``*trace.json``."""
     return path.endswith((".json.gz", "trace.json"))
 
 
@@ -111,7 +112,7 @@ def _slices(simulation: Simulation) -> Iterator[dict[str, Any]]:
 
 
 def _counters(simulation: Simulation) -> Iterator[dict[str, Any]]:
-    """The bytes of each pool by category: at each instant the most there was, then what is left."""
+    """Bytes of each pool by category: at each instant the largest value, then the last."""
     times = np.array(_microseconds(simulation.event_s))
     if not times.size:
         return
@@ -141,7 +142,7 @@ def _counters(simulation: Simulation) -> Iterator[dict[str, Any]]:
 
 
 def _flows(simulation: Simulation) -> Iterator[dict[str, Any]]:
-    """From the run that makes an instance to each run that reads it."""
+    """A flow from the run that makes an instance to each run that reads it."""
     order = simulation.issue_order
     starts = _microseconds(simulation.start_s)
     tracks = simulation.run_streams.tolist()
@@ -163,5 +164,5 @@ def _flows(simulation: Simulation) -> Iterator[dict[str, Any]]:
                 "tid": tracks[run] + 1,
             }
             if phase == "f":
-                event["bp"] = "e"  # it ends in the slice around it, not in the next
+                event["bp"] = "e"  # binds to the enclosing slice, not to the next one
             yield event

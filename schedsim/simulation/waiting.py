@@ -1,4 +1,4 @@
-"""What a step waits for: its critical path, and why streams stand idle."""
+"""What a step waits for: its critical path, and why streams are idle."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class PathStep:
     op_name, stream : str
     start_s, end_s : float
     cause : str
-        One of `schedsim.simulation.course.CAUSES`: what it waited for, which the step before it
-        brought.
+        One of `schedsim.simulation.course.CAUSES`: what the run waited for, and what the step
+        before it on the path provided.
     """
 
     run: int
@@ -37,15 +37,15 @@ class PathStep:
 
 
 def critical_path(simulation: Simulation) -> list[PathStep]:
-    """The chain of runs, each started by the one before it, up to the run that ends last.
+    """The chain of runs, each of which lets the next one start, up to the run that ends last.
 
     A copy that waited in issue order (cause ``issue order``) started with the start of the step
     before it; every other step started with the end of the step before it.
 
     Notes
     -----
-    O(length of the path). Where several runs end last, or let a run start, one of them is taken: of
-    those that end last the first in the schedule.
+    O(length of the path). If several runs end last, the path ends with the first of them in the
+    schedule; if several runs let another start, the path takes one of them.
 
     Examples
     --------
@@ -75,9 +75,10 @@ def critical_path(simulation: Simulation) -> list[PathStep]:
 
 
 def critical_s(simulation: Simulation) -> dict[str, float]:
-    """Seconds of the critical path that each stream brings; together they are the makespan.
+    """Seconds of the critical path on each stream; their sum is the makespan.
 
-    A run counts until the next on the path starts. Streams that bring nothing are left out.
+    A run counts until the next run on the path starts. Streams without a part in the path are left
+    out.
 
     Examples
     --------
@@ -99,7 +100,7 @@ def critical_s(simulation: Simulation) -> dict[str, float]:
 
 
 def idle_s(simulation: Simulation) -> dict[str, dict[str, float]]:
-    """Seconds that each stream stands idle, by what its next run waits for.
+    """Seconds that each stream is idle, by what its next run waits for.
 
     Stream -> cause -> seconds; ``"end"`` is the time between its last run and the end of the step.
     Causes without time are left out.
@@ -130,7 +131,7 @@ def idle_s(simulation: Simulation) -> dict[str, dict[str, float]]:
 
 
 def _reasons(simulation: Simulation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cause and blocker of each run; on one stream each run waits for the one before it."""
+    """Cause and blocker of each run; on one stream each run waits for the run before it."""
     course = simulation.course
     if course is not None:
         return course.cause.astype(np.int64), course.blocker.astype(np.int64)

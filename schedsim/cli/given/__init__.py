@@ -1,1 +1,1 @@
-"""What the commands are given: workloads, plans and pipelines, read and checked."""
+"""The input of the commands: workloads, plans and pipelines, read and checked."""

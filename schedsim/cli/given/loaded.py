@@ -1,4 +1,4 @@
-"""What a source holds once it is read: the workload, and the plan among the files."""
+"""Reading a source: the workload, and the plan if there is one among the files."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .workload_source import Source
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a `Source` holds.
+    """The content of a `Source`.
 
     Attributes
     ----------
     given
         The workload without the variants of the plan.
     origin
-        Of a model, what a plan says for `schedsim.apply`.
+        For a real model, the step changes that a plan records for `schedsim.apply`.
     """
 
     workload: Chain | Graph
@@ -46,16 +46,16 @@ class Loaded:
     origin: StepChanges | None = None
 
     def budget_bytes(self, budget: int | str) -> int:
-        """Bytes of ``--mem``; a share is one of the store-all peak of the workload as given."""
+        """Bytes of ``--mem``; a share is a share of the store-all peak of the given workload."""
         return read_budget(budget, self.given)
 
     def label(self, op_name: str) -> str:
-        """An op's name, with that of its stage where it has one."""
+        """An op's name, with the name of its stage if it has one."""
         return self.workload.stage_label(op_name)
 
 
 def schedule_of(plan: Plan) -> Schedule:
-    """The plan's schedule; `InfeasibleBudgetError` where it has none."""
+    """The plan's schedule; `InfeasibleBudgetError` if it has none."""
     if plan.schedule is None:
         least = plan.min_feasible_bytes
         raise InfeasibleBudgetError(
@@ -69,7 +69,7 @@ def schedule_of(plan: Plan) -> Schedule:
 
 
 def given_schedule(loaded: Loaded, schedule_file: str) -> Schedule:
-    """The schedule that the op names in a file, or on stdin, say."""
+    """The schedule given by the op names in a file, or on stdin."""
     if loaded.plan is not None:
         raise SchedsimError("both a plan and --schedule are given", hint="give one of the two")
     data = sys.stdin.buffer.read() if schedule_file == "-" else Path(schedule_file).read_bytes()
@@ -85,7 +85,7 @@ def given_schedule(loaded: Loaded, schedule_file: str) -> Schedule:
 
 
 def need_torch() -> None:
-    """`MissingDependencyError` where torch is not installed."""
+    """Raise `MissingDependencyError` if torch is not installed."""
     if find_spec("torch") is None:
         raise MissingDependencyError(
             "models need torch, which is not installed", hint="pip install 'schedsim[torch]'"
@@ -95,10 +95,11 @@ def need_torch() -> None:
 def read(
     source: Source, *, plan: bool = False, movable: bool = False, check: bool = True
 ) -> Loaded:
-    """The workload, its assumptions, and the plan among the files where one is allowed.
+    """The workload, its assumptions, and the plan among the files if one is allowed.
 
-    With `movable` a model is captured for a plan with a link; so it is for a plan with a link among
-    the files. With `check` a plan is refused whose peak or time is not that of its schedule.
+    With `movable`, or if the plan among the files has a link, a model is captured so that its
+    tensors can be offloaded. With `check`, a plan is refused whose peak or time is not that of
+    its schedule.
     """
     workload: Chain | Graph | None = None
     found: Plan | None = None
@@ -106,12 +107,12 @@ def read(
     origin: StepChanges | None = None
     if source.level and not source.is_model:
         raise SchedsimError(
-            f"--level {source.level} is of a model", hint="a formula takes --granularity"
+            f"--level {source.level} is for real models", hint="a formula takes --granularity"
         )
     models = [name for name in source.files if is_target(name)]
     if len(models) > 1:
         raise SchedsimError(f"{models[1]} is a second workload", hint="give one at a time")
-    # Plans first: they know their workload, and a model is captured as they count it.
+    # Plans are read first: a plan names its workload, and says how its model was captured.
     items = {name: _load(name) for name in source.files if not is_target(name)}
     alone = remembered(source, items)
     if alone is not None:
@@ -119,8 +120,8 @@ def read(
         return read(again, plan=plan, movable=movable, check=check)
     if source.again and not source.is_model:
         raise SchedsimError(
-            "--remeasure is of a model, whose times are measured",
-            hint="leave --remeasure out: this workload brings its times",
+            "--remeasure is for real models, whose times are measured",
+            hint="leave --remeasure out: the times of this workload are given",
         )
     movable |= any(isinstance(item, Plan) and has_link(item) for item in items.values())
     for name in source.files:
@@ -159,7 +160,7 @@ def read(
         workload, lines = formula.workload, formula.assumptions
     if workload is None:
         raise SchedsimError(
-            "no workload: neither a file, nor --layers, nor --preset",
+            "no workload: give a file, --layers or --preset",
             hint="try --layers 96, --preset gpt2, a chain.json, or model:resnet50",
         )
     if found is not None:

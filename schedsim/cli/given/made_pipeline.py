@@ -1,4 +1,4 @@
-"""The pipeline that the options mean, and its plan: made, or replayed from a file."""
+"""The pipeline that the options describe, and its plan: made, or replayed from a file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _REMEMBERED = ("link", "link_latency_s", "collectives", "free_outputs", "waits_f
 
 
 def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, tuple[str, ...]]:
-    """The pipeline, and in words what was assumed."""
+    """The pipeline, and the assumptions in words."""
     for flag, value in (
         ("--stages", options.num_devices),
         ("--micro-batches", options.num_micro_batches),
@@ -85,7 +85,7 @@ def make_pipeline(source: Source, options: PipelineOptions) -> tuple[Pipeline, t
 
 
 def _of_formula(source: Source, options: PipelineOptions, chain: Chain) -> dict[str, Any]:
-    """State of each layer, collectives and split backwards, where a formula says them."""
+    """State of each layer, collectives and split backwards, for a workload given by formula."""
     given = source.formula()
     found: dict[str, Any] = {}
     modelled = given is not None and given.synthetic is None
@@ -115,17 +115,17 @@ def _cuts(options: PipelineOptions, chain: Chain) -> tuple[int, ...] | None:
         layers = [int(word) for word in options.partition.split(",")]
     except ValueError:
         raise SchedsimError(
-            f"--partition {options.partition!r} is neither even, auto nor layers a stage",
+            f"--partition {options.partition!r} is neither even, nor auto, nor layers per stage",
             hint="write --partition 12,12,11,13",
         ) from None
     if sum(layers) != chain.num_stages or min(layers) < 1:
         raise SchedsimError(
-            f"--partition {options.partition} are {sum(layers)} layers of {chain.num_stages}",
-            hint="one number a stage, 1 or more, all layers together",
+            f"--partition {options.partition} has {sum(layers)} layers of {chain.num_stages}",
+            hint="one number per stage, 1 or more, which add up to all layers",
         )
     if len(layers) != options.num_devices * options.num_chunks:
         raise SchedsimError(
-            f"--partition {options.partition} are {len(layers)} stages, not "
+            f"--partition {options.partition} has {len(layers)} stages instead of "
             f"{options.num_devices * options.num_chunks}",
             hint="one number for each stage of each device",
         )
@@ -136,14 +136,14 @@ def plan_pipeline(
     pipeline: Pipeline, options: PipelineOptions, budget: int | str | None
 ) -> PipelinePlan:
     """The plan that the options ask for."""
-    # Planners of pipelines load numba, which the help of all commands does without.
+    # Imported late: pipeline planners load numba, which --help does not need.
     from ...algorithms.pipelines.fixed_recomputation import fixed_recomputation
 
     budget_bytes = None
     if budget is not None:
 
         def most() -> int:
-            """The most bytes that a device takes where nothing is recomputed."""
+            """The largest peak of a device if nothing is recomputed."""
             plain = fixed_recomputation(pipeline, None, order=options.order, recompute="none")
             assert plain.run is not None
             return plain.run.peak_bytes
@@ -175,9 +175,9 @@ class MadePipeline:
     Attributes
     ----------
     source, options
-        The workload, and all options, those that a replayed plan remembers among them.
+        The workload, and all options, including those that a replayed plan remembers.
     problems
-        Numbers of a replayed plan that the replay does not confirm.
+        Numbers of a replayed plan that differ from the replay.
     """
 
     plan: PipelinePlan
@@ -187,7 +187,7 @@ class MadePipeline:
     problems: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """The content of a ``schedsim.pipeline-plan/1`` file, and what makes the pipeline again."""
+        """The content of a ``schedsim.pipeline-plan/1`` file, with the options of the pipeline."""
         given = {name: getattr(self.options, name) for name in _REMEMBERED}
         return {
             **self.plan.to_dict(),
@@ -196,7 +196,7 @@ class MadePipeline:
         }
 
     def check(self) -> None:
-        """Refuse a plan with numbers that its replay does not confirm.
+        """Refuse a plan whose numbers differ from the replay.
 
         Raises
         ------
@@ -214,7 +214,7 @@ class MadePipeline:
 
 
 def planned(request: PipelineRequest) -> MadePipeline:
-    """The plan that the command line asks for: made, or of ``--replay`` simulated again."""
+    """The plan that the command line asks for: made, or with ``--replay`` simulated again."""
     if request.replay is not None:
         return _replay(request, request.replay)
     options = request.options()
@@ -229,7 +229,7 @@ def _replay(request: PipelineRequest, file: str) -> MadePipeline:
     saved = read_pipeline_plan(file)
     if request.budget is not None or "recompute" in request.given:
         raise SchedsimError(
-            "--replay does not go with --mem or --recompute", hint="the plan has chosen already"
+            "--replay does not go with --mem or --recompute", hint="the plan holds both"
         )
     layers = [b - a for a, b in pairwise(saved.cuts)]
     said = {
@@ -264,11 +264,11 @@ def _replay(request: PipelineRequest, file: str) -> MadePipeline:
 
 
 def explain_infeasible(found: PipelinePlan) -> int:
-    """Say on stderr what would fit; the exit code."""
+    """Say on stderr what would fit, and return the exit code."""
     assert found.budget_bytes is not None
     least = found.min_feasible_bytes
     budget = format_bytes(found.budget_bytes)
-    click.echo(f"error: {found.pipeline.name} does not fit in {budget} a device", err=True)
+    click.echo(f"error: {found.pipeline.name} does not fit in {budget} per device", err=True)
     click.echo(
         f"hint: the least found to fit is {format_bytes(least)}: --mem {size_text(least)}"
         + ("" if found.run is None else "; --recompute auto may need less"),

@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "free_outputs": False,
     "waits_for_gradient": False,
 }
-"""What holds where an option is not given."""
+"""Defaults of options that are not given."""
 
 FLAGS = {
     "num_devices": "--stages",
@@ -55,7 +55,7 @@ FLAGS = {
     "free_outputs": "--free-outputs",
     "waits_for_gradient": "--late-recompute",
 }
-"""Field of `PipelineOptions` -> its option."""
+"""Field of `PipelineOptions` -> its flag."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class PipelineRequest:
     Attributes
     ----------
     given
-        Field of `PipelineOptions` -> value, of those that were given.
+        Field of `PipelineOptions` -> value, for the options that were given.
     replay
-        The file of a plan to simulate again; ``None`` to make one.
+        The file of a plan to simulate again; ``None`` to make a plan.
     """
 
     source: Source
@@ -76,12 +76,12 @@ class PipelineRequest:
     replay: str | None
 
     def options(self) -> PipelineOptions:
-        """All options of a pipeline that is planned anew.
+        """All options of a pipeline that is planned, defaults included.
 
         Raises
         ------
         SchedsimError
-            One that has no default is not given.
+            An option without a default is missing.
         """
         for name in ("num_devices", "num_micro_batches"):
             if name not in self.given:
@@ -92,12 +92,12 @@ class PipelineRequest:
 
 
 def with_defaults(given: Mapping[str, Any]) -> PipelineOptions:
-    """The options `given`, all others as by default."""
+    """The options `given`, with defaults for all others."""
     return PipelineOptions(**{**dict.fromkeys(FLAGS), **DEFAULTS, **given})
 
 
 def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a pipeline, of a workload and of a budget."""
+    """Add the options of a pipeline, its workload and its budget."""
 
     @functools.wraps(function)
     def command(source: Source, budget: int | str | None, **more: Any) -> Any:
@@ -106,7 +106,9 @@ def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(PipelineRequest(source, budget, given, more.pop("replay")), **more)
 
     options = [
-        click.option("--stages", "num_devices", type=int, help="Devices in a line."),
+        click.option(
+            "--stages", "num_devices", type=int, help="Number of devices in the pipeline."
+        ),
         click.option("--micro-batches", "num_micro_batches", type=int, help="In a step."),
         click.option(
             "--schedule",
@@ -117,35 +119,39 @@ def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--chunks",
             "num_chunks",
             type=int,
-            help="Stages a device (1), for --schedule interleaved.",
+            help="Stages per device [1], for --schedule interleaved.",
         ),
         click.option(
             "--recompute",
-            help="auto (the default with --mem), none, layers (keeps their inputs) or stage.",
+            help="auto (default with --mem), none, layers (keep their inputs) or stage.",
         ),
         click.option(
             "--partition",
-            help="even (default), auto, or layers a stage: 12,12,11,13.",
+            help="even (default), auto, or layers per stage: 12,12,11,13.",
         ),
         click.option(
-            "--link", help="Between devices: pcie4, pcie5, nvlink-c2c or SIZE/s; without, no time."
+            "--link",
+            help="Between devices: pcie4, pcie5, nvlink-c2c or SIZE/s; by default no time.",
         ),
         click.option(
-            "--link-latency", "link_latency_s", type=float, help="Seconds, for each message."
+            "--link-latency",
+            "link_latency_s",
+            type=float,
+            help="Seconds that each message takes in addition.",
         ),
         click.option(
             "--collectives",
             metavar="LINK",
-            help="Tensor-parallel collectives take time on a link like this: 300GB/s.",
+            help="Link of tensor-parallel collectives, which then take time: 300GB/s.",
         ),
         click.option("--free-outputs", is_flag=True, help="Free a stage's output once it is sent."),
         click.option(
             "--late-recompute",
             "waits_for_gradient",
             is_flag=True,
-            help="Recompute only once the gradient is there, not in the wait for it.",
+            help="Recompute only after the gradient has arrived, not while waiting for it.",
         ),
-        click.option("--replay", metavar="FILE", help="Replay a plan that -o wrote, and check it."),
+        click.option("--replay", metavar="FILE", help="Replay and check a plan that -o wrote."),
         budget_option(required=False),
     ]
     wrapped: Callable[..., Any] = workload_options(command)

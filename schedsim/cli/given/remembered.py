@@ -1,4 +1,4 @@
-"""The workload that a plan file remembers, and whether a plan is of a workload."""
+"""The workload that a plan file remembers, and the check that a plan is for a workload."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def remembered(source: Source, items: Mapping[str, Chain | Graph | Plan]) -> Source | None:
-    """The source that a plan among `items` remembers, with the plan; ``None`` if one is given.
+    """The source that a plan among `items` remembers, plan included; ``None`` if one is given.
 
     Raises
     ------
     SchedsimError
-        Formula options are given that differ from those of the plan, or its file is not there.
+        The given formula options differ from those of the plan, or the workload file is missing.
     """
     plans = [(name, item) for name, item in items.items() if isinstance(item, Plan)]
     others = [name for name in source.files if name not in dict(plans)]
@@ -47,7 +47,7 @@ def remembered(source: Source, items: Mapping[str, Chain | Graph | Plan]) -> Sou
 
 
 def source_of(known: WorkloadSource, source: Source, name: str) -> Source:
-    """`source`, and before its files the workload that the plan in the file `name` remembers."""
+    """`source` with the workload that the plan file `name` remembers in front of its files."""
     if known.kind == "formula":
         options = no_options(_checked_options(known.options, name))
         return Source(source.files, options, again=source.again)
@@ -63,12 +63,12 @@ def source_of(known: WorkloadSource, source: Source, name: str) -> Source:
 
 
 def source_of_pipeline(known: WorkloadSource | None, source: Source, name: str) -> Source:
-    """The workload of the pipeline plan in the file `name`: remembered, or given beside it.
+    """The workload of the pipeline plan file `name`: remembered by it, or given beside it.
 
     Raises
     ------
     SchedsimError
-        Neither is there, or the formula that is given differs.
+        There is neither, or the given formula differs.
     """
     if source.files or source.given:
         if known is not None and known.kind == "formula" and not source.files:
@@ -83,7 +83,7 @@ def source_of_pipeline(known: WorkloadSource | None, source: Source, name: str) 
 
 
 def _refuse_difference(source: Source, known: Mapping[str, Any], name: str) -> None:
-    """Refuse formula options that are not those of the plan in the file `name`."""
+    """Refuse formula options that differ from those of the plan file `name`."""
     known_flags, given = flags(), source.given
     differing = [field for field in {**known, **given} if known.get(field) != given.get(field)]
     if differing:
@@ -109,7 +109,7 @@ def _checked_options(known: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _found_file(path: str, *, beside: str) -> str:
-    """The workload file as the plan names it, from here or from the plan's own folder."""
+    """The workload file that the plan names, sought from here and from the plan's folder."""
     if is_named(path):
         return path
     for candidate in (Path(path), Path(beside).parent / path):
@@ -127,10 +127,10 @@ def has_link(plan: Plan) -> bool:
 
 
 def check_plan(plan: Plan, workload: Chain | Graph, *, measured: bool = False) -> None:
-    """Refuse the plan of another workload, whose op names may well fit this one.
+    """Refuse a plan of another workload, even where its op names fit this one.
 
-    Of a `measured` workload the sizes alone must be the same, as times never are: the plan's
-    schedule must have the plan's peak.
+    For a `measured` workload only the sizes must agree, as times never do: the plan's schedule must
+    have the plan's peak.
     """
     if plan.workload.content_hash == workload_hash(workload):
         return

@@ -1,4 +1,4 @@
-"""The workload that a command takes: file arguments and the options of a formula, as a `Source`."""
+"""The workload of a command, as a `Source`: file arguments, or the options of a formula."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def remeasure_option(function: Function) -> Function:
-    """``--remeasure``, of every command that may take times which were measured before."""
+    """``--remeasure``, for every command that may reuse times measured before."""
     return click.option(
         "--remeasure",
         "--again",
         "again",
         is_flag=True,
-        help="Of a model: measure again what was measured before.",
+        help="Measure again instead of reusing times measured before.",
     )(function)
 
 
@@ -47,11 +47,13 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--static",
         type=SizeType("auto"),
-        help="Model state: auto, or a size; none is counted by default.",
+        help="Model state: auto (by formula), or a size; by default none is counted.",
     )(command)
     command = remeasure_option(command)
     command = click.option(
-        "--level", shell_complete=OF_OPTIONS["level"], help="Of a model: block (default) or op."
+        "--level",
+        shell_complete=OF_OPTIONS["level"],
+        help="Capture the model by block (default) or by op.",
     )(command)
     for flag, field, kind, help_text in reversed(OPTIONS):
         completed = OF_OPTIONS.get(field)

@@ -21,7 +21,7 @@ class Source:
     Attributes
     ----------
     again
-        Whether a model is measured again although its times are known (``--remeasure``).
+        Whether to measure a model again although its times are known (``--remeasure``).
     """
 
     files: tuple[str, ...]
@@ -44,7 +44,7 @@ class Source:
 
     @property
     def origin(self) -> WorkloadSource:
-        """Where the workload comes from, as a plan file remembers it."""
+        """The origin of the workload, as a plan file remembers it."""
         if self.is_model:
             target = next(name for name in self.files if is_target(name))
             given = {"level": self.level, "device": self.options["device"]}
@@ -56,7 +56,7 @@ class Source:
 
     @property
     def is_model(self) -> bool:
-        """Whether the workload is a real model, of which ``--device`` says where it runs."""
+        """Whether the workload is a real model; ``--device`` then says where it runs."""
         return any(is_target(name) for name in self.files)
 
     def formula(self) -> WorkloadOptions | None:
@@ -72,7 +72,7 @@ class Source:
         return WorkloadOptions(**self.options, allow=self.allow) if self.given else None
 
     def arguments(self) -> str:
-        """The arguments that give this workload again, for a shell."""
+        """The shell arguments that describe this workload."""
         words, known = list(self.files[:1]), flags()
         words += ["--level", self.level] if self.level else []
         for field, value in self.given.items():

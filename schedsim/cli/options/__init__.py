@@ -1,1 +1,1 @@
-"""What the commands take: each option with how it is read, checked and completed."""
+"""The options of the commands: how each is read, checked and completed."""

@@ -16,22 +16,23 @@ def allocator_options(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option(
         "--alloc-conf",
         metavar="CONF",
-        help="Of cuda-caching, as in PYTORCH_ALLOC_CONF: expandable_segments:True,...",
+        help="Settings of cuda-caching, as in PYTORCH_ALLOC_CONF: expandable_segments:True,...",
     )(function)
     return click.option(
         "--allocator",
         type=click.Choice([EXACT, *ALLOCATORS]),
-        help="Count what this allocator reserves; exact (default) counts tensors alone.",
+        help="Count the bytes that this allocator reserves; exact (default) counts tensors alone.",
     )(function)
 
 
 def read_options(allocator: str | None, alloc_conf: str | None) -> dict[str, Any]:
-    """The options of `schedsim.allocate` that `alloc_conf` means."""
+    """The options of `schedsim.allocate` that `alloc_conf` stands for."""
     if alloc_conf is None:
         return {}
     if allocator != "cuda-caching":
         raise SchedsimError(
-            "--alloc-conf is of --allocator cuda-caching", hint="add it, or leave --alloc-conf out"
+            "--alloc-conf belongs to --allocator cuda-caching",
+            hint="add it, or leave --alloc-conf out",
         )
     options = CachingOptions.parse(alloc_conf)
     fields = {name: getattr(options, name) for name in CachingOptions.__dataclass_fields__}

@@ -11,38 +11,55 @@ import click
 
 # (flag, field of Degrees or Training, type, help)
 _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
-    ("--fsdp", "fsdp", int, "Ranks that shard parameters; by default what is left."),
-    ("--replicate", "replicate", int, "Copies of such a group (HSDP)."),
+    ("--fsdp", "fsdp", int, "Ranks that shard parameters (FSDP); by default all that remain."),
+    ("--replicate", "replicate", int, "Replicas of each group of such ranks (HSDP)."),
     ("--tensor", "tensor", int, "Tensor-parallel ranks, sequence parallelism included."),
     ("--pipeline", "pipeline", int, "Pipeline stages' ranks."),
     ("--context", "context", int, "Ranks that split the sequence."),
     ("--expert", "expert", int, "Ranks that split routed experts."),
-    ("--seq", "seq", int, "Tokens of a sequence (8192)."),
-    ("--batch", "batch", int, "Sequences of each data-parallel rank in a step (1)."),
-    ("--micro-batches", "num_micro_batches", int, "Parts of the batch; one a stage by default."),
+    ("--seq", "seq", int, "Tokens per sequence [8192]."),
+    ("--batch", "batch", int, "Sequences per data-parallel rank in a step [1]."),
+    (
+        "--micro-batches",
+        "num_micro_batches",
+        int,
+        "Micro-batches per step; by default one per stage.",
+    ),
     ("--schedule", "schedule", str, "gpipe, 1f1b (default), interleaved or zero-bubble."),
-    ("--chunks", "num_chunks", int, "Stages on each device, for the interleaved order."),
+    ("--chunks", "num_chunks", int, "Stages per device, for the interleaved order."),
     ("--recompute", "recompute", str, "none, core, selective, full, or counts: full:4,none:12."),
-    ("--zero", "zero_stage", int, "3 gathers parameters twice a step, 2 once."),
-    ("--loss-chunks", "loss_chunks", int, "Parts in which the loss is computed."),
-    ("--state", "state", str, "fsdp2 (default), megatron or bf16."),
+    ("--zero", "zero_stage", int, "ZeRO stage: 3 gathers parameters twice a step, 2 once."),
+    ("--loss-chunks", "loss_chunks", int, "Number of chunks in which the loss is computed."),
+    ("--state", "state", str, "Format of the model state: fsdp2 (default), megatron or bf16."),
 )
 _SWITCHES: tuple[tuple[str, str, str], ...] = (
     ("--compile", "compiled", "Layers are compiled."),
-    ("--float8", "float8", "Products of the layers in 8 bits."),
-    ("--compile-loss", "compiled_loss", "The loss is compiled."),
-    ("--separate-head", "separate_head", "Embedding and head are gathered apart."),
-    ("--fused-optimizer", "fused_optimizer", "The optimizer makes no temporary copies."),
-    ("--eager-attention", "eager_attention", "Attention writes and keeps its weights."),
-    ("--regather", "regather", "Gathered inputs are not kept (Megatron)."),
-    ("--optimizer-in-backward", "optimizer_in_backward", "Each gradient is used at once."),
-    ("--expandable", "expandable", "The allocator's segments grow."),
+    ("--float8", "float8", "Matrix products of the layers run in 8 bits."),
+    ("--compile-loss", "compiled_loss", "Compile the loss."),
+    ("--separate-head", "separate_head", "Gather embedding and head separately."),
+    ("--fused-optimizer", "fused_optimizer", "Use an optimizer without temporary copies."),
+    (
+        "--eager-attention",
+        "eager_attention",
+        "Use attention that writes and keeps its weight matrix.",
+    ),
+    (
+        "--regather",
+        "regather",
+        "Gather inputs again in the backward instead of keeping them (Megatron).",
+    ),
+    (
+        "--optimizer-in-backward",
+        "optimizer_in_backward",
+        "Apply each gradient in the backward, and free it at once.",
+    ),
+    ("--expandable", "expandable", "Let the allocator's segments grow (expandable_segments)."),
 )
 
 
 @dataclass(frozen=True)
 class ClusterRequest:
-    """What was asked of a cluster."""
+    """The command line of ``schedsim cluster``."""
 
     preset: str
     devices: int | None
@@ -61,7 +78,7 @@ class ClusterRequest:
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options; the command gets one `ClusterRequest`, ``request``."""
+    """Add the options; the command gets one `ClusterRequest`, ``request``."""
 
     @wraps(function)
     def wrapped(
@@ -83,7 +100,9 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for flag, name, kind, text in reversed(_OPTIONS):
         made = click.option(flag, name, type=kind, help=text)(made)
     made = click.option(
-        "--efficiency", type=float, help="Share of the device's peaks reached; calibrated."
+        "--efficiency",
+        type=float,
+        help="Share of the device's peaks that is reached; calibrated by default.",
     )(made)
     made = click.option(
         "--device", default="h100-80gb", help="h100-80gb (default), h100-96gb, a100-80gb, ..."

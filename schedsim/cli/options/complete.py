@@ -1,4 +1,4 @@
-"""What the shell offers for a value: names of planners and presets, choices, files."""
+"""Completions that the shell offers for a value: planners, presets, choices, files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _choices(name: str) -> Callable[[], Iterable[str]]:
 def planner_list(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Names after commas, each once."""
+    """Completions of a list with commas, in which no name stands twice."""
     *given, last = incomplete.split(",")
     names = [name for name in _planners() if name.startswith(last) and name not in given]
     return [CompletionItem(",".join([*given, name])) for name in names]
@@ -87,4 +87,4 @@ OF_OPTIONS: dict[str, Complete] = {
     "times_path": files,
     **{name: _one_of(_choices(name)) for name in ("attention", "dtype", "granularity", "level")},
 }
-"""Field of `WorkloadOptions` -> what completes its option."""
+"""Field of `WorkloadOptions` -> the completion of its option."""

@@ -57,5 +57,5 @@ def schedule_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "schedule_file",
         metavar="FILE",
         shell_complete=complete.files,
-        help="Op names; - reads stdin.",
+        help="File of op names with spaces between them; - reads stdin.",
     )(function)

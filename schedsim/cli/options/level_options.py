@@ -1,4 +1,4 @@
-"""``--memory-level``: the memory levels below the device, of planners that checkpoint to them."""
+"""``--memory-level``: memory levels below the device, for planners that checkpoint to them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FLAG = "--memory-level"
 
 
 def level_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--memory-level``, as often as there are levels."""
+    """Add ``--memory-level``, which is repeated for each level."""
     return click.option(
         _FLAG,
         "memory_levels",
         multiple=True,
         metavar="LEVEL",
-        help="Below the device (hrevolve): SLOTS:WRITE_S:READ_S, or SLOTS@LINK, as all@pcie4.",
+        help="Memory below the device (hrevolve): SLOTS:WRITE_S:READ_S, or SLOTS@LINK (all@pcie4).",
     )(function)
 
 
@@ -39,12 +39,12 @@ def check_levels(texts: Sequence[str], planner: str) -> None:
 def read_levels(texts: Sequence[str], workload: Chain | Graph) -> dict[str, Any]:
     """The levels as an option of the planner; empty where none are given.
 
-    A level that is given by its link holds checkpoints as large as the largest of `workload`.
+    For a level given by its link, a slot holds the largest checkpoint of `workload`.
     """
     if not texts:
         return {}
     if not isinstance(workload, Chain):
-        raise SchedsimError(f"{_FLAG} is of a chain, and {workload.name} is a graph")
+        raise SchedsimError(f"{_FLAG} is for chains, and {workload.name} is a graph")
     largest = int(workload.activation_bytes()[:-1].max())
     num = workload.num_stages
     levels = [
@@ -54,7 +54,7 @@ def read_levels(texts: Sequence[str], workload: Chain | Graph) -> dict[str, Any]
 
 
 def level_words(options: Mapping[str, Any]) -> list[str]:
-    """The arguments that give the levels again, for a shell."""
+    """The shell arguments that describe the levels."""
     words = []
     for level in options.get("levels", ()):
         words += [_FLAG, f"{level.num_slots}:{level.write_s!r}:{level.read_s!r}"]

@@ -1,4 +1,4 @@
-"""How much memory there is: ``--mem`` and ``--capacity``."""
+"""Limits on memory: ``--mem`` and ``--capacity``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def budget_option(*, required: bool) -> Callable[..., Any]:
         type=BudgetType(),
         required=required,
         metavar="SIZE|SHARE",
-        help="Budget for the simulated peak, model state included: 8GB, 7.5GiB, or 60% of what the "
-        "step takes that recomputes nothing.",
+        help="Budget for the simulated peak, model state included: 8GB, 7.5GiB, or 60% of the "
+        "store-all peak (nothing recomputed).",
     )
 
 
 def capacity_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--capacity POOL=SIZE``, as often as there are pools to limit."""
+    """``--capacity POOL=SIZE``, which is repeated for each pool."""
 
     def read(
         ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
@@ -52,5 +52,5 @@ def capacity_option(function: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         metavar="POOL=SIZE",
         callback=read,
-        help="Runs wait until their memory fits: device=24GiB, host=64GiB.",
+        help="Size of a memory pool; runs wait until their memory fits: device=24GiB, host=64GiB.",
     )(function)

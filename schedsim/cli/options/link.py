@@ -22,7 +22,7 @@ def link_option(function: Callable[..., Any]) -> Callable[..., Any]:
             "host_latency_s",
             type=TimeType(),
             metavar="TIME",
-            help="Of every copy, besides its bytes: 10us.",
+            help="Time that every copy takes in addition: 10us.",
         ),
         click.option(
             "--host-mem",
@@ -34,7 +34,7 @@ def link_option(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--link",
             metavar="LINK",
-            help="Offload too, over pcie4, pcie5, nvlink-c2c or SIZE/s each way.",
+            help="Allow offloading over this link: pcie4, pcie5, nvlink-c2c or SIZE/s each way.",
         ),
     ):
         function = option(function)
@@ -42,14 +42,14 @@ def link_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_link(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the link that `given` has, checked; empty where there is no link."""
+    """The options of the link in `given`, checked; empty without a link."""
     found = {name: given[name] for name in FLAGS if given[name] is not None}
     if found and "link" not in found:
         raise SchedsimError(
-            f"{FLAGS[next(iter(found))]} is of a link, and there is none",
+            f"{FLAGS[next(iter(found))]} needs a link",
             hint="add --link pcie4, or SIZE/s",
         )
-    if found:  # refused here, before anything is planned
+    if found:  # refuse bad values before anything is planned
         Offloading.over(
             found["link"],
             host_bytes=found.get("host_bytes"),
@@ -59,7 +59,7 @@ def take_link(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def link_words(options: Mapping[str, Any]) -> list[str]:
-    """The arguments that give `options` again, for a shell."""
+    """The shell arguments that describe `options`."""
     words = []
     for name, flag in FLAGS.items():
         if name in options:

@@ -1,4 +1,4 @@
-"""The options ``--keep`` and ``--recompute``: what must not run again, and what must."""
+"""``--keep`` and ``--recompute``: ops that must not run again, and ops that must."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ FLAGS = {"keep": "--keep", "recompute": "--recompute"}
 
 
 def rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--keep`` and ``--recompute``, each as often as there are patterns."""
+    """``--keep`` and ``--recompute``, each repeated for several patterns."""
     for option in (
         click.option(
             "--recompute",
             "recompute_patterns",
             multiple=True,
             metavar="PATTERN",
-            help="Stages, modules or ops, with *, not to be kept for the backward; repeatable.",
+            help="Stages, modules or ops not kept for the backward; * is a wildcard; repeatable.",
         ),
         click.option(
             "--keep",
             multiple=True,
             metavar="PATTERN",
-            help="Stages, modules or ops, with *, that shall not run again; repeatable.",
+            help="Stages, modules or ops that must not run again; * is a wildcard; repeatable.",
         ),
     ):
         function = option(function)
@@ -35,20 +35,20 @@ def rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_rules(given: Mapping[str, Any]) -> dict[str, Any]:
-    """``keep`` and ``recompute`` of `given`, as `schedsim.plan` takes them; those given alone."""
+    """``keep`` and ``recompute`` of `given`, as `schedsim.plan` takes them; absent if not given."""
     rules = RecomputationRules.of(given["keep"], given["recompute_patterns"])
     found = {"keep": list(rules.keep), "recompute": list(rules.recompute)}
     return {name: patterns for name, patterns in found.items() if patterns}
 
 
 def rule_facts(rules: RecomputationRules) -> list[tuple[str, str]]:
-    """The rows that say what a plan was asked to hold to; none where that is nothing."""
+    """The rows that show the rules of a plan; none without rules."""
     rows = (("kept", rules.keep), ("recomputed", rules.recompute))
     return [(f"{name} as asked", ", ".join(patterns)) for name, patterns in rows if patterns]
 
 
 def rule_words(options: Mapping[str, Any]) -> list[str]:
-    """The arguments that give `options` again, for a shell."""
+    """The shell arguments that describe `options`."""
     return [
         word
         for name, flag in FLAGS.items()

@@ -16,7 +16,7 @@ _UNITS_S = {"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"),
 
 
 class SizeType(click.ParamType):  # type: ignore[type-arg]
-    """A size in bytes, or one of some words."""
+    """A size in bytes, or one of the given words."""
 
     name = "size"
 
@@ -37,7 +37,7 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]
 
 
 class BudgetType(SizeType):
-    """A size in bytes, or a share of the store-all peak as it was written: ``"60%"``."""
+    """A size in bytes, or a share of the store-all peak, kept as text: ``"60%"``."""
 
     name = "budget"
 
@@ -98,7 +98,7 @@ class TimeType(click.ParamType):  # type: ignore[type-arg]
             if number == value or (unit == "s" and number[-1:] in "num"):
                 continue
             try:
-                seconds = float(Decimal(number) * factor)  # rounded once: 10us is 1e-5
+                seconds = float(Decimal(number) * factor)  # a single rounding: 10us is exactly 1e-5
             except (InvalidOperation, OverflowError):
                 break
             if seconds >= 0 and math.isfinite(seconds):
@@ -122,7 +122,7 @@ def read_count(text: str) -> int | None:
 
 
 def number_text(value: float) -> str:
-    """`value` as an argument that gives exactly it, as short as that can be."""
+    """`value` as the shortest argument that is read back exactly."""
     short = f"{value:g}"
     if isinstance(value, int):
         return str(value)
@@ -130,14 +130,14 @@ def number_text(value: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """`seconds` as an argument that gives exactly it: ``10us``, else in seconds."""
+    """`seconds` as an argument that is read back exactly: ``10us``, else in seconds."""
     micro = f"{seconds * 1e6:g}"
     exact = float(Decimal(micro) * _UNITS_S["us"]) == seconds
     return f"{micro}us" if exact else f"{seconds!r}s"
 
 
 def size_text(size: int) -> str:
-    """`size` as an argument that gives exactly it: ``8GB``, ``24GiB``, else plain bytes."""
+    """`size` as an argument that is read back exactly: ``8GB``, ``24GiB``, else plain bytes."""
     for exponent, name in ((3, "GB"), (2, "MB")):
         for base, unit in ((1000, name), (1024, name.replace("B", "iB"))):
             if size and size % base**exponent == 0:

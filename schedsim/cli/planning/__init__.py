@@ -1,1 +1,1 @@
-"""What ``schedsim plan`` does: one plan, the largest size, a model's ways to spend less; advice."""
+"""The parts of ``schedsim plan``: one plan, the largest size, changes of a step, advice."""

@@ -1,4 +1,4 @@
-"""What ``schedsim plan`` advises: the next commands, or what would lower the memory needed."""
+"""The advice of ``schedsim plan``: the next commands, or changes that would need less memory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .request import DEFAULT_PLANNER, FLAGS, PlanRequest
 
 
 def option_words(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> list[str]:
-    """The arguments beside the workload and the budget that give `plan` again, for a shell."""
+    """The shell arguments, besides the workload and the budget, that make `plan` again."""
     same = [] if request.planner == DEFAULT_PLANNER else ["--planner", request.planner]
     for name, value in options.items():
         if name not in FLAGS and name != "seed":
-            continue  # of the link, or the levels
+            continue  # the link and the levels have words of their own
         name = "search_seed" if name == "seed" else name
         text = ",".join(value) if name == "allow" else str(value)
         same += [FLAGS[name], number_text(value) if isinstance(value, int | float) else text]
@@ -41,7 +41,7 @@ def option_words(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> l
 
 
 def show_next(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> None:
-    """Print the commands that keep, replay, draw and explain the plan, and compare planners."""
+    """Print the commands that save, replay, draw and explain the plan, and compare planners."""
     arguments, budget = request.source.arguments(), size_text(plan.budget_bytes)
     file = shlex.quote(request.output or "plan.json")
     steps = []
@@ -67,7 +67,7 @@ def show_next(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> None
 
 
 def explain_infeasible(request: PlanRequest, loaded: Loaded, plan: Plan) -> None:
-    """Say on stderr that nothing fits, what would, and which changes of the formula need less."""
+    """Say on stderr that nothing fits, which budget would, and which changes need less memory."""
     budget, by = format_bytes(plan.budget_bytes), request.planner
     allocator = plan.setting.allocator
     if allocator is not None:
@@ -75,7 +75,7 @@ def explain_infeasible(request: PlanRequest, loaded: Loaded, plan: Plan) -> None
     click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
     if plan.min_feasible_bytes is not None:
         least = plan.least.sentence(loaded.label(plan.binding_op) if plan.binding_op else "")
-        # The exact number, as three digits may be less than what is needed.
+        # The exact number, because one rounded to three digits might be too small.
         click.echo(f"hint: {least}: --mem {size_text(plan.min_feasible_bytes)}", err=True)
     with working("looking at what would lower it"):
         rows = _changes(request, plan)
@@ -87,7 +87,7 @@ def explain_infeasible(request: PlanRequest, loaded: Loaded, plan: Plan) -> None
 
 
 def _changes(request: PlanRequest, plan: Plan) -> list[tuple[str, str, str]]:
-    """A row for each change of the formula that fits, or needs less; none without a formula."""
+    """A row for each change of the formula that fits or needs less; none without a formula."""
     options = request.source.formula()
     if options is None:
         return []
@@ -99,7 +99,7 @@ def _changes(request: PlanRequest, plan: Plan) -> list[tuple[str, str, str]]:
             levels = read_levels(request.level_texts, workload)
             more = {**request.rules, **request.link, **levels, **request.memory, **quick}
             other = try_plan(workload, plan.budget_bytes, request.planner, **more)
-        except SchedsimError:  # the planner does not take this one: it is no advice
+        except SchedsimError:  # a change that the planner does not take is no advice
             continue
         least_bytes = other.min_feasible_bytes
         if other.peak_bytes is not None and other.overhead is not None:

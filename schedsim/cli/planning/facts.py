@@ -1,4 +1,4 @@
-"""What ``schedsim plan`` says of a plan."""
+"""The summary that ``schedsim plan`` prints."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def show_plan(loaded: Loaded, plan: Plan, everything: Simulation) -> None:
 
 
 def _variant_facts(plan: Plan) -> list[tuple[str, str]]:
-    """Which variants are used, how often, and what they do to the numbers of training."""
+    """The variants that are used, how often, and their effect on the numbers of training."""
     if not plan.variants:
         return []
     counts: dict[str, list[str]] = {}
     for choice in plan.variants:
-        # One of a graph is named by what it does and to which tensor.
+        # The name of a graph variant says what it does, and to which tensor.
         name = choice.variant.name if choice.stage else choice.variant.name.split()[0]
         counts.setdefault(name, []).append(choice.stage or choice.variant.name.split()[-1])
     facts: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""What ``plan --maximize`` does: the largest batch, sequence or depth that fits; the fastest."""
+"""``plan --maximize``: the largest batch, sequence or depth that fits, and the fastest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .resized import ResizedWorkload
 _UNITS = {"batch": "samples", "seq": "tokens", "layers": "layers of samples"}
 # A model is captured and measured at each size, which takes seconds.
 _MOST_PLANS_OF_A_MODEL = 16
-# Recomputing, a few layers' memory holds very many; beyond this it is no longer about memory.
+# With recomputation very many layers fit; beyond this limit memory is no longer the question.
 _LIMITS = {"batch": MAX_SIZE, "seq": MAX_SIZE, "layers": 512}
 
 
@@ -45,7 +45,7 @@ def show_maximum(request: PlanRequest, field: str) -> int:
         workload = at(size).workload
         return workload, request.options(workload)
 
-    first = at(sizes.step).workload  # errors come first, and the simulator is loaded
+    first = at(sizes.step).workload  # shows errors early, and loads the simulator
     try:
         with working(f"looking for the largest {field}"):
             found = maximize(
@@ -91,7 +91,7 @@ def show_maximum(request: PlanRequest, field: str) -> int:
 
 
 def _as_remembered(found: Maximum, sizes: ResizedWorkload, largest: Loaded) -> Maximum:
-    """`found`, whose largest plan remembers the workload at that size."""
+    """`found` with a largest plan that remembers the workload at its size."""
     plan = found.largest.plan
     origin = sizes.source(found.largest.size).origin
     plan = replace(plan, workload=replace(plan.workload, source=origin))

@@ -1,4 +1,4 @@
-"""What ``plan --maximize`` says of what it found."""
+"""The output of ``plan --maximize``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_SHOWN = 12
 
 def _proof(found: Maximum, field: str) -> str:
     if found.beyond is None:
-        return f"none was looked for beyond {found.largest.size}, the limit"
+        return f"the search ended at {found.largest.size}, its limit"
     size, least = found.beyond.size, found.beyond.plan.min_feasible_bytes
     if found.proof != "proven":
         needs = f"; the least found is {format_bytes(least)}" if least is not None else ""
@@ -29,7 +29,7 @@ def _proof(found: Maximum, field: str) -> str:
 
 
 def show(found: Maximum, field: str, budget_bytes: int) -> None:
-    """Print both sizes, what is proven of them, and a row for each size that was planned."""
+    """Print both sizes, what is proven about them, and a row for each size that was planned."""
     workload = found.largest.plan.workload.name
     facts = [
         ("workload", workload),

@@ -1,4 +1,4 @@
-"""One plan: what ``schedsim plan`` does where neither sizes nor ways of a model are asked for."""
+"""``schedsim plan`` for a single plan: no other sizes, no changes of a model's step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .request import PlanRequest
 
 
 def plan_one(request: PlanRequest) -> int:
-    """Plan, write and print; the exit code."""
+    """Plan, write the files, print the summary, and return the exit code."""
     loaded = read(request.source, movable=bool(request.link))
     options = request.options(loaded.workload)
     if useless := request.useless_kinds(loaded.workload):
@@ -36,7 +36,7 @@ def plan_one(request: PlanRequest) -> int:
         )
     budget_bytes = loaded.budget_bytes(request.budget)
     with working(f"planning with {request.planner}"):
-        # Before planning, so that loading the simulator does not count as planning time.
+        # Simulated before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
         plan = try_plan(loaded.workload, budget_bytes, request.planner, **request.memory, **options)
     plan = replace(plan, workload=replace(plan.workload, source=request.source.origin))
@@ -67,7 +67,7 @@ def plan_one(request: PlanRequest) -> int:
 
 
 def _certified(loaded: Loaded, plan: Plan, path: str | None) -> str:
-    """Write the certificate of `plan` to `path`, and what it proves, in a line."""
+    """Write the certificate of `plan` to `path`; a line that says what it proves."""
     if path is None:
         return ""
     with working("proving"):

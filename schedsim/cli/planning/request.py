@@ -1,4 +1,4 @@
-"""What ``schedsim plan`` is asked for, read and checked once."""
+"""The request of ``schedsim plan``: all options, read and checked once."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ class PlanRequest:
     budget
         Bytes, or a share of the store-all peak as text.
     own
-        Options of the planner that are the same for every workload.
+        Planner options that do not depend on the workload.
     rules
-        ``keep`` and ``recompute``, those given.
+        ``keep`` and ``recompute``, where given.
     link
-        ``link``, ``host_bytes`` and ``host_latency_s``, those given; empty without a link.
+        ``link``, ``host_bytes`` and ``host_latency_s``, where given; empty without a link.
     level_texts
-        ``--memory-level``, as given: how large a slot is depends on the workload.
+        ``--memory-level`` as text, because the size of a slot depends on the workload.
     allocator, allocator_options
-        As `schedsim.plan` takes them; ``None`` for the workload's own.
+        As `schedsim.plan` takes them; ``None`` for the workload's default.
     maximize
-        The size to find the largest of: ``batch``, ``seq`` or ``layers``; ``None`` for one plan.
+        The field to maximize: ``batch``, ``seq`` or ``layers``; ``None`` for a single plan.
     certificate
         The file for the plan with its proof; ``None`` for none.
     accumulate, chunk, price_all
-        Of a model: micro-batches, chunks, and whether all ways to spend less are priced.
+        For a real model: micro-batches, chunks, and whether to price every way to need less memory.
     """
 
     source: Source
@@ -79,7 +79,7 @@ class PlanRequest:
 
     @property
     def changes_step(self) -> bool:
-        """Whether the step of a model may change, or the prices of changes are asked for."""
+        """Whether the step of a model may be changed, or changes are to be priced."""
         return self.accumulate is not None or self.chunk is not None or self.price_all
 
     @property
@@ -92,7 +92,7 @@ class PlanRequest:
         return {**self.own, **self.rules, **self.link, **read_levels(self.level_texts, workload)}
 
     def useless_kinds(self, workload: Chain | Graph) -> tuple[str, ...]:
-        """The kinds of ``--allow`` that none of the variants of `workload` it allows is of."""
+        """The kinds in ``--allow`` that no variant of `workload` uses."""
         allow = self.own.get("allow", ())
         if isinstance(workload, Graph):
             found = [variant.kind for variant in graph_options(workload, allow)]
@@ -140,14 +140,14 @@ def read_request(source: Source, given: Mapping[str, Any]) -> PlanRequest:
 
 
 def _check_together(request: PlanRequest) -> None:
-    """Refuse what the ways of a model and the search for the largest cannot honour."""
+    """Refuse options that ``--maximize`` or changes of a model's step cannot honour."""
     _check_certificate(request)
     for name in request.rules:
         if request.maximize is not None or request.changes_step:
             other = "--maximize" if request.maximize is not None else _step_flag(request)
             raise SchedsimError(
                 f"{RULE_FLAGS[name]} does not go with {other}",
-                hint=f"leave {RULE_FLAGS[name]} out: it is of one step, as it stands",
+                hint=f"leave {RULE_FLAGS[name]} out: its patterns name parts of one unchanged step",
             )
     _check_recompute(request)
     if request.maximize is not None:
@@ -168,12 +168,12 @@ def _check_together(request: PlanRequest) -> None:
         if is_given:
             raise SchedsimError(
                 f"{other} does not go with {flag}",
-                hint=f"leave {other} out: the ways of a model count tensors on one device",
+                hint=f"leave {other} out: changes of a step are priced by tensors on one device",
             )
 
 
 def _check_recompute(request: PlanRequest) -> None:
-    """Refuse what forced recomputation does not go with, before anything is planned."""
+    """Refuse options that do not go with forced recomputation, before anything is planned."""
     if request.level_texts and request.rules:
         flag = RULE_FLAGS[next(iter(request.rules))]
         raise SchedsimError(
@@ -193,7 +193,7 @@ def _check_recompute(request: PlanRequest) -> None:
 
 
 def _check_certificate(request: PlanRequest) -> None:
-    """Refuse what certificates do not speak of, before anything is planned."""
+    """Refuse plans that no certificate covers, before anything is planned."""
     if request.certificate is None:
         return
     for other, is_given in (
@@ -208,12 +208,12 @@ def _check_certificate(request: PlanRequest) -> None:
         if is_given:
             raise SchedsimError(
                 f"--certificate does not go with {other}",
-                hint="certificates speak of one step on one stream, on exact bytes",
+                hint="certificates cover one step on one stream, on exact bytes",
             )
 
 
 def _check_maximum(field: str, source: Source) -> None:
-    """Refuse what does not hold at other sizes than the one given."""
+    """Refuse options that hold only at the given size."""
     if field in source.given and (field != "layers" or "preset" in source.given):
         raise SchedsimError(
             f"--maximize {field} chooses it: --{field} {source.given[field]} does not go with it",
@@ -221,20 +221,20 @@ def _check_maximum(field: str, source: Source) -> None:
         )
     if "times_path" in source.given:
         raise SchedsimError(
-            f"--times does not go with --maximize {field}: measured times are of one size",
+            f"--times does not go with --maximize {field}: measured times hold for one size",
             hint="leave --times out: --device and --efficiency hold at every size",
         )
 
 
 def _step_flag(request: PlanRequest) -> str:
-    """The flag that changes the step, for an error."""
+    """The flag that changes the step, for an error message."""
     if request.accumulate is not None:
         return "--accumulate"
     return "--chunk" if request.chunk is not None else "--ways"
 
 
 def _own_options(planner: str, more: dict[str, Any], link: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the planner itself, refused where it does not take them."""
+    """The options for the planner; one that the planner does not take is refused."""
     given = {name: value for name, value in more.items() if value is not None}
     taken = set(get_planner(planner).options())
     for name in link:
@@ -255,10 +255,11 @@ def _own_options(planner: str, more: dict[str, Any], link: Mapping[str, Any]) ->
                 hint=f"it takes {', '.join(able)}" if able else f"leave {FLAGS[name]} out",
             )
         least = 1 if name == "num_slots" else 0
-        if name not in ("order", "allow") and not value >= least:  # so that nan is refused too
+        # written so that nan is refused too
+        if name not in ("order", "allow") and not value >= least:
             raise SchedsimError(
                 f"{FLAGS[name]} {value} is not at least {least}", hint="give a number that is"
             )
-    if "search_seed" in given:  # --seed is that of a synthetic workload
+    if "search_seed" in given:  # --seed belongs to synthetic workloads
         given["seed"] = given.pop("search_seed")
     return given

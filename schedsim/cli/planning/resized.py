@@ -14,7 +14,7 @@ from ..options.typed_sizes import read_count
 
 @dataclass(frozen=True)
 class ResizedWorkload:
-    """The family of workloads that differ from the one given in `field`.
+    """The family of workloads that differ from the given one only in `field`.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class ResizedWorkload:
     field
         ``batch``, ``seq`` or ``layers``.
     num_samples
-        Samples of a step at every size, where `field` is not ``batch``.
+        Samples per step at every size, if `field` is not ``batch``.
     step
         Sizes are multiples of it.
     """
@@ -35,7 +35,7 @@ class ResizedWorkload:
 
     @classmethod
     def of(cls, base: Source, field: str) -> ResizedWorkload:
-        """The sizes of `base`; `SchedsimError` where its `field` cannot be changed."""
+        """The family around `base`; `SchedsimError` if its `field` cannot be changed."""
         if base.is_model:
             batch = next((o for o in _target_options(base) if o.startswith("batch=")), "batch=1")
             return cls(base, field, read_count(batch.partition("=")[2]) or 1, 1)
@@ -60,7 +60,7 @@ class ResizedWorkload:
         return replace(self.base, files=tuple(text if f == target else f for f in self.base.files))
 
     def work(self, size: int) -> float:
-        """What a step at `size` processes: samples, tokens, or layers of samples."""
+        """The amount that a step at `size` processes: samples, tokens, or layers of samples."""
         return float(size if self.field == "batch" else size * self.num_samples)
 
 
@@ -69,7 +69,7 @@ def _target(source: Source) -> str:
 
 
 def _target_options(source: Source) -> list[str]:
-    """What stands after the commas of a model: ``batch=4``."""
+    """The options of a model target after its commas: ``batch=4``."""
     return _target(source).split(",")[1:]
 
 

@@ -1,4 +1,5 @@
-"""A model planned by other ways than recomputation too: micro-batches, chunks; or their prices."""
+"""``--accumulate``, ``--chunk``, ``--ways``: plan a model with changes of its step, or price
+them."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from .request import PlanRequest
 
 
 def plan_ways(request: PlanRequest) -> int:
-    """Plan the model by the quickest way that is allowed, write and print; the exit code."""
+    """Plan the model in the fastest way that is allowed, write and print; the exit code."""
     source, link = request.source, request.link
     if not source.is_model or len(source.files) != 1:
         raise SchedsimError(
-            "--accumulate, --chunk and --ways are of a model",
+            "--accumulate, --chunk and --ways are for real models",
             hint="as in schedsim plan model:gpt2,layers=4 --mem 2GB --accumulate auto",
         )
-    source.formula()  # refuses the options of formulas
+    source.formula()  # refuses formula options
     on_device(source.options["device"])
     need_torch()
     from ...validation.ways.commands import plan_target

@@ -17,7 +17,7 @@ from . import cluster_picture, curve_pictures, memory, pipeline_picture, validat
 )
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Draw a timeline, streams in time, a frontier, a schedule or a validation: svg, png or pdf.
+    """Draw a picture of a step, a schedule, a trade-off or results, as svg, png or pdf.
 
     \b
     schedsim plot timeline --layers 96 plan.json -o timeline.svg

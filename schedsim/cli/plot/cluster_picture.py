@@ -18,7 +18,7 @@ from .pictures import check_suffix, write_picture
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 @cluster_options
 def cluster_picture(request: ClusterRequest, output: str) -> int:
-    """Memory of each pipeline rank by kind, and the streams of one rank over time.
+    """Draw the memory of each pipeline rank by kind, and the streams of one rank over time.
 
     \b
     schedsim plot cluster --preset llama3-8b --devices 8 --batch 2 -o cluster.svg

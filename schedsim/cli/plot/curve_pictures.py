@@ -1,4 +1,4 @@
-"""``schedsim plot frontier`` and ``sweep``: time against budget, of a workload or of results."""
+"""``schedsim plot frontier`` and ``sweep``: time against budget, for a workload or results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .pictures import SUFFIXES, check_suffix, write_picture
 @click.option(
     "--planners",
     shell_complete=complete.planner_list,
-    help="Comma-separated names to draw beside the curve.",
+    help="Planners to draw beside the curve, separated by commas.",
 )
 @click.option("--order", help="Order of first runs of a graph: fixed (default) or free.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds for a graph's curve [30].")
@@ -45,7 +45,7 @@ from .pictures import SUFFIXES, check_suffix, write_picture
 @output_option("Picture to write, .svg, .png or .pdf; or the numbers: .json.", required=True)
 @workload_options
 def frontier(source: Source, planners: str | None, output: str, **more: Any) -> int:
-    """Overhead against budget: exact on a chain; found and bounded on a graph; the knee marked.
+    """Draw overhead against budget: exact for a chain, found and bounded for a graph.
 
     \b
     schedsim plot frontier --layers 24 --planners periodic,revolve -o frontier.svg
@@ -103,7 +103,7 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
 @click.argument("results_file", metavar="RESULTS.jsonl", shell_complete=complete.files)
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 def sweep(results_file: str, output: str) -> int:
-    """Overhead against budget of every planner of a sweep, a panel for each workload.
+    """Draw overhead against budget of every planner of a sweep, a panel for each workload.
 
     \b
     schedsim plot sweep results.jsonl -o results.svg

@@ -1,4 +1,4 @@
-"""``schedsim plot timeline``, ``gantt`` and ``schedule``: one step, over its runs or in time."""
+"""``schedsim plot timeline``, ``gantt`` and ``schedule``: one step, over its runs or over time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .pictures import check_suffix, write_picture
     type=click.Choice(["runs", "time"]),
     default="runs",
     show_default=True,
-    help="Every run as wide as the next, or as its time.",
+    help="Give every run the same width (runs), or a width by its time (time).",
 )
 @schedule_option
 @capacity_option
@@ -53,10 +53,10 @@ def timeline(
     alloc_conf: str | None,
     output: str,
 ) -> int:
-    """Live memory by category over the runs of a plan, of --mem, or of store-all.
+    """Draw live memory by category over the runs of a plan, of --mem, or of store-all.
 
-    On several streams, a panel for each memory pool, over time. On one stream, with --allocator or
-    for a plan made for an allocator, also what the allocator reserves.
+    Several streams give a panel for each memory pool, over time. On one stream, --allocator or a
+    plan made for an allocator adds the bytes that the allocator reserves.
 
     \b
     schedsim plot timeline --layers 96 plan.json -o timeline.svg
@@ -73,7 +73,8 @@ def timeline(
     if len(simulation.stream_names) == 1 and len(simulation.pool_names) == 1:
         from ...figures.plot import draw_timeline
 
-        # A plan made for an allocator runs on a device of its budget; others may need more.
+        # A plan made for an allocator runs on a device as large as its budget; other plans may need
+        # more.
         limit = limit_bytes if of_plan(loaded.plan)[0] is not None else None
         found, _ = check_allocator(simulation, loaded.plan, limit, allocator, alloc_conf)
         figure = draw_timeline(
@@ -87,7 +88,7 @@ def timeline(
         if against != "runs" or allocator is not None:
             flag = "--allocator" if allocator is not None else f"--against {against}"
             raise SchedsimError(
-                f"{flag} is of one stream, and {loaded.workload.name} is drawn over time",
+                f"{flag} needs a single stream, and {loaded.workload.name} is drawn over time",
                 hint=f"leave {flag} out",
             )
         from ...figures.gantt import draw_pools
@@ -112,7 +113,7 @@ def gantt(
     capacities: dict[str, int] | None,
     output: str,
 ) -> int:
-    """Streams as rows, runs as bars over time, and the memory of each pool below.
+    """Draw streams as rows, runs as bars over time, and the memory of each pool below.
 
     \b
     schedsim plot gantt copies.json --schedule runs.txt -o gantt.svg
@@ -133,7 +134,7 @@ def gantt(
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 @workload_options
 def schedule(source: Source, budget: int | str | None, output: str) -> int:
-    """Stages against runs: forwards, recomputed forwards and backwards.
+    """Draw stages against runs: forwards, recomputed forwards and backwards.
 
     \b
     schedsim plot schedule --layers 24 --mem 4GB -o schedule.png
@@ -155,10 +156,10 @@ def _simulated(
     options: dict[str, Any] | None = None,
     draws_runs: bool = False,
 ) -> tuple[Loaded, Simulation, int | None]:
-    """The workload with the schedule to draw: given, the plan's, that of --mem, or store-all.
+    """The workload and the schedule to draw: given, the plan's, made for --mem, or store-all.
 
-    A picture that draws one stream in one memory over its runs (`draws_runs`) has no capacities.
-    They are refused before anything is simulated within them: a deadlock would be no answer.
+    A picture that draws one stream over its runs (`draws_runs`) takes no capacities. They are
+    refused before the simulation, which might get stuck within them.
     """
     loaded = read(source, plan=True)
     chosen = Schedule.store_all(loaded.workload)
@@ -188,7 +189,7 @@ def _check_has_pools(workload: Chain | Graph) -> None:
     arrays = workload.graph.arrays
     if len(arrays.stream_names) == 1 and len(arrays.pool_names) == 1:
         raise SchedsimError(
-            "--capacity is of several streams or memory pools, and "
+            "--capacity needs several streams or memory pools, and "
             f"{workload.name} has one of each",
             hint="--mem draws a limit",
         )

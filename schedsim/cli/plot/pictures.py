@@ -1,4 +1,4 @@
-"""How pictures are written: by the suffix of the file, the same bytes each time."""
+"""Writing pictures: the file's suffix gives the format; equal pictures give equal bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def check_suffix(output: str, known: tuple[str, ...] = SUFFIXES) -> None:
-    """Refuse a file whose suffix is none of `known`."""
+    """Refuse a file whose suffix is not among `known`."""
     suffix = Path(output).suffix
     if suffix not in known:
         able = f"{', '.join(known[:-1])} or {known[-1]}"

@@ -19,7 +19,7 @@ from .pictures import check_suffix, write_picture
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 @pipeline_options
 def pipeline(request: PipelineRequest, output: str) -> int:
-    """Devices over time: forwards, recomputed forwards and backwards by micro-batch.
+    """Draw devices over time: forwards, recomputed forwards and backwards by micro-batch.
 
     \b
     schedsim plot pipeline --layers 8 --stages 4 --micro-batches 8 -o pipeline.svg

@@ -1,4 +1,4 @@
-"""``schedsim plot validate``: memory predicted and measured, over each other."""
+"""``schedsim plot validate``: predicted and measured memory in one picture."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .pictures import check_suffix, write_picture
 
 
 @click.command(
-    "validate", cls=GroupedCommand, short_help="Memory predicted and measured, over each other."
+    "validate", cls=GroupedCommand, short_help="Predicted and measured memory in one picture."
 )
 @click.argument("report_file", metavar="REPORT.json")
 @output_option("Picture to write: .svg, .png or .pdf.", required=True)
 def validate(report_file: str, output: str) -> int:
-    """Memory over the runs of a validated schedule, as predicted and as measured.
+    """Draw the memory over the runs of a validated schedule, as predicted and as measured.
 
     \b
     schedsim plot validate report.json -o validation.svg
@@ -38,7 +38,8 @@ def validate(report_file: str, output: str) -> int:
         figure = draw_validation(document)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise SchedsimError(
-            f"{report_file} is no whole validation report: {error}", hint="was the file edited?"
+            f"{report_file} is not a complete validation report: {error}",
+            hint="was the file edited?",
         ) from None
     write_picture(figure, output)
     return YES

@@ -1,1 +1,1 @@
-"""What the commands say of results: facts of allocations, copies, levels and sweeps."""
+"""The parts of the output that commands share: allocations, copies, levels and sweeps."""

@@ -1,4 +1,4 @@
-"""What is said of what an allocator reserves."""
+"""Output about the bytes that an allocator reserves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_plan(plan: Plan | None) -> tuple[str | None, dict[str, Any]]:
 
 
 def allocator_words(plan: Plan) -> list[str]:
-    """The arguments that ask for the plan's allocator again."""
+    """The shell arguments that ask for the plan's allocator."""
     name, options = of_plan(plan)
     if name is None:
         return []
@@ -33,10 +33,10 @@ def allocator_words(plan: Plan) -> list[str]:
 def allocations(
     simulation: Simulation, allocator: str, budget_bytes: int | None, options: dict[str, Any]
 ) -> dict[str, Allocation]:
-    """One allocation per device of the simulation; on a device of the budget's size where needed.
+    """One allocation per device of the simulation; on a device as large as the budget if needed.
 
-    A device without limit is tried first: one that is never full does not wait for memory to be
-    returned.
+    An unlimited device is tried first: if it never exceeds the budget, the allocator never has to
+    return memory.
     """
     found = {}
     for pool in filter(compute_stream_of, simulation.pool_names):
@@ -48,7 +48,7 @@ def allocations(
 
 
 def describe(pool: str, found: Allocation) -> list[tuple[str, str]]:
-    """Lines of a report: label and value."""
+    """Lines of the output: label and value."""
     where = "" if pool == "device" else f" on {pool}"
     peak = found.peak_reserved_bytes
     extra = f"{found.extra:+.2%}".replace("%", " %")
@@ -88,7 +88,7 @@ def check_allocator(
     allocator: str | None,
     alloc_conf: str | None,
 ) -> tuple[dict[str, Allocation], list[str]]:
-    """What the allocator that is asked for, or else the plan's, reserves, and what is wrong."""
+    """The allocations by the allocator asked for, or else the plan's, and the problems found."""
     options = read_options(allocator, alloc_conf)
     if allocator is None:
         allocator, options = of_plan(plan)
@@ -101,7 +101,7 @@ def check_allocator(
 def _problems(
     found: dict[str, Allocation], plan: Plan | None, budget_bytes: int | None
 ) -> list[str]:
-    """What is wrong: too little memory, or not what the plan says."""
+    """The problems: too little memory, or other numbers than the plan's."""
     wrong = []
     for pool, one in found.items():
         if not one.fits:

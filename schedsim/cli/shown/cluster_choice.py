@@ -1,4 +1,4 @@
-"""A joint choice on the command line: asked for, and shown."""
+"""``cluster --search``: run the joint choice, and show it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEGREES = ("fsdp", "replicate", "tensor", "pipeline", "context", "expert")
 def searched(
     request: ClusterRequest, budget: int | None, global_batch: int | None, effort: int | None
 ) -> ClusterChoice:
-    """The joint choice; what it lacks is asked for."""
+    """The joint choice; a missing option is an error."""
     from ...clusters import choose
 
     for option, value in (("--mem", budget), ("--devices", request.devices)):
@@ -55,7 +55,7 @@ def search_document(choice: ClusterChoice) -> dict[str, Any]:
 
 
 def nothing_fits(choice: ClusterChoice, as_json: bool) -> int:
-    """Says that no candidate fits."""
+    """Say that no candidate fits."""
     if as_json:
         print_json(
             {"schema": "schedsim.cluster/1", "best": None, "least_bytes": choice.least_bytes}
@@ -64,14 +64,14 @@ def nothing_fits(choice: ClusterChoice, as_json: bool) -> int:
     click.echo(
         f"error: none of {choice.num_candidates} candidates is known to fit, "
         f"{choice.num_simulated} of them simulated\n"
-        f"hint: the least that one needs is {least}; a larger --effort tries more",
+        f"hint: the least that a candidate needs is {least}; a larger --effort tries more",
         err=True,
     )
     return NO
 
 
 def show_choice(choice: ClusterChoice) -> None:
-    """What the search found, for people."""
+    """Print what the search found."""
     assert choice.best is not None
     gap = choice.best.step_s / choice.lower_bound_s - 1
     proven = "the fastest of the space" if choice.optimal else f"gap {gap:.1%}"

@@ -1,4 +1,4 @@
-"""What ``compare`` shows of the results of a sweep."""
+"""``compare`` on the results of a sweep."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ RESULTS_SUFFIX = ".jsonl"
 
 
 def is_results(files: tuple[str, ...]) -> bool:
-    """Whether a command is given results of a sweep instead of a workload."""
+    """Whether the files are results of a sweep, and not a workload."""
     return any(name.endswith(RESULTS_SUFFIX) for name in files)
 
 
 def only_results(files: tuple[str, ...], given: dict[str, object]) -> str:
-    """The one results file; refused beside anything that describes a workload.
+    """The single results file; it is refused beside anything that describes a workload.
 
     Parameters
     ----------
     given
-        Flag -> value of what has no meaning for results.
+        Flag -> value, for flags that have no meaning for results.
     """
     if len(files) != 1:
-        raise SchedsimError("results of a sweep stand alone", hint="give one .jsonl file")
+        raise SchedsimError(
+            "a results file does not go with other files", hint="give one .jsonl file"
+        )
     for flag, value in given.items():
         if value is not None:
             raise SchedsimError(

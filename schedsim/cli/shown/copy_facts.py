@@ -1,4 +1,4 @@
-"""What a plan that copies to host memory says of its copies and of the link."""
+"""Output about a plan's copies to host memory, and the link."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from ...plans.offloading import Offloading
 from ...simulation.simulator import Simulation
 from ...units import format_bytes, format_bytes_short, format_seconds
 
-# Copies named in a report, the largest first.
+# Number of offloaded tensors to name, the largest first.
 _NAMED = 6
 
 
 def copy_facts(simulation: Simulation, offloading: Offloading) -> list[tuple[str, str]]:
-    """Lines of a report: what is offloaded, how busy the link is, and what is waited for."""
+    """Lines of the output: what is offloaded, how busy the link is, and how long ops wait."""
     out = [copy.tensor for copy in copies_in(simulation.run_names) if not copy.back]
     if not out:
         return [("offloaded", "nothing: the link does not help here")]

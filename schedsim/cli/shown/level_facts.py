@@ -1,4 +1,4 @@
-"""What a plan that checkpoints to several memory levels says of them."""
+"""Output about a plan that checkpoints to several memory levels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...units import format_bytes, format_seconds
 
 
 def level_facts(plan: Plan, simulation: Simulation) -> list[tuple[str, str]]:
-    """Lines of a report: what each level holds, and the time if copies stopped computation."""
+    """Lines of the output: what each level holds, and the time if copies stopped computation."""
     found = plan.setting.levels
     if found is None or not found.levels:
         return []
@@ -28,7 +28,7 @@ def level_facts(plan: Plan, simulation: Simulation) -> list[tuple[str, str]]:
             )
         )
     together = plan.search.figures.get("synchronous_s")
-    if isinstance(together, int | float):  # a planner of another package may not say it
+    if isinstance(together, int | float):  # a planner of another package may lack this figure
         text = f"{format_seconds(float(together))}, were copies to stop the computation"
         facts.append(("one at a time", text))
     return facts

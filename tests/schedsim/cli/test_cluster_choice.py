@@ -45,7 +45,7 @@ def test_nothing_fits(capsys):
     ("line", "says"),
     [
         ([*SMALL, "--global-batch", "2"], "--search needs --mem"),
-        ([*SMALL[:-1], "--effort", "2"], "--effort is of --search"),
+        ([*SMALL[:-1], "--effort", "2"], "--effort belongs to --search"),
         ([*SMALL, "--global-batch", "2", "--mem", "9GB", "--recompute", "full"], "is chosen"),
         ([*SMALL, "--global-batch", "2", "--mem", "9GB", "--effort", "0"], "--effort 0"),
         ([*SMALL[:-1], "--launch", "other"], "no launch settings for 'other'"),

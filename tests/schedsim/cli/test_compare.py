@@ -124,7 +124,7 @@ def test_limits_go_only_to_those_that_take_them(call, chain_file, monkeypatch):
         (["--planners", "rotor,nobody"], "unknown planner 'nobody'"),
         (["--planners", "rotor", "--link", "1GB/s"], "none of --planners rotor takes --link"),
         (["--effort", "-1"], "--effort"),
-        (["--host-mem", "1GB"], "--host-mem is of a link"),
+        (["--host-mem", "1GB"], "--host-mem needs a link"),
     ],
 )
 def test_refused_before_anything_is_planned(call, chain_file, monkeypatch, more, says):

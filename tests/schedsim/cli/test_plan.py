@@ -61,4 +61,4 @@ def test_ways_of_a_model_are_refused_without_one(call):
     for more in (["--ways"], ["--accumulate", "2"], ["--chunk", "auto"]):
         code, out, err = call("plan", "--layers", "2", "--mem", "6GB", *more)
         assert (code, out) == (2, "")
-        assert "--accumulate, --chunk and --ways are of a model" in err
+        assert "--accumulate, --chunk and --ways are for real models" in err

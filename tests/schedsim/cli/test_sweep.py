@@ -168,7 +168,7 @@ def test_two_at_once_are_refused(call):
         ("sweep e.toml -o r.jsonl --jobs 0", "--jobs 0 is no number"),
         ("sweep e.toml -o r.jsonl --address tcp://x", "add --backend dask or ray"),
         ("compare r.jsonl --mem 60", "--mem does not go with r.jsonl"),
-        ("compare r.jsonl chain.json", "results of a sweep stand alone"),
+        ("compare r.jsonl chain.json", "a results file does not go with other files"),
         ("compare r.jsonl --layers 3", "--layers does not go with r.jsonl"),
         ("compare chain.json", "missing option '--mem'"),
         ("compare other.json --mem 60", "other.json"),

@@ -105,7 +105,7 @@ def test_what_is_chosen_is_not_given():
     for options, says in (
         ({"recompute": "full"}, "recompute is chosen"),
         ({"global_batch": 0}, "--global-batch 0"),
-        ({"global_batch": 3, "tensor": 1, "pipeline": 1}, "no degrees go with 8 devices"),
+        ({"global_batch": 3, "tensor": 1, "pipeline": 1}, "no degrees fit 8 devices"),
     ):
         words = {"devices": 8, "global_batch": 8, **options}
         with pytest.raises(SchedsimError, match=says):

@@ -33,14 +33,14 @@ def test_a_schedule_becomes_a_plan():
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (42, "gave a int"),
+        (42, "returned a int"),
         (schedsim.Schedule.store_all(CHAIN), "planned 32 bytes for a budget of 26"),
-        (schedsim.plan(OTHER, 40), "the plan of another workload"),
-        (replace(GOOD, budget_bytes=27), "the plan is for 27 bytes, asked were 26"),
+        (schedsim.plan(OTHER, 40), "a plan of another workload"),
+        (replace(GOOD, budget_bytes=27), "the plan is for 27 bytes instead of 26"),
         (replace(GOOD, peak_bytes=20), "the plan says peak 20, the replay 26"),
-        (replace(GOOD, lower_bound_s=7.5), "no step is faster than 7.5 s, and this one is"),
-        (replace(GOOD, lower_bound_s=6.0), "the plan says optimal, and its bound does not"),
-        (replace(GOOD, schedule=None), "the plan says optimal, and has no schedule"),
+        (replace(GOOD, lower_bound_s=7.5), "its lower bound 7.5 s is above its step time"),
+        (replace(GOOD, lower_bound_s=6.0), "it says optimal, but its step time is above its bound"),
+        (replace(GOOD, schedule=None), "the plan says optimal, but has no schedule"),
     ],
 )
 def test_what_the_replay_does_not_bear_out_is_refused(found, says):

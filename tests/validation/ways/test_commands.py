@@ -58,7 +58,7 @@ def test_prices_of_all_ways_and_none_that_is_not_allowed(capsys):
 
 def test_what_the_options_of_ways_refuse(capsys):
     assert main(["plan", "--layers", "4", "--mem", "1GB", "--accumulate", "auto"]) == 2
-    assert "are of a model" in capsys.readouterr().err
+    assert "are for real models" in capsys.readouterr().err
     assert main(["plan", GPT, "--mem", "1GB", "--accumulate", "0"]) == 2
     assert "--accumulate 0" in capsys.readouterr().err
     assert main(["plan", GPT, "--mem", "1GB", "--chunk", "tail=3"]) == 2

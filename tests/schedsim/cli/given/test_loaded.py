@@ -95,7 +95,7 @@ def test_a_graph_and_a_formula_say_what_they_are(folder):
         (("chain.json", "plan.json"), {}, False, "plan.json is a plan, not a workload"),
         (("chain.json", "plan.json", "again.json"), {}, True, "again.json is a second plan"),
         (("chain.json",), {"layers": 3}, False, "both a workload file and --layers"),
-        (("chain.json",), {"level": "op"}, False, "--level op is of a model"),
+        (("chain.json",), {"level": "op"}, False, "--level op is for real models"),
         (("model:mlp", "hf:gpt2"), {}, False, "hf:gpt2 is a second workload"),
     ],
 )

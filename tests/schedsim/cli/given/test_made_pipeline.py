@@ -63,9 +63,9 @@ def test_a_formula_knows_more_than_a_file(folder):
         ({"num_chunks": 0}, "--chunks 0 is not at least 1"),
         ({"link_latency_s": 1.0}, "--link-latency needs --link"),
         ({"partition": "1,2"}, "3 layers of 4"),
-        ({"partition": "4,0"}, "are 4 layers of 4"),
-        ({"partition": "2,1,1"}, "are 3 stages, not 2"),
-        ({"partition": "a,b"}, "neither even, auto nor layers a stage"),
+        ({"partition": "4,0"}, "has 4 layers of 4"),
+        ({"partition": "2,1,1"}, "has 3 stages instead of 2"),
+        ({"partition": "a,b"}, "neither even, nor auto, nor layers per stage"),
         ({"collectives": "1GB/s"}, "--collectives needs a transformer"),
     ],
 )

@@ -31,7 +31,7 @@ def test_settings_become_options(conf, options):
 def test_settings_of_another_allocator_are_refused(allocator):
     """Also empty ones: they were given."""
     for conf in ("expandable_segments:True", ""):
-        with pytest.raises(SchedsimError, match="--alloc-conf is of --allocator cuda-caching"):
+        with pytest.raises(SchedsimError, match="--alloc-conf belongs to --allocator cuda-caching"):
             read_options(allocator, conf)
     assert read_options(allocator, None) == {}
 

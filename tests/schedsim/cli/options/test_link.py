@@ -22,8 +22,8 @@ def test_only_what_is_given_is_taken():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"host_bytes": 1}, "--host-mem is of a link, and there is none"),
-        ({"host_latency_s": 0.0}, "--host-latency is of a link"),
+        ({"host_bytes": 1}, "--host-mem needs a link"),
+        ({"host_latency_s": 0.0}, "--host-latency needs a link"),
         ({"link": "fast"}, "'fast' is not a link"),
         ({"link": "0B/s"}, "carries nothing"),
         ({"link": "8Gb/s"}, "8Gb"),

@@ -62,7 +62,7 @@ def test_comparisons_and_curves_hold_to_them(capsys):
     assert run(["compare", "chain.json", "--mem", "64B", *RULES]) == 0
     said = capsys.readouterr()
     assert "frontier" in said.out
-    assert "periodic: planner 'periodic' does not hold to keep on a chain" in said.err
+    assert "periodic: planner 'periodic' cannot follow keep on a chain" in said.err
     assert run(["plot", "frontier", "chain.json", *RULES, "-o", "curve.json"]) == 0
     assert json.loads(Path("curve.json").read_text())["points"][-1]["overhead"] == pytest.approx(
         1 / 12
@@ -80,4 +80,4 @@ def test_a_sweep_holds_to_them(tmp_path):
         rows["frontier"]["makespan_s"]
         == schedsim.plan(CHAIN, 64, keep="s1", recompute="s0").makespan_s
     )
-    assert "does not hold to keep" in rows["periodic"]["error"]["message"]
+    assert "cannot follow keep" in rows["periodic"]["error"]["message"]

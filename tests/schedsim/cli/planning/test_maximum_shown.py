@@ -40,7 +40,7 @@ def test_a_proof_names_what_the_next_size_needs(capsys):
     ("change", "says"),
     [
         ({"proof": "found", "scope": ""}, "nothing found that fits; the least found is"),
-        ({"beyond": None, "proof": "limit"}, "none was looked for beyond"),
+        ({"beyond": None, "proof": "limit"}, "the search ended at"),
         ({"checked_to": 10**6}, "none up to 1000000 fits"),
         ({"fastest_proven": False}, f"of the {len(FOUND.tried)} sizes planned"),
     ],

@@ -78,8 +78,8 @@ def test_the_document_has_the_ways_and_the_file_the_model(asked, call):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("chain.json --ways", "--accumulate, --chunk and --ways are of a model"),
-        (f"{MODEL} chain.json --ways", "--accumulate, --chunk and --ways are of a model"),
+        ("chain.json --ways", "--accumulate, --chunk and --ways are for real models"),
+        (f"{MODEL} chain.json --ways", "--accumulate, --chunk and --ways are for real models"),
         (f"{MODEL} --layers 3 --ways", "both a model and --layers"),
         (f"{MODEL} --ways --allow quantize", "--allow does not go with --ways"),
         (f"{MODEL} --accumulate ²", "--accumulate ² is not understood"),

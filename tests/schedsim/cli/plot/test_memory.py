@@ -69,8 +69,8 @@ def test_several_streams_are_drawn_over_time(drawn, call):
     assert simulation.peak_by_pool["device"] == 26
     assert options == {"capacities": {"device": 26, "host": 9}}
     for more, says in (
-        ("--against time", "--against time is of one stream"),
-        ("--allocator cuda-caching", "--allocator is of one stream"),
+        ("--against time", "--against time needs a single stream"),
+        ("--allocator cuda-caching", "--allocator needs a single stream"),
     ):
         code, _, err = call(f"{line} {more}")
         assert code == 2
@@ -85,7 +85,7 @@ def test_a_capacity_of_one_stream_is_refused_before_a_deadlock(drawn, call, capa
     Path("runs.txt").write_text(" ".join(CHAIN.op_names))
     code, _, err = call(f"plot timeline chain.json {more} --capacity {capacity} -o x.svg")
     assert (code, drawn) == (2, [])
-    assert "--capacity is of several streams or memory pools" in err
+    assert "--capacity needs several streams or memory pools" in err
     assert "--mem draws a limit" in err
     assert "no other can start" not in err
 
@@ -111,7 +111,7 @@ def test_what_an_allocator_reserves_is_drawn_with_its_limit(drawn, call):
         ("timeline chain.json --mem 10 -o x.svg", 1, "nothing fits 10 B"),
         ("gantt chain.json plan.json --schedule plan.json -o x.svg", 2, "both a plan and"),
         ("schedule chain.json -o x.tiff", 2, "cannot draw '.tiff'"),
-        ("timeline chain.json --alloc-conf x:1 -o x.svg", 2, "--alloc-conf is of"),
+        ("timeline chain.json --alloc-conf x:1 -o x.svg", 2, "--alloc-conf belongs to"),
     ],
 )
 def test_what_cannot_be_drawn(drawn, call, line, code, says):

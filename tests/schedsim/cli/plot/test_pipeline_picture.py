@@ -39,7 +39,7 @@ def test_a_step_that_does_not_fit_is_drawn_where_there_is_one(drawn, call):
     code, _, err = call(f"plot {PIPE} --mem 1 --recompute none -o x.svg")
     assert code == 1
     assert len(drawn) == 1
-    assert "does not fit in 1 B a device" in err
+    assert "does not fit in 1 B per device" in err
     Path("x.svg").unlink()
     code, _, err = call(f"plot {PIPE} --mem 1 -o x.svg")
     assert (code, len(drawn)) == (1, 1)
