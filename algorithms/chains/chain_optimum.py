@@ -193,8 +193,9 @@ def chain_optimum(
         )
     effort = Effort.of(effort, time_limit_s, default=_WORK)
     given = effort.to_options()
-    known: Schedule | None = Schedule.store_all(chain)
-    if simulate(chain, known).peak_bytes > budget_bytes:
+    store_all = Schedule.store_all(chain)
+    known: Schedule | None = store_all
+    if simulate(chain, store_all).peak_bytes > budget_bytes:
         with effort.part(0.1) as part:
             known = rotor(chain, budget_bytes, effort=part).schedule
     plan = optimum_plan(chain, chain, budget_bytes, known, effort, max_bytes=max_bytes)
