@@ -118,8 +118,8 @@ def _bits(tensor: Any) -> tuple[Any, ...]:
     for piece in _pieces(flat):
         mixed = torch.arange(1, piece.numel() + 1, device=piece.device).mul_(_WEIGHT)
         mixed.add_(piece.view(_INTEGERS[piece.element_size()]))
-        # Each step maps numbers one to one, so that no change of one entry is lost. A sum of weighted
-        # entries would lose the top bits of two, as all that they add to it is even.
+        # Each step maps numbers one to one, so that no change of one entry is lost. A sum of
+        # weighted entries would lose the top bits of two of them.
         for shift, factor in _MIX:
             mixed.bitwise_xor_((mixed >> shift).bitwise_and_((1 << (64 - shift)) - 1))
             mixed.mul_(factor)
