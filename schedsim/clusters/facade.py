@@ -37,7 +37,7 @@ def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
 
 
 def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
-    """The degrees `given`; ``fsdp`` takes the remaining devices unless it or ``replicate`` is given.
+    """The degrees `given`; ``fsdp`` takes the other devices unless it or ``replicate`` is given.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Pipelines: stages on devices, micro-batches, messages, orders, and what recomputation costs."""
+"""Pipelines: stages on devices, micro-batches, messages, orders, and recomputation."""
 
 from __future__ import annotations
 

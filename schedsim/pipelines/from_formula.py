@@ -14,7 +14,7 @@ from .pipeline import Collectives, WeightGradient
 
 
 def model_record(options: WorkloadOptions) -> ModelRecord:
-    """The model that `options` mean as op records, a stage a layer (or block) as they say."""
+    """The model that `options` describe as op records, with a stage per layer or block."""
     return record_of(model_config(options), split_layers=options.granularity == "block")
 
 
@@ -38,8 +38,9 @@ def layer_collectives(config: TransformerConfig, link: Link, *, blocks: bool) ->
     """Tensor-parallel collectives of each layer, or of each block, over `link`.
 
     Attention and MLP end with one all-reduce each, of s b h elements, and begin with one in the
-    backward. In a ring of t it moves 2 (t - 1) / t of its bytes, as do the all-gather and the
-    reduce-scatter that take its place with sequence parallelism. Embedding and head have none here.
+    backward. In a ring of t ranks an all-reduce moves 2 (t - 1) / t of its bytes. With sequence
+    parallelism an all-gather and a reduce-scatter replace it, and move the same bytes. Embedding
+    and head have none here.
 
     References
     ----------
@@ -67,10 +68,10 @@ def layer_collectives(config: TransformerConfig, link: Link, *, blocks: bool) ->
 
 
 def weight_gradients(model: ModelRecord, roofline: Roofline) -> list[WeightGradient]:
-    """What of each layer's backward makes gradients of weights: half of each matrix product.
+    """The part of each layer's backward that makes weight gradients: half of each matrix product.
 
-    It reads the inputs of the products, which the bundle holds, and the gradients of their
-    outputs: 14 and 18 s b h bytes of a transformer layer with eager attention and dropout.
+    It reads the inputs of the products, which the saved bundle holds, and the gradients of their
+    outputs: 14 and 18 s b h bytes in a transformer layer with eager attention and dropout.
 
     References
     ----------
@@ -102,6 +103,6 @@ def _time_s(op: OpRecord, sizes: dict[str, int], model: ModelRecord, roofline: R
 
 
 def roofline_of(options: WorkloadOptions) -> Roofline:
-    """The roofline that `options` take their times from."""
+    """The roofline that gives the times for `options`."""
     efficiency = 1.0 if options.efficiency is None else options.efficiency
     return Roofline(get_device(options.device or "a100-80gb"), efficiency)

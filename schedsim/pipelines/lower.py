@@ -1,4 +1,4 @@
-"""A pipeline as a graph: the ops of one micro-batch, then those of the next.
+"""A pipeline as a graph: the ops of one micro-batch, then the ops of the next.
 
 For micro-batch j, with ``.j`` at the end of every name::
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The ops of one micro-batch, and where they stand.
+    """The ops of one micro-batch, and their indices.
 
     Attributes
     ----------
     ops
-        Names end before the number of the micro-batch.
+        Names lack the number of the micro-batch at the end.
     index
-        Name -> place in `ops`. Op `k` of micro-batch `j` has index ``j * len(ops) + k``.
+        Name -> index in `ops`. Op `k` of micro-batch `j` has index ``j * len(ops) + k``.
     """
 
     ops: tuple[Op, ...]
@@ -106,7 +106,7 @@ class _TensorNames:
         self.device = {i: pipeline.device_of(v) for i, v in self.stage_of.items()}
 
     def crosses(self, i: int) -> bool:
-        """Whether what layer i reads comes from another device."""
+        """Whether the input of layer i comes from another device."""
         return 0 < i < self.pipeline.chain.num_stages and self.device[i - 1] != self.device[i]
 
     def received(self, i: int) -> str:
@@ -122,7 +122,7 @@ def _ops(pipeline: Pipeline) -> Iterator[Op]:
     chain, names = pipeline.chain, _TensorNames(pipeline)
     sizes = [chain.input_bytes, *(layer.output_bytes for layer in chain.stages)]
     num = chain.num_stages
-    # A micro-batch is there when its first forward begins, not when the step does.
+    # A micro-batch enters memory when its first forward begins, not when the step begins.
     yield _on_device(0, Op("in", writes={"a0": sizes[0]}, once=True))
     for i in range(num):
         yield from _forward(pipeline, names, i)
@@ -195,7 +195,7 @@ def _backward(pipeline: Pipeline, names: _TensorNames, i: int, input_bytes: int)
             layer.backward_workspace_bytes,
             reads=(*reads, *_bundle(pipeline, i)),
             writes=writes,
-            once=True,  # it adds to the gradients of the weights
+            once=True,  # it accumulates into the gradients of the weights
         ),
     )
     if seconds:
@@ -220,7 +220,7 @@ def _weight_s(pipeline: Pipeline, i: int) -> float:
 
 
 def _bundle(pipeline: Pipeline, i: int) -> dict[str, int]:
-    """What layer i saves besides its output: ``r`` for B alone, ``q`` for B and W."""
+    """The saved bundle of layer i without its output: ``r`` for B alone, ``q`` for B and W."""
     layer = pipeline.chain.stages[i]
     rest = layer.saved_bytes - layer.output_bytes
     kept = pipeline.weight_gradients[i].kept_bytes if pipeline.weight_gradients else 0

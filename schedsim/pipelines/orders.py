@@ -1,8 +1,8 @@
-"""Orders of a pipeline: what each device runs one after another, a stage of a micro-batch a time.
+"""Orders of a pipeline: the actions of each device, one after another.
 
-An order is a list of actions for each device. ``F`` is the forward of a stage for a micro-batch,
-``B`` its backward, or, where the backward is split, its part that makes the input's gradient, and
-``W`` the part that makes those of the weights.
+An order is a list of actions for each device. An action is the forward ``F`` or the backward ``B``
+of a stage for a micro-batch. If the backward is split, ``B`` makes the gradient of the input and
+``W`` the gradients of the weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import SchedsimError
 
 
 class Action(NamedTuple):
-    """What a device does: ``F``, ``B`` or ``W`` of a stage for a micro-batch."""
+    """An action of a device: ``F``, ``B`` or ``W`` of a stage for a micro-batch."""
 
     kind: str
     stage: int
@@ -74,10 +74,11 @@ def one_f_one_b(num_devices: int, num_micro_batches: int) -> Order:
 
 
 def interleaved(num_devices: int, num_micro_batches: int, num_chunks: int) -> Order:
-    """1F1B over several stages a device, in groups of as many micro-batches as devices.
+    """1F1B with several stages per device, in groups of as many micro-batches as devices.
 
-    The first device holds ``K m + K - 1`` stages' worth of micro-batches, K devices and m chunks:
-    1 + (K - 1) / (K m) times what 1F1B holds.
+    With K devices and m chunks, the first device holds ``K m + K - 1`` micro-batches of a stage,
+    which
+    is 1 + (K - 1) / (K m) times the memory of 1F1B.
 
     Raises
     ------
@@ -115,16 +116,18 @@ def interleaved(num_devices: int, num_micro_batches: int, num_chunks: int) -> Or
 
 
 def zero_bubble(num_devices: int, num_micro_batches: int, most_owed: int | None = None) -> Order:
-    """1F1B with weight gradients put off: device k has at most k of them still to run.
+    """1F1B with delayed weight gradients: device k delays at most k of them.
 
-    This is ZB-H1 of the paper: no device holds more than with 1F1B, and the bubble is
-    (K - 1) (F + B - W) instead of (K - 1) (F + B + W). What W reads is held until W has run: the
-    fewer of them are put off, the less memory the step needs.
+    This is ZB-H1 of the paper: no device holds more than with 1F1B, and the bubble is (K - 1) (F +
+    B -
+    W) instead of (K - 1) (F + B + W). The inputs of W are held until W has run, so fewer delayed
+    weight
+    gradients need less memory.
 
     Parameters
     ----------
     most_owed
-        How many weight gradients a device may put off at most; with 0 the order is 1F1B.
+        The most weight gradients that a device may delay; with 0 the order is 1F1B.
 
     References
     ----------
@@ -151,7 +154,7 @@ def zero_bubble(num_devices: int, num_micro_batches: int, most_owed: int | None 
 
 
 def _alternating(forward: list[Action], backward: list[Action], ahead: int) -> tuple[Action, ...]:
-    """`ahead` forwards, then one forward and one backward by turns, then the other backwards."""
+    """`ahead` forwards, then a forward and a backward in turn, then the remaining backwards."""
     ahead = min(ahead, len(forward))
     found = forward[:ahead]
     for next_forward, next_backward in zip(forward[ahead:], backward, strict=False):
@@ -165,7 +168,7 @@ ORDERS: dict[str, Callable[..., Order]] = {
     "interleaved": interleaved,
     "zero-bubble": zero_bubble,
 }
-"""Orders by name; ``interleaved`` alone takes the number of chunks too."""
+"""Orders by name; only ``interleaved`` takes the number of chunks too."""
 
 
 def make_order(
@@ -176,12 +179,12 @@ def make_order(
     *,
     most_owed: int | None = None,
 ) -> Order:
-    """The order called `name`; `most_owed` is that of ``zero-bubble``.
+    """The order called `name`; `most_owed` is an option of ``zero-bubble``.
 
     Raises
     ------
     SchedsimError
-        There is none of that name, or it does not go with the numbers given.
+        There is no such order, or it does not allow the given numbers.
     """
     if name not in ORDERS:
         raise SchedsimError(f"schedule {name!r} is unknown", hint=f"one of {', '.join(ORDERS)}")
@@ -189,8 +192,8 @@ def make_order(
         return interleaved(num_devices, num_micro_batches, num_chunks)
     if num_chunks != 1:
         raise SchedsimError(
-            f"schedule {name!r} takes one stage a device, not {num_chunks}",
-            hint="several chunks a device need the interleaved schedule",
+            f"schedule {name!r} takes one stage per device, not {num_chunks}",
+            hint="several chunks per device need the interleaved schedule",
         )
     if name == "zero-bubble":
         return zero_bubble(num_devices, num_micro_batches, most_owed)
@@ -198,10 +201,11 @@ def make_order(
 
 
 def most_in_flight(order: Order) -> tuple[tuple[dict[int, int], ...], ...]:
-    """What each device may hold at once: stage -> micro-batches begun and not finished.
+    """The micro-batches in flight on each device: stage -> number begun and not finished.
 
-    Per device the maximal such counts, each taken as an action begins (the action counts as in
-    flight). A micro-batch of a stage is finished after its ``W``, or its ``B`` where it has none.
+    For each device the maximal counts, taken when an action begins (the action counts as in
+    flight). A
+    micro-batch of a stage is finished after its ``W``, or after its ``B`` if there is no ``W``.
     """
     found = []
     for actions in order:

@@ -1,7 +1,8 @@
-"""Pipelines: the layers of a chain cut into stages, on devices, for a number of micro-batches.
+"""Pipelines: the layers of a chain, split into stages on devices, for several micro-batches.
 
-Here a *layer* is a stage of the chain, the smallest unit, and a *stage* is a run of layers that one
-device holds together. Stage v is on device ``v % num_devices``; with more stages than devices, a
+In this package a *layer* is a stage of the chain, the smallest unit, and a *stage* is a range of
+consecutive layers on one device. Stage v is on device ``v % num_devices``; with more stages than
+devices, a
 device holds several stages, its *chunks*.
 """
 
@@ -30,9 +31,9 @@ class WeightGradient:
     time_s
         Its time, a part of the layer's ``backward_s``.
     kept_bytes
-        What it reads of the saved bundle; the rest is free once the input's gradient is there.
+        Bytes of the saved bundle that it reads; the rest is freed once the input's gradient exists.
     gradient_bytes
-        What the other part hands over to it: gradients inside the layer.
+        Bytes that it gets from the other part of the backward: gradients inside the layer.
     """
 
     time_s: float
@@ -42,7 +43,7 @@ class WeightGradient:
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """Tensor-parallel collectives of one layer: seconds on the device's own link."""
+    """Tensor-parallel collectives of one layer: seconds on the link of the device."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -57,30 +58,31 @@ class Pipeline:
     chain
         One micro-batch through the whole model. Its static bytes are not used.
     cuts
-        First layer of each stage, then the number of layers: ``(0, 2, 4)`` are two stages of two.
+        First layer of each stage, then the number of layers: ``(0, 2, 4)`` means two stages of two.
     num_devices
-        Divides the number of stages.
+        Number of devices; it divides the number of stages.
     num_micro_batches
         At least 1.
     layer_static_bytes
-        Resident bytes of each layer, one entry a layer; none by default.
+        Resident bytes, one entry per layer; none by default.
     link
-        Between any two devices, each direction by itself; messages take no time where ``None``.
+        The link between any two devices, with both directions independent; ``None``: messages take
+        no time.
     split_backward
-        The backward of each layer is two ops: B makes the gradient of the input, W those of the
-        weights, which nobody waits for.
+        Whether the backward of each layer is two ops: B makes the gradient of the input, W the
+        gradients of the weights, for which no other op waits.
     weight_gradients
-        Times and sizes of W, one entry a layer. Without it W takes half of the backward and reads
-        all that the backward reads.
+        Times and sizes of W, one entry per layer. By default W takes half of the backward's time
+        and reads everything that the backward reads.
     collectives
-        One entry a layer; their op runs on stream ``link:K-tp``. A backward then does not read its
-        layer's own output.
+        Collectives, one entry per layer, which run on stream ``link:K-tp``. A backward then does
+        not read the output of its layer.
     free_outputs
-        A stage's last backward does not read the stage's output, which is freed once sent
+        Whether the output of a stage is freed once it is sent, as the backward does not read it
         (Korthikanti et al. 2022, appendix B).
     waits_for_gradient
-        Recomputation begins only when the stage's gradient is there, as where the backward itself
-        calls it; by default it may run before, in the wait.
+        Whether recomputation begins only after the stage's gradient has arrived, as it does where
+        the backward itself triggers it. By default recomputation may run while the stage waits.
 
     Examples
     --------
@@ -169,7 +171,7 @@ class Pipeline:
 
     @property
     def name(self) -> str:
-        """That of the chain."""
+        """The name of the chain."""
         return self.chain.name
 
     @property
@@ -179,7 +181,7 @@ class Pipeline:
 
     @property
     def num_chunks(self) -> int:
-        """Stages a device holds."""
+        """Number of stages on a device."""
         return self.num_stages // self.num_devices
 
     def device_of(self, stage: int) -> int:
@@ -201,12 +203,12 @@ class Pipeline:
 
     @cached_property
     def store_all_s(self) -> float:
-        """Device time of the step where nothing is recomputed, over all devices, in seconds."""
+        """Seconds of computation on all devices together, without recomputation."""
         return self.chain.store_all_s * self.num_micro_batches
 
     @cached_property
     def ideal_s(self) -> float:
-        """Step time of devices that share that work evenly and never wait, in seconds."""
+        """Step time in seconds if the devices shared this work evenly and never waited."""
         return self.store_all_s / self.num_devices
 
     @cached_property
@@ -228,7 +230,7 @@ class Pipeline:
 
 
 def even_cuts(num_layers: int, num_stages: int) -> tuple[int, ...]:
-    """Cuts of `num_layers` into stages that differ by one layer at most, the longer ones last.
+    """Cuts of `num_layers` into stages that differ by at most one layer, longer stages last.
 
     The first stages hold the most micro-batches in flight, so they get the fewest layers.
 
@@ -244,7 +246,7 @@ def even_cuts(num_layers: int, num_stages: int) -> tuple[int, ...]:
     """
     if not 1 <= num_stages <= num_layers:
         raise InvalidWorkloadError(
-            f"{num_layers} layers cannot be cut into {num_stages} stages",
+            f"{num_layers} layers cannot be split into {num_stages} stages",
             path="cuts",
             hint=f"between 1 and {num_layers} stages",
         )
@@ -266,8 +268,8 @@ def make_pipeline(
 ) -> Pipeline:
     """A pipeline over `chain`, cut evenly unless `cuts` says where.
 
-    Other options are those of `Pipeline`. Static bytes of the chain, where layers are given none of
-    their own, are shared evenly, rounded up.
+    Other options are fields of `Pipeline`. Without `layer_static_bytes`, the static bytes of the
+    chain are shared evenly among the layers, rounded up.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Reading ``schedsim.pipeline-plan/1``: what a plan of a pipeline chose, to be replayed."""
+"""Reading ``schedsim.pipeline-plan/1``: the choices of a pipeline plan, for a replay."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ PIPELINE_PLAN_SCHEMA = "schedsim.pipeline-plan/1"
 
 @dataclass(frozen=True, slots=True)
 class SavedPipelinePlan:
-    """What a plan file says: the choices, and the numbers that a replay must give.
+    """The content of a plan file: the choices, and the numbers that a replay must give.
 
     Attributes
     ----------
     most_owed
-        Of the order ``zero-bubble``; ``None`` for its own limit.
+        Limit of the order ``zero-bubble``; ``None`` for its default.
     stage_plans
         For each stage the plans that its micro-batches take in turn.
     peak_bytes, makespan_s
-        As simulated when the plan was made.
+        Peak and time as simulated when the plan was made.
     source
         Where the workload comes from; ``None`` where the file does not say.
     given
-        The link, the collectives and how stages run, as on the command line; empty as above.
+        The link, the collectives and how stages run, as on the command line; empty if not in the
+        file.
     """
 
     order_name: str
@@ -55,7 +56,7 @@ def read_pipeline_plan(path: str | os.PathLike[str]) -> SavedPipelinePlan:
     Raises
     ------
     InvalidWorkloadError
-        The file is no plan of a pipeline, or has no schedule; the message names the field.
+        The file is not a pipeline plan, or has no schedule; the message names the field.
     InvalidScheduleError
         A stage's plan is no backward of its layers.
     OSError
@@ -80,7 +81,7 @@ def read_pipeline_plan(path: str | os.PathLike[str]) -> SavedPipelinePlan:
 
 
 def _read(reader: Reader) -> SavedPipelinePlan:
-    """The plan, of a file that has a schedule; fields that a replay does not need stay."""
+    """The plan of a file with a schedule; fields that a replay does not need are ignored."""
     step, options = reader.take_object("step"), reader.take_object("options")
     return SavedPipelinePlan(
         order_name=reader.take("order", str),

@@ -1,4 +1,4 @@
-"""A pipeline simulated: how long the step takes, and what each device holds, does and waits for."""
+"""The simulation of a pipeline: time of the step, and memory, work and waits of each device."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class DeviceUse:
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """What an order and stage plans cost, as simulated.
+    """The simulated cost of an order with stage plans.
 
     Attributes
     ----------
     simulation : Simulation
-        Of the one sequence on the pipeline's graph.
+        Simulation of the op runs on the pipeline's graph.
     """
 
     pipeline: Pipeline
@@ -68,7 +68,7 @@ class PipelineRun:
 
     @property
     def overhead(self) -> float:
-        """Time over that of devices which share the work evenly, never wait and replay nothing."""
+        """Time relative to `Pipeline.ideal_s`, less 1."""
         ideal = self.pipeline.ideal_s
         return self.makespan_s / ideal - 1.0 if ideal else 0.0
 
@@ -133,7 +133,7 @@ class PipelineRun:
 
 
 def run_pipeline(pipeline: Pipeline, order: Order, plans: StagePlans) -> PipelineRun:
-    """What `order` and `plans` cost, simulated on the pipeline's graph.
+    """Simulate `order` and `plans` on the pipeline's graph.
 
     Raises
     ------

@@ -18,12 +18,12 @@ from .pipeline import Pipeline
 from .stage_plans import StagePlan
 
 StagePlans = Sequence[StagePlan | Sequence[StagePlan]]
-"""A plan per stage; or several, which its micro-batches take in turn."""
+"""A plan per stage; or several per stage, which its micro-batches take in turn."""
 
 
 @dataclass
 class _Program:
-    """Runs of all devices, each device's in its own order; deps are entries of these lists."""
+    """Runs of all devices, each in its own order; dependencies are indices into these lists."""
 
     op: list[int] = field(default_factory=list)  # index in the graph
     stream: list[int] = field(default_factory=list)
@@ -34,7 +34,7 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class TimedSchedule:
-    """A schedule, and when its runs start where no memory is short.
+    """A schedule, and the times of its runs if memory were unlimited.
 
     Attributes
     ----------
@@ -54,18 +54,19 @@ def stage_plan_of(plans: StagePlans, stage: int, micro: int) -> StagePlan:
 
 
 def pipeline_schedule(pipeline: Pipeline, order: Order, plans: StagePlans) -> Schedule:
-    """The one sequence of op runs that `order` and `plans` mean on the pipeline's graph.
+    """The sequence of op runs that follows from `order` and `plans` on the pipeline's graph.
 
-    Runs stand in the order of the times at which they would start if no memory were short; each is
+    Runs are sorted by the times at which they would start if memory were unlimited; each run is
     followed by the messages and collectives that it causes. Every device keeps its own order, and
-    every link sends its messages in the order in which they are made.
+    every
+    link sends its messages in the order in which they are made.
 
     Parameters
     ----------
     order
         Actions of each device, as from `schedsim.pipelines.orders`.
     plans
-        One a stage, or several that its micro-batches take in turn.
+        One plan per stage, or several that its micro-batches take in turn.
 
     Raises
     ------
@@ -88,7 +89,7 @@ def pipeline_schedule(pipeline: Pipeline, order: Order, plans: StagePlans) -> Sc
 
 
 def timed_schedule(pipeline: Pipeline, order: Order, plans: StagePlans) -> TimedSchedule:
-    """As `pipeline_schedule`, with the times that the runs would have."""
+    """Like `pipeline_schedule`, with the times of the runs if memory were unlimited."""
     template = make_template(pipeline)
     program = _programs(pipeline, template, order, plans)
     computed, start, end = _in_time(pipeline, program)
@@ -142,14 +143,14 @@ def _programs(pipeline: Pipeline, template: Template, order: Order, plans: Stage
 
 
 class _Expander:
-    """From actions to op runs of one micro-batch, as indices into the template."""
+    """Expands actions into op runs of one micro-batch, as indices into the template."""
 
     def __init__(self, pipeline: Pipeline, template: Template) -> None:
         self.pipeline, self.index = pipeline, template.index
         self.known: dict[tuple[str, int, StagePlan | None], list[int]] = {}
 
     def runs(self, action: Action, plan: StagePlan) -> list[int]:
-        """What `action` runs, in order."""
+        """The op runs of `action`, in order."""
         key = (action.kind, action.stage, plan if action.kind == "B" else None)
         if key not in self.known:
             make = {"F": self._forward, "B": self._backward, "W": self._weights}[action.kind]
@@ -185,9 +186,9 @@ class _Expander:
 
 
 def _is_read(runs: Sequence[str], at: int, *, last: bool) -> bool:
-    """Whether the output of the replay at `at` is read before that layer is run again.
+    """Whether the output of the repeated layer at `at` is read before that layer runs again.
 
-    Only then is its collective run again too. The loss, after the last layer, reads it as well.
+    Only then its collective runs again too. The loss, after the last layer, counts as a reader.
     """
     i = int(runs[at][1:])
     readers = {f"F{i + 1}", f"B{i + 1}"} | ({f"B{i}"} if last else set())
@@ -202,7 +203,7 @@ def _is_read(runs: Sequence[str], at: int, *, last: bool) -> bool:
 def _with_moves(program: _Program, entries: Sequence[int]) -> list[int]:
     """`entries`, each followed by its messages and collectives.
 
-    These stand before the next run of the device, which may overwrite what they read.
+    Messages come before the next run of the device, which may overwrite what they read.
     """
     found = []
     for entry in entries:
@@ -219,7 +220,7 @@ def _with_moves(program: _Program, entries: Sequence[int]) -> list[int]:
 def _in_time(
     pipeline: Pipeline, program: _Program
 ) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
-    """Entries by start, each stream in its own order; and the times of all entries."""
+    """Entries sorted by start, with each stream in its own order; and the times of all entries."""
     num = len(program.op)
     streams: list[list[int]] = [[] for _ in range(max(program.stream, default=-1) + 1)]
     for entry, stream in enumerate(program.stream):
@@ -233,7 +234,7 @@ def _in_time(
     found: list[int] = []
 
     def look(stream: int) -> None:
-        """Put the next entry of `stream` on the heap, or wait for what it lacks."""
+        """Put the next entry of `stream` on the heap, or make it wait for a missing input."""
         if place[stream] == len(streams[stream]):
             return
         begin = free[stream]

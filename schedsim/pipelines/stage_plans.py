@@ -1,4 +1,4 @@
-"""What a stage recomputes: the runs of its backward, for one micro-batch."""
+"""Stage plans: the runs of a stage's backward for one micro-batch, recomputation included."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from ..errors import InvalidScheduleError
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The backward of a stage for one micro-batch, replays included.
+    """The backward of a stage for one micro-batch, repeated forwards included.
 
-    Its forward runs every layer once, in order; what it keeps follows from what the backward reads
-    before it is run again.
+    The forward runs every layer once, in order. It keeps the tensors that the backward reads before
+    the
+    layer that writes them runs again.
 
     Parameters
     ----------
     backward
-        Runs by layer, counted from the stage's first: ``F{i}`` is run again, ``B{i}`` backward.
+        Runs, with layers counted from the stage's first: ``F{i}`` runs layer i again, ``B{i}`` runs
+        its backward.
 
     Examples
     --------
@@ -49,12 +51,12 @@ class StagePlan:
 
     @property
     def num_replays(self) -> int:
-        """How many forwards are recomputed."""
+        """Number of forwards that run again."""
         return len(self.backward) - self.num_layers
 
     @property
     def replays(self) -> tuple[int, ...]:
-        """The layers that are run again, in run order, counted from the stage's first."""
+        """The layers that run again, in run order, counted from the stage's first."""
         return tuple(int(run[1:]) for run in self.backward if run[0] == "F")
 
     @property
@@ -81,9 +83,9 @@ def layer_inputs(num_layers: int) -> StagePlan:
 
 
 def stage_input(num_layers: int) -> StagePlan:
-    """Keep the input of the stage alone, and recompute the whole stage, as in GPipe."""
+    """Keep only the input of the stage, and recompute the whole stage, as in GPipe."""
     return StagePlan((*(f"F{i}" for i in range(num_layers)), *keep_all(num_layers).backward))
 
 
 RECOMPUTE = {"none": keep_all, "layers": layer_inputs, "stage": stage_input}
-"""Fixed ways by name."""
+"""Fixed stage plans by name."""

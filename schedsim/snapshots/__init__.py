@@ -1,6 +1,6 @@
-"""Memory snapshots of PyTorch's CUDA allocator: who holds the peak, and what would help.
+"""Memory snapshots of PyTorch's CUDA allocator: what holds the peak, and what would help.
 
-They are what ``torch.cuda.memory._dump_snapshot`` writes; torch is not needed to read them.
+``torch.cuda.memory._dump_snapshot`` writes such files; reading them does not need torch.
 """
 
 from __future__ import annotations

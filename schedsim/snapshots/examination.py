@@ -1,4 +1,4 @@
-"""What a snapshot says: who holds the peak, what is stuck, and what would help."""
+"""Findings about a snapshot: what holds the peak, what is stuck, and what would help."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SCHEMA = "schedsim.snapshot-findings/1"
 
 @dataclass(frozen=True)
 class Group:
-    """Blocks of one role that were asked for at one place.
+    """Blocks of one role that were requested at one place in the code.
 
     Attributes
     ----------
     num_blocks, requested_bytes
-        How many blocks they are, and their bytes together.
+        Number of blocks, and their bytes together.
     """
 
     role: str
@@ -32,7 +32,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Findings:
-    """What holds memory at the peak.
+    """The memory at the peak, by role and place.
 
     Attributes
     ----------
@@ -41,16 +41,16 @@ class Findings:
     reserved
         The moment of most reserved bytes.
     by_role
-        Role -> requested bytes at the peak; of `ROLES`.
+        Role, one of `ROLES` -> requested bytes at the peak.
     groups
         Largest first.
     cached_bytes, stuck_bytes
-        Bytes that are reserved and in no block, at the moment of most reserved bytes: those in
-        segments that are wholly free, and those in gaps between blocks in use.
+        Reserved bytes outside of blocks, at the moment of most reserved bytes: in wholly free
+        segments, and in gaps between blocks in use.
     savable_bytes
-        Activations at the peak but for the largest one: the most that a plan can hope for.
+        Activations at the peak except the largest one: an upper limit on what a plan can save.
     settings
-        What the run would reserve under other settings of the allocator.
+        The bytes that the run would reserve under other settings of the allocator.
     """
 
     peak: Moment
@@ -86,7 +86,7 @@ class Findings:
 
 
 def examine(snapshot: Snapshot, confs: Iterable[str] = SETTINGS) -> Findings:
-    """What `snapshot` says of its run's peak.
+    """The findings about the peak of the run in `snapshot`.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def examine(snapshot: Snapshot, confs: Iterable[str] = SETTINGS) -> Findings:
     Raises
     ------
     SchedsimError
-        It holds no memory of the device.
+        The snapshot holds no memory of the device.
     """
     peak, reserved = peak_of(snapshot), peak_of(snapshot, of="reserved")
     by_role = dict.fromkeys(ROLES, 0)

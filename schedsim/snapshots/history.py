@@ -1,4 +1,4 @@
-"""The peak of a recorded run, found from the snapshot's end backward."""
+"""The peak of a recorded run, found backward from the end of the snapshot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALIGNMENT = 512
 
 
 def rounded(size_bytes: int) -> int:
-    """The bytes that the allocator takes for a request: it rounds up.
+    """The bytes of the block for a request, which the allocator rounds up.
 
     Examples
     --------
@@ -23,12 +23,12 @@ def rounded(size_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class AllocatedBlock:
-    """Something alive at a moment.
+    """A block that is in use at some moment.
 
     Attributes
     ----------
     address, requested_bytes
-        Where the block lies, and its size as asked for.
+        Address of the block, and its requested size.
     frames
         The stack of its request.
     known
@@ -54,15 +54,15 @@ class Moment:
     event
         Number of the event; -1 for before the first.
     num_events
-        Of the record.
+        Number of events in the record.
     requested_bytes
-        Of all blocks alive.
+        Bytes of all blocks in use.
     reserved_bytes
-        Of all segments.
+        Bytes of all segments.
     blocks
         Largest first.
     segments
-        Address -> bytes of each piece of memory that the allocator had.
+        Address -> bytes of each piece of memory that the allocator held.
     """
 
     event: int
@@ -74,12 +74,12 @@ class Moment:
 
     @property
     def rounded_bytes(self) -> int:
-        """Bytes of all blocks alive, as the allocator rounds them up."""
+        """Bytes of all blocks in use, rounded up as the allocator does."""
         return sum(rounded(block.requested_bytes) for block in self.blocks)
 
     @property
     def unused_bytes(self) -> int:
-        """Bytes that are reserved and in no block: cached, or stuck between blocks."""
+        """Reserved bytes outside of blocks: cached, or stuck between blocks."""
         return self.reserved_bytes - self.rounded_bytes
 
 
@@ -89,8 +89,8 @@ _MAKES_SEGMENT, _ENDS_SEGMENT = ("segment_alloc", "segment_map"), ("segment_free
 def peak_of(snapshot: Snapshot, *, of: str = "requested") -> Moment:
     """The moment of most bytes, ``requested`` by the program or ``reserved`` from the device.
 
-    What was asked for before the record began is known by what is left at the end, and by what is
-    freed within it.
+    Blocks from before the record are known because they are left at the end, or freed within the
+    record.
 
     Notes
     -----
@@ -108,7 +108,7 @@ def peak_of(snapshot: Snapshot, *, of: str = "requested") -> Moment:
             hint="record with torch.cuda.memory._record_memory_history() before the first step",
         )
     column = 0 if of == "requested" else 1
-    best = max(range(len(levels)), key=lambda i: levels[i][column])  # the first of equal ones
+    best = max(range(len(levels)), key=lambda i: levels[i][column])  # the first of equal moments
     return _moment(snapshot, best - 1, levels[best])
 
 

@@ -1,4 +1,4 @@
-"""A snapshot's file, read without running anything that it might hold."""
+"""Reading the file of a snapshot without running code that it might contain."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Frame:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that the allocator did.
+    """An action of the allocator.
 
     Attributes
     ----------
     action
         As in the file: ``alloc``, ``free_completed``, ``segment_alloc``, ...
     size_bytes
-        As asked for, of a block; of a segment all of it.
+        Requested size of a block, or full size of a segment.
     frames
         The stack, innermost first.
     """
@@ -58,14 +58,14 @@ class Event:
 
 @dataclass(frozen=True)
 class Held:
-    """A block of a segment, when the snapshot was taken.
+    """A block of a segment at the time of the snapshot.
 
     Attributes
     ----------
     size_bytes, requested_bytes
-        Rounded up, and as asked for.
+        Size rounded up, and requested size.
     live
-        Whether somebody holds it.
+        Whether the block is in use.
     """
 
     address: int
@@ -77,7 +77,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Segment:
-    """Memory of the device that the allocator held when the snapshot was taken."""
+    """A segment of device memory that the allocator held at the time of the snapshot."""
 
     address: int
     size_bytes: int
@@ -93,9 +93,9 @@ class Snapshot:
     Attributes
     ----------
     events
-        In order, from where recording began, or from where its buffer still reaches.
+        In order, from the beginning of the record; events that its buffer dropped are missing.
     settings
-        Of the allocator, as the file has them.
+        Settings of the allocator, as in the file.
     """
 
     device: int
@@ -105,7 +105,7 @@ class Snapshot:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Makes dicts, lists, tuples, numbers and text; a name of anything else is an error."""
+    """Unpickles dicts, lists, tuples, numbers and text; a name of any other object is an error."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it names {module}.{name}")
@@ -115,7 +115,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def is_snapshot_name(name: str) -> bool:
-    """Whether a file is taken for a snapshot: by its ending.
+    """Whether `name` has the ending of a snapshot file.
 
     Examples
     --------
@@ -131,13 +131,13 @@ def read_snapshot(path: str | PathLike[str], device: int | None = None) -> Snaps
     Parameters
     ----------
     device
-        By default the one of most events.
+        Index of the device; by default the device with the most events.
 
     Raises
     ------
     SchedsimError
-        The file is none, or it holds anything but containers, numbers and text: nothing that it
-        names is ever imported or called.
+        The file is not a snapshot, or contains more than containers, numbers and text: objects that
+        it names are never imported or called.
     """
     try:
         found = _PlainUnpickler(io.BytesIO(Path(path).read_bytes())).load()

@@ -1,4 +1,4 @@
-"""The requests of a recorded run again, under other settings of the allocator."""
+"""Replay of the requests of a recorded run under other settings of the allocator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = (
     "max_split_size_mb:512",
     "roundup_power2_divisions:8",
 )
-"""Tried by default, as in ``PYTORCH_ALLOC_CONF``; the first is the allocator as it comes."""
+"""Settings tried by default, as in ``PYTORCH_ALLOC_CONF``; the first is the plain allocator."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Replayed:
     Attributes
     ----------
     conf
-        As in ``PYTORCH_ALLOC_CONF``; empty for none.
+        The setting, as in ``PYTORCH_ALLOC_CONF``; empty for the plain allocator.
     """
 
     conf: str
@@ -37,10 +37,11 @@ class Replayed:
 
 
 def requests_of(snapshot: Snapshot) -> Requests:
-    """What the recorded run asked of the allocator, in order.
+    """The requests of the recorded run, in order.
 
-    What was there before the record began comes first, largest first: in which order it was asked
-    for is not known. Streams are numbered as they appear.
+    Blocks from before the record come first, largest first, as their order is not known. Streams
+    are
+    numbered in order of appearance.
     """
     sizes: list[int] = []
     names: list[str] = []

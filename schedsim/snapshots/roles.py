@@ -1,4 +1,4 @@
-"""What a block is for, and where it was asked for, by the stack of its request."""
+"""The role of a block, and the place of its request, both from the stack of the request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORKSPACE_NAMES = ("CUDABlas", "BlasWorkspace", "cublasLt", "cudnn_frontend", "
 _BACKWARD_NAMES = ("torch::autograd::Engine", "_engine_run_backward", "AccumulateGrad")
 _OPTIMIZER_FILES = ("/torch/optim/", "/apex/optimizers/", "/bitsandbytes/optim/")
 _OPTIMIZER_STEPS = ("optimizer_step", "step_optimizer")
-# Functions of torch.nn.Module and friends in which parameters come to lie on a device.
+# Functions, of torch.nn.Module among others, that put parameters on a device.
 _PARAMETER_NAMES = ("_apply", "to_empty", "reset_parameters", "__init__", "load_state_dict")
 
 
@@ -22,7 +22,7 @@ def role_of(frames: Sequence[Frame], *, known: bool = True) -> str:
     """One of `ROLES`, from the stack of a request, innermost first.
 
     Without C++ frames, requests of a backward pass have no stack, as autograd makes them in a
-    thread of its own: an empty stack is taken for a gradient's where the request was `known`.
+    thread of its own. So a `known` request with an empty stack counts as a gradient.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def role_of(frames: Sequence[Frame], *, known: bool = True) -> str:
 
 
 def place_of(frames: Sequence[Frame]) -> str:
-    """The innermost line of the user's own code, or else of any Python code, as ``file:line name``.
+    """The innermost line of the user's code, or else of any Python code, as ``file:line name``.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Experiments: workloads x budgets x planners x seeds, run over processes, resumed where killed."""
+"""Experiments: workloads x budgets x planners x seeds, run over processes, resumed after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs over processes by joblib: each result is in the file as soon as the run has ended."""
+"""Runs over processes by joblib: each result is written to the file as soon as its run ends."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ BACKENDS = ("loky", "dask", "ray")
 
 
 def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The row of `run`, and what was measured on the way, which is never the same twice.
+    """The row of `run`, and its measured times, which differ every time.
 
-    An exception is a row too: the other runs go on. An interrupt ends them, and a search that it
-    cut short is no result.
+    An exception becomes a row too, and the other runs go on. An interrupt ends all runs, and a
+    search
+    that it cuts short is not a result.
     """
     started = time.perf_counter()
     arguments = dict(run.options)
@@ -32,7 +33,7 @@ def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     row: dict[str, Any] = {"schema": SCHEMA, **run.head()}
     try:
         plan = try_plan(run.workload, run.budget_bytes, run.planner, **arguments)
-    except Exception as error:  # whatever a planner does wrong must not end the sweep
+    except Exception as error:  # no error of a planner may end the sweep
         message = error.message if isinstance(error, SchedsimError) else str(error)
         row |= {
             "status": "error",
@@ -79,32 +80,32 @@ def run_sweep(
     retry_errors: bool = False,
     on_row: Callable[[dict[str, Any], int], None] = lambda row, num_done: None,
 ) -> list[dict[str, Any]]:
-    """The rows of `runs`, in their order; those that the file at `path` has are not run again.
+    """The rows of `runs`, in order; runs that the file at `path` already has are skipped.
 
     Parameters
     ----------
     num_jobs
-        How many processes; -1 for one per core. On a cluster, its own workers are used.
+        Number of processes; -1 for one per core. A cluster uses its own workers.
     backend, address
-        ``loky`` on this machine; ``dask`` or ``ray``, the cluster at `address`, or one on this
-        machine where there is none.
+        ``loky``: processes on this machine. ``dask`` or ``ray``: the cluster at `address`; without
+        an address, a cluster started on this machine.
     retry_errors
-        Whether runs that ended with an error are run again.
+        Whether to repeat runs that ended with an error.
     on_row
         Called with each new row and the number of runs done.
 
     Raises
     ------
     SchedsimError
-        Another sweep writes the file, or the file is none.
+        Another sweep is writing the file, or the file is not a results file.
     MissingDependencyError
         The backend is not installed.
 
     Notes
     -----
-    Only this process writes, and only it holds the lock; a kill loses the runs in flight. A run
-    whose process dies gives a row with an error, where ``loky`` runs several. Planning
-    times are in ``PATH.timings``, a line a run, as they come.
+    Only this process writes the file and holds its lock; a kill loses the runs in flight. With
+    several ``loky`` processes, a run whose process dies gives a row with an error. Planning times
+    are appended to ``PATH.timings``, one line per run.
     """
     with ResultFile(path) as file:
         check_rows(file.rows.values(), path)
@@ -120,7 +121,7 @@ def run_sweep(
             try:
                 size = os.fstat(timings).st_size
                 if size and os.pread(timings, 1, size - 1) != b"\n":
-                    os.write(timings, b"\n")  # the last line was cut off by a kill
+                    os.write(timings, b"\n")  # a kill cut off the last line
                 for row, measured in _results(todo, num_jobs, backend, address):
                     write_whole(timings, encode(measured))
                     file.append(row)
@@ -137,13 +138,13 @@ def run_sweep(
 def _results(
     runs: Sequence[Run], num_jobs: int, backend: str, address: str | None
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """What `run_one` gives for each run, in the order in which they end."""
+    """The result of `run_one` for each run, in the order in which runs end."""
     if backend != "loky":
         yield from _by_cluster(runs, num_jobs, backend, address)
         return
     if address is not None:
         raise SchedsimError(
-            f"--address {address} is of a cluster", hint="add --backend dask or ray"
+            f"--address {address} needs a cluster", hint="add --backend dask or ray"
         )
     if num_jobs == 1 or len(runs) == 1:
         yield from map(run_one, runs)
@@ -154,10 +155,10 @@ def _results(
 def _by_processes(
     runs: Sequence[Run], num_jobs: int
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Run by processes of joblib, driven by hand: a run whose process dies becomes a row, too.
+    """Run on loky's processes directly, so that a run whose process dies becomes a row, too.
 
-    When a process dies, the runs then in flight are repeated one at a time, to tell which of them
-    killed it.
+    When a process dies, the runs in flight are repeated one at a time, to find the one that killed
+    it.
     """
     from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 
@@ -192,7 +193,7 @@ def _by_processes(
 
 
 def _row_of_the_dead(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The row of a run whose process ended without a word."""
+    """The row of a run whose process died."""
     error = {"type": "ProcessDied", "message": "its process died, perhaps for lack of memory"}
     row = {"schema": SCHEMA, **run.head(), "status": "error", "error": error, "reproducible": False}
     return row, {"schema": "schedsim.timing/1", "key": run.key, "ended_at_s": time.time()}
@@ -206,12 +207,13 @@ def _by_cluster(
 
     with _cluster(backend, address, num_jobs):
         width = num_jobs if num_jobs > 1 else -1
-        # A batch of one: results of a larger one would be lost together.
+        # Batches of one run: a crash would lose all results of a larger batch.
         if backend == "dask":
             parallel = joblib.Parallel(n_jobs=width, batch_size=1, return_as="generator_unordered")
             yield from parallel(joblib.delayed(run_one)(run) for run in runs)
             return
-        # Ray's backend gives all results at once: a wave has no more runs than are in flight.
+        # Ray's backend returns all results at once, so a wave has only as many runs as are in
+        # flight.
         wave = joblib.effective_n_jobs(width)
         with joblib.Parallel(n_jobs=width, batch_size=1) as parallel:
             for first in range(0, len(runs), wave):
@@ -222,7 +224,7 @@ def _by_cluster(
 
 @contextmanager
 def _cluster(backend: str, address: str | None, num_jobs: int) -> Iterator[None]:
-    """joblib's `backend`, set up for what is run inside."""
+    """Set up joblib's `backend` for the runs inside."""
     import joblib
 
     if backend == "dask":
@@ -263,7 +265,7 @@ _watched = False
 
 
 def _run_beside(run: Run, parent: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`run_one` in a process that ends when `parent`, which started it, is gone."""
+    """`run_one` in a process that ends when its `parent` is gone."""
     global _watched
     if not _watched and os.getppid() == parent:
         _watched = True
@@ -272,7 +274,7 @@ def _run_beside(run: Run, parent: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _end_with(parent: int) -> None:
-    """Watch the parent: a killed parent cannot end its processes, so each ends by itself."""
+    """Watch the parent: a killed parent cannot end its processes, so each process ends itself."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

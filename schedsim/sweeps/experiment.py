@@ -36,25 +36,25 @@ _FIELDS = (
     "recompute",
 )
 RULES = ("keep", "recompute")
-"""What any planner is asked to hold to: patterns, as of `schedsim.plan`."""
-# Options of a planner that TOML can hold; those of the Python API alone are not for experiments.
+"""Fields with patterns that every planner must follow, as in `schedsim.plan`."""
+# Planner options with a type that TOML can hold; other options are for Python alone.
 _PLAIN = (str, int, float, bool)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """One workload of an experiment, as it was written.
+    """One workload of an experiment, as written in the file.
 
     Attributes
     ----------
     label
-        How results name it: as given, or the options on one line.
+        The name in the results: as given, or the options on one line.
     target
-        A file, or a model; ``None`` where `options` describe a formula.
+        A file, or a model; ``None`` if `options` describe a formula.
     options
-        As on the command line, by field of `schedsim.workloads.WorkloadOptions`.
+        Field of `schedsim.workloads.WorkloadOptions` -> value, as on the command line.
     level
-        Of a model: ``block`` or ``op``.
+        For a model: ``block`` or ``op``.
     """
 
     label: str
@@ -65,7 +65,7 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True)
 class PlannerSpec:
-    """A planner with the options it is to be run with."""
+    """A planner and its options."""
 
     name: str
     options: Mapping[str, Any]
@@ -73,22 +73,22 @@ class PlannerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What an experiment file says, with nothing built yet.
+    """The content of an experiment file, with nothing built yet.
 
     Attributes
     ----------
     budgets
         Sizes (``"8GB"``) or shares of the store-all peak (``"50%"``), as written.
     planners
-        Empty for every planner that takes the workload.
+        Planners to run; empty for all that take the workload.
     seeds
-        Of the random choices of planners that make any.
+        Seeds for planners that make random choices.
     max_moves, effort
-        What ends an annealing, and any other search, so that it ends at the same place every time.
+        Limits of an annealing, and of any other search, which end it at the same place every time.
     time_limit_s
-        In seconds a run, for planners that take one: a watchdog. A run that it ends says so.
+        Watchdog in seconds per run, for planners that take one. A run that it ends says so.
     keep, recompute
-        Patterns that every run holds to, as of `schedsim.plan`.
+        Patterns that every run follows, as in `schedsim.plan`.
     """
 
     path: str
@@ -208,7 +208,7 @@ def _items(document: dict[str, Any], field: str, default: list[Any] | None = Non
         raise SchedsimError(f"{field}: missing", hint=f'add {field} = ["{_EXAMPLES[field]}"]')
     if not isinstance(value, list) or not value:
         raise SchedsimError(
-            f"{field}: {shown(value)} is not a list with something in it",
+            f"{field}: {shown(value)} is not a list with at least one entry",
             hint=f"as in {field.rpartition(': ')[2]} = [...]",
         )
     return value
@@ -233,7 +233,7 @@ def _planner(item: Any, where: str) -> PlannerSpec:
 
 
 def _workloads(item: Any, where: str, folder: Path) -> list[WorkloadSpec]:
-    """The workloads that one item stands for: a list within it gives one for each value."""
+    """The workloads of one item; a list within the item gives a workload for each value."""
     if isinstance(item, str):
         if _is_file(item):
             return [WorkloadSpec(item, _located(item, folder), {})]
@@ -295,7 +295,7 @@ def _option(field: str, value: Any, where: str, folder: Path) -> Any:
 
 
 def _option_fields() -> dict[str, str]:
-    """Name in the file -> field of `WorkloadOptions`: the options' own names."""
+    """Name in the file, that of the command-line option -> field of `WorkloadOptions`."""
     from ..workloads import WorkloadOptions
 
     short = {"zero_stage": "zero", "times_path": "times"}
@@ -309,7 +309,7 @@ def _is_file(text: str) -> bool:
 
 
 def _located(text: str, folder: Path) -> str:
-    """A relative path is one from the folder of the experiment file."""
+    """The path `text`, relative to the folder of the experiment file."""
     if text.startswith(("model:", "hf:", PREFIX)) or Path(text).is_absolute():
         return text
     return str(folder / text)

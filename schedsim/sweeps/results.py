@@ -1,7 +1,7 @@
-"""A file of results that survives being killed: one JSON line a run, appended whole, under a lock.
+"""A results file that survives a kill: one JSON line per run, appended whole, under a lock.
 
-The lines stand in the order in which runs end while a sweep is on, and in the experiment's order
-once it is complete: the file is then the same whatever happened on the way.
+During a sweep, lines are in the order in which runs end; after it, in the order of the experiment.
+So the complete file is the same whatever happened on the way.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises
     ------
     SchedsimError
-        A line that is not the last is no result, or lacks a field of one.
+        A line before the last is not a result, or lacks a field.
     OSError
         The file cannot be read.
     """
@@ -64,7 +64,7 @@ def check_rows(rows: Iterable[Mapping[str, Any]], name: str) -> None:
     Raises
     ------
     SchedsimError
-        It names the row and the field.
+        The message names the row and the field.
     """
     for number, row in enumerate(rows, start=1):
         fields = _FIELDS | (_OF_ERRORS if row.get("status") == "error" else _OF_PLANS)
@@ -84,14 +84,14 @@ def check_rows(rows: Iterable[Mapping[str, Any]], name: str) -> None:
 
 
 def _parse(data: bytes, name: str) -> tuple[list[dict[str, Any]], int]:
-    """The rows in `data`, and the number of its bytes that they take."""
+    """The rows in `data`, and how many bytes of `data` they take."""
     rows: list[dict[str, Any]] = []
     end = 0
     lines = data.splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         row = _row(line) if line.endswith(b"\n") else None
         if row is None:
-            # A write that was cut off can only be the last, and then it began like a row.
+            # Only the last write can be cut off, and its beginning is the beginning of a row.
             if number == len(lines) and (rows or _could_begin(line)):
                 break
             raise SchedsimError(
@@ -127,15 +127,16 @@ def encode(row: Mapping[str, Any]) -> bytes:
 
 
 class ResultFile:
-    """The file at `path`, held by this process alone until it is closed.
+    """The results file at `path`, locked by this process until it is closed.
 
-    Opening it drops a line that was cut off; `append` puts a row at its end, on disk when it
-    returns; `finish` puts all rows in their final order, in one step.
+    Opening the file drops a cut-off line. `append` adds a row, which is on disk when the call
+    returns.
+    `finish` puts all rows in their final order, in one step.
 
     Raises
     ------
     SchedsimError
-        Another process holds the file, or it is no results file.
+        Another process holds the lock, or the file is not a results file.
 
     Examples
     --------
@@ -163,7 +164,7 @@ class ResultFile:
         except BaseException:
             os.close(self._handle)
             raise
-        # Of two rows with one key the last counts: it is of a run that was asked for again.
+        # Of two rows with the same key the last one counts: its run was repeated on request.
         self.rows: dict[str, dict[str, Any]] = {row["key"]: row for row in rows}
 
     def __enter__(self) -> ResultFile:
@@ -183,11 +184,11 @@ class ResultFile:
         self.rows[row["key"]] = dict(row)
 
     def finish(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Make `rows` the whole content, in their order, through a rename."""
+        """Replace the whole content by `rows`, in their order, through a rename."""
         content = b"".join(encode(row) for row in rows)
         if content == self.path.read_bytes():
             return
-        # One name, not a random one: what a kill leaves behind is overwritten the next time.
+        # A fixed name: a file that a kill leaves behind is overwritten the next time.
         temporary = self.path.with_name(f".{self.path.name}.new")
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
@@ -231,7 +232,7 @@ def _locked(path: Path) -> int:
             raise SchedsimError(
                 f"another sweep is writing {path.name}", hint="wait for it, or name another file"
             ) from None
-        # A sweep that has just ended may have put a new file in the place of the one opened.
+        # A sweep that has just ended may have replaced the file that was opened.
         if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
             return handle
         os.close(handle)
@@ -242,7 +243,7 @@ def in_order(
 ) -> list[dict[str, Any]]:
     """The rows of `keys` in that order, then those of other experiments by key.
 
-    Names come from `heads`: an experiment may call a workload otherwise than the one that ran it.
+    Names come from `heads`, as another experiment may name the same workload differently.
     """
     ordered = [{**rows[key], **heads[key]} for key in keys if key in rows]
     return ordered + [rows[key] for key in sorted(rows) if key not in heads]

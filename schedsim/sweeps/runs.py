@@ -1,4 +1,4 @@
-"""The runs of an experiment, each with the key under which its result is found again."""
+"""The runs of an experiment, each with the key that identifies its result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..dataflow.chain import Chain
     from ..dataflow.graph import Graph
 
-# Raised where planners change what they return for the same input.
+# To be raised when planners return other results for the same input.
 RESULTS_VERSION = 2
 
 
@@ -34,7 +34,7 @@ class Run:
         SHA-256 over everything that decides the result: the workload's content, the budget, the
         planner with its options and seed, and versions. No names and no times.
     label, budget
-        Workload and budget as the experiment writes them.
+        Workload and budget, as written in the experiment.
     """
 
     key: str
@@ -49,12 +49,12 @@ class Run:
 
     @property
     def by_clock(self) -> bool:
-        """Whether nothing but seconds ends the run."""
+        """Whether only the clock ends the run."""
         counted = "effort" in self.options or "max_moves" in self.options
         return "time_limit_s" in self.options and not counted
 
     def head(self) -> dict[str, Any]:
-        """What the run's row says of what was asked."""
+        """The part of the run's row that describes the question."""
         return {
             "key": self.key,
             "workload": self.label,
@@ -72,18 +72,18 @@ class Run:
 def expand(
     experiment: Experiment, workloads: Mapping[str, Chain | Graph]
 ) -> tuple[list[Run], list[str]]:
-    """The runs of `experiment` in its order, and what is left out of it, in words.
+    """The runs of `experiment`, in its order, and a sentence for each combination left out.
 
     Parameters
     ----------
     workloads
-        By label; labels without one are left out.
+        Label -> workload; labels without a workload are left out.
 
     Notes
     -----
-    Two runs that decide the same (``"8GB"`` and a share that comes to 8 GB; several seeds for a
-    planner without random choices) are one. A planner that does not take a workload's kind is left
-    out there.
+    Runs with the same question (``"8GB"`` and a share that amounts to 8 GB; several seeds for a
+    planner without random choices) become one run. A planner skips workloads of a kind that it does
+    not take.
     """
     runs: dict[str, Run] = {}
     left_out: dict[str, None] = {}
@@ -130,7 +130,7 @@ def run_key(
     options: Mapping[str, Any],
     seed: int | None,
 ) -> str:
-    """The name of a result: equal exactly where everything that decides it is.
+    """The key of a result; two keys are equal exactly if everything that decides the result is.
 
     Examples
     --------
@@ -166,7 +166,7 @@ def _version(package: str) -> str:
 
 
 def _check_options(spec: PlannerSpec) -> None:
-    _, takes = planner_takes(spec.name)  # refuses an unknown name
+    _, takes = planner_takes(spec.name)  # raises for an unknown name
     for option in spec.options:
         if option == "seed":
             raise SchedsimError(
@@ -183,7 +183,7 @@ def _check_options(spec: PlannerSpec) -> None:
 def _settings(
     spec: PlannerSpec, takes: frozenset[str], kind: str, experiment: Experiment
 ) -> dict[str, Any]:
-    """The options of a run, with the work or the seconds that end it by default."""
+    """The options of a run, with default limits of work or seconds."""
     options = dict(spec.options)
     given = options.keys() & {"time_limit_s", "effort", "max_moves"}
     moving = kind == "graph" or "link" in options

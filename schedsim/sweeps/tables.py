@@ -1,4 +1,4 @@
-"""Rows of results as people compare them: workloads and budgets down, planners across."""
+"""Results as a table: a line per workload and budget, a column per planner."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 
 from ..plans.scope import Scope, common
 
-# Limits say when a search ends, and are the same all over an experiment as a rule.
+# Limits of searches, usually the same in the whole experiment, do not name a planner.
 _LIMITS = ("time_limit_s", "max_moves", "num_threads")
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one planner found on one workload within one budget, over all seeds.
+    """The results of one planner on one workload within one budget, over all seeds.
 
     Attributes
     ----------
     overheads
-        Ascending, of the seeds that found a schedule.
+        Overheads of the seeds that found a schedule, ascending.
     optimal
         Whether all seeds found a proven optimum.
     min_feasible_bytes
-        Where nothing fits, the least budget that any seed found.
+        If nothing fits, the least budget that any seed found.
     error
-        The error of the first seed that ended with one; empty where no seed did.
+        The error of the first seed that failed; empty if none did.
     """
 
     overheads: tuple[float, ...]
@@ -45,12 +45,12 @@ class Line:
     store_all_bytes: int
     cells: Mapping[str, Cell]
     lower_bound: float
-    """The best proven bound over `bound_scope`, as an overhead; 0 where there is none."""
+    """The best proven bound over `bound_scope`, as an overhead; 0 without a bound."""
     bound_scope: str
 
 
 def planner_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Key of a row -> its planner's name, with the options that tell it from its namesakes.
+    """Key of a row -> planner name, with the options in which runs of this planner differ.
 
     Examples
     --------
@@ -71,7 +71,8 @@ def planner_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
             for name, value in row["options"].items()
             if any(other.get(name) != value for other in others)
-            # A limit that only chains or only graphs have does not make another planner.
+            # A limit that applies only to chains or only to graphs does not make a different
+            # planner.
             and (name not in _LIMITS or any(name in o and o[name] != value for o in others))
         ]
         labels[row["key"]] = " ".join([row["planner"], *telling])
@@ -118,11 +119,11 @@ def _cell(rows: Sequence[Mapping[str, Any]]) -> Cell:
 
 
 def _bound(rows: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
-    """The best bound over the narrowest class that the rows speak of, or over any schedule."""
+    """The best bound over the narrowest scope among the rows, or over any schedule."""
     known = [row for row in rows if row.get("overhead") is not None and row["store_all_s"]]
     scopes = [Scope.parse(row["bound_scope"]) for row in known]
     scope = common(scopes)
-    # What holds for a wider class of schedules holds for fewer of them, too.
+    # A bound over a wider class of schedules holds over a narrower class, too.
     bounds = (
         row["lower_bound_s"] / row["store_all_s"] - 1
         for row, wider in zip(known, scopes, strict=True)

@@ -1,4 +1,4 @@
-"""Language models as published: what every layer holds, and how many parameters that is.
+"""Published language models: the parts of every layer, and their parameter counts.
 
 A model is an embedding, layers of attention and MLP with a norm before each, a norm and a head.
 Attention has grouped heads, or keys and values that go through a narrow latent (DeepSeek-AI 2024,
@@ -18,23 +18,23 @@ class AttentionSizes:
     Attributes
     ----------
     num_heads, num_kv_heads
-        Of queries; of keys and values.
+        Number of heads of queries, and of keys and values.
     head_width
-        Of a query and a key of one head, position part included.
+        Width of a query or a key of one head, position part included.
     value_width
-        Of a value of one head; 0 for `head_width`.
+        Width of a value of one head; 0 for `head_width`.
     bias
-        Whether queries, keys and values have one.
+        Whether the projections of queries, keys and values have biases.
     output_bias
-        Whether the projection of the output has one.
+        Whether the output projection has a bias.
     head_norm
         Whether queries and keys pass a norm over each head.
     sinks
         Whether each head learns a logit that stands for no token.
     query_rank, kv_rank
-        Widths of the latents; 0 where there is none.
+        Widths of the latents; 0 for no latent.
     rope_width
-        With latents: what of a key holds the position, shared by all heads.
+        With latents: width of the position part of a key, which all heads share.
     """
 
     num_heads: int
@@ -56,16 +56,16 @@ class AttentionSizes:
 
     @property
     def query_width(self) -> int:
-        """Of all heads."""
+        """Width of the queries of all heads."""
         return self.num_heads * self.head_width
 
     @property
     def output_width(self) -> int:
-        """What the projection of the output reads."""
+        """Width of the input of the output projection."""
         return self.num_heads * self.value
 
     def num_parameters(self, hidden: int) -> int:
-        """Of the projections, biases, inner norms and sinks."""
+        """Parameters of the projections, biases, inner norms and sinks."""
         if self.kv_rank:
             rank, heads = self.query_rank, self.num_heads
             query = hidden * rank + rank + rank * self.query_width
@@ -91,11 +91,11 @@ class ExpertSizes:
     Attributes
     ----------
     num_routed, num_active
-        Experts among which a token is sent to `num_active`.
+        Number of routed experts; each token goes to `num_active` of them.
     width
-        Inner width of one.
+        Inner width of an expert.
     shared_width
-        Inner width of what every token passes besides; 0 for none.
+        Inner width of the shared expert, which every token passes; 0 for none.
     bias
         Whether router and experts have biases.
     """
@@ -107,12 +107,12 @@ class ExpertSizes:
     bias: bool = False
 
     def routed_parameters(self, hidden: int) -> int:
-        """Of all routed experts, which are gated."""
+        """Parameters of all routed experts, which are gated."""
         bias = 2 * self.width + hidden if self.bias else 0
         return self.num_routed * (3 * hidden * self.width + bias)
 
     def common_parameters(self, hidden: int) -> int:
-        """Of the router and of what is shared."""
+        """Parameters of the router and the shared expert."""
         router = hidden * self.num_routed + (self.num_routed if self.bias else 0)
         return router + 3 * hidden * self.shared_width
 
@@ -129,21 +129,21 @@ class Architecture:
         Inner width of the dense MLPs.
     attention
     experts
-        Of the layers from `num_dense_layers` on; ``None``: all are dense.
+        Experts of the layers from `num_dense_layers` on; ``None``: all layers are dense.
     num_dense_layers
-        Layers before the first with experts.
+        Number of layers before the first layer with experts.
     gated
         Whether a dense MLP has three products (SwiGLU) or two.
     tied
         Whether the head is the embedding.
     positions
-        Learned positions; 0 for none.
+        Number of learned positions; 0 for none.
     plain_norm
-        Norms with a shift beside the gain, and biases in every product (as GPT).
+        Whether norms have a shift beside the gain, and every product a bias (as in GPT).
     post_norm
-        Whether what attention and MLP give passes a norm of its own before it is added (as Gemma).
+        Whether the outputs of attention and MLP pass a norm before they are added (as in Gemma).
     source
-        Where the sizes are from.
+        The source of the sizes.
 
     Examples
     --------
@@ -173,60 +173,60 @@ class Architecture:
 
     @property
     def norm_parameters(self) -> int:
-        """Of one norm over the width."""
+        """Parameters of one norm over the width."""
         return (2 if self.plain_norm else 1) * self.hidden
 
     @property
     def branch_norm_parameters(self) -> int:
-        """Of the norms before and after an attention or an MLP."""
+        """Parameters of the norms before and after an attention or an MLP."""
         return (2 if self.post_norm else 1) * self.norm_parameters
 
     def attention_parameters(self) -> int:
-        """Of one attention and the norms around it."""
+        """Parameters of one attention and the norms around it."""
         return self.attention.num_parameters(self.hidden) + self.branch_norm_parameters
 
     def dense_parameters(self) -> int:
-        """Of one dense MLP and the norms around it."""
+        """Parameters of one dense MLP and the norms around it."""
         bias = self.ffn_width + self.hidden if self.plain_norm else 0
         products = 3 if self.gated else 2
         return products * self.hidden * self.ffn_width + bias + self.branch_norm_parameters
 
     def routed_parameters(self, layer: int) -> int:
-        """Of the routed experts of a layer; 0 in a dense one."""
+        """Parameters of the routed experts of a layer; 0 in a dense layer."""
         if self.experts is None or not self.has_experts(layer):
             return 0
         return self.experts.routed_parameters(self.hidden)
 
     def shared_parameters(self, layer: int) -> int:
-        """Of a layer, all but routed experts."""
+        """Parameters of a layer, without routed experts."""
         count = self.attention_parameters()
         if self.experts is None or not self.has_experts(layer):
             return count + self.dense_parameters()
         return count + self.experts.common_parameters(self.hidden) + self.branch_norm_parameters
 
     def layer_parameters(self, layer: int) -> int:
-        """Of a layer."""
+        """Parameters of a layer."""
         return self.shared_parameters(layer) + self.routed_parameters(layer)
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the embedding, learned positions included."""
+        """Parameters of the embedding, learned positions included."""
         return (self.vocab + self.positions) * self.hidden
 
     @property
     def head_parameters(self) -> int:
-        """Of the last norm and of the head, which has none of its own where it is tied."""
+        """Parameters of the last norm and the head; a tied head has none of its own."""
         return self.norm_parameters + (0 if self.tied else self.vocab * self.hidden)
 
     @property
     def num_parameters(self) -> int:
-        """Of the whole model."""
+        """Parameters of the whole model."""
         layers = sum(self.layer_parameters(i) for i in range(self.num_layers))
         return self.embedding_parameters + layers + self.head_parameters
 
     @property
     def active_parameters(self) -> int:
-        """Those that one token passes, embedding and head included."""
+        """Parameters that one token passes, embedding and head included."""
         if self.experts is None:
             return self.num_parameters
         idle = 1 - self.experts.num_active / self.experts.num_routed
@@ -234,10 +234,11 @@ class Architecture:
         return self.num_parameters - round(routed * idle)
 
     def model_flops(self, seq: int) -> float:
-        """Floating point operations of a training step for each token, as MFU counts them.
+        """Floating point operations of a training step per token, as MFU counts them.
 
-        Six for each weight of a product, and twelve times layers, width of all heads and sequence
-        for attention, its causal half not taken off (Chowdhery et al. 2022, "PaLM", appendix B).
+        Six per weight of a product, plus 12 * layers * width of all heads * sequence for attention,
+        without
+        halving for the causal mask (Chowdhery et al. 2022, "PaLM", appendix B).
         """
         weights = self.active_parameters - self.embedding_parameters
         if self.tied:

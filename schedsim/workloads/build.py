@@ -1,4 +1,4 @@
-"""From options, as on the command line, to a workload and the assumptions behind it."""
+"""Builds a workload, and the list of its assumptions, from options as on the command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .whisper import WhisperConfig, whisper_model
 
 @dataclass(frozen=True, slots=True)
 class BuiltWorkload:
-    """A workload, and in plain words what was assumed: model first, then state, then times."""
+    """A workload, and its assumptions in words: first the model, then its state, then the times."""
 
     workload: Chain | Graph
     assumptions: tuple[str, ...]
@@ -46,7 +46,7 @@ def build_workload(options: WorkloadOptions) -> BuiltWorkload:
     InvalidWorkloadError
         The file of measured times is malformed or does not match the workload.
     OSError
-        That file cannot be read.
+        The file of measured times cannot be read.
 
     Examples
     --------
@@ -90,7 +90,7 @@ no embedding or head, static 0')
 
 
 def model_record(config: ModelConfig, *, split_layers: bool = False) -> ModelRecord:
-    """The model that runs as `config` says, as op records."""
+    """The model of `config` as op records."""
     if isinstance(config, ResNetConfig):
         return resnet_model(config)
     if isinstance(config, LanguageModelConfig):
@@ -105,10 +105,10 @@ def model_record(config: ModelConfig, *, split_layers: bool = False) -> ModelRec
 
 
 def variants(options: WorkloadOptions) -> list[tuple[str, WorkloadOptions]]:
-    """Changes to `options` that may lower the memory needed, with a label each.
+    """Changes to `options` that may lower the memory needed, each with a label.
 
-    Only those that `build_workload` accepts; none for synthetic chains, nor where times are
-    measured, as they would not be those of the changed workload.
+    Only changes that `build_workload` accepts. There are none for synthetic chains, and none with
+    measured times, which do not hold for a changed workload.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def _is_possible(options: WorkloadOptions) -> bool:
 
 
 def _check_times(options: WorkloadOptions) -> None:
-    """Measured times take the place of a device's; only variants are timed by the device still."""
+    """Refuse device options beside measured times, unless the device times variants."""
     if options.times_path is None or options.allow:
         return
     for flag, value in (("--device", options.device), ("--efficiency", options.efficiency)):
@@ -256,7 +256,7 @@ def _synthetic(options: WorkloadOptions) -> BuiltWorkload:
     check_choice("synthetic", name, tuple(SYNTHETIC))
     allowed = ("synthetic", "seed", "layers")
     for option in options.__slots__:
-        # Flags that are off are false, lists are empty, other options that are absent are None.
+        # Options that are not given: false for flags, empty for lists, None for others.
         value = getattr(options, option)
         if option not in allowed and value not in (None, ()) and value is not False:
             raise SchedsimError(

@@ -1,4 +1,4 @@
-"""What every configuration of a formula model is held against before it is built."""
+"""Checks of every configuration of a formula model before it is built."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from ..errors import SchedsimError
 from .devices import DTYPE_BYTES
 
 MOST_LAYERS, MOST = 1_000_000, 10**12
-"""Layers, and any other count: beyond these a formula is a slip of the pen."""
+"""Upper limits for layers and for other counts; a larger number is a typing error."""
 
 ATTENTIONS = ("eager", "flash", "selective")
 """How attention keeps its scores: see `schedsim.workloads.transformer.TransformerConfig`."""
 
 
 def check_config(config: Any, choices: Mapping[str, Sequence[Any]], counts: Sequence[str]) -> None:
-    """Refuse a configuration with a wrong type, an unknown choice, or nothing to count.
+    """Refuse a configuration with a wrong type, an unknown choice, or a count below 1.
 
     Parameters
     ----------
     config
-        A dataclass. Its field ``dtype`` is one of `DTYPE_BYTES` in any case.
+        A dataclass. Its field ``dtype`` must be one of `DTYPE_BYTES`.
     choices
-        Field -> the values that it may have.
+        Field -> allowed values.
     counts
-        Fields that are at least 1.
+        Fields that must be at least 1.
 
     Raises
     ------
     SchedsimError
-        The first field that is wrong, its value, and what it may be.
+        The message names the first wrong field, its value, and what it may be.
     """
     given = {field.name: getattr(config, field.name) for field in fields(config)}
     check_arguments(type(config), given)

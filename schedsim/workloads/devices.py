@@ -16,7 +16,7 @@ from ..plugins import load_plugin, plugin_names
 
 GROUP = "schedsim.devices"
 DEVICE_SCHEMA = "schedsim.device/1"
-# A rate above this is a slip in the unit: a thousand times what the fastest machine room does.
+# A rate above this has a wrong unit: it is a thousand times the rate of the fastest computer.
 _MAX_RATE = 1e21
 
 DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
@@ -30,15 +30,15 @@ class Device:
     Attributes
     ----------
     name
-        As in ``--device``.
+        The name, as ``--device`` takes it.
     flops_per_s
         Number format -> peak rate of matrix products; fp32 without TF32.
     bytes_per_s
         Memory bandwidth.
     memory_bytes
-        As sold.
+        Memory as advertised.
     source
-        The document the numbers are from.
+        The document that the numbers come from.
     """
 
     name: str
@@ -74,7 +74,7 @@ DEVICES: dict[str, Device] = {
         _device("a100-40gb", 312, 19.5, 1555, 40, "NVIDIA A100 data sheet (SXM)"),
         _device("h100", 989, 67, 3350, 80, "NVIDIA H100 data sheet (SXM), dense"),
         _device("h200", 989, 67, 4800, 141, "NVIDIA H200 data sheet (SXM), dense"),
-        # It has no bf16 units: bf16 runs at the fp32 rate.
+        # The V100 has no bf16 units: bf16 runs at the fp32 rate.
         _device("v100", 125, 15.7, 900, 32, "NVIDIA V100 data sheet (SXM2)", bf16=15.7),
         _device("rtx4090", 165.2, 82.6, 1008, 24, "NVIDIA Ada architecture paper, fp32 sums"),
         _device("rtx3090", 71, 35.6, 936, 24, "NVIDIA Ampere GA102 paper, fp32 sums"),
@@ -99,7 +99,7 @@ def get_device(name: str) -> Device:
     Raises
     ------
     SchedsimError
-        There is none; the hint names the nearest, or all.
+        There is no such device; the hint gives the nearest name, or all names.
     InvalidWorkloadError
         The file is malformed.
     OSError
@@ -126,7 +126,7 @@ def get_device(name: str) -> Device:
 
 
 def device_names() -> list[str]:
-    """Names of schedsim's devices and of those of other packages; nothing is imported."""
+    """Names of schedsim's devices and of other packages' devices; imports nothing."""
     return [*DEVICES, *plugin_names(GROUP, DEVICES)]
 
 
@@ -173,7 +173,7 @@ def _rate(reader: Reader, name: str, within: str = "") -> float:
 
 
 def _of_plugin(name: str, found: Any) -> Device:
-    """What an entry point names, with the checks of a file."""
+    """The device behind an entry point, with the checks of a device file."""
     if not isinstance(found, Device):
         raise SchedsimError(f"{found!r} is no schedsim.workloads.Device")
     if found.name != name:
@@ -189,15 +189,15 @@ def _of_plugin(name: str, found: Any) -> Device:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Times from a device's peaks: the slower of arithmetic and traffic.
+    """Times from a device's peaks: the larger of arithmetic time and memory-traffic time.
 
     Parameters
     ----------
     device
-        The device whose peaks are taken.
+        The device whose peak rates are used.
     efficiency
-        Share of both peaks that is reached, in (0, 1]; 1 by default, which no real step reaches.
-        It scales all times alike, so it changes neither plans nor overheads.
+        Share of both peaks that ops reach, in (0, 1]; the default 1 is out of reach of a real step.
+        The share scales all times alike, so it changes neither plans nor overheads.
 
     References
     ----------

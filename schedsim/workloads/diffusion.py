@@ -1,8 +1,8 @@
 """Denoisers of diffusion models as op records: DiT, and the U-Net of Stable Diffusion XL.
 
-A DiT is a line of blocks, whose conditioning vector goes along with the tokens. The U-Net's skips
-pass from its way down to its way up: it is one stage of ops, a graph and no chain. Attention is
-fused; convolutions keep their input, norms theirs, products theirs.
+A DiT is a line of blocks; its conditioning vector travels along with the tokens. The U-Net has skip
+connections from its downward to its upward path, so it is one stage of ops: a graph, not a chain.
+Attention is fused; convolutions, norms and products keep their inputs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DiTConfig:
     patch, latent
         Edges of a patch, and of the latent image: 32 for 256 x 256 pixels.
     classes
-        Labels, the one for none not counted.
+        Number of labels, without the label for "none".
     batch, dtype
         Images at once; number format of activations.
     """
@@ -43,7 +43,7 @@ class DiTConfig:
 
     @property
     def tokens(self) -> int:
-        """Of a batch."""
+        """Number of tokens of a batch."""
         return self.batch * (self.latent // self.patch) ** 2
 
 
@@ -57,7 +57,7 @@ class SDXLConfig:
     latent
         Edge of the latent image: 128 for 1024 x 1024 pixels.
     text_tokens
-        Of the prompt.
+        Number of tokens of the prompt.
     batch, dtype
         Images at once; number format of activations.
     """
@@ -72,7 +72,7 @@ class SDXLConfig:
 def attend(
     tape: StageTape, prefix: str, reads: tuple[str, str, str], sizes: tuple[int, int, int, int]
 ) -> str:
-    """Fused attention: of (sequences, rows of queries, rows of keys, width of all heads)."""
+    """Fused attention; `sizes`: (sequences, rows of queries, rows of keys, width of all heads)."""
     sequences, rows, keys, width = sizes
     heads = max(1, width // 64)
     made, stats = f"{prefix}c", f"{prefix}lse"
@@ -134,7 +134,8 @@ def _dit_embedding(config: DiTConfig) -> StageRecord:
     tape.pointwise("time_silu", ("t1",), "t2", config.batch * h * element, saved=("t1",), flops=5)
     tape.product("time2", "t2", "t", rows=config.batch, inner=h, outer=h, bias=h)
     made = (config.tokens + config.batch) * h * element
-    # The label's row of a table is added to the time's vector; both go on beside the tokens.
+    # The row of the label's embedding is added to the time's vector; the sum travels beside the
+    # tokens.
     labels = (config.classes + 1) * h
     record = OpRecord("condition", ("x", "t"), {"out": made}, made // element)
     tape.op(record, parameters=labels)
@@ -142,7 +143,7 @@ def _dit_embedding(config: DiTConfig) -> StageRecord:
 
 
 def _modulated(tape: StageTape, config: DiTConfig, given: str, part: str, tokens: int) -> str:
-    """A norm without gain, then scale and shift by the vector's own."""
+    """A norm without gain, then scale and shift computed from the conditioning vector."""
     elements = config.tokens * config.hidden
     tape.op(OpRecord(f"{part}norm", (given,), {f"{part}n": tokens}, 8 * elements), saved=(given,))
     made = f"{part}s"
@@ -170,7 +171,7 @@ def _dit_block(config: DiTConfig) -> StageRecord:
     mixed = attend(tape, "attention.", ("q", "k", "v3"), (config.batch, edge, edge, h))
     tape.product("attention.proj", mixed, "o", rows=rows, inner=h, outer=h, bias=h)
     tape.pointwise("attention.gate", ("o", "mod"), "og", tokens, saved=("o", "mod"), flops=1)
-    # The sum goes on with the vector beside it.
+    # The output is the sum with the conditioning vector beside it.
     size = tape.sizes["in"]
     tape.op(OpRecord("attention.residual", ("in", "og"), {"mid": size}, size // element))
     scaled = _modulated(tape, config, "mid", "mlp.", tokens)
@@ -188,7 +189,7 @@ def _dit_head(config: DiTConfig) -> StageRecord:
     tape.pointwise("silu", ("in",), "v", config.batch * h * element, saved=("in",), flops=5)
     tape.product("modulation", "v", "mod", rows=config.batch, inner=h, outer=2 * h, bias=2 * h)
     scaled = _modulated(tape, config, "in", "", tokens)
-    outer = config.patch**2 * 8  # noise and its variance, of 4 channels each
+    outer = config.patch**2 * 8  # noise and its variance, 4 channels each
     tape.product("pixels", scaled, "out", rows=config.tokens, inner=h, outer=outer, bias=outer)
     return tape.stage("head")
 
@@ -196,7 +197,7 @@ def _dit_head(config: DiTConfig) -> StageRecord:
 # The U-Net of Stable Diffusion XL
 
 _CHANNELS = (320, 640, 1280)
-_TRANSFORMERS = (0, 2, 10)  # transformer blocks in an attention of each resolution
+_TRANSFORMERS = (0, 2, 10)  # number of transformer blocks at each resolution
 _TEXT = 2048
 _TIME = 1280
 
@@ -308,7 +309,7 @@ class _UNet:
         return tape.add(f"{name}.sum", given, down, f"{name}.out")
 
     def conditions(self) -> None:
-        """The time's vector with size and prompt, which every residual block reads."""
+        """The conditioning vector of time, size and prompt, which every residual block reads."""
         tape, batch = self.tape, self.config.batch
         text = batch * self.config.text_tokens * _TEXT * self.element
         given = {"text": text, "f": batch * 320 * self.element, "a": batch * 2816 * self.element}

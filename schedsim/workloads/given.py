@@ -1,4 +1,4 @@
-"""Workloads as calls take them: the object, the path of a file, or the name of a plugin's."""
+"""Workloads as calls take them: an object, the path of a file, or the name of a plugin."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ WorkloadLike = Chain | Graph | str | os.PathLike[str]
 
 
 def read_workload(given: WorkloadLike) -> Chain | Graph:
-    """The workload that `given` is, or that the file or the name stands for.
+    """`given` itself if it is a workload, or the workload behind the path or name.
 
     Raises
     ------
     UnsupportedError
-        A torch model is given: such a model is planned and run by `schedsim.rematerialize`.
+        `given` is a torch model, which `schedsim.rematerialize` plans and runs.
     SchedsimError
-        What is given is no workload, or the file holds a plan.
+        `given` is not a workload, or the file holds a plan.
     OSError
         The file cannot be read.
     """
     if isinstance(given, Chain | Graph):
         return given
     if getattr(given, "kind", None) == "pipeline":
-        return cast("Graph", given)  # the planner's row says who takes one
+        return cast("Graph", given)  # the table of planners says which planners take pipelines
     if isinstance(given, str) and is_named(given):
         return named_workload(given)
     if isinstance(given, str | os.PathLike):
@@ -76,5 +76,5 @@ def is_target(text: str) -> bool:
 
 
 def _is_torch_model(given: Any) -> bool:
-    torch = sys.modules.get("torch")  # whoever has a model has imported it
+    torch = sys.modules.get("torch")  # a caller with a model has imported torch
     return torch is not None and isinstance(given, torch.nn.Module)

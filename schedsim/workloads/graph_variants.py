@@ -1,4 +1,4 @@
-"""Variants of op graphs: tensors that backward ops read, encoded; and those of the records."""
+"""Variants of op graphs: encoded tensors for backward ops, and the variants of the records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .record_variants import (
     exact_or_approximate,
 )
 
-# Below this an encoded tensor is not worth two ops.
+# Encoding a tensor smaller than this is not worth two ops.
 LEAST_BYTES = 4096
 
 

@@ -1,9 +1,10 @@
-"""``hf:`` configurations: a model's own ``config.json`` as sizes that a formula can take.
+"""``hf:`` configurations: the sizes in a model's ``config.json``, for a formula.
 
-Nothing is downloaded and no model is made. ``hf:`` is followed by a path of such a file or of its
-folder, by the name under which a model is published, where its sizes are known or its file is in
-the cache of huggingface_hub, or by a family of transformers, whose defaults are then taken;
-``,layers=4`` and such change sizes.
+Nothing is downloaded and no model is built. After ``hf:`` stands one of three things: the path of a
+``config.json`` or of its folder; the name of a published model, whose sizes are known or whose file
+is in the cache of huggingface_hub; or a family of transformers, for its default sizes.
+``,layers=4``
+and the like change sizes.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ PUBLISHED = {
     "openai/whisper-large-v3": "whisper-large-v3",
     "stabilityai/stable-diffusion-xl-base-1.0": "sdxl-unet",
 }
-"""Published name, in small letters -> preset."""
+"""Published name in lower case -> preset."""
 
 _WORDS = {
     "layers": "num_hidden_layers",
@@ -70,12 +71,12 @@ _KINDS_OF_ENDINGS = ("-instruct", "-it", "-base", "-chat")
 
 
 def hf_config(text: str) -> ModelConfig:
-    """The model that ``hf:...`` names, as it runs.
+    """The configuration of the model that ``hf:...`` names.
 
     Raises
     ------
     SchedsimError
-        It is unknown, its family is none that a formula has, or its file lacks a size.
+        The model is unknown, no formula covers its family, or its file lacks a size.
 
     Examples
     --------
@@ -122,7 +123,7 @@ def _options(text: str, rest: str) -> dict[str, int]:
 
 
 def _called(name: str) -> str:
-    """The last part of a name or a path, dots of a version in it kept."""
+    """The last part of a name or a path; dots of a version number are kept."""
     path = Path(name)
     if path.name == "config.json" and path.parent.name:
         return path.parent.name
@@ -148,7 +149,7 @@ def _document(name: str, text: str) -> dict[str, Any]:
 
 
 def _cached(name: str) -> str | None:
-    """Where huggingface_hub has kept the file of `name`, without asking a network."""
+    """The path of the file of `name` in the cache of huggingface_hub; no network is used."""
     if name.count("/") != 1:
         return None
     try:
@@ -211,21 +212,21 @@ class _Sizes:
 def read_architecture(
     document: Mapping[str, Any], name: str, changes: Mapping[str, int] | None = None
 ) -> Architecture:
-    """The sizes that a ``config.json`` says.
+    """The sizes in a ``config.json``.
 
     Parameters
     ----------
     document
-        What is in the file. Of a model that also sees or hears, the language model is taken.
+        Content of the file. For a model with vision or audio, the language model counts.
     name
-        For messages and titles.
+        Name for messages and titles.
     changes
-        Fields to take instead.
+        Field -> value that replaces the one in the file.
 
     Raises
     ------
     SchedsimError
-        Its ``model_type`` is none that is known, or a size is missing or of no formula.
+        The ``model_type`` is unknown, or a size is missing or not covered by a formula.
 
     Examples
     --------
@@ -237,7 +238,8 @@ def read_architecture(
     inner = document.get("text_config")
     if isinstance(inner, Mapping):
         outer = document.get("tie_word_embeddings")
-        # As transformers reads it: what the whole model says of its head stands.
+        # As in transformers, the whole model's setting of a tied head overrides the language
+        # model's.
         ties = {} if outer is None else {"tie_word_embeddings": outer}
         document = {"model_type": document.get("model_type"), **inner, **ties}
     kind = document.get("model_type")
@@ -401,4 +403,4 @@ READERS: dict[str, Callable[[_Sizes], Architecture]] = {
     "gemma3": _of_gemma3,
     "gpt2": _of_gpt2,
 }
-"""``model_type`` -> what reads its fields."""
+"""``model_type`` -> reader of its fields."""

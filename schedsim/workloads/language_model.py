@@ -1,16 +1,16 @@
 """Published language models as op records: grouped or latent attention, dense MLPs or experts.
 
-The accounting is that of `transformer_layer`, with flash attention or eager. What is particular:
+The accounting follows `transformer_layer`, with flash or eager attention. Special cases:
 
-- A norm of queries and keys, and a norm behind a branch, keep their input.
+- Norms of queries and keys, and norms behind a branch, keep their input.
 - Latent attention (DeepSeek-AI 2024, "DeepSeek-V2", arXiv 2405.04434, section 2.1) keeps both
-  latents before and after their norm; keys are put together from the latent's and the position's
-  part, values are read where they are.
-- Rotary position codes are applied in place; attention is counted over the whole sequence, also in
-  layers with a window, and logits of sinks take nothing.
-- Each token goes to as many experts as the model says, and none is dropped: one copy of it for
-  each, their gates and products, and their outputs, weighted and added up.
-- A whole model on one device: for parallelism, `schedsim.clusters`.
+  latents before and after their norm; keys are concatenated from the latent's part and the
+  position's part, values are read in place.
+- Rotary position codes are applied in place; attention counts the whole sequence, even in layers
+  with a window, and logits of sinks take no memory.
+- Each token goes to as many experts as the model says, and no token is dropped. Each of its experts
+  gets a copy of the token; their outputs are weighted and added up.
+- The whole model is on one device; `schedsim.clusters` is for parallelism.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LanguageModelConfig:
     Parameters
     ----------
     architecture
-        Its sizes.
+        The sizes of the model.
     seq, batch
         Tokens of a sequence; sequences at once.
     dtype
@@ -98,7 +98,7 @@ def language_model(config: LanguageModelConfig, *, split_layers: bool = False) -
     """
     config.check()
     model = config.architecture
-    # Layers of a kind are equal: they share their ops, which lets `to_chain` replay one for all.
+    # Layers of a kind share their ops, so that `to_chain` replays one layer for all.
     parts = {
         experts: [_attention(config), _experts(config) if experts else _mlp(config)]
         for experts in {model.has_experts(i) for i in range(model.num_layers)}
@@ -167,7 +167,7 @@ def _attention(config: LanguageModelConfig) -> StageRecord:
 
 
 def _latent(tape: StageTape, model: Architecture, normed: str, tokens: int) -> tuple[str, str, str]:
-    """Queries, keys and values through their latents; the product that values are a part of."""
+    """Queries, keys and values through their latents; values are part of a product's output."""
     sizes, h = model.attention, model.hidden
     plain = sizes.head_width - sizes.rope_width
     query, inner = normed, h
@@ -179,7 +179,7 @@ def _latent(tape: StageTape, model: Architecture, normed: str, tokens: int) -> t
     rank = sizes.kv_rank
     tape.product("kv_down", normed, "kv.down", rows=tokens, inner=h, outer=rank + sizes.rope_width)
     narrow = tokens * rank * tape.element_bytes
-    # The norm takes the latent's part alone; the rest is the position's part of every key.
+    # The norm takes only the latent's part; the rest is the position part of every key.
     tape.op(
         OpRecord("kv_norm", ("kv.down",), {"kv.n": narrow}, 8 * tokens * rank),
         saved=("kv.down",),
@@ -205,7 +205,7 @@ def _mix(tape: StageTape, config: LanguageModelConfig, reads: tuple[str, str, st
         record = OpRecord(
             "attention", reads, {"c": made, "lse": 4 * rows}, scored + weighed, 0, ("lse",)
         )
-        # The backward computes the scores again, then two products for each of the forward's.
+        # The backward computes the scores again, then two products for each product of the forward.
         tape.op(
             record,
             saved=(*dict.fromkeys(reads), "c", "lse"),
@@ -243,7 +243,7 @@ def _added(tape: StageTape, model: Architecture, branch: str, name: str) -> Stag
 def _perceptron(
     tape: StageTape, given: str, prefix: str, sizes: tuple[int, int, int], parameters: int
 ) -> str:
-    """Gate, up, their product and down: of (rows, width outside, width inside)."""
+    """Gate, up, their product, and down; `sizes`: (rows, outer width, inner width)."""
     rows, h, width = sizes
     inner = rows * width * tape.element_bytes
     up, down = parameters * 2 // 3, parameters - parameters * 2 // 3
@@ -276,7 +276,7 @@ def _experts(config: LanguageModelConfig) -> StageRecord:
     routed, sent = experts.num_routed, tokens * experts.num_active
     bias = routed if experts.bias else 0
     tape.product("router", normed, "logits", rows=tokens, inner=h, outer=routed, bias=bias)
-    # Which experts, and by what weight: both are kept, the choice has no gradient.
+    # The chosen experts and their weights are both kept; the choice has no gradient.
     chosen = {"weights": sent * element, "choice": sent * _INDEX_BYTES}
     tape.op(
         OpRecord("route", ("logits",), chosen, 5 * tokens * routed), saved=("weights", "choice")
@@ -316,7 +316,7 @@ def _head(config: LanguageModelConfig) -> StageRecord:
     model, (tape, tokens, element) = config.architecture, _tape(config)
     normed = tape.norm("norm", "in", "n", parameters=model.norm_parameters)
     weights = model.hidden * model.vocab
-    # Korthikanti et al. 2022, section 4.3: the loss is taken in fp32, 4 s b v.
+    # Korthikanti et al. 2022, section 4.3: the loss is computed in fp32, 4 s b v bytes.
     logits = OpRecord(
         "logits",
         (normed,),

@@ -15,9 +15,9 @@ class StateRule:
     Attributes
     ----------
     parameter_bytes, gradient_bytes
-        Of the weights that the step computes with, and of their gradients.
+        Bytes per weight that the step computes with, and per gradient.
     optimizer_bytes
-        Moments, and the fp32 master copy where the step computes in 2 bytes.
+        Bytes of moments, and of the fp32 master copy if the step computes in 2 bytes.
     says
         The rule in words.
     """
@@ -40,7 +40,7 @@ STATE_RULES: dict[str, StateRule] = {
 
 
 def optimizer_of(name: str | None, dtype: str) -> str:
-    """The rule that `name` means for a step in `dtype`: Adam by default, mixed unless in fp32.
+    """The rule for optimizer `name` in a step in `dtype`: Adam by default, mixed unless in fp32.
 
     AdamW keeps what Adam keeps; the mixed rule has an fp32 master copy.
 
@@ -69,21 +69,21 @@ def model_state_bytes(
     Parameters
     ----------
     num_parameters
-        Of the whole model.
+        Parameters of the whole model.
     optimizer
         A name in `STATE_RULES`.
     zero_stage
         What ZeRO shards over the data-parallel ranks: 1 optimizer state, 2 gradients too, 3
         parameters too.
     data_parallel, tensor_parallel
-        Numbers of ranks; tensor parallelism splits all three parts (norms and biases too, which it
-        would replicate: under 0.1 % of a transformer). Shares are rounded up to whole parameters
-        and bytes.
+        Numbers of ranks. Tensor parallelism is counted as splitting all three parts; it really
+        replicates norms and biases, under 0.1 % of a transformer. Shares are rounded up to whole
+        parameters and bytes.
 
     Returns
     -------
     int
-        Bytes; nothing is counted for communication buffers.
+        Bytes, without communication buffers.
 
     Raises
     ------

@@ -1,7 +1,8 @@
 """Workloads of other packages, by name: ``workload:NAME,OPTION=VALUE,...``.
 
-An entry point of the group ``schedsim.workloads`` names a function that gives a chain or a graph.
-Its keyword options are those that can be given after commas, each of the type of its default.
+An entry point of the group ``schedsim.workloads`` names a function that returns a chain or a graph.
+The function's keyword options can be given after commas; the type of an option is the type of its
+default.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def is_named(text: str) -> bool:
 
 
 def workload_names() -> list[str]:
-    """What can follow ``workload:``, options aside; nothing is imported."""
+    """The names that can follow ``workload:``; imports nothing."""
     return plugin_names(GROUP)
 
 
@@ -36,7 +37,7 @@ def named_workload(text: str) -> Chain | Graph:
     Raises
     ------
     SchedsimError
-        No package brings this name, it does not take an option, it fails, or what it gives is no
+        No package provides this name, or its function does not take an option, fails, or returns no
         workload.
     """
     name, *given = text.removeprefix(PREFIX).split(",")
@@ -50,7 +51,7 @@ def named_workload(text: str) -> Chain | Graph:
         found = builder(**options)
     except SchedsimError:
         raise
-    except Exception as error:  # of a stranger's code: whatever it raises
+    except Exception as error:  # foreign code may raise anything
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise SchedsimError(
             f"workload {name!r} cannot be made: {what}",

@@ -1,4 +1,4 @@
-"""Models as op records, from which both forms of a workload are derived: graph and chain."""
+"""Models as op records, from which both the graph and the chain of a workload are derived."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OpRecord:
     parameter_bytes
         Weights read, which count as traffic but not as activations.
     optional
-        Those of `writes` that only a backward op reads.
+        Tensors of `writes` that only a backward op reads.
     workspace_bytes
         Temporary bytes that live only while the op runs.
     """
@@ -54,7 +54,7 @@ class StageRecord:
 
 
 VariantsOf = Callable[[StageRecord], Iterable[tuple[str, str, StageRecord]]]
-"""Of a stage: names, kinds and records of its variants."""
+"""A function from a stage to the names, kinds and records of its variants."""
 
 Costs = tuple[float, float, int, int, int, int, int]
 """The fields of `Stage` from `forward_s` to `saving_workspace_bytes`."""
@@ -82,7 +82,7 @@ class ModelRecord:
 
 
 def merge_stages(name: str, parts: Sequence[StageRecord]) -> StageRecord:
-    """One stage made of `parts` in a line; inner outputs get the name of their part."""
+    """One stage made of consecutive `parts`; inner outputs get the name of their part."""
     forward: list[OpRecord] = []
     backward: list[OpRecord] = []
     for i, part in enumerate(parts):
@@ -114,7 +114,7 @@ def _renamed(op: OpRecord, prefix: str, names: Mapping[str, str], kept: set[str]
 
 
 def to_graph(model: ModelRecord, roofline: Roofline, *, static_bytes: int = 0) -> Graph:
-    """The whole training step of `model`, an op a record; O(ops)."""
+    """The whole training step of `model`, with one op per record; O(ops)."""
     sizes = {"input": model.input_bytes}
     forward: list[Op] = []
     backward: list[list[Op]] = []
@@ -174,23 +174,30 @@ def to_chain(
     static_bytes: int = 0,
     variants_of: VariantsOf | None = None,
 ) -> Chain:
-    """The same step as a chain, with workspaces found by replaying each stage's ops.
+    """The training step of `model` as a chain; replaying each stage's ops gives the workspaces.
 
-    A stage saves what its forward writes and its backward reads, and its output; its input, which
-    the ops read too, is the output of the stage before, so ``input_bytes`` and all ``saved_bytes``
-    together are exactly the forward tensors that the op graph keeps for its backward, and the
-    logits for the loss. The forward workspaces cover what comes and goes inside the stage in a run
-    that keeps nothing, and in one that keeps all. The backward workspace covers the gradients
-    inside the stage, with bundle tensors freed as they are used. A chain holds the input, the whole
-    bundle and both boundary gradients for as long as its op runs, which the ops need not: its peak
-    is never below the op graph's, the safe side.
+    A stage saves its output, and the tensors that its forward writes and its backward reads. Its
+    input
+    is the output of the stage before. So ``input_bytes`` and all ``saved_bytes`` together are
+    exactly
+    the forward tensors that the op graph keeps for its backward, plus the logits for the loss.
 
-    `variants_of` gives the variants of a stage; those that save bytes become variants of the
-    stage of the chain.
+    The forward workspaces cover the temporary tensors inside the stage, in a run that keeps nothing
+    and
+    in a run that keeps everything. The backward workspace covers the gradients inside the stage,
+    with
+    saved tensors freed as they are used. During a backward, a chain holds the input, the whole
+    bundle
+    and both boundary gradients, which the single ops need not. So the peak of the chain is never
+    below
+    the peak of the op graph, which is the safe side.
+
+    `variants_of` returns the variants of a stage; variants that save bytes become variants of the
+    chain's stage.
     """
     stages = []
     previous = model.input_bytes
-    # Equal layers share their op tuples, so each kind is replayed once.
+    # Equal layers share their op tuples, so each kind of layer is replayed once.
     known: dict[tuple[int, int, int, bool], tuple[Costs, tuple[StageVariant, ...]]] = {}
     for i, stage in enumerate(model.stages):
         key = id(stage.forward), id(stage.backward), previous, i == 0
@@ -218,7 +225,7 @@ def _variant(name: str, kind: str, costs: Costs, changed: Costs) -> StageVariant
         name=name,
         kind=kind,
         saved_bytes=changed[3],
-        extra_s=max(0.0, extra_s),  # what is cheaper to run is not counted as a gain
+        extra_s=max(0.0, extra_s),  # a variant that runs faster is not credited for it
         backward_workspace_bytes=changed[5],
         saving_workspace_bytes=changed[6],
     )

@@ -1,4 +1,4 @@
-"""The options of a formula workload, as on the command line, and the model they mean."""
+"""The options of a formula workload, as on the command line, and the model they describe."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ GRANULARITIES = ("layer", "block", "op")
 
 
 MOST_LAYERS, MOST_LAYERS_BY_OP = 100_000, 10_000
-"""Beyond these the workload alone takes minutes and gigabytes to make."""
+"""Limits beyond which just building the workload takes minutes and gigabytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadOptions:
-    """What a formula workload is made of; ``None`` means not given.
+    """The options of a formula workload; ``None`` means not given.
 
     Parameters
     ----------
@@ -35,14 +35,13 @@ class WorkloadOptions:
     tensor_parallel, sequence_parallel, head
         As in `TransformerConfig`; `head` adds embedding and head to bare layers.
     static, optimizer, zero_stage, data_parallel
-        Model state: ``"auto"`` counts it, a number of bytes is taken as it is, by default 0.
+        Model state: ``"auto"`` counts it by formula, a number gives its bytes; 0 by default.
     device, efficiency, times_path
-        Where times come from.
+        The source of times.
     synthetic, seed
         A synthetic chain of `layers` stages instead of a model.
     allow
-        Kinds of variants that the workload shall offer, of
-        `schedsim.dataflow.variants.VARIANT_KINDS`.
+        Kinds of variants that the workload offers, from `schedsim.dataflow.variants.VARIANT_KINDS`.
     """
 
     preset: str | None = None
@@ -70,12 +69,13 @@ class WorkloadOptions:
 
 
 def model_config(options: WorkloadOptions) -> ModelConfig:
-    """The model that `options` mean, checked.
+    """The configuration that `options` describe, checked.
 
     Raises
     ------
     SchedsimError
-        No model is named, an option is unknown or out of range, or two do not go together.
+        No model is named, an option is unknown or out of range, or two options contradict each
+        other.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def model_config(options: WorkloadOptions) -> ModelConfig:
     if name is None:
         if options.layers is None:
             raise SchedsimError(
-                "no workload: neither a file, nor --layers, nor --preset",
+                "no workload: give a file, --layers or --preset",
                 hint="try --layers 96, or --preset gpt2",
             )
         name = BARE_MODEL
@@ -98,13 +98,13 @@ def model_config(options: WorkloadOptions) -> ModelConfig:
         )
     if options.head and options.preset is not None:
         raise SchedsimError(
-            f"--head is of bare layers, and --preset {options.preset} is a whole model",
+            f"--head is for bare layers, and --preset {options.preset} is a whole model",
             hint="leave --head out",
         )
     if options.seed is not None:
         raise SchedsimError(
-            f"--seed {options.seed} is of a synthetic chain, and a model has nothing random",
-            hint="leave --seed out; --search-seed is that of a planner",
+            f"--seed {options.seed} is for synthetic chains; a model has nothing random",
+            hint="leave --seed out; --search-seed is the seed of a planner",
         )
     check_choice("dtype", options.dtype, tuple(DTYPE_BYTES))
     check_choice("attention", options.attention, ATTENTIONS)
@@ -120,12 +120,12 @@ def model_config(options: WorkloadOptions) -> ModelConfig:
 
 
 def check_layers(options: WorkloadOptions) -> None:
-    """Refuse more layers than there is memory for, before any is made.
+    """Refuse more layers than memory can hold, before any is built.
 
     Raises
     ------
     SchedsimError
-        A layer is a stage of its own, or some dozens of ops.
+        There are too many layers; a layer is one stage, or some dozens of ops.
     """
     most = MOST_LAYERS_BY_OP if options.granularity == "op" else MOST_LAYERS
     if options.layers is not None and options.layers > most:
@@ -136,7 +136,7 @@ def check_layers(options: WorkloadOptions) -> None:
 
 
 def check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
-    """Raise `SchedsimError` where `value` is given and is none of `choices`."""
+    """Raise `SchedsimError` if `value` is given and is not among `choices`."""
     if value is not None and value not in choices:
         raise SchedsimError(
             f"--{option} {value!r} is unknown",
@@ -164,10 +164,10 @@ def _transformer(config: TransformerConfig, options: WorkloadOptions) -> Transfo
     if options.preset is None:
         changed |= {"embedding": options.head, "head": options.head}
     if config.ffn and options.hidden is not None:
-        # As Llama chooses it: in proportion to the width, rounded up to a multiple of 256.
+        # Llama's rule: in proportion to the width, rounded up to a multiple of 256.
         changed["ffn"] = -(-config.ffn * options.hidden // (config.hidden * 256)) * 256
     if config.positions and options.seq is not None:
-        # A learned position for every token, even beyond what the released model has.
+        # A learned position for every token, even beyond those of the released model.
         changed["positions"] = max(config.positions, options.seq)
     config = replace(
         config,
@@ -228,7 +228,7 @@ def _fixed_model(
     if options.granularity == "block" or (one_stage and options.granularity == "layer"):
         raise SchedsimError(
             f"--granularity {options.granularity} does not go with {config.name}",
-            hint="its layers are no line: it is planned by op" if one_stage else "layer, or op",
+            hint="its layers form no line, so it is planned by op" if one_stage else "layer, or op",
         )
     batch = _checked_batch(options)
     return replace(config, batch=batch or config.batch, dtype=options.dtype or config.dtype)

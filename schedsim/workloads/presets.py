@@ -1,4 +1,4 @@
-"""Models by name: the configuration in which each runs, from the one table of sizes."""
+"""Models by name: the configuration of each, from the one table of sizes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from .whisper import WhisperConfig
 ModelConfig = (
     TransformerConfig | LanguageModelConfig | ResNetConfig | DiTConfig | SDXLConfig | WhisperConfig
 )
-"""How a model by formula runs."""
+"""The configuration of a formula model."""
 
 _SEQUENCES = {"llama3": 8192, "mistral": 8192}
-"""Sequences of the released models that differ from `SEQUENCE`, by how names begin."""
+"""Beginning of a name -> sequence length, for models that differ from `SEQUENCE`."""
 
 SEQUENCE = 4096
-"""Tokens of a sequence where neither the option nor the model says."""
+"""Default number of tokens in a sequence."""
 
 
 def config_of(model: Architecture) -> TransformerConfig | LanguageModelConfig:
-    """`model` as it runs: by the accounting of `transformer` where that can write it.
+    """The configuration of `model`, by the accounting of `transformer` if that covers the model.
 
-    That is where its heads divide its width, and nothing is particular to it: such models can be
-    resized and split over tensor-parallel ranks.
+    It does if the heads divide the width and the model has no special parts. Such models can be
+    resized
+    and split over tensor-parallel ranks.
     """
     sizes = model.attention
     begins = next(
@@ -112,7 +113,7 @@ PRESETS: dict[str, ModelConfig] = {
     "whisper-medium": _whisper("whisper-medium", 24, 1024),
     "whisper-large-v3": _whisper("whisper-large-v3", 32, 1280, 128, 51866),
 }
-"""Presets: those of language models carry embedding and head; batch and sequence can be changed."""
+"""Presets. Language models include embedding and head; batch and sequence can be changed."""
 
 BARE_MODEL = "gpt3-175b"
-"""The model whose layers ``--layers N`` alone means."""
+"""The model whose layers ``--layers N`` takes without a preset."""

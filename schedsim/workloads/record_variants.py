@@ -1,10 +1,11 @@
-"""Variants of formula workloads: what a stage's ops may save instead, with roofline times.
+"""Variants of formula workloads: other tensors that the ops of a stage may save, with roofline
+times.
 
-Integers of b bits come in groups of `GROUP` elements with a scale and a zero point of 16 bits each.
-Encoding and decoding are ops like any other: they read one form and write the other, so that their
-time is memory traffic and their working set is found with the stage's.
+Integers of b bits come in groups of `GROUP` elements, with a scale and a zero point of 16 bits for
+each group. Encoders and decoders are ops like any other: they read one form and write the other, so
+their time is memory traffic, and their working set is found with that of the stage.
 
-Sources: the two bits of ReGELU2 and the shared input of MS-LN are those of Yang et al., ICML 2024,
+Sources: the two bits of ReGELU2 and the shared input of MS-LN come from Yang et al., ICML 2024,
 Approx-BP and MS-BP (arXiv 2406.16282).
 """
 
@@ -20,22 +21,23 @@ from .ops import OpRecord, StageRecord
 GROUP = 256
 _GROUP_BYTES = 4
 
-# Name -> (kind, bits of an element); lower precisions have no groups.
+# Name -> (kind, bits per element); lower precisions have no groups.
 ENCODINGS = {"int8": ("quantize", 8), "int4": ("quantize", 4), "low": ("precision", 0)}
 _LOWER = {"fp32": ("bf16", 16), "fp16": ("fp8", 8), "bf16": ("fp8", 8)}
 
-# Arithmetic per element of finding a range, scaling and rounding, and of scaling back.
+# Operations per element: for encoding (range, scaling, rounding), and for decoding (scaling back).
 ENCODE_FLOPS, DECODE_FLOPS = 4, 2
 
 
 @dataclass(frozen=True, slots=True)
 class RecordVariant:
-    """A variant of a stage's records; names are those of the stage, as in `OpRecord`.
+    """A variant of a stage's records; tensors have their names in the stage, as in `OpRecord`.
 
     Attributes
     ----------
     forward, backward
-        Ops to add: encoders after what they read, decoders before their first reader.
+        Ops to add: an encoder goes behind the op whose output it reads, a decoder before its first
+        reader.
     instead, writes
         As in `schedsim.dataflow.variants.GraphVariant`.
     """
@@ -74,7 +76,7 @@ def _changed(op: OpRecord, variant: RecordVariant) -> OpRecord:
 def exact_or_approximate(
     stage: StageRecord, allow: Collection[str], dtype: str
 ) -> list[RecordVariant]:
-    """Variants that change what an op saves rather than how: ReGELU2 and MS-LN."""
+    """Variants in which an op saves another tensor, not the same one encoded: ReGELU2 and MS-LN."""
     element = DTYPE_BYTES[dtype]
     sizes = {tensor: size for op in stage.forward for tensor, size in op.writes.items()}
     backward = {op.name: op for op in stage.backward}
@@ -132,7 +134,7 @@ def encoded_bytes(size: int, element: int, kind: str, bits: int) -> int:
 
 
 def encoded(stage: StageRecord, name: str, kind: str, bits: int, dtype: str) -> RecordVariant:
-    """All that the stage keeps inside for its backward, encoded, masks and statistics apart."""
+    """All inner tensors that the stage keeps for its backward, encoded; not masks or statistics."""
     element = DTYPE_BYTES[dtype]
     optional = {tensor for op in stage.forward for tensor in op.optional}
     readers: dict[str, list[OpRecord]] = {}
@@ -162,7 +164,7 @@ def encoded(stage: StageRecord, name: str, kind: str, bits: int, dtype: str) -> 
 def stage_variants(
     stage: StageRecord, allow: Collection[str], dtype: str
 ) -> Iterator[tuple[str, str, StageRecord]]:
-    """(name, kinds joined by ``+``, records) of each way to run `stage` but its own."""
+    """(name, kinds joined by ``+``, records) of each variant of `stage`."""
     special: dict[str, list[RecordVariant]] = {}
     for variant in exact_or_approximate(stage, allow, dtype):
         special.setdefault(variant.name.split()[0], []).append(variant)

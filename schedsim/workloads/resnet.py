@@ -1,4 +1,4 @@
-"""ResNets op by op: convolutions, batch norms and ReLUs counted from the architecture.
+"""ResNets op by op: convolutions, batch norms and ReLUs, counted from the architecture.
 
 The bottleneck networks of He et al. 2016 ("Deep residual learning", table 1) as torchvision builds
 them: the stride sits in the 3 x 3 convolution, ReLU runs in place, batch norm keeps its input and
@@ -27,7 +27,7 @@ class ResNetConfig:
     depth
         50, 101 or 152.
     batch, image, classes
-        Images at once, edge in pixels, outputs.
+        Images per batch, edge in pixels, number of outputs.
     dtype
         Number format of activations.
     """
@@ -65,7 +65,7 @@ class _ResNetBuilder:
         stride: int = 1,
         of_image: bool = False,
     ) -> int:
-        """A convolution (in, out, kernel, edge of its input); the edge of its output."""
+        """Add a convolution (in, out, kernel, input edge), and return the edge of its output."""
         inner, outer, kernel, edge = shape
         made = edge // stride
         flops = 2 * self.batch * made * made * outer * inner * kernel * kernel
@@ -75,7 +75,7 @@ class _ResNetBuilder:
         output = {name: self.size(outer, made)}
         self.forward.append(OpRecord(name, (source,), output, flops, traffic))
         gradient = {f"d.{source}" if source != "in" else f"d.in.{name}": self.size(inner, edge)}
-        ways = 2  # products for the weights' gradient and for the input's
+        ways = 2  # one product for the weights' gradient, one for the input's
         if of_image:
             gradient, ways = {}, 1
         reads = (f"d.{name}", source)
@@ -156,7 +156,7 @@ def _bottleneck(
     size = builder.size(outer, made)
     elements = size // builder.element_bytes
     builder.forward.append(OpRecord("add_relu", ("bn3", shortcut), {"out": size}, 2 * elements))
-    # One gradient goes both ways: the branch and the shortcut read the same tensor.
+    # The branch and the shortcut read the same gradient tensor.
     gradient = OpRecord("add_relu'", ("d.out", "out"), {"d.sum": size}, elements)
     renamed = {"d.bn3": "d.sum", "d.bn_down": "d.sum"}
     backward = [gradient]

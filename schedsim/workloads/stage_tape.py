@@ -1,8 +1,8 @@
-"""A tape of op records: the forward of a stage as it is written, and its backward from that.
+"""A tape of op records: the forward of a stage as it is written, and the backward derived from it.
 
-Each op says what its backward reads besides gradients. A tensor with several readers gets a
-gradient from each; each is added to what is there where it is written. A sum passes its gradient
-on to both of its inputs, and makes no tensor.
+Each op says which tensors its backward reads besides gradients. A tensor with several readers gets
+a gradient from each reader; each further gradient is accumulated where it is written. A sum passes
+its gradient on to both inputs, without a new tensor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .ops import OpRecord, StageRecord
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """An op of the forward, and what its backward is made of."""
+    """An op of the forward, with the data for its backward."""
 
     record: OpRecord
     saved: tuple[str, ...]
@@ -26,19 +26,19 @@ class _Written:
 
 
 class StageTape:
-    """Writes a stage op by op; `stage` gives it with its backward.
+    """Writes a stage op by op; `stage` returns it with its backward.
 
     Parameters
     ----------
     element_bytes
-        Of activations and of weights as they are read.
+        Bytes per element of activations, and of weights as they are read.
     given
-        Bytes of what the stage reads from outside: ``in``, its input.
+        Tensor from outside that the stage reads -> bytes: ``in``, its input.
 
     Attributes
     ----------
     constants : set of str
-        Tensors of which nobody wants a gradient.
+        Tensors that need no gradient.
 
     Examples
     --------
@@ -75,13 +75,13 @@ class StageTape:
         Parameters
         ----------
         saved
-            Tensors that its backward reads besides gradients.
+            Tensors that the backward of the op reads besides gradients.
         gradients
-            Those of its inputs that get one; all by default.
+            Inputs that get a gradient; all by default.
         backward_flops
-            As many as the forward's by default.
+            Flops of the backward; by default those of the forward.
         parameters
-            That it has; an op that shares another's names them nowhere.
+            Number of parameters; 0 for an op that shares those of another op.
         """
         flops = record.flops if backward_flops is None else backward_flops
         self.sizes.update(record.writes)
@@ -100,7 +100,7 @@ class StageTape:
         outer: int,
         bias: int = 0,
     ) -> str:
-        """``made = given @ weight``; `bias` counts its parameters besides."""
+        """``made = given @ weight``; `bias` is the number of additional parameters."""
         weights = inner * outer + bias
         record = OpRecord(
             name,
@@ -137,7 +137,7 @@ class StageTape:
         saved: tuple[str, ...] = (),
         flops: int = 1,
     ) -> str:
-        """An op on elements, of so many `flops` each; its backward reads `saved`."""
+        """An elementwise op with `flops` per element; its backward reads `saved`."""
         count = flops * (size // self.element_bytes)
         self.op(OpRecord(name, given, {made: size}, count), saved=saved)
         return made

@@ -15,7 +15,7 @@ from ..errors import SchedsimError
 
 
 def _generator(function: Callable[[int, int], Chain]) -> Callable[..., Chain]:
-    """`function`, which refuses what is no number of stages, or no seed."""
+    """Make `function` refuse an invalid number of stages or seed."""
 
     @wraps(function)
     def generator(num_stages: int, seed: int = 0) -> Chain:
@@ -91,7 +91,7 @@ def u_shaped(num_stages: int, seed: int = 0) -> Chain:
 
 @_generator
 def one_huge(num_stages: int, seed: int = 0) -> Chain:
-    """Equal stages but for one, at a drawn place, that saves nearly thirty times as much.
+    """Equal stages except one, at a random place, that saves nearly thirty times as much.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ def test_partition_auto(capsys):
     [
         (["--schedule", "2f2b"], "schedule '2f2b' is unknown"),
         (["--schedule", "interleaved", "--chunks", "2", "--micro-batches", "6"], "multiple of 4"),
-        (["--stages", "9"], "8 layers cannot be cut into 9 stages"),
+        (["--stages", "9"], "8 layers cannot be split into 9 stages"),
         (["--stages", "0"], "--stages 0 is not at least 1"),
         (["--partition", "1,2"], "3 layers of 8"),
         (["--partition", "some"], "neither even, auto nor"),

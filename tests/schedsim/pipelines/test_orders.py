@@ -137,5 +137,5 @@ def test_refusals():
         make_order("2f2b", 4, 6)
     with pytest.raises(SchedsimError, match="one stage a device"):
         make_order("1f1b", 4, 8, 2)
-    with pytest.raises(InvalidWorkloadError, match="3 layers cannot be cut into 4"):
+    with pytest.raises(InvalidWorkloadError, match="3 layers cannot be split into 4"):
         even_cuts(3, 4)
