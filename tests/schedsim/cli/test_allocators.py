@@ -68,7 +68,7 @@ def test_an_infeasible_budget_names_the_allocator(call):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--alloc-conf", "expandable_segments:True"), "--alloc-conf is of"),
+        (("--alloc-conf", "expandable_segments:True"), "--alloc-conf belongs to"),
         (("--allocator", "buddy"), "buddy"),
         (("--allocator", "cuda-caching", "--alloc-conf", "x:1"), "not modelled"),
     ],

@@ -38,7 +38,7 @@ def test_nothing_fits(capsys):
     assert run([*SMALL, "--global-batch", "2", "--mem", "1GB"]) == 1
     error = capsys.readouterr().err
     assert "none of" in error
-    assert "hint: the least that one needs" in error
+    assert "hint: the least that a candidate needs" in error
 
 
 @pytest.mark.parametrize(

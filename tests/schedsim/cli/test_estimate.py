@@ -76,9 +76,9 @@ def test_where_nothing_fits_the_exit_code_is_no(capsys):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("chain.json", "estimate takes a model by formula"),
-        ("--synthetic uniform --layers 4", "estimate takes a model by formula"),
-        ("--layers 4 --times t.json", "--times are of one device"),
+        ("chain.json", "estimate takes a model given by formula"),
+        ("--synthetic uniform --layers 4", "estimate takes a model given by formula"),
+        ("--layers 4 --times t.json", "--times holds for one device"),
         ("--preset gpt2 --device abacus", "--device 'abacus' is unknown"),
         ("hf:nobody/nothing", "hf:nobody/nothing is neither a file nor a model"),
         ("hf:qwen3-8b chain.json", "both hf:qwen3-8b and chain.json are given"),

@@ -124,4 +124,4 @@ def test_a_plan_of_a_model_is_validated_alone(call):
     call("plan", "--layers", "2", "--mem", "1TB", "-o", "formula.json")
     code, _, err = call("validate", "formula.json")
     assert code == 2
-    assert "the plan of no real model" in err
+    assert "a plan, but not of a real model" in err

@@ -89,7 +89,7 @@ def test_partition_auto(capsys):
         (["--stages", "9"], "8 layers cannot be split into 9 stages"),
         (["--stages", "0"], "--stages 0 is not at least 1"),
         (["--partition", "1,2"], "3 layers of 8"),
-        (["--partition", "some"], "neither even, auto nor"),
+        (["--partition", "some"], "neither even, nor auto"),
         (["--partition", "2,2,4"], "has 3 stages instead of 4"),
         (["--recompute", "some"], "--recompute 'some' is unknown"),
         (["--recompute", "auto"], "needs --mem"),

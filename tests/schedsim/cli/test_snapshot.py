@@ -24,7 +24,7 @@ def test_the_command(tmp_path, capsys):
     assert run(["explain", path, "--json"]) == 0
     assert '"schema": "schedsim.snapshot-findings/1"' in capsys.readouterr().out
     assert run(["explain", path, "--layers", "3"]) == 2
-    assert "takes no other workload" in capsys.readouterr().err
+    assert "is explained alone" in capsys.readouterr().err
     assert run(["explain", "--layers", "3", "--alloc-conf", "x:1"]) == 2
 
 
@@ -81,7 +81,7 @@ def test_a_replay_beside_what_was_recorded(tmp_path, capsys):
     assert document["requested_bytes"] == 4500
     for other in (["--mem", "1GB"], ["--layers", "3"], ["--schedule", "x"]):
         assert run(["simulate", path, *other]) == 2
-        assert "replayed by itself" in capsys.readouterr().err
+        assert "replayed alone" in capsys.readouterr().err
 
 
 OF_SNAPSHOTS = {

@@ -120,5 +120,5 @@ def test_too_small_a_device_is_wrong():
 @pytest.mark.parametrize("allocator", [None, "best-fit"])
 def test_settings_without_their_allocator_are_refused(allocator):
     """Also beside a plan that has one of its own."""
-    with pytest.raises(schedsim.SchedsimError, match="--alloc-conf is of"):
+    with pytest.raises(schedsim.SchedsimError, match="--alloc-conf belongs to"):
         check_allocator(stored(), planned(), None, allocator, "expandable_segments:True")

@@ -40,7 +40,7 @@ def test_results_are_known_by_their_suffix_and_stand_alone():
     assert only_results(("r.jsonl",), {"--mem": None}) == "r.jsonl"
     with pytest.raises(SchedsimError, match=r"--mem does not go with r\.jsonl"):
         only_results(("r.jsonl",), {"--layers": None, "--mem": 0})
-    with pytest.raises(SchedsimError, match="stand alone"):
+    with pytest.raises(SchedsimError, match="does not go with other files"):
         only_results(("r.jsonl", "chain.json"), {})
 
 
