@@ -93,7 +93,7 @@ def plan_reserved(
             made[inner_bytes] = planner(inner_bytes)
         return made[inner_bytes]
 
-    search = _Search(workload, budget_bytes, remembered, allocator, options)
+    search = _WithinReserved(workload, budget_bytes, remembered, allocator, options)
     recorded = workload.recorded is not None
     chosen = None
     for spares in (True, False) if spare_waits is None and recorded else (bool(spare_waits),):
@@ -116,7 +116,7 @@ def plan_reserved(
 
 
 @dataclass(frozen=True)
-class _Search:
+class _WithinReserved:
     """For an inner budget whose plan fits, as `plan_reserved` says."""
 
     workload: Chain | Graph

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -64,6 +66,9 @@ def test_without_a_device_or_an_optimizer_the_record_is_as_it_was(optimizer):
 def test_what_a_loop_reserves_is_predicted(level, optimizer):
     """Three steps with their optimizer reserve what the plan says, within 1 % or 8 MiB."""
     text = "model:gpt2,layers=6,hidden=256,heads=4,seq=512,batch=2,vocab=5000"
+    gc.collect()  # models of other tests
+    torch.cuda.empty_cache()
+    others = torch.cuda.memory_reserved()
     target = load_target(text, "cuda")
     given = optimizer(target.model.parameters(), lr=0.01)
     module = schedsim.rematerialize(
@@ -78,6 +83,6 @@ def test_what_a_loop_reserves_is_predicted(level, optimizer):
         module(*target.inputs).backward()
         given.step()
         given.zero_grad()
-    real = torch.cuda.memory_stats()["reserved_bytes.all.peak"]
+    real = torch.cuda.memory_stats()["reserved_bytes.all.peak"] - others
     if not told.num_emptied:
         assert abs(told.reserved_bytes - real) <= max(8 * 2**20, real // 100)
