@@ -20,12 +20,12 @@ NUM_STEPS = 2
 """Number of steps played: the second step runs with the cache that the first one left."""
 
 RECORDED_STEPS = 3
-"""The same of recorded steps, the first of which may lack the optimizer's state."""
+"""Number of recorded steps played, as the first may lack the optimizer's state."""
 
 _PROBES = 6
-"""Budgets above the best found that are tried of a recorded step, from the largest down."""
+"""How many inner budgets above the best one are tried for a recorded step, largest first."""
 
-# Inner budgets closer than this share of the budget are not told apart.
+# Inner budgets closer than this share of the budget count as equal.
 _RESOLUTION = 0.005
 # How often the plan of least memory is measured, each time at the budget that it needs.
 _MOST_MEASURED = 4
@@ -55,16 +55,16 @@ def plan_reserved(
     with the fewest such waits is chosen, and it says how many waits there are. With `spare_waits`,
     only plans without waits are accepted.
 
-    Of a step that was recorded on a device three steps are played, and plans without such waits go
-    first: on a device with more room than the budget nothing is returned, and more is reserved.
+    For a step recorded on a device, three steps are played, and plans without such waits are
+    preferred: a device with more room than the budget returns nothing, and reserves more.
 
     Parameters
     ----------
     planner
         Inner budget in bytes -> plan.
     spare_waits
-        Whether reserved bytes must be within the budget without anything returned to the device.
-        By default, of a recorded step where there is such a plan.
+        Whether reserved bytes must stay within the budget without returning memory to the device.
+        The default for a recorded step is to do so if there is such a plan.
     max_plans
         How often to plan; by default 12 times for a chain, and 4 times for a graph, whose planners
         spend their effort each time.
@@ -117,7 +117,7 @@ def plan_reserved(
 
 @dataclass(frozen=True)
 class _WithinReserved:
-    """For an inner budget whose plan fits, as `plan_reserved` says."""
+    """The search for an inner budget whose plan fits; see `plan_reserved`."""
 
     workload: Chain | Graph
     budget_bytes: int
@@ -149,14 +149,14 @@ class _WithinReserved:
                 if low:
                     inner = (low + high) // 2
                 else:
-                    # As if the share that the allocator adds stayed the same.
+                    # Assumes that the allocator adds the same share again.
                     inner = min(inner * budget_bytes // found.reserved_bytes, high - 1)
             else:
                 floor = plan.min_feasible_bytes
                 low = max(low, floor or inner)
                 if best is not None or floor is None or floor >= high:
                     break
-                inner = floor  # the least memory: once, before giving up
+                inner = floor  # try the least memory once before giving up
                 high = floor + 1
             if not left or (high - low <= _RESOLUTION * budget_bytes and low):
                 break
@@ -176,7 +176,7 @@ class _WithinReserved:
         return best, LeastBudget()
 
     def probed(self, best: _Measured, spare_waits: bool) -> _Measured:
-        """`best`, or a plan of a larger inner budget that fits, too: what is reserved jumps."""
+        """`best`, or a faster plan for a larger inner budget that fits too: reserved bytes jump."""
         num = _PROBES if self.workload.kind == "chain" else _PROBES // 3
         for i in range(num):
             inner = self.budget_bytes - (self.budget_bytes - best.inner) * i // num

@@ -20,11 +20,11 @@ def recorded_requests(
 ) -> Requests:
     """The requests that `num_steps` steps of a simulated schedule make of the allocator.
 
-    Before the first step what is resident is asked for, block by block as it lies; what the
-    workload counts as static beyond that, and the end of the first step does not make, is one more
-    request. In a run the op's own record is played; at its end the blocks of every tensor that
-    nobody reads any more are given back. An output in place takes the block of its input. Then
-    comes what follows the last op.
+    Resident blocks are requested before the first step, in the order of their addresses. Static
+    bytes beyond these, except those that the end of the first step makes, are one more request.
+    Each run plays the record of its op; at its end the blocks of tensors without a later reader are
+    released. An in-place output takes the block of its input. The record of what follows the last
+    op ends the step.
 
     Notes
     -----
