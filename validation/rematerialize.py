@@ -168,9 +168,9 @@ def rematerialize(
         _refuse_in_place(more, refused, level)
         arguments, keywords = _unpacked(model, inputs, more.device)
         own = {"optimizer": optimizer, "extra_bytes": more.extra_bytes, "planner": more.planner}
-        own |= {"time_limit_s": more.time_limit_s, "compile": compile}
+        own |= {"time_limit_s": more.time_limit_s, "compile": compile, "check": check}
         found = DropInOptions.read({"budget": budget, **own, **options})
-        return in_place(model, arguments, keywords, found, check)
+        return in_place(model, arguments, keywords, found)
     ranks = _ranks_of(model)
     ranks.awaited("rematerialize")
 

@@ -6,7 +6,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,16 +34,14 @@ def in_place(
     inputs: tuple[Any, ...],
     keywords: Mapping[str, Any],
     options: DropInOptions,
-    check: str | int = "plan",
 ) -> nn.Module:
     """`model` itself, whose training steps stay within the budget from now on.
 
     Parameters
     ----------
     inputs, keywords
-        Of one call, to trace and to plan a first step with; nothing of it is left behind.
-    check
-        ``"plan"``: a step of a made-up loss is compared with the plain one; ``"never"``.
+        Of one call, to trace and to plan a first step with; nothing of it is left behind. Unless
+        ``options.check`` is ``"never"``, a step of a made-up loss is compared with the plain one.
 
     Raises
     ------
@@ -57,11 +54,7 @@ def in_place(
     """
     if model in _sessions:
         raise SchedsimError("the model has a budget already", hint="schedsim.restore(model)")
-    if check not in ("plan", "never"):
-        raise SchedsimError(
-            f"check={check!r} is not for a model in place", hint="'plan' or 'never'"
-        )
-    session = Session(replace(options, check=str(check)))
+    session = Session(options)
     call = _BudgetedCall(model, session)
     # The call of a module looks here first; copies and pickles of the module leave it behind.
     call_instead(model, call)
@@ -70,7 +63,7 @@ def in_place(
     try:
         with untouched(model):
             _rehearsed(model, inputs, keywords)
-        if check == "plan" and session.parts:
+        if session.checks and session.parts:
             session.check_note = _compared(model, session, inputs, keywords)
     except BaseException:
         restore(model)

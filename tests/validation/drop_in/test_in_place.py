@@ -36,13 +36,6 @@ class Net(nn.Module):
         return {"hidden": x, "mean": x.mean(1)}
 
 
-@pytest.fixture(autouse=True)
-def forget_graphs():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 @pytest.fixture
 def batch():
     torch.manual_seed(1)

@@ -19,13 +19,6 @@ from torch import nn  # noqa: E402
 import schedsim  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def forget_graphs():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
