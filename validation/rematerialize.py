@@ -132,8 +132,8 @@ def rematerialize(
             The host memory that `offload` may take, pinned; by default without a limit.
         ``in_place=False``
             The model itself is changed and returned. Goes with `optimizer`, ``device``,
-            ``planner``, ``time_limit_s``, ``extra_bytes``, ``effort`` and `check` (``"plan"`` or
-            ``"never"``) alone; `drop_in_report` says what was planned.
+            ``planner``, ``time_limit_s``, ``extra_bytes``, ``effort`` and `check`
+            alone; `drop_in_report` says what was planned.
 
     Returns
     -------
