@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -271,7 +272,7 @@ class _BudgetedCall:
 
 def _has_begun() -> bool:
     """Whether code of the call is running, when Dynamo asks for a graph: not its first frame."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if code.co_filename == __file__ and code.co_name == "_planned":

@@ -8,7 +8,7 @@ the plain step saves for its backward lies outside of the device's memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -118,19 +118,31 @@ def digest(tensor: Tensor) -> Tensor:
     return torch.tensor([*tensor.shape, *tensor.stride(), number - (1 << 63)])
 
 
+class _Form(NamedTuple):
+    """Of a tensor: all but its numbers."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
 class _Digest(torch.autograd.Function):
     """A scalar that stands for the bits of outputs; its backward gives made-up gradients."""
 
     @classmethod
     def of(cls, output: Any) -> Tensor:
         _differentiable(output)
-        found: Tensor = cls.apply(*[t for t in tree_leaves(output) if isinstance(t, Tensor)])
+        leaves = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        found: Tensor = cls.apply(*leaves)  # type: ignore[no-untyped-call]  # torch's is untyped
         return found
 
     @staticmethod
     def forward(ctx: Any, *leaves: Tensor) -> Tensor:
-        dense = [torch.empty_like(t, device="meta").stride() for t in leaves]
-        ctx.forms = [(t.shape, d, t.dtype, t.device) for t, d in zip(leaves, dense, strict=True)]
+        ctx.forms = [
+            _Form(tuple(t.shape), torch.empty_like(t, device="meta").stride(), t.dtype, t.device)
+            for t in leaves
+        ]
         ctx.set_materialize_grads(False)
         numbers = [int(digest(t)[-1]) for t in leaves]
         return torch.tensor(float(hash(tuple(numbers)) >> 11), dtype=torch.float64)
@@ -138,6 +150,6 @@ class _Digest(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
         return tuple(
-            made_up_gradient(*form, seed) if needed else None
+            made_up_gradient(form, seed) if needed else None
             for seed, (form, needed) in enumerate(zip(ctx.forms, ctx.needs_input_grad, strict=True))
         )

@@ -71,4 +71,4 @@ def _in_file(tensor: Tensor, file: IO[bytes]) -> Callable[[], Tensor]:
 
 
 def _raw(span: Tensor) -> Any:
-    return memoryview(span.view(torch.uint8).numpy())
+    return span.view(torch.uint8).numpy().data

@@ -7,8 +7,8 @@ memory than the larger of the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -81,10 +81,7 @@ def _left_by(
         random = RandomReplay(len(halves.repeated_random), part.device)
         outputs, carried = halves.forward.function(resident, counts, random, None, sizes)
         left |= {f"output {i}": bits_of(output) for i, output in enumerate(outputs)}
-        given = [
-            made_up_gradient(value.shape, value.stride, value.dtype, value.device, seed)
-            for seed, value in enumerate(tangents)
-        ]
+        given = [made_up_gradient(value, seed) for seed, value in enumerate(tangents)]
         left["the generator"] = (torch.get_rng_state().numpy().tobytes(),)
         del outputs
         kept = [v in halves.read_backward or v in constants for v in halves.resident]
@@ -100,11 +97,21 @@ def _left_by(
     return left
 
 
-def made_up_gradient(
-    shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: Any, seed: int
-) -> torch.Tensor:
+class _Formed(Protocol):
+    @property
+    def shape(self) -> tuple[Any, ...]: ...
+    @property
+    def stride(self) -> tuple[Any, ...]: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def device(self) -> Any: ...
+
+
+def made_up_gradient(form: _Formed, seed: int) -> torch.Tensor:
     """A gradient in which every entry is another; nothing but itself is made."""
-    found = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+    device = form.device
+    found = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=device)
     return found.normal_(generator=torch.Generator(device).manual_seed(seed))
 
 
