@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -272,7 +272,7 @@ class _BudgetedCall:
 
 def _has_begun() -> bool:
     """Whether code of the call is running, when Dynamo asks for a graph: not its first frame."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         code = frame.f_code
         if code.co_filename == __file__ and code.co_name == "_planned":

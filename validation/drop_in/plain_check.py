@@ -118,7 +118,7 @@ def digest(tensor: Tensor) -> Tensor:
     return torch.tensor([*tensor.shape, *tensor.stride(), number - (1 << 63)])
 
 
-class _Form(NamedTuple):
+class _OutputForm(NamedTuple):
     """Of a tensor: all but its numbers."""
 
     shape: tuple[int, ...]
@@ -140,7 +140,9 @@ class _Digest(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *leaves: Tensor) -> Tensor:
         ctx.forms = [
-            _Form(tuple(t.shape), torch.empty_like(t, device="meta").stride(), t.dtype, t.device)
+            _OutputForm(
+                tuple(t.shape), torch.empty_like(t, device="meta").stride(), t.dtype, t.device
+            )
             for t in leaves
         ]
         ctx.set_materialize_grads(False)
