@@ -20,7 +20,12 @@ from ..capture.recurrent import whole_recurrence
 from ..guards.differential import Both
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
 from ..step_check import no_room_for
-from ..torch_private.dynamo_settings import dynamo_settings, graph_breaks, last_graph_break
+from ..torch_private.dynamo_settings import (
+    dynamo_settings,
+    graph_breaks,
+    last_graph_break,
+    without_logging,
+)
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
 from ..torch_private.pytrees import tree_leaves
 from .backend import compiled_part
@@ -202,6 +207,9 @@ class _BudgetedCall:
         with ExitStack() as stack:
             # A hook that is registered later is part of the step.
             settings: dict[str, Any] = {"skip_nnmodule_hook_guards": False}
+            # What a library says once (transformers, of the loss) is no reason to break a graph.
+            # The plain step, which the first one is compared with, says it.
+            settings |= without_logging(("warning_once", "info_once"))
             if self._has_whole_recurrence:
                 settings["allow_rnn"] = True
                 stack.enter_context(whole_recurrence())

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .traced_part import TracedPart
 
 _SMALLEST, _LARGEST, _PARTS = 128, 1 << 20, 256
+_WEIGHT = 0x1E3779B97F4A7C15
+_MIX = ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB), (31, 1))
+"""Shifts and odd factors, chosen like those of splitmix64 (Steele, Lea, Flood 2014)."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -107,15 +110,20 @@ def _bits(tensor: Any) -> tuple[Any, ...]:
     if not isinstance(tensor, torch.Tensor):
         return (tensor,)
     form = (tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
-    flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    flat = tensor.resolve_conj().resolve_neg()
+    flat = torch.view_as_real(flat) if flat.is_complex() else flat
     strides = flat.stride()
     flat = flat.permute(sorted(range(flat.ndim), key=lambda dim: -strides[dim]))
     total = 0
     for piece in _pieces(flat):
-        whole = piece.view(_INTEGERS[piece.element_size()]).to(torch.int64)
-        places = torch.arange(1, whole.numel() + 1, device=whole.device)
-        places.mul_(places).mul_(2654435761).add_(97)  # another odd-ish weight for each place
-        total = (total * 1000003 + int(whole.mul_(places).sum())) % (1 << 64)
+        mixed = torch.arange(1, piece.numel() + 1, device=piece.device).mul_(_WEIGHT)
+        mixed.add_(piece.view(_INTEGERS[piece.element_size()]))
+        # Each step maps numbers one to one, so that no change of one entry is lost. A sum of
+        # weighted entries would lose the top bits of two of them.
+        for shift, factor in _MIX:
+            mixed.bitwise_xor_((mixed >> shift).bitwise_and_((1 << (64 - shift)) - 1))
+            mixed.mul_(factor)
+        total = (total * 1000003 + int(mixed.sum())) % (1 << 64)
     return (*form, total)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import logging
 import pickle
 
 import pytest
@@ -19,6 +21,8 @@ from schedsim.errors import (  # noqa: E402
     SchedsimError,
     UnsupportedError,
 )
+
+LOGGER = logging.getLogger("talks")
 
 
 class Net(nn.Module):
@@ -237,3 +241,30 @@ def test_what_the_loop_holds_during_backward_is_counted(batch):
     assert peak <= budget
     resident = storage_bytes([*model.parameters()]) + extra
     assert session_in(model).plans.plan.static_bytes >= resident + 4 * batch[0].nbytes
+
+
+class Talks(Net):
+    """Says something once in the midst of its forward, as libraries do."""
+
+    def forward(self, x):
+        found = super().forward(x)
+        self.say()
+        return {**found, "wide": torch.tanh(found["hidden"]) * 2}
+
+    def say(self):
+        LOGGER.warning_once("a setting is not known")
+
+
+def test_what_is_said_once_breaks_no_graph_and_is_said(batch, caplog, monkeypatch):
+    """Each break would trace the rest once more, in each frame above it."""
+
+    @functools.lru_cache(None)
+    def warning_once(self, message):
+        self.warning(message)
+
+    monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
+    model = schedsim.rematerialize(Talks(), batch[0], "280kB", in_place=True, effort=1)
+    assert len(session_in(model).parts) == 1
+    assert [record.message for record in caplog.records if record.name == "talks"] == [
+        "a setting is not known"
+    ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
@@ -107,6 +109,50 @@ def test_bits_stand_for_values_places_and_strides():
     assert _bits(x[:, ::2]) == _bits(x.clone()[:, ::2])
     for odd in (torch.tensor(True), torch.tensor([1 + 2j]), torch.zeros(0, 3)):
         assert _bits(odd) == _bits(odd.clone())
+
+
+_KINDS = {
+    torch.float64: torch.int64,
+    torch.int64: torch.int64,
+    torch.float32: torch.int32,
+    torch.bfloat16: torch.int16,
+    torch.uint8: torch.uint8,
+    torch.complex64: torch.int32,
+    torch.complex128: torch.int64,
+}
+
+
+def bits_of(tensor):
+    """Its numbers as integers, which share its memory."""
+    flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return flat.view(_KINDS[tensor.dtype]).view(-1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(list(_KINDS)), st.integers(1, 600), st.data())
+def test_each_flip_of_a_bit_is_seen(dtype, size, data):
+    """Of one bit, the sign's too, and of the same bit at two places."""
+    torch.manual_seed(size)
+    x = torch.randint(0, 200, (size,)).to(dtype)
+    bits = bits_of(x)
+    bit = data.draw(st.integers(0, 8 * bits.element_size() - 1))
+    first, second = (data.draw(st.integers(0, len(bits) - 1)) for _ in range(2))
+    flip = torch.tensor([1 << bit], dtype=torch.uint64).view(torch.int64).to(bits.dtype)
+    expected = _bits(x)
+    bits[first : first + 1] ^= flip
+    assert _bits(x) != expected
+    bits[second : second + 1] ^= flip
+    assert (_bits(x) == expected) == (first == second)
+
+
+def test_a_negated_tensor_is_another():
+    """Of doubles, an even number of signs; bools; what is negated or conjugate as a view."""
+    x = torch.randn(64, dtype=torch.float64)
+    assert _bits(-x) != _bits(x)
+    assert _bits(~(x > 0)) != _bits(x > 0)
+    z = torch.complex(x, x.flip(0))
+    assert _bits(z.conj()) == _bits(z.conj().clone()) != _bits(z)
+    assert _bits(z.conj().imag) == _bits(z.conj().resolve_conj().imag) != _bits(z.imag)
 
 
 def test_a_schedule_is_compared_at_its_first_two_sizes():
