@@ -146,7 +146,8 @@ def calls_remembered() -> Iterator[None]:
     down in words why the others did not: a third of the time of compiling. What it finds depends on
     the types and on how the code around the use is compiled.
     """
-    ask: Any = BaseFunction.get_call_type
+    function_type: Any = BaseFunction
+    ask = function_type.get_call_type
     known = dict[Any, Any]()
 
     def call_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
@@ -159,11 +160,11 @@ def calls_remembered() -> Iterator[None]:
             found = known[key] = (ask(function, context, args, kws), function)
         return found[0]
 
-    BaseFunction.get_call_type = call_type
+    function_type.get_call_type = call_type
     try:
         yield
     finally:
-        BaseFunction.get_call_type = ask
+        function_type.get_call_type = ask
 
 
 @contextmanager
