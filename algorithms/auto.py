@@ -29,7 +29,7 @@ from .chains.periodic import SPREAD_FROM, periodic
 from .chains.persistent import MAX_STAGES, WorkLimitReached
 from .chains.revolve import revolve
 from .chains.rotor import rotor
-from .graphs._chain_form import chain_form, chain_starts, is_lowered
+from .graphs._chain_form import chain_form, chain_start, is_lowered
 from .graphs._cut_table import Order
 from .graphs.hierarchical import LARGE, blocks_repeat, hierarchical
 from .graphs.local_search import local_search
@@ -175,35 +175,41 @@ def auto(
                 effort.spend(0.1 * effort.left)
                 tried.append(rotor(chain, budget_bytes, gap=gap, effort=effort, allow=allow))
             if most:
-                tried += _beyond_persistent(chain, tried[-1], effort.take(most), search)
+                known = tried[-1].schedule
+                effort = effort.take(most)
+                tried += _over_all_schedules(chain, chain, budget_bytes, known, effort, search)
     return _best("auto", tried)
 
 
-def _beyond_persistent(
-    chain: Chain, persistent: Plan, effort: Effort, options: dict[str, Any]
+def _over_all_schedules(
+    workload: Chain | Graph,
+    chain: Chain,
+    budget_bytes: int,
+    known: Schedule | None,
+    effort: Effort,
+    options: dict[str, Any],
 ) -> list[Plan]:
-    """What searches over all schedules make of a persistent one, as plans of the chain.
+    """What searches over all schedules of `chain` make of a known one, as plans of `workload`.
 
     The exact one first; where that does not come to its end, the annealing. In a chain every op
     needs the one before it: the fixed order is the only one, and what is proven over it holds for
-    any schedule.
+    any schedule. `workload` is `chain`, or a graph with the same ops in the same order.
     """
-    plans, known, bound_s = [], persistent.schedule, 0.0
+    plans, bound_s = [], 0.0
     if chain.num_stages <= MOST_SEARCHED and not keeps_some(chain):
         with effort.part(_exact_share(chain)) as part:
-            exact = optimum_plan(chain, chain, persistent.budget_bytes, known, part)
+            exact = optimum_plan(workload, chain, budget_bytes, known, part)
         plans.append(exact)
         if exact.status == "optimal" or exact.proven_infeasible:
             return plans
         bound_s = exact.lower_bound_s
     starts = () if known is None else (known,)
-    found = local_search(
-        chain.graph, persistent.budget_bytes, effort=effort, starts=starts, **options
-    )
+    graph = workload.graph if isinstance(workload, Chain) else workload
+    found = local_search(graph, budget_bytes, effort=effort, starts=starts, **options)
     schedule = found.schedule
-    if known is not None and _repeats_backward(chain, schedule):
+    if workload is chain and known is not None and _repeats_backward(chain, schedule):
         schedule = known  # a model's backward adds its gradients, and may run once
-    return [*plans, _over_any_schedule(chain, found, schedule, bound_s)]
+    return [*plans, _over_any_schedule(workload, found, schedule, bound_s)]
 
 
 def _exact_share(chain: Chain) -> float:
@@ -250,32 +256,24 @@ def _of_graph(
     if not tried[0].feasible:
         if graph_options(graph, allow):
             tried += variant_search(graph, budget_bytes, allow, effort=effort, **options)
-        elif graph.num_ops >= LARGE and chain_form(graph) is None and blocks_repeat(graph):
+        elif (chain := chain_form(graph)) is not None:
+            tried += _of_chain_graph(graph, chain, budget_bytes, effort, options)
+        elif graph.num_ops >= LARGE and blocks_repeat(graph):
             tried.append(hierarchical(graph, budget_bytes, effort=effort, **options))
         else:
-            tried += _without_blocks(graph, budget_bytes, effort, options)
+            tried.append(local_search(graph, budget_bytes, effort=effort, **options))
     return _best("auto", tried)
 
 
-def _without_blocks(
-    graph: Graph, budget_bytes: int, effort: Effort, options: dict[str, Any]
+def _of_chain_graph(
+    graph: Graph, chain: Chain, budget_bytes: int, effort: Effort, options: dict[str, Any]
 ) -> list[Plan]:
-    """The local search; of a graph that is a chain after the programmes of chains."""
-    plans, bound_s = [], 0.0
-    starts = chain_starts(graph, budget_bytes, effort)
-    chain = chain_form(graph)
-    exact = chain is not None and chain.num_stages <= MOST_SEARCHED and is_lowered(graph, chain)
-    if exact and chain is not None:
-        with effort.part(_exact_share(chain)) as part:
-            plan = optimum_plan(graph, chain, budget_bytes, starts[0] if starts else None, part)
-        plans.append(plan)
-        if plan.status == "optimal" or plan.proven_infeasible:
-            return plans
-        bound_s = plan.lower_bound_s
-    found = local_search(graph, budget_bytes, effort=effort, starts=starts, **options)
-    if exact:
-        found = _over_any_schedule(graph, found, found.schedule, bound_s)
-    return [*plans, found]
+    """Of a graph that is `chain`: the searches, after the dynamic programs of chains."""
+    known = chain_start(graph, chain, budget_bytes, effort)
+    if is_lowered(graph, chain):
+        return _over_all_schedules(graph, chain, budget_bytes, known, effort, options)
+    starts = () if known is None else (known,)
+    return [local_search(graph, budget_bytes, effort=effort, starts=starts, **options)]
 
 
 def _with_copies(

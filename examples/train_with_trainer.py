@@ -39,7 +39,7 @@ def run(budget, folder, resume=False):
     model = GPT2LMHeadModel(GPT2Config(**SIZES, **special))  # its head is its embedding
     if budget:
         ids = torch.stack([row["input_ids"] for row in tokens(4)])
-        given = {"input_ids": ids, "labels": ids}
+        given = {"input_ids": ids, "labels": ids.clone()}
         schedsim.rematerialize(model, given, budget, in_place=True, effort=1)
     settings = TrainingArguments(
         folder, max_steps=NUM_STEPS, per_device_train_batch_size=4, save_steps=3, report_to=[],

@@ -30,7 +30,7 @@ MAX_STAGES = 62
 EXHAUSTED, FOUND, FULL, PAUSED = range(4)
 """Why a search came back: no state is left, the start was reached, no room, expansions made."""
 
-NUM, HEAP, EXPANDED, GOAL, LACKING, PRUNED = range(6)
+NUM, HEAP, EXPANDED, GOAL, LACKING = range(5)
 """Places in `States.counts`."""
 
 _NUM_PRICES = 24
@@ -189,7 +189,7 @@ class States(Record):
     words : (3, 64)
         Random words, of outputs, residuals and positions: a state's hash is their sum without
         carry.
-    counts : (6,)
+    counts : (5,)
     """
 
     outputs: Ints
@@ -226,7 +226,7 @@ class States(Record):
             heap_s=np.zeros(2 * capacity),
             heap_state=np.zeros(2 * capacity, np.int32),
             random_words=rng.integers(0, 2**62, (3, 64)),
-            counts=np.array([0, 0, 0, -1, 2**62, 0], np.int64),
+            counts=np.array([0, 0, 0, -1, 2**62], np.int64),
         )
 
     @property
@@ -510,7 +510,6 @@ def expand(items: ChainItems, states: States, num_expansions: int, below_s: floa
                 states.position[found] = place
                 rest_of(items, states, found, int(states.price[state]))
             if spent_s + states.rest_s[found] >= below_s:
-                counts[PRUNED] += 1
                 continue
             if found == counts[NUM]:
                 counts[NUM] += 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError
-from schedsim.plans.effort import Effort
+from schedsim.plans.effort import ENDED_BY, Effort, EndedBy
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.plans.progress import current
@@ -193,8 +193,9 @@ def chain_optimum(
         )
     effort = Effort.of(effort, time_limit_s, default=_WORK)
     given = effort.to_options()
-    known: Schedule | None = Schedule.store_all(chain)
-    if simulate(chain, Schedule.store_all(chain)).peak_bytes > budget_bytes:
+    store_all = Schedule.store_all(chain)
+    known: Schedule | None = store_all
+    if simulate(chain, store_all).peak_bytes > budget_bytes:
         with effort.part(0.1) as part:
             known = rotor(chain, budget_bytes, effort=part).schedule
     plan = optimum_plan(chain, chain, budget_bytes, known, effort, max_bytes=max_bytes)
@@ -245,9 +246,10 @@ def optimum_plan(
         bound_s = chain.store_all_s
         floor_bytes = budget_bytes + max(1, found.lacking_bytes)
         least = LeastBudget(None, None, floor_bytes, ANY_SCHEDULE)
-    ended_by = "itself" if found.finished or found.relaxed else effort.ended_by
-    if ended_by == "itself" and not found.finished and not found.relaxed:
-        ended_by = "work"  # of memory there was less than of effort
+    ended_by: EndedBy = "itself"
+    if not found.finished and not found.relaxed:
+        # Of memory there may have been less than of effort.
+        ended_by = max("work", effort.ended_by, key=ENDED_BY.index)
     return make_plan(
         workload,
         budget_bytes,

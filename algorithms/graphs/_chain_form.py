@@ -117,22 +117,21 @@ def is_lowered(graph: Graph, chain: Chain) -> bool:
     )
 
 
-def chain_starts(graph: Graph, budget_bytes: int, effort: Effort) -> tuple[Schedule, ...]:
-    """The schedule of the chain that `graph` is, within the budget; none where it is no chain."""
-    chain = chain_form(graph)
-    if chain is None or chain.num_stages > MAX_STAGES:
-        return ()
+def chain_start(graph: Graph, chain: Chain, budget_bytes: int, effort: Effort) -> Schedule | None:
+    """A persistent schedule within the budget of `graph`, which is `chain`; perhaps none."""
+    if chain.num_stages > MAX_STAGES:
+        return None
     with effort.part(_SHARE) as part:
         plan = persistent_plan(chain, budget_bytes, part)
     if plan.schedule is None:
-        return ()
+        return None
     num, num_ops = chain.num_stages, graph.num_ops
     # The ops of the chain's own graph are F0 ..., loss, ... B0; this one may have no loss.
     runs = plan.schedule.bind(chain.graph).astype(np.int64)
     if num_ops == 2 * num:
         runs = runs[runs != num]
         runs = np.where(runs > num, runs - 1, runs)
-    return (Schedule(graph.op_names, runs),)
+    return Schedule(graph.op_names, runs)
 
 
 def persistent_plan(chain: Chain, budget_bytes: int, effort: Effort) -> Plan:

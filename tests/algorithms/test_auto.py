@@ -45,7 +45,9 @@ def test_no_backward_of_a_chain_runs_twice(monkeypatch):
     module = import_module("schedsim.algorithms.auto")
     monkeypatch.setattr(module, "local_search", repeating)
     monkeypatch.setattr(module, "MOST_SEARCHED", 0)  # else the exact search has the last word
-    (plan,) = module._beyond_persistent(chain, persistent, Effort(1.0), {"seed": 0, "gap": 0.0})
+    options = {"seed": 0, "gap": 0.0}
+    known = persistent.schedule
+    (plan,) = module._over_all_schedules(chain, chain, 6, known, Effort(1.0), options)
     assert plan.schedule.names.count("B2") == 1
     assert plan.makespan_s == persistent.makespan_s
 

@@ -8,13 +8,12 @@ memory than the larger of the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from schedsim.errors import SchedsimError
 
-from ..capture.program import Value
 from ..capture.varying_sizes import settled_program
 from ..op_level.random_replay import RandomReplay
 
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
     from .traced_part import TracedPart
 
 _SMALLEST, _LARGEST, _PARTS = 128, 1 << 20, 256
+_WEIGHT = 0x1E3779B97F4A7C15
+_MIX = ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB), (31, 1))
+"""Shifts and odd factors, chosen like those of splitmix64 (Steele, Lea, Flood 2014)."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -78,8 +80,8 @@ def _left_by(
         resident = [arguments[v] if v in arguments else constants[v] for v in halves.resident]
         random = RandomReplay(len(halves.repeated_random), part.device)
         outputs, carried = halves.forward.function(resident, counts, random, None, sizes)
-        left |= {f"output {i}": _bits(output) for i, output in enumerate(outputs)}
-        given = [_made_up(value, seed) for seed, value in enumerate(tangents)]
+        left |= {f"output {i}": bits_of(output) for i, output in enumerate(outputs)}
+        given = [made_up_gradient(value, seed) for seed, value in enumerate(tangents)]
         left["the generator"] = (torch.get_rng_state().numpy().tobytes(),)
         del outputs
         kept = [v in halves.read_backward or v in constants for v in halves.resident]
@@ -91,31 +93,47 @@ def _left_by(
         gradients = halves.backward.function(resident, carried, given, counts, later, None, sizes)
     names = [*program.gradients, *(f"input {v}" for v in program.input_gradients)]
     for name, gradient in zip(names, gradients, strict=True):
-        left[f"the gradient of {name}"] = _bits(gradient)
+        left[f"the gradient of {name}"] = bits_of(gradient)
     return left
 
 
-def _made_up(value: Value, seed: int) -> torch.Tensor:
+class _Formed(Protocol):
+    @property
+    def shape(self) -> tuple[Any, ...]: ...
+    @property
+    def stride(self) -> tuple[Any, ...]: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def device(self) -> Any: ...
+
+
+def made_up_gradient(form: _Formed, seed: int) -> torch.Tensor:
     """A gradient in which every entry is another; nothing but itself is made."""
-    device = value.device
-    found = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
+    device = form.device
+    found = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=device)
     return found.normal_(generator=torch.Generator(device).manual_seed(seed))
 
 
-def _bits(tensor: Any) -> tuple[Any, ...]:
+def bits_of(tensor: Any) -> tuple[Any, ...]:
     """Numbers that stand for every bit of `tensor` and its place. O(entries)."""
     if not isinstance(tensor, torch.Tensor):
         return (tensor,)
     form = (tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
-    flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    flat = tensor.resolve_conj().resolve_neg()
+    flat = torch.view_as_real(flat) if flat.is_complex() else flat
     strides = flat.stride()
     flat = flat.permute(sorted(range(flat.ndim), key=lambda dim: -strides[dim]))
     total = 0
     for piece in _pieces(flat):
-        whole = piece.view(_INTEGERS[piece.element_size()]).to(torch.int64)
-        places = torch.arange(1, whole.numel() + 1, device=whole.device)
-        places.mul_(places).mul_(2654435761).add_(97)  # another odd-ish weight for each place
-        total = (total * 1000003 + int(whole.mul_(places).sum())) % (1 << 64)
+        mixed = torch.arange(1, piece.numel() + 1, device=piece.device).mul_(_WEIGHT)
+        mixed.add_(piece.view(_INTEGERS[piece.element_size()]))
+        # Each step maps numbers one to one, so that no change of one entry is lost. A sum of
+        # weighted entries would lose the top bits of two of them.
+        for shift, factor in _MIX:
+            mixed.bitwise_xor_((mixed >> shift).bitwise_and_((1 << (64 - shift)) - 1))
+            mixed.mul_(factor)
+        total = (total * 1000003 + int(mixed.sum())) % (1 << 64)
     return (*form, total)
 
 

@@ -88,7 +88,11 @@ class CodeRun:
         return self
 
     def __exit__(self, *error: object) -> None:
-        sys.setprofile(self._before)
+        if self._before is None or callable(self._before):
+            sys.setprofile(self._before)
+        else:  # a profiler in C, such as cProfile's, which is no function to be called
+            sys.setprofile(None)
+            self._before.enable()
         gc.callbacks.remove(self._first_callback)
         gc.callbacks.remove(self._last_callback)
 

@@ -351,9 +351,15 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def detached_copies(tree: Any) -> Any:
-    """`tree` with copies of its tensors, which require a gradient as these do."""
+    """`tree` with copies of its tensors, which require a gradient as these do.
+
+    A tensor that is given twice, as inputs and as labels, stays one tensor: code may ask.
+    """
+    copies: dict[int, Tensor] = {}
 
     def copied(tensor: Tensor) -> Tensor:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return copies[id(tensor)]
 
     return tree_map_only(Tensor, copied, tree)

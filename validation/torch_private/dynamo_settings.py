@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +17,18 @@ def dynamo_settings(settings: dict[str, Any]) -> Iterator[None]:
     known = {name: value for name, value in settings.items() if hasattr(dynamo.config, name)}
     with dynamo.config.patch(known):
         yield
+
+
+def without_logging(names: Iterable[str]) -> dict[str, Any]:
+    """Settings by which Dynamo leaves out calls of these methods of loggers.
+
+    Without them each such call breaks the graph. Libraries add methods to ``logging.Logger``, so
+    that a name may be missing.
+    """
+    methods = {getattr(logging.Logger, name) for name in names if hasattr(logging.Logger, name)}
+    methods |= getattr(dynamo.config, "ignore_logging_functions", set())
+    # The second is how torch before 2.13 calls the first.
+    return dict.fromkeys(("ignore_logging_functions", "ignore_logger_methods"), methods)
 
 
 def graph_breaks() -> Mapping[str, int]:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from .dynamo_settings import dynamo_settings, without_logging
 from .kernel_layouts import true_layouts
 from .op_modes import without_modes
 
@@ -160,13 +161,11 @@ def dynamo_graph(
     entry = entry or functional_export._dynamo_graph_capture_for_export
     # Libraries warn through a logger inside forward; that is no reason to give a graph up.
     names = ("debug", "info", "warning", "warning_once", "info_once", "warning_advice", "error")
-    silent = {getattr(logging.Logger, name) for name in names if hasattr(logging.Logger, name)}
-    settings = ("ignore_logging_functions", "ignore_logger_methods")  # of 2.13, of older ones
     with (
         mode,
         warnings.catch_warnings(),
         _quiet_loggers(),
-        dynamo.config.patch({name: silent for name in settings if hasattr(dynamo.config, name)}),
+        dynamo_settings(without_logging(names)),
     ):
         warnings.simplefilter("ignore")
         dynamo.reset()

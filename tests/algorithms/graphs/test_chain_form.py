@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from schedsim.algorithms.auto import auto
 from schedsim.algorithms.chains.frontier import frontier
-from schedsim.algorithms.graphs._chain_form import chain_form, chain_starts
+from schedsim.algorithms.graphs._chain_form import chain_form, chain_start
 
 from schedsim import Chain, Graph, Op, Schedule, simulate
 from schedsim.plans.effort import Effort
@@ -37,7 +37,7 @@ def test_what_the_programme_finds_is_a_schedule_of_the_graph(share):
     graph = renamed(chain.graph)
     budget = int(share * simulate(chain, Schedule.store_all(chain)).peak_bytes)
     plan = frontier(chain, budget)
-    (start,) = chain_starts(graph, budget, Effort(1.0))
+    start = chain_start(graph, chain_form(graph), budget, Effort(1.0))
     replayed = simulate(graph, start)
     assert (replayed.makespan_s, replayed.peak_bytes) == (
         pytest.approx(plan.makespan_s),
@@ -56,7 +56,7 @@ def test_one_without_a_loss_is_one_too():
         ops.append(Op(f"{k}", "backward", time_s=1, reads=tuple(reads), writes={f"t{k}": 1}))
     graph = Graph("no loss", tuple(ops))
     assert chain_form(graph).num_stages == num
-    (start,) = chain_starts(graph, 6, Effort(1.0))
+    start = chain_start(graph, chain_form(graph), 6, Effort(1.0))
     assert simulate(graph, start).peak_bytes <= 6
 
 

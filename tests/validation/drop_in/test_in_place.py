@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import functools
+import logging
 import pickle
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in.in_place import _inlined, made_up_loss, session_in  # noqa: E402
+from schedsim.validation.drop_in.in_place import _inlined, session_in  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -19,6 +21,8 @@ from schedsim.errors import (  # noqa: E402
     SchedsimError,
     UnsupportedError,
 )
+
+LOGGER = logging.getLogger("talks")
 
 
 class Net(nn.Module):
@@ -34,13 +38,6 @@ class Net(nn.Module):
         for layer in self.layers:
             x = self.drop(torch.tanh(layer(x))) * self.scale
         return {"hidden": x, "mean": x.mean(1)}
-
-
-@pytest.fixture(autouse=True)
-def forget_graphs():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture
@@ -137,13 +134,6 @@ def test_wrong_use_is_refused(batch):
         schedsim.rematerialize(model, batch[0], "80%", in_place=True)
 
 
-def test_the_made_up_loss_tells_entries_apart():
-    """Every entry that can be differentiated has a gradient of its own."""
-    x = torch.ones(5, requires_grad=True)
-    made_up_loss({"a": x * 2, "b": torch.ones(3)}).backward()
-    assert len(set(x.grad.tolist())) == 5
-
-
 def test_each_model_has_code_of_its_own():
     """Dynamo keeps its graphs by code: those of one model are not tried for another."""
     one, two = (_inlined(print) for _ in range(2))
@@ -237,3 +227,30 @@ def test_what_the_loop_holds_during_backward_is_counted(batch):
     assert peak <= budget
     resident = storage_bytes([*model.parameters()]) + extra
     assert session_in(model).plans.plan.static_bytes >= resident + 4 * batch[0].nbytes
+
+
+class Talks(Net):
+    """Says something once in the midst of its forward, as libraries do."""
+
+    def forward(self, x):
+        found = super().forward(x)
+        self.say()
+        return {**found, "wide": torch.tanh(found["hidden"]) * 2}
+
+    def say(self):
+        LOGGER.warning_once("a setting is not known")
+
+
+def test_what_is_said_once_breaks_no_graph_and_is_said(batch, caplog, monkeypatch):
+    """Each break would trace the rest once more, in each frame above it."""
+
+    @functools.lru_cache(None)
+    def warning_once(self, message):
+        self.warning(message)
+
+    monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
+    model = schedsim.rematerialize(Talks(), batch[0], "280kB", in_place=True, effort=1)
+    assert len(session_in(model).parts) == 1
+    assert [record.message for record in caplog.records if record.name == "talks"] == [
+        "a setting is not known"
+    ]

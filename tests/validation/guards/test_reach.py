@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
 import gc
+import sys
 
 import pytest
 
@@ -52,3 +54,19 @@ def test_what_a_collection_runs_is_not_noted_and_what_follows_is():
     assert reads_a_global.__code__ in run.codes
     assert not {counted.__code__, InACircle.__del__.__code__} & set(run.codes)
     assert [names for scope, names in run.reach().scopes if scope is globals()] == [{"READ"}]
+
+
+def test_a_profiler_in_c_goes_on_afterwards():
+    """Who profiles a loop may plan in it: cProfile is no function for ``sys.setprofile``."""
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        with CodeRun() as run:
+            reads_a_global()
+        now = sys.getprofile()
+        gc.isenabled()
+    finally:
+        profiler.disable()
+    assert reads_a_global.__code__ in run.codes
+    assert now is profiler
+    assert any("isenabled" in str(row.code) for row in profiler.getstats())

@@ -174,3 +174,13 @@ def test_copies_of_inputs_are_detached():
     assert copied["y"][0].requires_grad
     assert copied["y"][0].grad_fn is None
     assert copied["y"][1] == 3
+
+
+def test_what_is_given_twice_is_one_tensor_in_a_copy_too():
+    """Inputs that are the labels as well: code may ask, and Dynamo guards on it."""
+    x, y = torch.randn(2), torch.randn(2, requires_grad=True)
+    copies = detached_copies({"inputs": x, "labels": x, "other": [y]})
+    assert copies["inputs"] is copies["labels"]
+    assert copies["inputs"] is not x
+    assert copies["other"][0].requires_grad
+    assert torch.equal(copies["other"][0], y)
