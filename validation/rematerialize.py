@@ -132,8 +132,8 @@ def rematerialize(
             The host memory that `offload` may take, pinned; by default without a limit.
         ``in_place=False``
             The model itself is changed and returned. Goes with `optimizer`, ``device``,
-            ``planner``, ``time_limit_s``, ``extra_bytes``, ``effort`` and `check` (``"plan"`` or
-            ``"never"``) alone; `drop_in_report` says what was planned.
+            ``planner``, ``time_limit_s``, ``extra_bytes``, ``effort`` and `check`
+            alone; `drop_in_report` says what was planned.
 
     Returns
     -------
@@ -168,9 +168,9 @@ def rematerialize(
         _refuse_in_place(more, refused, level)
         arguments, keywords = _unpacked(model, inputs, more.device)
         own = {"optimizer": optimizer, "extra_bytes": more.extra_bytes, "planner": more.planner}
-        own |= {"time_limit_s": more.time_limit_s, "compile": compile}
+        own |= {"time_limit_s": more.time_limit_s, "compile": compile, "check": check}
         found = DropInOptions.read({"budget": budget, **own, **options})
-        return in_place(model, arguments, keywords, found, check)
+        return in_place(model, arguments, keywords, found)
     ranks = _ranks_of(model)
     ranks.awaited("rematerialize")
 

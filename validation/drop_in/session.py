@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +78,8 @@ class Session:
         How a step compared with the plain one.
     checks
         Whether a new schedule is compared with another before it runs.
+    num_compared
+        How often a step of the loop was compared with the plain one.
     is_rehearsing
         What runs is no step of the loop: nothing is learnt of it.
     """
@@ -87,7 +91,8 @@ class Session:
         self.plans = StepPlans(options, self.parts, self._stop_measuring)
         self.num_forwards = 0
         self.is_rehearsing = False
-        self.checks = options.check == "plan"
+        self.checks = options.check != "never"
+        self.num_compared = 0
         self.check_note = "not compared with the plain step"
         self._held = HeldState(options)
         self._calls: list[PartCall] = []
@@ -95,6 +100,21 @@ class Session:
         self._is_missing = True
         self._meter: OutsideMeter | None = None
         self._marks: list[tuple[str, int]] = []
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """What runs in the block is no step of the loop, and may come in the midst of one."""
+        before, self.is_rehearsing = self.is_rehearsing, True
+        self._stop_measuring()
+        try:
+            yield
+        finally:
+            self.is_rehearsing = before
+
+    def note(self, line: str) -> None:
+        """Say `line` in the report, once."""
+        if line not in self.check_note:
+            self.check_note += f"; {line}"
 
     def add(self, part: TracedPart) -> None:
         """Take `part` among those that steps may run."""
@@ -132,7 +152,7 @@ class Session:
         call = self._calls[-1]
         call.number, call.kept_bytes = instead, part.cost(instead, call.binding).kept_bytes
         line = f"a schedule of {part.name} is not its step: {wrong}; another one runs instead"
-        self.check_note += f"; {line}"
+        self.note(line)
         warnings.warn(line, ReplannedWarning, stacklevel=2)
 
     def forward_ends(self, part: TracedPart, outputs: list[Any], header: torch.Tensor) -> None:
@@ -275,5 +295,7 @@ class Session:
             )
         compared = sum(part.trust.num_compared for part in self.parts)
         later = f"; then {compared} times a new schedule with another" if compared else ""
+        if self.num_compared:
+            later += f"; {self.num_compared} times a step of the loop with the plain one"
         lines.append(f"  check          {self.check_note}{later}")
         return "\n".join(lines)

@@ -42,13 +42,6 @@ class Broken(nn.Module):
         return x
 
 
-@pytest.fixture(autouse=True)
-def forget_graphs():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def loop(model, batch):
     x, target = batch
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
