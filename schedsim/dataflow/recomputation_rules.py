@@ -194,10 +194,10 @@ def _check_some(
 
 
 def evicts_some(workload: Chain | Graph) -> bool:
-    """Whether something of `workload` must be recomputed. O(ops)."""
+    """Whether something of `workload` must be recomputed. O(ops), of a graph once."""
     if isinstance(workload, Chain):
         return any(stage.rule == "recompute" for stage in workload.stages)
-    return any(op.evicted for op in workload.ops)
+    return bool(workload.evicted)
 
 
 def keeps_some(workload: Chain | Graph) -> bool:
@@ -206,7 +206,7 @@ def keeps_some(workload: Chain | Graph) -> bool:
 
 
 def check_evicted(graph: Graph, schedule: Schedule) -> None:
-    """Refuse `schedule` where it keeps what must be recomputed. O(runs + reads).
+    """Refuse `schedule` where it keeps what must be recomputed. O(runs + reads); else O(1).
 
     The forward is over with the last run that is the first of its op, before the first run of an op
     of the backward. Whoever reads an evicted tensor after that must read what was written after.
@@ -216,7 +216,7 @@ def check_evicted(graph: Graph, schedule: Schedule) -> None:
     InvalidScheduleError
         A run reads such a tensor of the forward; the message names run and tensor.
     """
-    evicted = {tensor for op in graph.ops for tensor in op.evicted}
+    evicted = graph.evicted
     if not evicted:
         return
     runs = schedule.bind(graph).tolist()

@@ -213,3 +213,12 @@ def test_explanations_do_not_undo_what_was_asked():
     explained = schedsim.explain(ruled, plan.schedule)
     assert not any(change.op_name == "F0" and change.time_change_s < 0 for change in explained.keep)
     assert is_evicted(ruled.graph, plan.schedule)
+
+
+def test_a_graph_without_rules_is_looked_at_once():
+    """Simulations of short schedules are many: none of them reads all ops for rules."""
+    graph = schedsim.Graph("one", (schedsim.Op("a", writes={"x": 1}),))
+    schedule = schedsim.Schedule.store_all(graph)
+    check_evicted(graph, schedule)
+    object.__setattr__(graph, "ops", None)
+    check_evicted(graph, schedule)
