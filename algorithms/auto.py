@@ -44,9 +44,9 @@ _CHAIN_GAP, _CHAIN_WORK = 0.01, 10.0
 # unless an order asks for any schedule.
 _BEYOND = 2.0
 
-# Where nothing is given: the exact search over all schedules of a chain goes on for so many units of
-# work, over its stages, as a state takes time by the stage. That is no longer than the persistent
-# ones take, and often enough where times and sizes differ.
+# Where nothing is given: the exact search over all schedules of a chain goes on for so many units
+# of work, over its stages, as a state takes time by the stage. That is no longer than the
+# persistent ones take, and often enough where times and sizes differ.
 _LOOK, _FEW_STAGES = 0.03, 12
 
 # Of what goes into schedules of a chain beyond the persistent ones: for the exact search, first;
