@@ -197,7 +197,7 @@ def _plans(
     workload: Chain | Graph, most_bytes: int, steps: MeasuredSteps, shares: Sequence[float]
 ) -> Iterator[tuple[float, Plan]]:
     """Plans at `shares` of the way from the least budget to `most_bytes`, which store-all takes."""
-    options = {} if isinstance(workload, Chain) else {"effort": OP_EFFORT}
+    options: dict[str, Any] = {} if isinstance(workload, Chain) else {"effort": OP_EFFORT}
     top = min(most_bytes, device_memory_bytes(steps.device))
     least = try_plan(workload, 1, "auto", **options).min_feasible_bytes or top
     for share in shares:

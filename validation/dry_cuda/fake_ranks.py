@@ -26,7 +26,10 @@ def fake_ranks(num_ranks: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def reduces_nothing(state: Any, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+def reduces_nothing(
+    state: Any,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # it is made in C++
+) -> Future[torch.Tensor]:
     """A communication hook that leaves the bucket as it is.
 
     For ``model.register_comm_hook(None, reduces_nothing)``: the fake backend's own answer is no
