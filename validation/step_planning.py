@@ -38,6 +38,8 @@ from .guards.differential import read_check
 from .guards.reach import Reach
 from .guards.recording import Recorded, kept_python
 from .guards.state import StateChange, StateSnapshot
+from .op_level.recorded_ops import with_requests
+from .optimizer_requests import with_optimizer
 from .ranks import ALONE, Ranks
 from .ranks.envelope import envelope
 from .ranks.one_plan import planned_once
@@ -490,17 +492,32 @@ def _by_op(
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     kept = state.gradients_bytes * (int(settings.keep_gradients) + int(several))
     captured = captured.with_state(added + kept)
+    if settings.bound_ranks.alone and not several:
+        captured = with_requests(captured, (inputs, keywords))
+    graph, line = _with_optimizer(captured.graph, model, settings, (inputs, keywords))
     return CapturedStep(
         "op",
-        captured.graph,
+        graph,
         state,
         captured.module,
-        captured.notes,
+        (*captured.notes, *line),
         own.output_class,
         kept_gradients_bytes=kept,
         most_states_bytes=_most_states_bytes(captured),
         _own_static_bytes=static,
     )
+
+
+def _with_optimizer(
+    workload: Any, model: nn.Module, settings: Settings, inputs: Any
+) -> tuple[Any, tuple[str, ...]]:
+    """`workload` with the optimizer's step, where its requests are recorded; and a line on that."""
+    if workload.recorded is None:
+        return workload, ()
+    held = _held(model, settings.loss)
+    resident = [*held.parameters(), *held.buffers(), inputs]
+    recorded, line = with_optimizer(workload.recorded, settings.optimizer, held, resident)
+    return replace(workload, recorded=recorded), (line,) if line else ()
 
 
 def _by_block(
@@ -555,6 +572,7 @@ def _by_block(
     if settings.keep_gradients and several:
         added += state.gradients_bytes  # the caller's, besides those of the micro-batches
     workload = replace(captured.workload, static_bytes=static + added)
+    workload, line = _with_optimizer(workload, model, settings, (inputs, keywords))
     # The inputs of the capture are not needed to run another step.
     slim = replace(captured, workload=workload, inputs=(), keywords={})
     output_class = own.output_class if settings.loss is None else None
@@ -563,7 +581,7 @@ def _by_block(
         workload,
         state,
         slim.module,
-        (*notes, *captured.notes),
+        (*notes, *captured.notes, *line),
         output_class,
         kept_gradients_bytes=state.gradients_bytes if captured.keeps_gradients else 0,
         device=next(model.parameters()).device,

@@ -31,6 +31,7 @@ from .capture import CapturedGraph
 from .dry_cuda import LABEL, dry_device_name, get_dry_device, has_times, is_dry
 from .environment import check_device, device_name
 from .models import build_model, read_options
+from .op_level.recorded_ops import with_requests
 from .resident_state import counted_line
 
 if TYPE_CHECKING:
@@ -109,9 +110,11 @@ def capture_target(
         from .costs import measured_costs
 
         captured = _graph_of(target)
-        if not has_times(target.device):
-            return captured.with_costs(_dry_costs(captured, target.device))
-        return captured.with_costs(measured_costs(captured, target.device, use_cache=not remeasure))
+        if has_times(target.device):
+            costs = measured_costs(captured, target.device, use_cache=not remeasure)
+        else:
+            costs = _dry_costs(captured, target.device)
+        return with_requests(captured.with_costs(costs), (target.inputs, target.keywords))
     if level != "block":
         raise SchedsimError(f"--level {level!r} is unknown", hint="block or op")
     times = BlockTimes(target.device, read=not remeasure)

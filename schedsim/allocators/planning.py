@@ -19,10 +19,21 @@ if TYPE_CHECKING:
 NUM_STEPS = 2
 """Steps that are measured: the second runs on what the first has left in the cache."""
 
+RECORDED_STEPS = 3
+"""The same of recorded steps, the first of which may lack the optimizer's state."""
+
+_PROBES = 6
+"""Budgets above the best found that are tried of a recorded step, from the largest down."""
+
 # Inner budgets closer than this share of the budget are not told apart.
 _RESOLUTION = 0.005
 # How often the plan of the least memory is measured, each time at the budget that it needs.
 _MOST_MEASURED = 4
+
+
+def measured_steps(workload: Chain | Graph) -> int:
+    """How many steps are played to say what is reserved for `workload`."""
+    return RECORDED_STEPS if workload.recorded is not None else NUM_STEPS
 
 
 def plan_reserved(
@@ -32,7 +43,7 @@ def plan_reserved(
     allocator: str = "cuda-caching",
     *,
     max_plans: int | None = None,
-    spare_waits: bool = False,
+    spare_waits: bool | None = None,
     **options: Any,
 ) -> Plan:
     """The fastest plan found whose reserved bytes are within `budget_bytes`.
@@ -44,12 +55,16 @@ def plan_reserved(
     plans equally fast, the plan with the fewest such waits is taken, and says how many there are.
     With `spare_waits` only plans without any are taken.
 
+    Of a step that was recorded on a device three steps are played, and plans without such waits go
+    first: on a device with more room than the budget nothing is returned, and more is reserved.
+
     Parameters
     ----------
     planner
         Inner budget in bytes -> plan.
     spare_waits
         Whether reserved bytes must be within the budget without anything returned to the device.
+        By default, of a recorded step where there is such a plan.
     max_plans
         How often to plan: 12 times for a chain by default, 4 for a graph, whose planners take their
         time limit each time.
@@ -71,56 +86,107 @@ def plan_reserved(
     if max_plans is None:
         max_plans = 12 if workload.kind == "chain" else 4
     started = time.perf_counter()
-    first = planner(budget_bytes)
-    best: _Measured | None = None
-    inner, low, high = budget_bytes, 0, budget_bytes
-    plan = first
-    for left in reversed(range(max_plans)):
-        if plan.feasible:
-            found = _measure(workload, plan, inner, budget_bytes, allocator, options)
-            if found.fits and not (spare_waits and found.num_emptied):
-                if best is None or found.rank < best.rank:
-                    best = found
-                low = inner
-                if inner == budget_bytes:
+    made: dict[int, Plan] = {}
+
+    def remembered(inner_bytes: int) -> Plan:
+        if inner_bytes not in made:
+            made[inner_bytes] = planner(inner_bytes)
+        return made[inner_bytes]
+
+    search = _WithinReserved(workload, budget_bytes, remembered, allocator, options)
+    recorded = workload.recorded is not None
+    chosen = None
+    for spares in (True, False) if spare_waits is None and recorded else (bool(spare_waits),):
+        chosen, least = search.best(max_plans, spares)
+        if chosen is not None:
+            return _finished(chosen, remembered(budget_bytes), allocator, options, started)
+    first = remembered(budget_bytes)
+    return replace(
+        first,
+        status="infeasible",
+        setting=replace(first.setting, allocator=AllocatorChoice(allocator, dict(options))),
+        peak_bytes=None,
+        makespan_s=None,
+        overhead=None,
+        gap=None,
+        schedule=None,
+        least=least,
+        planning_s=time.perf_counter() - started,
+    )
+
+
+@dataclass(frozen=True)
+class _WithinReserved:
+    """For an inner budget whose plan fits, as `plan_reserved` says."""
+
+    workload: Chain | Graph
+    budget_bytes: int
+    planner: Callable[[int], Plan]
+    allocator: str
+    options: Mapping[str, Any]
+
+    def measured(self, plan: Plan, inner: int) -> _Measured:
+        return _measure(self.workload, plan, inner, self.budget_bytes, self.allocator, self.options)
+
+    def best(self, max_plans: int, spare_waits: bool) -> tuple[_Measured | None, LeastBudget]:
+        """The best plan found within `max_plans` tries; or the least budget that fits one."""
+        budget_bytes, planner = self.budget_bytes, self.planner
+        best: _Measured | None = None
+        inner, low, high = budget_bytes, 0, budget_bytes
+        plan = first = planner(budget_bytes)
+        for left in reversed(range(max_plans)):
+            if plan.feasible:
+                found = self.measured(plan, inner)
+                if found.fits and not (spare_waits and found.num_emptied):
+                    if best is None or found.rank < best.rank:
+                        best = found
+                    low = inner
+                    if inner == budget_bytes:
+                        break
+                else:
+                    assert plan.peak_bytes is not None
+                    high = min(high, inner, plan.peak_bytes)
+                if low:
+                    inner = (low + high) // 2
+                else:
+                    # As if the share that the allocator adds stayed the same.
+                    inner = min(inner * budget_bytes // found.reserved_bytes, high - 1)
+            else:
+                floor = plan.min_feasible_bytes
+                low = max(low, floor or inner)
+                if best is not None or floor is None or floor >= high:
                     break
-            else:
-                assert plan.peak_bytes is not None
-                high = min(high, inner, plan.peak_bytes)
-            if low:
-                inner = (low + high) // 2
-            else:
-                # As if the share that the allocator adds stayed the same.
-                inner = min(inner * budget_bytes // found.reserved_bytes, high - 1)
-        else:
-            floor = plan.min_feasible_bytes
-            low = max(low, floor or inner)
-            if best is not None or floor is None or floor >= high:
+                inner = floor  # the least memory: once, before giving up
+                high = floor + 1
+            if not left or (high - low <= _RESOLUTION * budget_bytes and low):
                 break
-            inner = floor  # the least memory: once, before giving up
-            high = floor + 1
-        if not left or (high - low <= _RESOLUTION * budget_bytes and low):
-            break
-        plan = planner(inner)
-    chosen, least = best, LeastBudget()
-    if chosen is None:
-        chosen, least = _leanest(
-            workload, budget_bytes, planner, first, allocator, options, spare_waits=spare_waits
-        )
-    if chosen is None:
-        return replace(
-            first,
-            status="infeasible",
-            setting=replace(first.setting, allocator=AllocatorChoice(allocator, dict(options))),
-            peak_bytes=None,
-            makespan_s=None,
-            overhead=None,
-            gap=None,
-            schedule=None,
-            least=least,
-            planning_s=time.perf_counter() - started,
-        )
-    return _finished(chosen, first, allocator, options, started)
+            plan = planner(inner)
+        if best is None:
+            return _leanest(
+                self.workload,
+                budget_bytes,
+                planner,
+                first,
+                self.allocator,
+                self.options,
+                spare_waits=spare_waits,
+            )
+        if self.workload.recorded is not None:
+            best = self.probed(best, spare_waits)
+        return best, LeastBudget()
+
+    def probed(self, best: _Measured, spare_waits: bool) -> _Measured:
+        """`best`, or a plan of a larger inner budget that fits, too: what is reserved jumps."""
+        num = _PROBES if self.workload.kind == "chain" else _PROBES // 3
+        for i in range(num):
+            inner = self.budget_bytes - (self.budget_bytes - best.inner) * i // num
+            plan = self.planner(inner)
+            if not plan.feasible or plan.makespan_s is None or plan.makespan_s >= best.makespan_s:
+                continue
+            found = self.measured(plan, inner)
+            if found.fits and not (spare_waits and found.num_emptied):
+                return found
+        return best
 
 
 def _leanest(
@@ -197,7 +263,7 @@ def _measure(
         makespan_s=simulation.makespan_s,
         overhead=simulation.makespan_s / plan.store_all_s - 1.0 if plan.store_all_s else 0.0,
     )
-    given = dict(options, num_steps=NUM_STEPS)
+    given = dict(options, num_steps=measured_steps(workload))
     free = tight = allocate(simulation, allocator, **given)
     if free.peak_reserved_bytes > budget_bytes:
         tight = allocate(simulation, allocator, capacity_bytes=budget_bytes, **given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,8 +21,9 @@ def recorded_requests(
     """What `num_steps` steps of a simulated schedule ask of the allocator, block by block.
 
     Before the first step what is resident is asked for, block by block as it lies; what the
-    workload counts as static beyond that is one more request. In a run the op's own record is
-    played; at its end the blocks of every tensor that nobody reads any more are given back. Then
+    workload counts as static beyond that, and the end of the first step does not make, is one more
+    request. In a run the op's own record is played; at its end the blocks of every tensor that
+    nobody reads any more are given back. An output in place takes the block of its input. Then
     comes what follows the last op.
 
     Notes
@@ -60,6 +61,7 @@ class _Player:
         graph = simulation._graph
         self.given_bytes = graph.static_bytes + sum(graph.inputs.values())
         self.dying = _dying(simulation)
+        self.taken, self.bare = _taken_over(simulation), _without_optional(simulation)
         self.sizes: list[int] = []
         self.labels: list[str] = []
         self.items: list[int] = []
@@ -80,15 +82,15 @@ class _Player:
                 live_bytes += max(0, size)
         for item in gaps:
             self._give_back(item, -1)
-        rest = self.given_bytes - live_bytes
+        rest = self.given_bytes - live_bytes - self.recorded.made_at_end_bytes
         if rest > 0:
             self._ask(rest, "static bytes", -1)
         num = len(self.names)
         for step in range(self.num_steps):
             at = 2 * num * step
             for k, name in enumerate(self.names):
-                record = self.recorded.record_of(name, saves=k in self.saving)
-                self._play(record, f"of {name}", at + 2 * k)
+                record = self.recorded.record_of(name, saves=k in self.saving, bare=k in self.bare)
+                self._play(record, f"of {name}", at + 2 * k, self.taken.get(k, {}))
                 for tensor in self.dying[k]:
                     for block in self.recorded.held_by(tensor):
                         self._release(block, at + 2 * k + 1)
@@ -107,13 +109,26 @@ class _Player:
             2 * num * self.num_steps,
         )
 
-    def _play(self, record: Sequence[int], label: str, event: int) -> None:
+    def _play(
+        self,
+        record: Sequence[int],
+        label: str,
+        event: int,
+        taken: Mapping[str, str] | None = None,
+    ) -> None:
+        """`record`; `taken`: of tensors in place, the tensor whose storage they take over."""
         for block in record:
             if block < 0:
                 self._release(~block, event)
                 continue
-            self._release(block, event)  # of a run before that nobody gave back
             holder = self.recorded.holders[block]
+            if taken and holder in taken:
+                sources = self.recorded.held_by(taken[holder])
+                source = next((b for b in sources if b in self.live), None)
+                if source is not None:
+                    self.live[block] = self.live.pop(source)
+                    continue
+            self._release(block, event)  # of a run before that nobody gave back
             size = self.recorded.block_bytes[block]
             self.live[block] = self._ask(size, holder or label, event)
 
@@ -145,3 +160,24 @@ def _dying(simulation: Simulation) -> list[list[str]]:
         if 0 <= made[i] < end < 2 * simulation.num_runs:
             found[end // 2].append(names[tensor[i]])
     return found
+
+
+def _taken_over(simulation: Simulation) -> dict[int, dict[str, str]]:
+    """Of each run with outputs in place, these tensors, and whose storage each takes over."""
+    names = simulation._graph.arrays.tensor_names
+    tensor, first, _, source, _ = (column.tolist() for column in simulation._instances)
+    found: dict[int, dict[str, str]] = {}
+    for i, shared in enumerate(simulation.instance_events[2].tolist()):
+        if shared > 0:
+            found.setdefault(first[i], {})[names[tensor[i]]] = names[tensor[source[i]]]
+    return found
+
+
+def _without_optional(simulation: Simulation) -> set[int]:
+    """The runs that make none of their op's optional outputs."""
+    arrays = simulation._graph.arrays
+    optional = arrays.tensor_optional[simulation._instances[0]]
+    first = simulation._instances[1]
+    made, freed, _ = simulation.instance_events
+    real = set(first[optional & (made < freed)].tolist())
+    return set(first[optional].tolist()) - real

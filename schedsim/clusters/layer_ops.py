@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import SchedsimError, did_you_mean
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
+from .kept_names import kept_names
 from .tape import RankOp, Tape
 from .training import Training
 
@@ -446,9 +448,14 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
     ...                      get_fabric("h100-80gb"))
     >>> sorted(kept_tensors(writer.layer(False), "selective", Training()))
     ['down', 'gate', 'lse', 'mixed', 'q', 'v']
+    >>> sorted(kept_tensors(writer.layer(False), "keep=o+mixed", Training()))
+    ['lse', 'mixed', 'o']
     """
     if policy == "full":
         return set()
+    named = kept_names(policy)
+    if named is not None:
+        return {t for op in layer.forward if op.name in named for t in op.writes} - {"kv.whole"}
     kept: set[str] = set()
     read = {t for op in layer.backward if op.kind in ("product", "attention") for t in op.reads}
     products = 0
@@ -469,13 +476,45 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
     return kept - {"kv.whole"}
 
 
-def repeated_ops(layer: LayerOps, kept: set[str]) -> list[RankOp]:
-    """Ops of the forward that run again before the backward, in order."""
+def check_kept_names(
+    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric
+) -> None:
+    """Raise `SchedsimError` where ``--recompute keep=`` names an op that no layer has."""
+    parts = training.recompute.count("/") + 1
+    policies = {p for rank in range(parts) for p in training.policies(model.num_layers, rank)}
+    named = {name for policy in policies for name in kept_names(policy) or ()}
+    if not named:
+        return
+    known: dict[str, None] = {}
+    for experts in {model.has_experts(i) for i in range(model.num_layers)}:
+        layer = LayerWriter(model, degrees, training, training.seq, fabric).layer(experts)
+        known |= dict.fromkeys(op.name for op in layer.forward)
+    for name in sorted(named):
+        if name not in known:
+            raise SchedsimError(
+                f"--recompute keep={name}: no layer of {model.name} has such an op",
+                hint=did_you_mean(name, known, f"one of {', '.join(known)}"),
+            )
+
+
+def repeated_ops(layer: LayerOps, kept: set[str], training: Training) -> list[RankOp]:
+    """Ops of the forward that run again before the backward, in order.
+
+    Compiled, those that the backward needs. Eager, every op up to the last one that it needs, but
+    for those whose outputs are kept: a checkpoint runs the forward as it is written.
+    """
     made = {tensor: op for op in layer.forward for tensor in op.writes}
     needed = {t for op in layer.backward for t in op.reads if t in made and t not in kept}
     again: set[str] = set()
-    for op in reversed(layer.forward):
+    last = -1
+    for k in reversed(range(len(layer.forward))):
+        op = layer.forward[k]
         if needed & set(op.writes):
+            last = max(last, k)
             again.add(op.name)
             needed |= {t for t in op.reads if t in made and t not in kept}
-    return [op for op in layer.forward if op.name in again]
+    if training.compiled:
+        return [op for op in layer.forward if op.name in again]
+    there = kept | {"kv.whole"}
+    ran = layer.forward[: last + 1]
+    return [op for op in ran if op.name in again or not there.issuperset(op.writes)]

@@ -15,6 +15,7 @@ from ..pipelines.orders import Action
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
+from .kept_names import kept_names
 from .layer_ops import LayerOps, LayerWriter, kept_tensors, repeated_ops
 from .rank_ends import EndWriter
 from .stages import StageParts
@@ -89,7 +90,7 @@ class RankStep(EndWriter):
         if self._gathers:
             for stage in self.stages.values():
                 for unit in self._end_units(stage):
-                    self._gather(unit, 0)
+                    (self._gather_now if self.one_stream else self._gather)(unit, 0)
         for action in actions:
             stage = self.stages[action.stage]
             if action.kind == "F":
@@ -122,10 +123,11 @@ class RankStep(EndWriter):
         if key not in self._again:
             layer = self._layer(number)
             kept = kept_tensors(layer, policy, self.training)
-            again = repeated_ops(layer, kept)
+            again = repeated_ops(layer, kept, self.training)
             read = {t for op in (*again, *layer.backward) for t in op.reads}
             # The list of an eager policy holds what it keeps, read or not.
-            idle = policy == "selective" and not self.training.compiled
+            listed = policy == "selective" or kept_names(policy) is not None
+            idle = listed and not self.training.compiled
             self._again[key] = again, (kept - read if idle else set())
         return self._again[key]
 
@@ -177,20 +179,34 @@ class RankStep(EndWriter):
             # The buffers of messages are there all the time: they count as static.
             start = stage.layers.start
             self._add(Op(f"receive {start} {micro}", writes={f"A x {start} {micro}": 0}))
-        self._gather_ahead(numbers, 0, micro)
+        if not self.one_stream:
+            self._gather_ahead(numbers, 0, micro)
         for k, number in enumerate(numbers):
+            if self.one_stream and self._gathers:
+                self._gather_now(str(number), micro)
             self._gather_ahead(numbers, k + 1, micro)
             for op in self._layer(number).forward:
                 self._add(self._instance(op, number, micro, "forward"))
         if stage.head:
             self._head(stage, micro)
+        self._drop_gathered()
 
     def _gather_ahead(self, numbers: Sequence[int], k: int, micro: int) -> None:
-        if not self._gathers or k >= len(numbers):
+        if not self._gathers or self.one_stream or k >= len(numbers):
             return
         unit = str(numbers[k])
         if not (self._stays and f"gather {self._weight(unit, micro)}" in self._index):
             self._gather(unit, micro)
+
+    def _gather_back(self, back: Sequence[int], k: int, micro: int) -> None:
+        """Gather for the backward of ``back[k + 1]``; its host unpacks it when that begins."""
+        if not self.one_stream:
+            self._gather_ahead(back, k + 1, micro)
+            return
+        if self._gathers and k:
+            self._unpack(str(back[k]), micro)
+        if self._gathers and k + 1 < len(back):
+            self._begin_gather(str(back[k + 1]), micro)
 
     def _backward(self, stage: StageParts, micro: int, final: bool) -> None:
         numbers = list(stage.layers)
@@ -209,8 +225,8 @@ class RankStep(EndWriter):
         back = numbers[::-1]
         for k, number in enumerate(back):
             # The last layer's parameters were not freed, as its backward is next.
-            if not self._stays and k + 1 < len(back):
-                self._gather_ahead(back, k + 1, micro)
+            if not self._stays:
+                self._gather_back(back, k, micro)
             again, idle = self._policy_of(number)
             for op in again:
                 self._repeat(f"{op.name} {number} {micro}")

@@ -8,11 +8,13 @@ from ..errors import SchedsimError
 from ..pipelines.orders import ORDERS
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
+from .kept_names import kept_names
 
 RECOMPUTE = ("none", "core", "selective", "full")
 """What a layer recomputes. ``none``: nothing. ``core``: attention alone. ``selective``: keep
 attention and every second matrix product, run the rest again (torchtitan's per-op policy).
-``full``: keep the layer's input alone."""
+``full``: keep the layer's input alone. Besides, ``keep=q+v+mixed`` keeps what these ops of a layer
+make, and runs the rest again."""
 
 STATES = ("fsdp2", "megatron", "bf16")
 """What a parameter is held in. ``fsdp2``: fp32 shards of parameter, gradient and two moments, a
@@ -39,6 +41,7 @@ class Training:
     recompute
         One of `RECOMPUTE` for all layers, or ``"full:4,none:12"``: the first four layers of each
         stage, then the next twelve. ``"full/selective/none"``: for each pipeline rank, in order.
+        ``"keep=mixed+gate"``: the names are those of `schedsim.clusters.LayerOps`.
     compiled
         Layers are compiled: pointwise ops are fused, and what they write is not kept.
     float8
@@ -108,6 +111,8 @@ class Training:
         ['full', 'none', 'none']
         >>> Training(recompute="full/none").policies(2, rank=1)
         ['none', 'none']
+        >>> Training(recompute="full:1,keep=mixed+gate:2").policies(3)
+        ['full', 'keep=mixed+gate', 'keep=mixed+gate']
         """
         of_ranks = self.recompute.split("/")
         mine = of_ranks[min(rank, len(of_ranks) - 1)]
@@ -116,10 +121,12 @@ class Training:
         found: list[str] = []
         for part in mine.split(","):
             name, _, count = part.strip().partition(":")
-            if name not in RECOMPUTE or (count and not count.isdecimal()):
+            known = name in RECOMPUTE or kept_names(name) is not None
+            if not known or (count and not count.isdecimal()):
                 raise SchedsimError(
                     f"--recompute {part!r} is not understood",
-                    hint=f"one of {', '.join(RECOMPUTE)}, or counts of layers: full:4,none:12",
+                    hint=f"one of {', '.join(RECOMPUTE)}, keep=OP+OP of a layer, or counts of "
+                    "layers: full:4,none:12",
                 )
             found += [name] * (int(count) if count else num_layers)
         found += found[-1:] * (num_layers - len(found))

@@ -9,6 +9,9 @@ from typing import Any
 SAVING = "+"
 """Behind the name of a forward op that keeps its bundle: another record than without."""
 
+BARE = "-"
+"""Behind the name of an op that runs without its optional outputs, where that is another kernel."""
+
 
 @dataclass(frozen=True)
 class RecordedStep:
@@ -30,7 +33,8 @@ class RecordedStep:
         Of each block the tensor of the workload that it is a part of, and dies with; empty for one
         that dies when a record says so: workspaces, and gradients of parameters.
     records
-        By op; of a forward that keeps its bundle under its name and `SAVING`.
+        By op; of a forward that keeps its bundle under its name and `SAVING`, of a run without the
+        op's optional outputs under its name and `BARE`.
     first_end, later_end
         After the last op: the optimizer's step and the release of gradients, in the first step,
         which makes the optimizer's state, and in later ones.
@@ -58,8 +62,16 @@ class RecordedStep:
         """The blocks that die with `tensor`, whichever record asks for them."""
         return self._by_holder.get(tensor, [])
 
-    def record_of(self, op_name: str, *, saves: bool) -> tuple[int, ...]:
-        """The record of a run of the op; of one that `saves`, where that is recorded apart."""
+    @property
+    def made_at_end_bytes(self) -> int:
+        """What the end of the first step makes and leaves: the optimizer's state."""
+        freed = {~block for block in self.first_end if block < 0}
+        return sum(self.block_bytes[b] for b in self.first_end if b >= 0 and b not in freed)
+
+    def record_of(self, op_name: str, *, saves: bool, bare: bool = False) -> tuple[int, ...]:
+        """The record of a run of the op; of one that `saves` or is `bare`, where there is one."""
         if saves and op_name + SAVING in self.records:
             return self.records[op_name + SAVING]
+        if bare and op_name + BARE in self.records:
+            return self.records[op_name + BARE]
         return self.records.get(op_name, ())

@@ -185,20 +185,7 @@ def measure_call(
     program: Program, call: Call, device: torch.device, target_s: float
 ) -> Measurement:
     """Run `call` by itself on made-up inputs."""
-
-    def make(value: int) -> torch.Tensor:
-        v = program.values[value]
-        place = device if v.device.type == device.type else v.device
-        span = 1 + sum((n - 1) * s for n, s in zip(v.shape, v.stride, strict=True))
-        made = torch.empty(span if all(v.shape) else 0, dtype=v.dtype, device=place)
-        # Away from zero and below one: nothing overflows, and no number is too small to be quick.
-        if v.dtype.is_floating_point:
-            made.uniform_(0.1, 0.9)
-        else:
-            made.random_(0, bound) if bound and v.dtype is torch.int64 else made.zero_()
-        return made.as_strided(v.shape, v.stride)
-
-    bound = _index_bound(program, call)
+    make = made_up_tensors(program, call, device)
     function = getattr(call.target, "probe", call.target)  # of one that checks, without checking
     devices = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices):
@@ -223,6 +210,27 @@ def measure_call(
     low, _, high = statistics.quantiles(times, n=4)
     spread = (high - low) / time_s if time_s > 0 else 0.0
     return Measurement(time_s, workspace_bytes, sizes, spread, time.time())
+
+
+def made_up_tensors(
+    program: Program, call: Call, device: torch.device
+) -> Callable[[int], torch.Tensor]:
+    """What makes of a value that `call` reads a tensor of its form, on `device`."""
+    bound = _index_bound(program, call)
+
+    def make(value: int) -> torch.Tensor:
+        v = program.values[value]
+        place = device if v.device.type == device.type else v.device
+        span = 1 + sum((n - 1) * s for n, s in zip(v.shape, v.stride, strict=True))
+        made = torch.empty(span if all(v.shape) else 0, dtype=v.dtype, device=place)
+        # Away from zero and below one: nothing overflows, and no number is too small to be quick.
+        if v.dtype.is_floating_point:
+            made.uniform_(0.1, 0.9)
+        else:
+            made.random_(0, bound) if bound and v.dtype is torch.int64 else made.zero_()
+        return made.as_strided(v.shape, v.stride)
+
+    return make
 
 
 def _index_bound(program: Program, call: Call) -> int:

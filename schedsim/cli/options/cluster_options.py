@@ -22,7 +22,12 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--micro-batches", "num_micro_batches", int, "Parts of the batch; one a stage by default."),
     ("--schedule", "schedule", str, "gpipe, 1f1b (default), interleaved or zero-bubble."),
     ("--chunks", "num_chunks", int, "Stages on each device, for the interleaved order."),
-    ("--recompute", "recompute", str, "none, core, selective, full, or counts: full:4,none:12."),
+    (
+        "--recompute",
+        "recompute",
+        str,
+        "none, core, selective, full, keep=OP+OP, or counts: full:4,none:12; fit: what fits --mem.",
+    ),
     ("--zero", "zero_stage", int, "3 gathers parameters twice a step, 2 once."),
     ("--loss-chunks", "loss_chunks", int, "Parts in which the loss is computed."),
     ("--state", "state", str, "fsdp2 (default), megatron or bf16."),
@@ -38,6 +43,10 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
     ("--optimizer-in-backward", "optimizer_in_backward", "Each gradient is used at once."),
     ("--expandable", "expandable", "The allocator's segments grow."),
 )
+
+
+FIT = "fit"
+"""``--recompute fit``: chosen for every layer, to fit."""
 
 
 @dataclass(frozen=True)

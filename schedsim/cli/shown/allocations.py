@@ -6,7 +6,7 @@ from typing import Any
 
 from ...allocators import EXACT, Allocation, CachingOptions, allocate
 from ...allocators.allocation import times
-from ...allocators.planning import NUM_STEPS
+from ...allocators.planning import measured_steps
 from ...dataflow.streams import compute_stream_of
 from ...plans.plan import Plan
 from ...simulation.simulator import Simulation
@@ -40,7 +40,7 @@ def allocations(
     """
     found = {}
     for pool in filter(compute_stream_of, simulation.pool_names):
-        given = dict(options, pool=pool, num_steps=NUM_STEPS)
+        given = dict(options, pool=pool, num_steps=measured_steps(simulation._graph))
         found[pool] = allocate(simulation, allocator, **given)
         if budget_bytes is not None and found[pool].peak_reserved_bytes > budget_bytes:
             found[pool] = allocate(simulation, allocator, capacity_bytes=budget_bytes, **given)

@@ -9,7 +9,7 @@ import numpy as np
 import schedsim
 from schedsim.allocators import allocate
 from schedsim.allocators.recorded_requests import recorded_requests, saving_runs
-from schedsim.dataflow.recorded_step import RecordedStep
+from schedsim.dataflow.recorded_step import BARE, RecordedStep
 
 MiB = 1 << 20
 STORE_ALL = ("F0", "F1", "loss", "B1", "B0")
@@ -153,3 +153,73 @@ def test_a_segment_that_grows_is_as_large_as_what_lies_in_it():
     simulation = schedsim.simulate(replace(chain(step), static_bytes=0), schedule)
     items = recorded_requests(simulation, step).item_bytes.tolist()
     assert items == [12 * MiB, 28 * MiB, 12 * MiB]
+
+
+def in_place_graph():
+    """Two parts of a sum, which is made in place of the first and read by the last op."""
+    ops = (
+        schedsim.Op("a", reads=("x",), writes={"ta": 4 * MiB}),
+        schedsim.Op("b", reads=("x",), writes={"tb": 4 * MiB}),
+        schedsim.Op("sum", reads=("ta", "tb"), writes={"ts": 4 * MiB}, in_place={"ts": "ta"}),
+        schedsim.Op("end", reads=("ts",), writes={"te": 2 * MiB}),
+    )
+    records = {"a": (0,), "b": (1,), "sum": (2,), "end": (3,)}
+    sizes = (4 * MiB, 4 * MiB, 4 * MiB, 2 * MiB)
+    step = RecordedStep((), sizes, ("ta", "tb", "ts", "te"), records)
+    return schedsim.Graph("sums", ops, inputs={"x": MiB}, results=("te", "x"), recorded=step)
+
+
+def test_a_sum_in_place_takes_the_block_of_its_part():
+    """And where a later run still reads the part, it has a block of its own."""
+    graph = in_place_graph()
+    schedule = schedsim.Schedule.store_all(graph)
+    simulation = schedsim.simulate(graph, schedule)
+    requests = recorded_requests(simulation, graph.recorded, 2)
+    assert balance(requests).max() == simulation.peak_bytes == 9 * MiB
+    assert balance(requests)[-1] == MiB
+    reads = (*graph.ops[3].reads, "ta")
+    ops = (*graph.ops[:3], replace(graph.ops[3], reads=reads))
+    kept = replace(graph, ops=ops)
+    simulation = schedsim.simulate(kept, schedule)
+    live = balance(recorded_requests(simulation, graph.recorded))
+    assert live.max() == simulation.peak_bytes == 13 * MiB
+
+
+def test_a_run_without_optional_outputs_has_a_record_of_its_own():
+    """Where nobody reads them."""
+    ops = (
+        schedsim.Op("norm", reads=("x",), writes={"y": 2 * MiB, "m": MiB}, optional=("m",)),
+        schedsim.Op("use", reads=("y",), writes={"z": MiB}),
+    )
+    records = {"norm": (0, 1), f"norm{BARE}": (2,), "use": (3,)}
+    step = RecordedStep((), (2 * MiB, MiB, 2 * MiB, MiB), ("y", "m", "y", "z"), records)
+    for reads, most in ((("y",), 3), (("y", "m"), 4)):
+        graph = schedsim.Graph(
+            "norms",
+            (ops[0], replace(ops[1], reads=reads)),
+            inputs={"x": 0},
+            results=("z",),
+            recorded=step,
+        )
+        simulation = schedsim.simulate(graph, schedsim.Schedule.store_all(graph))
+        found = recorded_requests(simulation, step)
+        assert balance(found).max() == simulation.peak_bytes == most * MiB
+
+
+def test_state_that_the_first_step_makes_is_not_there_before_it():
+    """The workload counts it throughout; the allocator is asked for it at the step's end."""
+    step = recorded()
+    num = len(step.block_bytes)
+    step = replace(
+        step,
+        block_bytes=(*step.block_bytes, 7 * MiB, 2 * MiB),
+        holders=(*step.holders, "", ""),
+        first_end=(num, num + 1, ~(num + 1)),
+    )
+    assert step.made_at_end_bytes == 7 * MiB
+    work = replace(chain(step), static_bytes=11 * MiB)
+    simulation = schedsim.simulate(work, schedsim.Schedule.from_names(STORE_ALL))
+    requests = recorded_requests(simulation, step)
+    live = balance(requests)
+    assert live[np.searchsorted(requests.events, 0) - 1] == 6 * MiB
+    assert live[-1] == 13 * MiB

@@ -19,7 +19,7 @@ def layer(model, tokens, degrees=None, **settings):
 def held(made, training, policy):
     """Bytes that a layer holds for its backward, its input included."""
     kept = kept_tensors(made, policy, training) | {"x"}
-    again = repeated_ops(made, kept)
+    again = repeated_ops(made, kept, training)
     read = {t for op in (*again, *made.backward) for t in op.reads}
     return sum(made.sizes[t] for t in kept & read)
 
@@ -96,4 +96,4 @@ def test_compiled_layers_keep_what_products_read():
     made, training = layer("llama3-8b", 1024, seq=1024, compiled=True)
     kept = kept_tensors(made, "none", training)
     assert {"n1", "n2", "act", "q.turned", "k.turned.wide"} <= kept
-    assert [op.name for op in repeated_ops(made, kept)] == ["h"]
+    assert [op.name for op in repeated_ops(made, kept, training)] == ["h"]
