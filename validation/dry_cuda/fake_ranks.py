@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.futures import Future
-from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from ..torch_private.fake_groups import fake_store
 
 # No `annotations` from __future__: DistributedDataParallel reads those of its hooks as classes.
 
@@ -19,7 +20,7 @@ def fake_ranks(num_ranks: int) -> Iterator[None]:
     FSDP2 and tensor parallelism run on it as they are; DistributedDataParallel needs
     `reduces_nothing`. The group is taken down at the end of the block.
     """
-    dist.init_process_group("fake", rank=0, world_size=num_ranks, store=FakeStore())
+    dist.init_process_group("fake", rank=0, world_size=num_ranks, store=fake_store())
     try:
         yield
     finally:
