@@ -1,4 +1,4 @@
-"""Commands on pages: each is run by `docs/commands.py`, or left out for a reason that it names."""
+"""Commands on pages: each is run by `docs/page_commands.py`, or left out for a reason that it names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def pages():
     """The script, which is no part of a package."""
-    spec = importlib.util.spec_from_file_location("page_commands", ROOT / "docs/commands.py")
+    spec = importlib.util.spec_from_file_location("page_commands", ROOT / "docs/page_commands.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -1,8 +1,8 @@
 """Runs the commands of every page: README, guide, how-to pages, tutorials, notes.
 
-    python docs/commands.py                        # all, some twenty minutes
-    python docs/commands.py docs/guide.md          # of a page
-    python docs/commands.py --list                 # what is run, and what is not and why
+    python docs/page_commands.py                        # all, some twenty minutes
+    python docs/page_commands.py docs/guide.md          # of a page
+    python docs/page_commands.py --list                 # what is run, and what is not and why
 
 A command is a line of a `sh` block, behind ``$`` in a console block, or at the beginning of a row
 of a table. Those of a page run in its order in one folder, which holds what a reader has: a
