@@ -1,4 +1,4 @@
-"""Commands on pages: each is run by `docs/page_commands.py`, or left out for a reason that it names."""
+"""Commands on pages: `docs/page_commands.py` runs each, or leaves it out for a reason."""
 
 from __future__ import annotations
 
