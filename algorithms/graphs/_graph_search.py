@@ -77,7 +77,6 @@ class GraphSearch:
         self.moves = 0
         self._winner: GraphWalker | None = None
         self._solved = False  # by the bound, whose schedule then is the answer
-        self._solved_work = 0.0  # of the whole search where it is so
         self._failure: BaseException | None = None
         self.lean: Simulation | None = None
 
@@ -95,9 +94,7 @@ class GraphSearch:
                     self.cuts.halt()
                 self.moves, self._winner = pool.moves, pool.winner
                 if self._solved and self.effort.counted:
-                    # How far the walkers came until then is chance: no later search may depend
-                    # on it by what is left of the effort.
-                    self.moves, self.effort.spent = 0, self._solved_work
+                    self.moves = 0  # how far the walkers came until then is chance
         if self._failure is not None:
             raise self._failure
         if not self.effort.counted and not self._solved and self.moves:
@@ -152,7 +149,10 @@ class GraphSearch:
                 if self.cuts is not None:
                     self.cuts.halt()
         self._join(pool, bounding)
-        self._solved_work = before + self._bound_work
+        if self._solved and self.effort.counted:
+            # Of the walkers' part it is chance, too: no later search may depend on it by what is
+            # left of the effort.
+            self.effort.spent = before + self._bound_work
 
     def _none_fits(self) -> bool:
         return all(walker.best_s == np.inf for walker in self.walkers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from .step_plans import StepPlans
 from .step_record import Key, StepRecord
 from .traced_part import TracedPart
 
-_MOST_LINES = 8
+_MOST_LINES = _MOST_COLLECTIONS = 8
 
 
 @dataclass
@@ -96,7 +97,7 @@ class Session:
         self.check_note = "not compared with the plain step"
         self._held = HeldState(options)
         self._calls: list[PartCall] = []
-        self._num_looks = 0
+        self._num_looks = self._num_collections = 0
         self._is_missing = True
         self._meter: OutsideMeter | None = None
         self._marks: list[tuple[str, int]] = []
@@ -104,12 +105,14 @@ class Session:
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
         """What runs in the block is no step of the loop, and may come in the midst of one."""
-        before, self.is_rehearsing = self.is_rehearsing, True
+        before, calls, self.is_rehearsing = self.is_rehearsing, self._calls, True
+        self._calls = list(calls)
         self._stop_measuring()
         try:
             yield
         finally:
             self.is_rehearsing = before
+            self._calls = calls  # the loop's: those of the block may live on, in a cycle
 
     def note(self, line: str) -> None:
         """Say `line` in the report, once."""
@@ -127,6 +130,7 @@ class Session:
         self.num_forwards += 1
         self._held.see(arguments[i] for i in part.fixed_positions)
         index = self.parts.index(part)
+        self._free_forgotten()
         if not any(call.is_open for call in self._calls):
             self._begin_step(part, arguments, binding)
         self._mark("forward")
@@ -176,6 +180,17 @@ class Session:
         if self._meter is not None and all(call.is_done for call in self._calls):
             # Backward runs with a copy of the thread's state, which would begin the record again.
             close_later(self._read_step)
+
+    def _free_forgotten(self) -> None:
+        """Let the collector look, where an earlier call stays open though a later one is done.
+
+        Its outputs may lie in a cycle of references. While it is open no step begins.
+        """
+        opened = [i for i, call in enumerate(self._calls) if call.is_open]
+        done = any(call.is_done for call in self._calls[opened[0] :]) if opened else False
+        if done and self._num_collections < _MOST_COLLECTIONS:
+            self._num_collections += 1
+            gc.collect()
 
     def _shared(self, arguments: list[Any]) -> int:
         made = {place for call in self._calls if call.is_open for place in call.outputs}
