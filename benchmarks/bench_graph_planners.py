@@ -8,8 +8,8 @@
 
 GRAPHS holds ``schedsim.graph/1`` files. Every run is one line of the results file, so that a run
 that was stopped goes on where it was; the table and the figure are drawn from that file alone.
-`local_search` takes every seed where budgets are tight, and with --all-seeds everywhere, in the free
-order too. An effort counts work instead of seconds, and says the same on a busy machine.
+`local_search` takes every seed where budgets are tight, and with --all-seeds everywhere, in the
+free order too. An effort counts work instead of seconds, and says the same on a busy machine.
 `best-known.json` is a list of objects with `graph`, `budget_fraction`, `budget_bytes` and, where
 known, `best_overhead_percent`: it sets the budgets, and stands beside ours.
 """
