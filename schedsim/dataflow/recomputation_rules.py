@@ -8,12 +8,12 @@ brute force all speak of the same problem, and none needs to know a pattern.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..checks.value_checks import shown
-from ..errors import InvalidScheduleError, SchedsimError
+from ..errors import InvalidScheduleError, SchedsimError, UnsupportedError
 from .chain import Chain, Stage
 from .graph import Graph
 from .op import Op
@@ -203,6 +203,41 @@ def evicts_some(workload: Chain | Graph) -> bool:
 def keeps_some(workload: Chain | Graph) -> bool:
     """Whether a stage of `workload`, a chain, must keep what it saves; of a graph ops say that."""
     return isinstance(workload, Chain) and any(stage.rule == "keep" for stage in workload.stages)
+
+
+_APART = {
+    "link": ("a link", "--link"),
+    "levels": ("memory levels", "--memory-level"),
+    "allow": ("variants", "--allow"),
+    "order": ("order 'free'", "--order free"),
+}
+
+
+def check_beside_recompute(options: Mapping[str, Any], *, as_flags: bool = False) -> None:
+    """Refuse options of a planner that forced recomputation does not go with.
+
+    Parameters
+    ----------
+    options
+        As planners take them; an order is refused where it is free, others where they are given.
+    as_flags
+        Name them as the command line does.
+
+    Raises
+    ------
+    UnsupportedError
+
+    Examples
+    --------
+    >>> check_beside_recompute({"order": "fixed", "link": None})
+    """
+    for name, (words, flag) in _APART.items():
+        value = options.get(name)
+        if value == "free" if name == "order" else value:
+            rule, other = ("--recompute", flag) if as_flags else ("recompute", words)
+            raise UnsupportedError(
+                f"{rule} does not go with {other}", hint="leave one of the two out"
+            )
 
 
 def check_evicted(graph: Graph, schedule: Schedule) -> None:

@@ -247,7 +247,7 @@ BASES: dict[str, Given] = {
         "--micro-batches": ("4",),
         "-o": ("base.png",),
     },
-    "cluster": {"--preset": ("llama3.2-1b",), "--devices": ("8",), "--seq": ("128",)},
+    "cluster": {"--preset": ("llama3.2-1b",), "--devices": ("4",), "--seq": ("128",)},
     "plot cluster": {
         "--preset": ("llama3.2-1b",),
         "--devices": ("8",),

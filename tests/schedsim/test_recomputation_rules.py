@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -204,6 +205,23 @@ def test_the_curve_is_that_of_the_rules():
         check_evicted(ruled, point.schedule)
     kept = schedsim.pareto(FOUR.graph, keep="F*", effort=0.5, num_points=4)
     assert kept.points[0].makespan_s == FOUR.store_all_s
+
+
+@pytest.mark.parametrize("num_points", [31, 32])
+def test_a_curve_of_any_number_of_points_begins_at_the_least(num_points):
+    """Also where there are as many as of a planner that does not search."""
+    asked = []
+    plan = try_plan(FOUR.graph, 1, recompute="F0", effort=0.1)
+
+    def seen(workload, budget, planner, **options):
+        asked.append(budget)
+        return plan
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("schedsim.plans.pareto"), "try_plan", seen)
+        schedsim.pareto(FOUR.graph, recompute="F0", num_points=num_points)
+    assert asked[0] == 1
+    assert min(asked[1:]) == plan.min_feasible_bytes
 
 
 def test_explanations_do_not_undo_what_was_asked():
