@@ -4,9 +4,11 @@
     python benchmarks/sharded_plans.py --check                      # predicts again, runs nothing
 
 ENV holds torch's CUDA build (docs/dry-cuda.md). For each cluster, torchtitan's selective and full
-recomputation are run first (``sharded_llama.py``, one rank of a fake process group); what their
-predicted steps reserve is the budget of a plan each, which is run too. A row has what was predicted
-before the run, what PyTorch's allocator reserved, and the floating-point operations of the step.
+recomputation are run first (``sharded_llama.py``, one rank of a fake process group); what they
+are predicted to reserve is the budget of a plan each, which is run too. Plans keep one per cent of
+a budget free, as predictions may be off by that; where that leaves no plan, they do not. A row has
+what is predicted, what PyTorch's allocator reserved, and the floating-point operations of the step.
+A step that was run before, with the same words, is not run again.
 """
 
 from __future__ import annotations
@@ -53,7 +55,6 @@ CASES = (
     Case("8b", 8, 1, 2),
     Case("8b", 32, 1, 2),
     Case("8b", 128, 1, 2),
-    Case("70b", 8, 8, 2),
     Case("70b", 32, 8, 4),
 )
 BASELINES = ("selective", "full")
@@ -66,16 +67,25 @@ def predicted(case: Case, recompute: str) -> int:
     return step.reserved_bytes
 
 
+MARGIN = 0.99
+
+
 def planned(case: Case, budget_bytes: int) -> str:
     """The recomputation chosen within a budget."""
     step = schedsim.cluster(f"llama3-{case.model}", recompute="full", **case.options())
-    chosen = least_recomputation(step.model, step.degrees, step.training, step.fabric, budget_bytes)
-    assert predict(step.model, step.degrees, chosen, step.fabric).reserved_bytes <= budget_bytes
+    within = int(MARGIN * budget_bytes)
+    if step.reserved_bytes > within:
+        within = budget_bytes
+    chosen = least_recomputation(step.model, step.degrees, step.training, step.fabric, within)
+    assert predict(step.model, step.degrees, chosen, step.fabric).reserved_bytes <= within
     return chosen.recompute
 
 
-def run(case: Case, recompute: str, python: str) -> dict[str, Any]:
-    """What PyTorch says of three steps."""
+def run(case: Case, recompute: str, python: str, before: list[dict[str, Any]]) -> dict[str, Any]:
+    """What PyTorch says of three steps; of one that was run before, what it said then."""
+    for row in before:
+        if CASES.index(case) == _number(row) and row["recompute"] == recompute:
+            return {name: value for name, value in row.items() if name not in _BESIDE}
     words = [f"--{name}={getattr(case, name)}" for name in ("model", "fsdp", "tensor", "batch")]
     words += [f"--seq={case.seq}", f"--recompute={recompute}"]
     command = [python, *_RUN, "python", str(HERE / "sharded_llama.py"), *words]
@@ -85,13 +95,16 @@ def run(case: Case, recompute: str, python: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def measure(case: Case, python: str) -> None:
+_BESIDE = ("made_by", "beside", "predicted_bytes")
+
+
+def measure(case: Case, python: str, before: list[dict[str, Any]]) -> None:
     """Append the rows of one cluster."""
     for baseline in BASELINES:
-        theirs = run(case, baseline, python)
+        theirs = run(case, baseline, python, before)
         budget = predicted(case, baseline)
         plan = planned(case, budget)
-        ours = run(case, plan, python)
+        ours = run(case, plan, python, before)
         for row, made_by, expected in (
             (theirs, "torchtitan", budget),
             (ours, "schedsim", predicted(case, plan)),
@@ -121,7 +134,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"| {where} | {what} | {row['predicted_bytes'] / 2**30:.2f} GiB "
             f"| {row['reserved_bytes'] / 2**30:.2f} GiB | {100 * error:+.2f} % "
-            f"| {row['flops'] / 1e15:,.1f} |"
+            f"| {row['flops'] / 1e15:,.4f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -137,10 +150,11 @@ def main() -> int:
     given = parser.parse_args()
     if not given.check:
         wanted = range(len(CASES)) if given.case is None else given.case
-        kept = [row for row in _rows() if _number(row) not in wanted]
+        before = _rows()
+        kept = [row for row in before if _number(row) not in wanted]
         ROWS.write_text("".join(json.dumps(row) + "\n" for row in kept))
         for number in wanted:
-            measure(CASES[number], given.python)
+            measure(CASES[number], given.python, before)
     rows = sorted(_rows(), key=_number)
     if given.check:
         for row in rows:

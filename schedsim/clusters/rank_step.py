@@ -228,15 +228,30 @@ class RankStep(EndWriter):
             if not self._stays:
                 self._gather_back(back, k, micro)
             again, idle = self._policy_of(number)
+            backward = self._layer(number).backward
+            first = self._before_recomputing(backward) if again else 0
+            for op in backward[:first]:
+                self._add_backward(op, number, micro, set())
             for op in again:
                 self._repeat(f"{op.name} {number} {micro}")
-            for op in self._layer(number).backward:
+            for op in backward[first:]:
                 self._add_backward(op, number, micro, idle)
                 idle = set()
             if not self._split:
                 self._collect(number, micro, final)
         if stage.embedding:
             self._embed_backward(micro)
+
+    def _before_recomputing(self, backward: Sequence[RankOp]) -> int:
+        """How many ops of a layer's backward run before anything is computed again.
+
+        PyTorch's checkpoint runs the forward again when the first tensor of it is read; Megatron's
+        runs it first.
+        """
+        if self.training.state == "megatron":
+            return 0
+        reads_it = (any(not t.startswith("d.") for t in op.reads) for op in backward)
+        return next((k for k, reads in enumerate(reads_it) if reads), 0)
 
     def _add_backward(self, op: RankOp, number: int, micro: int, idle: set[str]) -> None:
         made = self._instance(op, number, micro, "backward")

@@ -65,6 +65,9 @@ class Training:
         A gathered input of a product is gathered again for the backward, not kept (Megatron).
     optimizer_in_backward
         Each gradient is used as soon as it is there.
+    async_tensor
+        Messages between tensor-parallel ranks go part by part into products and out of them,
+        without copies (torchtitan's asynchronous tensor parallelism). Their time is not hidden.
     wide_norm
         Norms of the eager step keep their input in fp32 and the normed input (torchtune).
     wide_logits
@@ -90,6 +93,7 @@ class Training:
     eager_attention: bool = False
     regather: bool = False
     optimizer_in_backward: bool = False
+    async_tensor: bool = False
     wide_norm: bool = False
     wide_logits: bool = False
     expandable: bool = False
@@ -188,6 +192,7 @@ class Training:
             (self.schedule != "1f1b", not alone, f"--schedule {self.schedule}", "add --pipeline"),
             (self.zero_stage == 2, sharded and alone, "--zero 2", "it is of fsdp2 without stages"),
             (self.separate_head, sharded and alone, "--separate-head", "as is --zero"),
+            (self.async_tensor, degrees.tensor > 1, "async_tensor", "it is of tensor"),
             (self.loss_chunks > 1, not self.compiled_loss, "--loss-chunks", "or --compile-loss"),
             (self.wide_logits, self.compiled_loss, "wide_logits", "set compiled_loss"),
             (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),
