@@ -231,6 +231,8 @@ def _loops(steps: MeasuredSteps, workload: Chain | Graph) -> Iterator[dict[str, 
     if needed > device_memory_bytes(steps.device) * 9 // 10:
         return
     recorded, _ = with_optimizer(workload.recorded, optimizer, model, resident)
+    if not recorded.later_end:
+        return  # no room for the optimizer's twin
     static = workload.static_bytes + state.optimizer_bytes
     looped = replace(workload, recorded=recorded, static_bytes=static)
     everything = Schedule.store_all(looped)

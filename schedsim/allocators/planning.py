@@ -67,7 +67,7 @@ def plan_reserved(
         By default, of a recorded step where there is such a plan.
     max_plans
         How often to plan: 12 times for a chain by default, 4 for a graph, whose planners take their
-        time limit each time.
+        time limit each time, 8 for one whose requests were recorded.
     **options
         Of `schedsim.allocate`.
 
@@ -84,7 +84,7 @@ def plan_reserved(
     """
     check_allocator(allocator)
     if max_plans is None:
-        max_plans = 12 if workload.kind == "chain" else 4
+        max_plans = 12 if workload.kind == "chain" else 4 if workload.recorded is None else 8
     started = time.perf_counter()
     made: dict[int, Plan] = {}
 
