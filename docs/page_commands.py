@@ -64,7 +64,7 @@ _STREAMS = """import schedsim
 from schedsim.plans.links import parse_link, with_copies
 chain = schedsim.Chain.from_arrays(
     "twelve", 4_000_000, forward_s=[0.001] * 12, backward_s=[0.002] * 12,
-    output_bytes=[4_000_000] * 12, saved_bytes=[24_000_000] * 12)
+    output_bytes=[4_000_000] * 12, saved_bytes=[20_000_000] * 12)
 link = parse_link("25GB/s", 1e-5)
 schedsim.save(with_copies(chain, d2h=link, h2d=link), "copies.json")
 runs = []
