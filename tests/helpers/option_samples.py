@@ -89,7 +89,7 @@ CLUSTER = {
     "--devices": sample("16"),
     "--device": sample("a100-80gb"),
     "--efficiency": sample("0.3"),
-    "--fsdp": sample("4", replicate="2", devices="8"),
+    "--fsdp": sample("2", replicate="2"),
     "--replicate": sample("2"),
     "--tensor": sample("2"),
     "--pipeline": sample("2", batch="2"),

@@ -25,7 +25,7 @@ workloads = ["graph.json", {preset = "gpt2", layers = 4, batch = [1, 2, 4]}]
 budgets = ["20%", "50%", "8GB"]
 planners = ["auto", "rotor", "periodic", "chen_sqrt", "bisection", "dtr",
             {name = "rotor", num_slots = 0},
-            {name = "local_search", max_moves = 2000}]
+            {name = "local_search", max_moves = 500}]
 seeds = [0, 1]
 time_limit_s = 600
 """
