@@ -119,7 +119,10 @@ def test_the_readme_counts_what_the_results_hold():
     timed = [
         row["by_operations"]["over_peer"] for row in peers if row["by_operations"].get("over_peer")
     ]
-    assert f"repeats more at {more['by_operations']} settings, and is also faster at all {len(timed)}," in readme
+    assert (
+        f"repeats more at {more['by_operations']} settings, and is also faster at all {len(timed)},"
+        in readme
+    )
     medians = [one["median"] for one in timed]
     assert f"({min(medians):.2f} to {max(medians):.2f})" in readme
     assert max(medians) < 1
