@@ -101,8 +101,8 @@ def test_the_readme_counts_what_the_results_hold():
     counts = {verdict: sum(c.verdict == verdict for c in claims) for verdict in VERDICTS}
     assert (
         f"{len(claims)} numbers were checked, from {len(RESULTS) - 1} sources and from claims "
-        f"repeated without a source: {counts[AGREE]} agree, {counts[DIFFER]} differ, {counts[NOT_HERE]} "
-        f"cannot be reproduced here. The other {counts[CHECK]} are our own checks"
+        f"repeated without a source: {counts[AGREE]} agree, {counts[DIFFER]} differ, "
+        f"{counts[NOT_HERE]} cannot be reproduced here. The other {counts[CHECK]} are our own checks"
     ) in readme
     rows = (PAPERS.parent / "benchmarks/results/peers.jsonl").read_text().splitlines()
     peers = [row for row in map(json.loads, rows) if "over_peer" in row.get("ours", {})]
