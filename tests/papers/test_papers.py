@@ -102,7 +102,8 @@ def test_the_readme_counts_what_the_results_hold():
     assert (
         f"{len(claims)} numbers were checked, from {len(RESULTS) - 1} sources and from claims "
         f"repeated without a source: {counts[AGREE]} agree, {counts[DIFFER]} differ, "
-        f"{counts[NOT_HERE]} cannot be reproduced here. The other {counts[CHECK]} are our own checks"
+        f"{counts[NOT_HERE]} cannot be reproduced here. "
+        f"The other {counts[CHECK]} are our own checks"
     ) in readme
     rows = (PAPERS.parent / "benchmarks/results/peers.jsonl").read_text().splitlines()
     peers = [row for row in map(json.loads, rows) if "over_peer" in row.get("ours", {})]
