@@ -169,7 +169,8 @@ def export(workload: Chain | Graph, plan: Plan, to: str, *, version: str | None 
         There is no such target or version, or the plan has no schedule.
     UnsupportedError
         The target does not take such a workload, or the plan has something that the target lacks:
-        variants, copies to the host, memory levels.
+        variants, copies to the host, memory levels, chunks, micro-batches. The budget of the plan
+        bounds what an allocator reserves.
 
     Examples
     --------
@@ -188,10 +189,11 @@ def export(workload: Chain | Graph, plan: Plan, to: str, *, version: str | None 
             "the plan uses variants, for which no target has kernels", hint="plan without --allow"
         )
     adapter = target.load_version(version)
-    _check_copies(workload, plan, to, adapter)
+    _check_setting(plan)
     if workload.kind not in target.kinds:
         hint = "plan it by op" if workload.kind == "chain" else "plan it by layer or block"
         raise UnsupportedError(f"{to} does not take a {workload.kind}", hint=hint)
+    _check_copies(workload, plan, to, adapter)
     choice, _ = adapter.choose(workload, plan)
     # Simulated here, so that the numbers belong to the exported schedule whatever the adapter says.
     outcome = outcome_of(workload, plan, choice)
@@ -210,6 +212,26 @@ def export(workload: Chain | Graph, plan: Plan, to: str, *, version: str | None 
     )
 
 
+def _check_setting(plan: Plan) -> None:
+    """Refuse a plan whose step or budget is another one than what is exported would have."""
+    allocator, step = plan.setting.allocator, plan.setting.step
+    if allocator is not None:
+        raise UnsupportedError(
+            f"the budget bounds what {allocator.name} reserves; exports are held to exact bytes",
+            hint=f"plan without --allocator, within its --mem {allocator.inner_budget_bytes}",
+        )
+    if step is not None and step.chunk:
+        raise UnsupportedError(
+            f"the plan computes {', '.join(sorted(step.chunk))} in chunks, which no target does",
+            hint="plan without chunk=",
+        )
+    if step is not None and step.accumulate != 1:
+        raise UnsupportedError(
+            f"the plan splits the step in {step.accumulate} micro-batches, which no export says",
+            hint="plan a step of one micro-batch, and accumulate in the framework",
+        )
+
+
 def _check_copies(workload: Chain | Graph, plan: Plan, to: str, adapter: Any) -> None:
     """Refuse a plan with copies if no version of `adapter` can offload."""
     assert plan.schedule is not None
@@ -218,7 +240,11 @@ def _check_copies(workload: Chain | Graph, plan: Plan, to: str, adapter: Any) ->
         return
     refuse_levels(plan.setting, plan.schedule, "export")
     if not getattr(adapter, "OFFLOADS", False):
-        others = [one.name for one in TARGETS.values() if getattr(one.load(), "OFFLOADS", False)]
+        others = [
+            one.name
+            for one in TARGETS.values()
+            if workload.kind in one.kinds and getattr(one.load(), "OFFLOADS", False)
+        ]
         raise UnsupportedError(
             f"the plan runs {min(unknown)}, and {to} copies nothing to the host",
             hint=f"plan without a link, or export to {', '.join(others)}",

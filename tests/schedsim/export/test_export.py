@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ import schedsim
 from schedsim import SchedsimError, UnsupportedError, simulate
 from schedsim.cli.app import run
 from schedsim.export import TARGETS, export
+from schedsim.export.pipeline_stages import STAGE_TARGETS
 from schedsim.export.segments import layer_range
+from schedsim.plans.setting import StepChanges
 from schedsim.workloads import WorkloadOptions, build_workload
 
 GPT2 = build_workload(WorkloadOptions(preset="gpt2", batch=8)).workload
@@ -130,6 +133,116 @@ def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     if schedsim.load("v.json").variants:
         assert run(["export", *model, "v.json", "--to", "torch"]) == 2
         assert "variants" in capsys.readouterr().err
+
+
+def linked(workload):
+    """A plan that copies to the host."""
+    peak = simulate(workload, schedsim.Schedule.store_all(workload)).peak_bytes
+    plan = schedsim.plan(workload, int(0.8 * peak), "offload", link="pcie5", effort=0.2)
+    assert any(name.startswith("d2h:") for name in plan.schedule.names)
+    return plan
+
+
+def changed(workload, **step):
+    """A plan of a step that is not the one of the workload."""
+    plan = planned(workload, 0.5)
+    setting = replace(plan.setting, step=StepChanges("block", **step))
+    return replace(plan, setting=setting)
+
+
+KINDS = {
+    "plain": lambda workload: planned(workload, 0.5),
+    "link": linked,
+    "allocator": lambda workload: schedsim.plan(
+        workload, planned(workload, 0.6).budget_bytes, allocator="best-fit", effort=0.1
+    ),
+    "chunks": lambda workload: changed(workload, chunk={"head": 4}),
+    "micro-batches": lambda workload: changed(workload, accumulate=4),
+}
+REFUSED = {
+    "allocator": "the budget bounds what best-fit reserves",
+    "chunks": "computes head in chunks",
+    "micro-batches": "in 4 micro-batches",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("workload", [GPT2, OPS], ids=["chain", "graph"])
+def test_every_kind_of_plan_is_exported_or_refused_in_a_line(kind, workload):
+    """All targets beside all kinds of plans: no option of a plan is dropped without a word."""
+    plan = KINDS[kind](workload)
+    for name, target in TARGETS.items():
+        takes = workload.kind in target.kinds
+        offloads = getattr(target.load(), "OFFLOADS", False)
+        if takes and (kind == "plain" or (kind == "link" and offloads)):
+            exported = export(workload, plan, name)
+            assert exported.text
+            assert exported.target == name
+            continue
+        expected = REFUSED.get(kind) or f"{name} does not take a {workload.kind}"
+        if takes and kind == "link":
+            expected = f"{name} copies nothing to the host"
+        with pytest.raises(SchedsimError, match=expected) as caught:
+            export(workload, plan, name)
+        assert "\n" not in str(caught.value)
+        assert caught.value.hint
+        if takes and kind == "link":  # those that are named do take this workload
+            others = caught.value.hint.partition("export to ")[2].split(", ")
+            assert all(workload.kind in TARGETS[other].kinds for other in others)
+
+
+def test_levels_of_memory_are_refused_by_every_target():
+    """A plan whose checkpoints lie in a level of their own, with copies in its schedule."""
+    twelve = {"forward_s": [1] * 12, "backward_s": [2] * 12}
+    sizes = {"output_bytes": [4] * 12, "saved_bytes": [8] * 12}
+    chain = schedsim.Chain.from_arrays("u", 4, **twelve, **sizes)
+    plan = schedsim.plan(chain, 40, "hrevolve", levels=[(12, 0.1, 0.1)])
+    assert set(plan.schedule.names) - set(chain.op_names)
+    for name, target in TARGETS.items():
+        expected = "memory levels" if "chain" in target.kinds else f"{name} does not take a chain"
+        with pytest.raises(UnsupportedError, match=expected) as caught:
+            export(chain, plan, name)
+        assert caught.value.hint
+
+
+def test_a_plan_of_a_pipeline_on_the_command_line(tmp_path, capsys, monkeypatch):
+    """Each stage's own layers for those targets that take them; others are refused."""
+    monkeypatch.chdir(tmp_path)
+    made = ["pipeline", "--preset", "gpt2", "--layers", "4", "--stages", "2"]
+    made += ["--micro-batches", "2", "--recompute", "layers", "-o", "pipe.json"]
+    assert run(made) == 0
+    capsys.readouterr()
+    for target in TARGETS:
+        code = run(["export", "pipe.json", "--to", target, "-o", f"{target}.py"])
+        told = capsys.readouterr()
+        if target in STAGE_TARGETS:
+            assert code == 0
+            assert "layers that run again, by stage: " in told.out
+            assert "one number" in told.out
+            compile((tmp_path / f"{target}.py").read_text(), target, "exec")
+        else:
+            assert code == 2
+            assert f"{target} takes no plan for each stage of a pipeline" in told.err
+            assert "hint: one of torchtitan, megatron, torch" in told.err
+    assert run(["export", "pipe.json", "--to", "megatron", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["layers"]) == 2
+    assert run(["export", "pipe.json", "--to", "megatron", "--framework-version", "0.19"]) == 2
+    assert "does not go with a plan of a pipeline" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_would(tmp_path, capsys, monkeypatch):
+    """Bytes where rounded sizes read alike; the budget that would do; targets that fit."""
+    monkeypatch.chdir(tmp_path)
+    run(["plan", "--layers", "96", "--mem", "8GB", "-o", "plan.json"])
+    capsys.readouterr()
+    assert run(["export", "plan.json", "--to", "transformers", "-o", "t.py"]) == 1
+    told = capsys.readouterr().out
+    assert "OVER the budget of 8.00 GB (7.45 GiB) by 2,732,032 bytes (2.73 MB)" in told
+    assert "a budget of --mem 8002732032 has room for this" in told
+    assert "the plan fits with --to torch or jax" in told
+    run(["plan", "--layers", "96", "--mem", "8002732032", "-o", "plan.json"])
+    assert run(["export", "plan.json", "--to", "transformers", "-o", "t.py"]) == 0
 
 
 def test_infeasible_plans_have_nothing_to_export():

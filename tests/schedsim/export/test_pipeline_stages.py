@@ -9,7 +9,7 @@ from schedsim.algorithms.pipelines.plan_pipeline import plan_pipeline
 
 from schedsim.errors import UnsupportedError
 from schedsim.export.pipeline_stages import export_stages
-from schedsim.pipelines import keep_all, make_order, make_pipeline, run_pipeline
+from schedsim.pipelines import StagePlan, keep_all, make_order, make_pipeline, run_pipeline
 from schedsim.workloads import WorkloadOptions, build_workload
 
 CHAIN = build_workload(WorkloadOptions(preset="gpt2", batch=4)).workload
@@ -47,14 +47,58 @@ def test_torchtitan_gets_the_layers_of_each_stage(planned):
         assert bool(own) == (device.recompute_s > 0)
 
 
-def test_megatron_gets_one_number_for_all_stages(planned):
-    """The least first layers of every stage with which all devices fit."""
+def test_megatron_gets_a_number_for_each_stage(planned):
+    """The least first layers with which each device fits; its arguments have the plan's cuts."""
     found = export_stages(planned.run, planned.budget_bytes, "megatron")
     assert found.fits
-    count = int(found.text.split()[-1])
-    assert max(map(len, found.layers)) == count > 0
-    titan = export_stages(planned.run, planned.budget_bytes, "torchtitan")
-    assert titan.run.makespan_s <= found.run.makespan_s * (1 + 1e-9)
+    counts = value_of(found.text, "RECOMPUTED")
+    assert counts == tuple(map(len, found.layers))
+    assert len(set(counts)) > 1
+    assert found.run.makespan_s < found.alike.makespan_s
+    assert found.alike.peak_bytes <= planned.budget_bytes
+    pipeline = planned.run.pipeline
+    arguments = value_of(found.text, "ARGUMENTS")
+    layout = arguments[arguments.index("--pipeline-model-parallel-layout") + 1]
+    assert layout.replace("E", "").replace("L", "").count("t") == 12
+    sizes = [sum(1 <= i <= 12 for i in pipeline.stage_layers(v)) for v in range(4)]
+    assert [row.count("t") for row in layout.split("|")] == sizes
+    assert value_of(found.text, "NUM_LAYERS") == tuple(sizes)
+    assert arguments[-1] == str(max(counts))
+    # One layer fewer on any stage that recomputes does not fit.
+    for stage in (v for v, count in enumerate(counts) if count):
+        fewer = [keep_all(len(pipeline.stage_layers(v))) for v in range(4)]
+        for v, count in enumerate(counts):
+            own = [i for i, layer in enumerate(pipeline.stage_layers(v)) if 1 <= layer <= 12]
+            again = set(own[: count - (v == stage)])
+            runs = []
+            for i in reversed(range(len(pipeline.stage_layers(v)))):
+                runs += [f"F{i}", f"B{i}"] if i in again else [f"B{i}"]
+            fewer[v] = StagePlan(tuple(runs))
+        run = run_pipeline(pipeline, planned.run.order, fewer)
+        assert run.devices[stage].peak_bytes > planned.budget_bytes
+
+
+def test_a_device_with_several_stages_has_a_number_for_each():
+    """Interleaved: as Megatron counts its virtual stages, and as many rows in the layout."""
+    pipeline = make_pipeline(CHAIN, 2, 4, num_chunks=2)
+    plans = [keep_all(len(pipeline.stage_layers(v))) for v in range(pipeline.num_stages)]
+    run = run_pipeline(pipeline, make_order("interleaved", 2, 4, 2), plans)
+    found = export_stages(run, int(0.8 * run.peak_bytes), "megatron")
+    arguments = value_of(found.text, "ARGUMENTS")
+    assert arguments[1] == "2"
+    assert len(value_of(found.text, "RECOMPUTED")) == 4
+    assert arguments[3].count("|") == 3
+    assert found.fits
+
+
+def test_a_plan_that_recomputes_nothing_has_the_layout_alone():
+    pipeline = make_pipeline(CHAIN, 2, 4)
+    plans = [keep_all(len(pipeline.stage_layers(v))) for v in range(2)]
+    run = run_pipeline(pipeline, make_order("1f1b", 2, 4), plans)
+    found = export_stages(run, run.peak_bytes, "megatron")
+    assert value_of(found.text, "RECOMPUTED") == (0, 0)
+    assert "--recompute-granularity" not in value_of(found.text, "ARGUMENTS")
+    assert found.to_dict()["fits"]
 
 
 def test_a_budget_that_nothing_meets_gives_the_leanest(planned):
