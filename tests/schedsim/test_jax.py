@@ -121,8 +121,8 @@ def test_what_cannot_be_scanned_is_refused():
         return carry, x
 
     for more, error, words in (
-        ({}, SchedsimError, "not said"),
-        ({"snapshots": 2, "budget": 5}, SchedsimError, "twice"),
+        ({}, SchedsimError, "exactly one of snapshots and budget"),
+        ({"snapshots": 2, "budget": 5}, SchedsimError, "exactly one of snapshots and budget"),
         ({"snapshots": 0}, SchedsimError, "0 snapshots"),
         ({"budget": "3B"}, SchedsimError, "hold no carry"),
         ({"snapshots": 1, "length": 4}, InvalidWorkloadError, r"lengths \[3, 4\]"),

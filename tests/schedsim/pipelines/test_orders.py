@@ -135,7 +135,7 @@ def test_refusals():
     assert error.value.hint
     with pytest.raises(SchedsimError, match="'2f2b' is unknown"):
         make_order("2f2b", 4, 6)
-    with pytest.raises(SchedsimError, match="one stage a device"):
+    with pytest.raises(SchedsimError, match="one stage per device"):
         make_order("1f1b", 4, 8, 2)
     with pytest.raises(InvalidWorkloadError, match="3 layers cannot be split into 4"):
         even_cuts(3, 4)

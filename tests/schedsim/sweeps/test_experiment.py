@@ -78,7 +78,7 @@ def test_workloads_are_as_on_the_command_line(read, tmp_path):
         ("workloads = [", "not TOML"),
         ("budgets = ['1GB']", "workloads: missing"),
         ("workloads = ['gpt2']", "budgets: missing"),
-        ("workloads = []\nbudgets = ['1GB']", "not a list with something"),
+        ("workloads = []\nbudgets = ['1GB']", "not a list with at least one entry"),
         ("workloads = ['gpt2']\nbudgets = ['8G']", "budgets[0]: '8G' is ambiguous"),
         ("workloads = ['gpt2']\nbudgets = ['-5%']", "budgets[0]: '-5%' is not a share"),
         ("workloads = ['gpt2']\nbudgets = ['5%']\nplaner = ['auto']", "planer: unknown field"),
