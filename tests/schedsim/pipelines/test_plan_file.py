@@ -25,7 +25,7 @@ PIPE = ["pipeline", *SMALL, "--stages", "4", "--micro-batches", "8"]
         ({"cuts": "all"}, "cuts: "),
         ({"stage_plans": [["B0 B1"]]}, "no backward of 2 layers"),
         ({"stage_plans": [[1]]}, "stage_plans[0][0]: 1 is not text"),
-        ({"cuts": [0, 8]}, "are 1 stages, not 4"),
+        ({"cuts": [0, 8]}, "has 1 stages instead of 4"),
     ],
 )
 def test_spoiled_plans(capsys, tmp_path, change, says):
