@@ -69,7 +69,8 @@ def _checked(plan: Plan, workload: Chain | Graph, budget_bytes: int, planner: st
             problems.append(f"its lower bound {plan.lower_bound_s} s is above its step time")
         met = simulation.makespan_s <= plan.lower_bound_s * (1 + OPTIMALITY_TOLERANCE)
         if met != (plan.status == "optimal"):
-            problems.append(f"it says {plan.status}, but its step time is above its bound")
+            relation = "meets" if met else "is above"
+            problems.append(f"it says {plan.status}, but its step time {relation} its bound")
     elif plan.status != "infeasible":
         problems.append(f"the plan says {plan.status}, but has no schedule")
     if problems:

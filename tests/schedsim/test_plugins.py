@@ -192,8 +192,8 @@ class TestFunctions:
         [
             ({"peak_bytes": 3}, "the plan says peak 3"),
             ({"makespan_s": 3.0}, "the plan says step time 3"),
-            ({"lower_bound_s": 7.0}, "no step is faster than 7"),
-            ({"status": "feasible"}, "the plan says feasible"),
+            ({"lower_bound_s": 7.0}, "its lower bound 7.0 s is above its step time"),
+            ({"status": "feasible"}, "it says feasible, but its step time meets its bound"),
             ({"budget_bytes": 40}, "the plan is for 40 bytes"),
             ({"schedule": None}, "has no schedule"),
         ],
@@ -211,7 +211,7 @@ class TestFunctions:
     @pytest.mark.parametrize("found", [3, "F0 B0", ["F0"]])
     def test_what_is_neither_is_refused(self, found):
         """One line says what a planner gives."""
-        with pytest.raises(SchedsimError, match="planner '<lambda>' gave a"):
+        with pytest.raises(SchedsimError, match="planner '<lambda>' returned a"):
             schedsim.plan(self.CHAIN, 32, lambda w, b: found)
         with pytest.raises(SchedsimError, match="neither a name nor a function"):
             schedsim.plan(self.CHAIN, 32, found) if found == 3 else get_planner(3)

@@ -40,6 +40,7 @@ def test_a_schedule_becomes_a_plan():
         (replace(GOOD, peak_bytes=20), "the plan says peak 20, the replay 26"),
         (replace(GOOD, lower_bound_s=7.5), "its lower bound 7.5 s is above its step time"),
         (replace(GOOD, lower_bound_s=6.0), "it says optimal, but its step time is above its bound"),
+        (replace(GOOD, status="feasible"), "it says feasible, but its step time meets its bound"),
         (replace(GOOD, schedule=None), "the plan says optimal, but has no schedule"),
     ],
 )
