@@ -44,6 +44,11 @@ _CHAIN_GAP, _CHAIN_WORK = 0.01, 10.0
 # unless an order asks for any schedule.
 _BEYOND = 2.0
 
+# Where nothing is given: the exact search over all schedules of a chain goes on for so many units
+# of work, over its stages, as a state takes time by the stage. That is no longer than the
+# persistent ones take, and often enough where times and sizes differ.
+_LOOK, _FEW_STAGES = 0.03, 12
+
 # Of what goes into schedules of a chain beyond the persistent ones: for the exact search, first;
 # of many stages it rarely comes to its end.
 _EXACT_SHARE, _MANY_STAGES_SHARE, _MANY_STAGES = 0.5, 0.25, 32
@@ -69,15 +74,15 @@ def auto(
 
     Store-all where it fits. A chain then is for the exact frontier; where that has too many break
     points, for rotor with as many slots as the gap asks for; beyond `MAX_STAGES`, for the best of
-    the heuristics. That is over in an instant, and keeps to persistent schedules. Where an effort
-    or a time limit is given, searches over all schedules go on from there for at most two units
-    of it, and where an `order` is given for all of it: `chain_optimum` up to 62 stages, then
-    `local_search`; the candidates then have their bound over any schedule beside the persistent
-    one. A graph is for `local_search` beside
-    the bound of `cuts`; one that is a chain goes to `chain_optimum` first, and a large one
-    that is a line of blocks goes to `hierarchical`, which brings the search a schedule to start
-    from. Where a link is given, `offload` is, which begins with these. The plan's candidates list
-    what was tried.
+    the heuristics. That is over in an instant, and keeps to persistent schedules; of up to 62
+    stages `chain_optimum` then looks at some hundreds of states for a better schedule of any kind.
+    Where an effort or a time limit is given, searches over all schedules go on from there for at
+    most two units of it, and where an `order` is given for all of it: `chain_optimum` up to 62
+    stages, then `local_search`. In both cases the candidates have their bound over any schedule
+    beside the persistent one. A graph is for `local_search` beside the bound of `cuts`; one that is
+    a chain goes to `chain_optimum` first, and a large one that is a line of blocks goes to
+    `hierarchical`, which brings the search a schedule to start from. Where a link is given,
+    `offload` is, which begins with these. The plan's candidates list what was tried.
 
     Parameters
     ----------
@@ -108,7 +113,7 @@ def auto(
     >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
     ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
     >>> auto(chain, 6).makespan_s, auto(chain, 7).candidates[0].planner
-    (10.0, 'store_all')
+    (9.0, 'store_all')
     """
     if link is not None:
         if allow:
@@ -178,7 +183,26 @@ def auto(
                 known = tried[-1].schedule
                 effort = effort.take(most)
                 tried += _over_all_schedules(chain, chain, budget_bytes, known, effort, search)
+            elif tried[-1].feasible and not (allow or evicts):
+                return _with_look(chain, tried)
     return _best("auto", tried)
+
+
+def _with_look(chain: Chain, tried: list[Plan]) -> Plan:
+    """The best of `tried`, or what a short exact search over all schedules finds below the last.
+
+    Where it finds none, its bound stands among the candidates, beside the persistent one. Its
+    length is part of the method: nothing that was given ends it.
+    """
+    if chain.num_stages > MOST_SEARCHED or keeps_some(chain):
+        return _best("auto", tried)
+    persistent = tried[-1]
+    effort = Effort(_LOOK / max(_FEW_STAGES, chain.num_stages))
+    looked = optimum_plan(chain, chain, persistent.budget_bytes, persistent.schedule, effort)
+    looked = replace(looked, search=replace(looked.search, ended_by="itself"))
+    if _rank(looked)[:2] < _rank(persistent)[:2]:
+        return _best("auto", [*tried, looked])
+    return with_candidates(_best("auto", tried), [*tried, looked])
 
 
 def _over_all_schedules(

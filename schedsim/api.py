@@ -15,6 +15,7 @@ from .dataflow.chain import Chain
 from .dataflow.graph import Graph
 from .dataflow.recomputation_rules import (
     RecomputationRules,
+    check_beside_recompute,
     check_evicted,
     evicts_some,
     keeps_some,
@@ -256,11 +257,9 @@ def try_plan(
     given, rules = workload, RecomputationRules.of(keep, recompute)
     if rules:
         workload = _ruled(given, rules)
-        if allocator is None:
-            allocator, allocator_options = _own_allocator(given, info, options)
     _check_rules(info, workload, options)
     if allocator is None:
-        allocator, allocator_options = _own_allocator(workload, info, options)
+        allocator, allocator_options = _own_allocator(given, info, options)
     if allocator == "exact":
         return _with_rules(_run(info, workload, asked_bytes, options), given, rules)
     from .allocators.planning import plan_reserved
@@ -305,16 +304,7 @@ def _check_rules(info: PlannerInfo, workload: Chain | Graph, options: Mapping[st
                 )
     if "recompute" not in asked:
         return
-    copies = info.needs_link or any(options.get(name) for name in ("link", "levels"))
-    for what, is_there in (
-        ("a link or memory levels", copies),
-        ("variants", bool(options.get("allow"))),
-        ("order 'free'", options.get("order") == "free"),
-    ):
-        if is_there:
-            raise UnsupportedError(
-                f"recompute does not go with {what}", hint="leave one of the two out"
-            )
+    check_beside_recompute({"link": info.needs_link, **options})
 
 
 def _listed(rule: str) -> str:

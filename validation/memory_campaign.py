@@ -1,9 +1,11 @@
 """Models at the sizes that people train: what CUDA's allocator needs, against what was predicted.
 
 ``python validation/run_campaign.py --device dry:a100-80gb``, or ``--memory --device cuda`` on a
-device that is there. Of each model: the plain step, store-all, a checkpoint every block, with and
-without the results of products kept, and plans at three budgets, which bound what is reserved; each
-of these again where the allocator may reserve no more than the budget. It writes
+device that is there. Of each model by blocks: the plain step, store-all, a checkpoint every block,
+with and without the results of products kept, and plans at three budgets, which bound what is
+reserved; each of these again where the allocator may reserve no more than the budget; and loops of
+three steps with AdamW, where the device has room for its state. Of models op by op: the plain step,
+store-all and plans. It writes
 ``results/memory-<device>.jsonl`` and a page of it; models that are in the file are not run again.
 """
 
@@ -15,7 +17,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,10 @@ from .block_level import CapturedChain
 from .block_level.scheduled_blocks import split_inputs
 from .dry_cuda import dry_device_name
 from .environment import device_memory_bytes, environment
+from .measure.cuda import cuda_peak
 from .memory_page import write_memory_page
+from .optimizer_requests import with_optimizer
+from .resident_state import resident_state
 from .steps import PLAIN, MeasuredSteps
 from .targets import LoadedTarget, capture_target, load_target, workload_of
 
@@ -62,10 +67,11 @@ KEPT = (
 
 @dataclass(frozen=True)
 class MemoryCase:
-    """A model of the campaign: its name in the tables, and the target."""
+    """A model of the campaign: its name in the tables, the target, and how it is captured."""
 
     name: str
     target: str
+    level: str = "block"
 
 
 CASES = (
@@ -84,7 +90,21 @@ CASES = (
     ),
     MemoryCase("U-Net, 512 x 512, batch 16", "model:unet,image=512,batch=16"),
     MemoryCase("LSTM, 512 steps, batch 256", "model:lstm,seq=512,batch=256"),
+    MemoryCase("LSTM, op by op", "model:lstm,seq=512,batch=256", "op"),
+    MemoryCase("ResNet-152, op by op", "model:resnet152,batch=36", "op"),
+    MemoryCase("ViT-B/16, op by op", "model:vit-b16,batch=64", "op"),
+    MemoryCase("GPT-2 774M, op by op", "model:gpt2-large,batch=4", "op"),
+    MemoryCase("U-Net, op by op", "model:unet,image=512,batch=16", "op"),
+    MemoryCase("LLaMA-7B, bf16, op by op", "model:llama2-7b,seq=2048,batch=4,dtype=bf16", "op"),
+    MemoryCase("GPT-2 XL, op by op", "model:gpt2-xl,batch=8", "op"),
 )
+
+OP_EFFORT = 1.0
+"""Units of work for each plan of a graph of ops."""
+
+LOOP_SHARE = 0.4
+LOOP_STEPS = 3
+"""Of the budget of a loop, and its steps: the first makes the optimizer's state."""
 
 
 class PerBlock:
@@ -137,56 +157,134 @@ def run_memory_case(case: MemoryCase, device: str) -> list[dict[str, Any]]:
     """The rows of one model."""
     started = time.perf_counter()
     target = load_target(case.target, device)
-    captured = capture_target(target, "block")
+    captured = capture_target(target, case.level)
     workload = workload_of(captured)
-    assert isinstance(captured, CapturedChain)
     everything = Schedule.store_all(workload)
     steps = MeasuredSteps(target, captured, {STORE_ALL: everything})
-    steps.modules[PER_BLOCK] = PerBlock(target, captured)
-    steps.modules[SELECTIVE] = PerBlock(target, captured, selective=True)
-    head = {"model": case.name, "target": case.target}
+    head = {"model": case.name, "target": case.target, "level": case.level}
     stored = _predicted(workload, everything)
     rows = [
         {**head, "method": PLAIN, **_measured(steps, PLAIN, None)},
         {**head, "method": STORE_ALL, **stored, **_measured(steps, STORE_ALL, None)},
-        {**head, "method": PER_BLOCK, **_measured(steps, PER_BLOCK, None)},
-        {**head, "method": SELECTIVE, **_measured(steps, SELECTIVE, None)},
     ]
-    top = min(stored["predicted_reserved_bytes"], device_memory_bytes(steps.device))
-    least = try_plan(workload, 1, "auto").min_feasible_bytes or top
-    for share in SHARES:
-        budget = least + int((top - least) * share)
-        plan = try_plan(workload, budget, "auto")
-        if plan.schedule is None:
-            continue
-        simulation = simulate(workload, plan.schedule)
+    if isinstance(captured, CapturedChain):
+        steps.modules[PER_BLOCK] = PerBlock(target, captured)
+        steps.modules[SELECTIVE] = PerBlock(target, captured, selective=True)
+        for method in (PER_BLOCK, SELECTIVE):
+            rows.append({**head, "method": method, **_measured(steps, method, None)})
+    for share, plan in _plans(workload, stored["predicted_reserved_bytes"], steps, SHARES):
+        assert plan.schedule is not None
         name = f"plan for {share:.0%}".replace("%", " %")
         steps.modules[name] = captured.module(plan.schedule)
         rows.append(
             {
                 **head,
                 "method": name,
-                "budget_bytes": budget,
+                **_told(workload, plan),
                 **_predicted(workload, plan.schedule),
-                "overhead": simulation.overhead,
-                "num_recomputed": simulation.num_recomputed,
                 **_measured(steps, name, None),
                 **_within(steps, name, plan),
             }
         )
         del steps.modules[name]
+    if isinstance(captured, CapturedChain):
+        rows += [{**head, **row} for row in _loops(steps, workload)]
     rows[0]["seconds"] = time.perf_counter() - started
     return rows
 
 
-def _predicted(workload: Chain | Graph, schedule: Schedule) -> dict[str, Any]:
-    """Bytes of one step, by the simulator and by the model of the allocator."""
+def _plans(
+    workload: Chain | Graph, most_bytes: int, steps: MeasuredSteps, shares: Sequence[float]
+) -> Iterator[tuple[float, Plan]]:
+    """Plans at `shares` of the way from the least budget to `most_bytes`, which store-all takes."""
+    options: dict[str, Any] = {} if isinstance(workload, Chain) else {"effort": OP_EFFORT}
+    top = min(most_bytes, device_memory_bytes(steps.device))
+    least = try_plan(workload, 1, "auto", **options).min_feasible_bytes or top
+    for share in shares:
+        plan = try_plan(workload, least + int((top - least) * share), "auto", **options)
+        if plan.schedule is not None:
+            yield share, plan
+
+
+def _told(workload: Chain | Graph, plan: Plan) -> dict[str, Any]:
+    assert plan.schedule is not None
+    simulation = simulate(workload, plan.schedule)
+    choice = plan.setting.allocator
+    return {
+        "budget_bytes": plan.budget_bytes,
+        "overhead": simulation.overhead,
+        "num_recomputed": simulation.num_recomputed,
+        "num_emptied": 0 if choice is None else choice.num_emptied,
+    }
+
+
+def _loops(steps: MeasuredSteps, workload: Chain | Graph) -> Iterator[dict[str, Any]]:
+    """Three steps with AdamW, of store-all and of a plan, where there is room for its state."""
+    target, captured = steps.target, steps.captured
+    model = target.model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    resident = [*model.parameters(), *model.buffers(), target.inputs, dict(target.keywords)]
+    assert workload.recorded is not None
+    state = resident_state(model, optimizer)
+    # Parameters, gradients, state, and a moment that is as large as all parameters.
+    needed = 2 * state.parameters_bytes + state.gradients_bytes + state.optimizer_bytes
+    if needed > device_memory_bytes(steps.device) * 9 // 10:
+        return
+    recorded, _ = with_optimizer(workload.recorded, optimizer, model, resident)
+    if not recorded.later_end:
+        return  # no room for the optimizer's twin
+    static = workload.static_bytes + state.optimizer_bytes
+    looped = replace(workload, recorded=recorded, static_bytes=static)
+    everything = Schedule.store_all(looped)
+    told = _predicted(looped, everything, LOOP_STEPS)
+    yield {"method": f"{STORE_ALL}, AdamW", **told, **_looped(steps, STORE_ALL)}
+    for share, plan in _plans(looped, told["predicted_reserved_bytes"], steps, (LOOP_SHARE,)):
+        assert plan.schedule is not None
+        name = f"plan for {share:.0%}, AdamW".replace("%", " %")
+        steps.modules[name] = captured.module(plan.schedule)
+        predicted = _predicted(looped, plan.schedule, LOOP_STEPS)
+        found = _looped(steps, name)
+        yield {"method": name, **_told(looped, plan), **predicted, **found}
+        del steps.modules[name]
+
+
+def _loop(steps: MeasuredSteps, name: str) -> None:
+    optimizer = torch.optim.AdamW(steps.target.model.parameters(), lr=1e-3)
+    for _ in range(LOOP_STEPS):
+        steps.step(name)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _looped(steps: MeasuredSteps, name: str) -> dict[str, Any]:
+    """Bytes of a loop with AdamW, as users write it."""
+    _forget(steps)
+    try:
+        found, _ = cuda_peak(partial(_loop, steps, name), steps.device)
+    except torch.OutOfMemoryError as error:
+        return {"out_of_memory": " ".join(str(error).split())[:160]}
+    finally:
+        _forget(steps)
+    return {
+        "requested_bytes": found.requested_bytes,
+        "allocated_bytes": found.allocated_bytes,
+        "reserved_bytes": found.reserved_bytes,
+    }
+
+
+def _predicted(workload: Chain | Graph, schedule: Schedule, num_steps: int = 1) -> dict[str, Any]:
+    """Bytes of steps, by the simulator and by the model of the allocator.
+
+    The simulator knows nothing of the optimizer's step, which the requests of a loop hold.
+    """
     simulation = simulate(workload, schedule)
     recorded = workload.recorded
     settings = {} if recorded is None else dict(recorded.allocator_options)
+    found = allocate(simulation, num_steps=num_steps, **settings)
+    peak_bytes = simulation.peak_bytes if num_steps == 1 else found.bound_bytes
     return {
-        "predicted_bytes": simulation.peak_bytes,
-        "predicted_reserved_bytes": allocate(simulation, **settings).peak_reserved_bytes,
+        "predicted_bytes": peak_bytes,
+        "predicted_reserved_bytes": found.peak_reserved_bytes,
     }
 
 

@@ -34,7 +34,8 @@ def memory_page(facts: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
     lines += [f"| {key} | {value} |" for key, value in facts.items()]
     lines += [
         "",
-        "Forward and backward of one step, without gradients before it. *Requested* are the bytes",
+        "Forward and backward of one step, without gradients before it; rows that name AdamW are",
+        "of loops of three steps with their optimizer. *Requested* are the bytes",
         "of tensors and workspaces; *allocated* is rounded up to blocks, *reserved* is what the",
         "allocator takes from the device; requested and reserved bytes stand beside what was",
         "predicted. A plan's budget bounds what is reserved; the last column says whether the step",
@@ -80,10 +81,16 @@ def _summary(rows: list[dict[str, Any]]) -> list[str]:
     plans = [row for row in predicted if "budget_bytes" in row]
     inside = [row for row in plans if row.get("reserved_within_bytes") is not None]
     over = [row for row in inside if row["reserved_within_bytes"] > row["budget_bytes"]]
+    loops = [row for row in plans if "fits_budget" not in row]
+    over += [row for row in loops if row["reserved_bytes"] > row["budget_bytes"]]
     returned = [row for row in plans if row["reserved_bytes"] > row["budget_bytes"]]
-    fit = [row for row in plans if row["fits_budget"]]
+    alone = [row for row in plans if "fits_budget" in row]
+    fit = [row for row in alone if row["fits_budget"]]
     used = [
-        row for row in inside if row["reserved_within_bytes"] >= WELL_USED * row["budget_bytes"]
+        row
+        for row in (*inside, *loops)
+        if row.get("reserved_within_bytes", row["reserved_bytes"])
+        >= WELL_USED * row["budget_bytes"]
     ]
     return [
         f"- requested within 0.1 % and 64 KiB of the prediction: {len(near)} of {len(predicted)}",
@@ -91,7 +98,7 @@ def _summary(rows: list[dict[str, Any]]) -> list[str]:
         f"to the byte {exact}",
         f"- plans that reserve more than their budget: {len(over)} of {len(plans)}; as many as "
         f"{len(returned)} would on a device with room, where nothing cached is returned to it",
-        f"- plans that run where the allocator has their budget alone: {len(fit)} of {len(plans)}",
+        f"- plans that run where the allocator has their budget alone: {len(fit)} of {len(alone)}",
         f"- plans that reserve at least 97 % of their budget: {len(used)} of {len(plans)}",
     ]
 

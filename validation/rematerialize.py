@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.files.document import load
@@ -21,7 +22,7 @@ from .drop_in.in_place import in_place, session_in
 from .environment import check_device
 from .ranks import ALONE, Ranks, ranks_of
 from .rematerialized import Rematerialized
-from .step_inputs import check_step_inputs
+from .step_inputs import check_inputs_in_place, check_step_inputs
 from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
 from .torch_private.pytrees import tree_map_only
 from .ways.choices import price
@@ -132,8 +133,8 @@ def rematerialize(
             The host memory that `offload` may take, pinned; by default without a limit.
         ``in_place=False``
             The model itself is changed and returned. Goes with `optimizer`, ``device``,
-            ``planner``, ``time_limit_s``, ``extra_bytes``, ``effort`` and `check` (``"plan"`` or
-            ``"never"``) alone; `drop_in_report` says what was planned.
+            ``planner``, ``time_limit_s``, ``extra_bytes``, ``effort`` and `check`
+            alone; `drop_in_report` says what was planned.
 
     Returns
     -------
@@ -167,10 +168,11 @@ def rematerialize(
         refused = {"loss": loss, "chunk": chunk, "accumulate": accumulate, "offload": offload}
         _refuse_in_place(more, refused, level)
         arguments, keywords = _unpacked(model, inputs, more.device)
+        check_inputs_in_place(model, arguments, keywords)
         own = {"optimizer": optimizer, "extra_bytes": more.extra_bytes, "planner": more.planner}
-        own |= {"time_limit_s": more.time_limit_s, "compile": compile}
+        own |= {"time_limit_s": more.time_limit_s, "compile": compile, "check": check}
         found = DropInOptions.read({"budget": budget, **own, **options})
-        return in_place(model, arguments, keywords, found, check)
+        return in_place(model, arguments, keywords, found)
     ranks = _ranks_of(model)
     ranks.awaited("rematerialize")
 
@@ -371,6 +373,10 @@ def _unpacked(
         raise SchedsimError("the model is rematerialized already", hint="call its replan(budget)")
     if next(model.parameters(), None) is None:
         raise UnsupportedError("the model has no parameters", hint="there is nothing to train")
+    if isinstance(inputs, DataLoader):
+        raise SchedsimError(
+            "inputs is a DataLoader, and not what a step is given", hint="next(iter(loader))"
+        )
     if device is not None:
         where = check_device(device)
         model.to(where)

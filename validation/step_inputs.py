@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from schedsim.errors import SchedsimError
 
 from .capture.skeleton import count_extra_inputs
+from .torch_private.pytrees import tree_leaves
 
 
 def check_step_inputs(
@@ -33,6 +34,10 @@ def check_step_inputs(
     Linear takes 1 input, and is given 2: what takes the last, loss=, is missing
     """
     name = type(model).__name__
+    if isinstance(loss, type):
+        raise SchedsimError(
+            f"loss={loss.__name__} is a class", hint=f"an instance of it: loss={loss.__name__}()"
+        )
     if loss is not None and not callable(loss):
         raise SchedsimError(
             f"loss={loss!r} is no function", hint="a function of the output, and of the last inputs"
@@ -52,11 +57,7 @@ def check_step_inputs(
             )
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return
-    own = [
-        p
-        for p in parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in keywords
-    ]
+    own = [p for p in parameters.values() if p.kind in _BY_PLACE and p.name not in keywords]
     if loss is None and len(inputs) > len(own):
         raise SchedsimError(
             f"{name} takes {_count(len(own), 'input')}, and is given {len(inputs)}: what takes the "
@@ -72,6 +73,55 @@ def check_step_inputs(
             hint="module(x, target) gives the loss; in_place=True is for a loss that the loop "
             "computes of the model's output",
         )
+
+
+def check_inputs_in_place(
+    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> None:
+    """Raise where `model` cannot be called with `inputs`, or has nothing to train.
+
+    Raises
+    ------
+    SchedsimError
+        An input is one too many, unknown or missing; no parameter and no input needs a gradient.
+
+    Examples
+    --------
+    >>> try:
+    ...     check_inputs_in_place(nn.Linear(2, 2), (1, 2), {})
+    ... except SchedsimError as error:
+    ...     print(error.message)
+    Linear takes 1 input, and is given 2
+    """
+    name = type(model).__name__
+    tensors = [*model.parameters(), *tree_leaves((inputs, dict(keywords)))]
+    if not any(isinstance(t, Tensor) and t.requires_grad for t in tensors):
+        raise SchedsimError(
+            f"no parameter of {name} requires a gradient", hint="model.requires_grad_()"
+        )
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):  # a builtin that does not say
+        return
+    try:
+        signature.bind(*inputs, **keywords)
+    except TypeError as error:
+        parameters = signature.parameters
+        unknown = [key for key in keywords if key not in parameters]
+        places = [p for p in parameters.values() if p.kind in _BY_PLACE]
+        line = f"{name} cannot be called with these inputs: {error}"
+        if unknown:
+            line = f"{name} takes no keyword {unknown[0]!r}"
+        elif len(inputs) > len(places):
+            line = f"{name} takes {_count(len(places), 'input')}, and is given {len(inputs)}"
+        raise SchedsimError(
+            line,
+            hint="in place, the loop computes the loss: give what the model is called with, "
+            "without the target",
+        ) from error
+
+
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _count(number: int, what: str) -> str:

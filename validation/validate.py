@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from schedsim.allocators import allocate
 from schedsim.dataflow.streams import HOST
 from schedsim.plans.offloading import Offloading
 from schedsim.plans.setting import Setting
@@ -31,6 +32,9 @@ STORE_ALL, SCHEDULE = "store-all", "schedule"
 
 PEAK_TOLERANCE = {"storage": (1e-3, 2**16), "allocator": (5e-3, 2**16), "cuda": (1e-2, 2**20)}
 """By meter: share of the prediction, and bytes, that the measured peak may differ by."""
+
+RESERVED_TOLERANCE = (0.01, 8 * 2**20)
+"""Share of what is reserved, and bytes, whichever is more, that the prediction may differ by."""
 
 OVERHEAD_TOLERANCE = {"cpu": 0.10, "cuda": 0.03}
 """By device: points of overhead."""
@@ -286,9 +290,34 @@ def _compare_memory(steps: MeasuredSteps, simulation: Simulation, report: Report
         report.predicted["host_peak_bytes"] = simulation.peak_by_pool.get(HOST, 0)
         measured["host_peak_bytes"] = module.mover.pool.peak_bytes
         report.checks.append(check)
-    if report.budget_bytes is not None:
+    told = _check_reserved(steps, simulation, report)
+    if report.budget_bytes is not None and told is not None and told <= report.budget_bytes:
+        reserved = measured["reserved_bytes"]
+        says = f"reserved {reserved:,} bytes of {report.budget_bytes:,}"
+        report.checks.append(Check("budget", reserved <= report.budget_bytes, says))
+    elif report.budget_bytes is not None:
         says = f"measured {total:,} bytes of {report.budget_bytes:,}"
         report.checks.append(Check("budget", total <= report.budget_bytes, says))
+
+
+def _check_reserved(steps: MeasuredSteps, simulation: Simulation, report: Report) -> int | None:
+    """Compare what one step reserves, where its requests were recorded; what was predicted."""
+    workload = workload_of(steps.captured)
+    recorded = workload.recorded
+    if (
+        recorded is None
+        or "reserved_bytes" not in report.measured
+        or not simulation._graph.one_stream
+    ):
+        return None
+    told = allocate(simulation, **recorded.allocator_options).peak_reserved_bytes
+    report.predicted["reserved_bytes"] = told
+    found = report.measured["reserved_bytes"]
+    share, absolute = RESERVED_TOLERANCE
+    says = f"reserved {found:,} bytes, predicted {told:,}: {found / max(1, told) - 1:+.3%}"
+    holds = abs(found - told) <= max(absolute, share * found)
+    report.checks.append(Check("reserved", holds, says))
+    return told
 
 
 def check_peak(measured_bytes: int, predicted_bytes: int, meter: str) -> Check:

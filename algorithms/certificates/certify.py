@@ -80,7 +80,7 @@ def certify(
     >>> import schedsim
     >>> chain = schedsim.Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
     ...                                    output_bytes=[1] * 4, saved_bytes=[1] * 4)
-    >>> certificate = certify(chain, schedsim.plan(chain, 6))
+    >>> certificate = certify(chain, schedsim.plan(chain, 6, "frontier"))
     >>> certificate.bound.bound_s, certificate.optimal, certificate.bound.proof["kind"]
     (Fraction(10, 1), True, 'dynamic-programme')
     """

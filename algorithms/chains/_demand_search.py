@@ -21,7 +21,7 @@ from fractions import Fraction
 import numpy as np
 
 from schedsim.dataflow.chain import Chain
-from schedsim.kernels.compiled import kernel
+from schedsim.kernels.compiled import kernel, run
 from schedsim.kernels.record import Codes, Flags, Ints, Reals, Record, ShortInts, Table
 
 MAX_STAGES = 62
@@ -244,7 +244,7 @@ class States(Record):
         new.heap_s[:in_heap] = self.heap_s[:in_heap]
         new.heap_state[:in_heap] = self.heap_state[:in_heap]
         new.counts[:] = self.counts
-        hash_all(new)
+        run(hash_all, int(new.counts[NUM]), new)
         return new
 
 

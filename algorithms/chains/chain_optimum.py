@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError
+from schedsim.kernels.compiled import run
 from schedsim.plans.effort import ENDED_BY, Effort, EndedBy
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan, timed
@@ -111,7 +112,7 @@ def search_optimum(
     if timeless:
         items = items.without_times()
     states, most = States.of(_FIRST_STATES), max_states(max_bytes)
-    begin(items, states)
+    run(begin, chain.num_stages, items, states)
     if below_s < math.inf:
         below_s *= 1 - 1e-9
     why = FULL
@@ -120,7 +121,8 @@ def search_optimum(
         if effort is not None and effort.counted:
             expansions = min(_SLICE, math.ceil(effort.left * _EXPANSIONS_PER_UNIT))
         before = int(states.counts[EXPANDED])
-        why = expand(items, states, max(1, expansions), below_s)
+        num_steps = max(1, expansions) * chain.num_stages
+        why = run(expand, num_steps, items, states, max(1, expansions), below_s)
         if effort is not None:
             effort.spend((int(states.counts[EXPANDED]) - before) / _EXPANSIONS_PER_UNIT)
         if why in (EXHAUSTED, FOUND):

@@ -112,7 +112,7 @@ def is_lowered(graph: Graph, chain: Chain) -> bool:
     arrays, own = graph.arrays, chain.graph.arrays
     return (
         graph.static_bytes == chain.static_bytes
-        and not any(op.evicted for op in graph.ops)
+        and not graph.evicted
         and all(np.array_equal(getattr(arrays, name), getattr(own, name)) for name in _SEEN)
     )
 

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
+from schedsim.kernels.compiled import at_hand
 from schedsim.plans.effort import Effort
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
 from .._pool import Pool, RoundPart
+from ._anneal import anneal
 from ._cut_search import CutSearch
 from ._cut_table import Order
 from ._greedy_order import greedy_order
@@ -71,10 +73,10 @@ class GraphSearch:
         self.bound_s, self.bound_how = graph.store_all_s, "store-all time"
         self.cuts: CutSearch | None = None
         self._bound_work = 0.0
+        self._joined = False  # whether the bound came to its end, and what it brings is taken in
         self.moves = 0
         self._winner: GraphWalker | None = None
         self._solved = False  # by the bound, whose schedule then is the answer
-        self._solved_work = 0.0  # of the whole search where it is so
         self._failure: BaseException | None = None
         self.lean: Simulation | None = None
 
@@ -92,9 +94,7 @@ class GraphSearch:
                     self.cuts.halt()
                 self.moves, self._winner = pool.moves, pool.winner
                 if self._solved and self.effort.counted:
-                    # How far the walkers came until then is chance: no later search may depend
-                    # on it by what is left of the effort.
-                    self.moves, self.effort.spent = 0, self._solved_work
+                    self.moves = 0  # how far the walkers came until then is chance
         if self._failure is not None:
             raise self._failure
         if not self.effort.counted and not self._solved and self.moves:
@@ -121,16 +121,26 @@ class GraphSearch:
             self.cuts = CutSearch(self.graph, self.budget_bytes, self.order, bound)
             self.cuts.knapsacks()
             self._learn(pool)
+        # After an interrupt nobody waits for it, as its solver cannot be stopped; but it is no
+        # daemon: a process that ends while the solver runs is aborted.
+        bounding = threading.Thread(target=self._find_bound, args=(pool,))
+        before = self.effort.spent
+        # What the bound solves takes no walkers, whose kernels take seconds to compile.
+        first = bound is not None and self.effort.counted and not at_hand(anneal)
+        if first and not self._done(pool):
+            bounding.start()
+            _wait_for(bounding)
+            if self._solved:
+                self._join(pool, bounding)
+                self._solved_work = before + self._bound_work
+                return
         self.walkers = pool.all_of(makers)
         if bound is None or self._done(pool):
             if self._none_fits() and not self._solved:
                 self.lean = self._find_lean(usual[:2])
             return
-        # After an interrupt nobody waits for it, as its solver cannot be stopped; but it is no
-        # daemon: a process that ends while the solver runs is aborted.
-        bounding = threading.Thread(target=self._find_bound, args=(pool,))
-        before = self.effort.spent
-        bounding.start()
+        if bounding.ident is None:
+            bounding.start()
         try:
             self._rounds(pool, bounding, usual[:2])
         finally:
@@ -139,7 +149,10 @@ class GraphSearch:
                 if self.cuts is not None:
                     self.cuts.halt()
         self._join(pool, bounding)
-        self._solved_work = before + self._bound_work
+        if self._solved and self.effort.counted:
+            # Of the walkers' part it is chance, too: no later search may depend on it by what is
+            # left of the effort.
+            self.effort.spent = before + self._bound_work
 
     def _none_fits(self) -> bool:
         return all(walker.best_s == np.inf for walker in self.walkers)
@@ -208,9 +221,9 @@ class GraphSearch:
 
     def _join(self, pool: Pool[GraphWalker], bounding: threading.Thread) -> None:
         """Wait for the bound: what it brings comes in at the same place every time."""
-        while bounding.is_alive():
-            bounding.join(0.2)  # in slices, so that an interrupt is seen
+        _wait_for(bounding)
         assert self.cuts is not None
+        self._joined = True
         self._bound_work += self.cuts.effort.spent
         self.effort.spend(self.cuts.effort.spent)
         self.cuts.effort.spent = 0.0
@@ -218,7 +231,8 @@ class GraphSearch:
 
     def _done(self, pool: Pool[GraphWalker]) -> bool:
         best_s = min((walker.best_s for walker in self.walkers), default=np.inf)
-        if self.cuts is not None:
+        # Where work is counted, it must not matter how early the bound is done.
+        if self.cuts is not None and (self._joined or not self.effort.counted):
             best_s = min(best_s, self.cuts.best_s)
         return self._solved or best_s <= pool.enough_s or self.effort.is_over(best_s)
 
@@ -308,3 +322,9 @@ class GraphSearch:
             return simulate(self.graph, Schedule.store_all(self.graph))
         least = min(walkers, key=lambda walker: walker.least_bytes)
         return simulate(self.graph, Schedule(self.graph.op_names, least.least_runs))
+
+
+def _wait_for(thread: threading.Thread) -> None:
+    """Wait in slices, so that an interrupt is seen."""
+    while thread.is_alive():
+        thread.join(0.2)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.dataflow.graph import Graph, Op
+from schedsim.dataflow.graph import Graph
 
 from ._anneal import Found, Rules, anneal
-from ._greedy_order import greedy_order
 from ._memory_profile import (
     LARGEST,
     NUM_EDITS,
@@ -23,7 +21,6 @@ from ._memory_profile import (
     Profile,
     load_runs,
     make_profile,
-    pack_graph,
     store_runs,
     work_per_unit,
 )
@@ -227,18 +224,3 @@ class GraphWalker:
         profile = self.profile
         peak, spare = int(profile.tree[1, LARGEST]), int(profile.counts[NUM_SPARE])
         return peak, spare, float(profile.total_s[0])
-
-
-@cache
-def load_kernels() -> None:
-    """Compile the kernels, or load them, so that this does not count as time to plan in."""
-    graph = Graph("two", (Op("a", writes={"x": 1}), Op("b", reads=("x",))))
-    packed = pack_graph(graph.arrays)
-    greedy_order(packed, 0.0)
-    line = np.arange(2, dtype=np.int64)
-    walker = GraphWalker.of(graph, packed, line, number=0, seed=0, rules=(0, True))
-    walker.take(line)
-    walker.evictions_left = 1
-    walker.greedy()
-    walker.begin(0)
-    walker.anneal(0.0, 0.0, 50)

@@ -20,7 +20,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ._cut_search import CutSearch
-from ._milp import Answer, Floats, Milp
+from ._milp import Answer, Floats, Milp, milp_work
 from ._scaling import byte_units, solver_times
 from ._staged_model import StagedModel, build_model, num_variables
 from .bounds import as_finite, check_order, least_memory_bytes, scope_of
@@ -71,7 +71,8 @@ def checkmate(
         Only ``"fixed"``.
     time_limit_s, effort
         As of `local_search`, of the solver in all; 30 units of work where neither is given, which
-        limit its nodes. The best plan found by then is returned.
+        limit its nodes. The best plan found by then is returned. An effort without a time limit
+        leaves out an MILP whose first node alone takes more.
     seed
         Recorded; HiGHS is deterministic.
     passes
@@ -201,6 +202,15 @@ class _StagedSearch:
             for schedule in rounded(self.graph, model, answer.x):
                 self.consider(schedule)
         if self.is_proven() or self.effort.is_over():
+            return
+        left = self.effort.left
+        if (
+            self.effort.counted
+            and self.effort.watchdog_s is None
+            and milp_work(model.milp.num_nonzeros) > left
+        ):
+            # The solver would finish its first node, which alone takes more, and nothing ends it.
+            self.effort.spend(left)
             return
         self.aim(model.milp)
         with self.effort.part(1.0) as part:

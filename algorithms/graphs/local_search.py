@@ -22,13 +22,7 @@ from ._cut_table import Order
 from .bounds import check_order, scope_of
 
 
-def _load_kernels() -> None:
-    from ._walker import load_kernels
-
-    load_kernels()
-
-
-@timed(_load_kernels)
+@timed()
 def local_search(
     graph: Graph,
     budget_bytes: int,

@@ -66,8 +66,8 @@ def plan_reserved(
         Whether reserved bytes must stay within the budget without returning memory to the device.
         The default for a recorded step is to do so if there is such a plan.
     max_plans
-        How often to plan; by default 12 times for a chain, and 4 times for a graph, whose planners
-        spend their effort each time.
+        How often to plan: 12 times for a chain by default, 4 for a graph, whose planners take their
+        time limit each time, 8 for one whose requests were recorded.
     **options
         Of `schedsim.allocate`.
 
@@ -84,7 +84,7 @@ def plan_reserved(
     """
     check_allocator(allocator)
     if max_plans is None:
-        max_plans = 12 if workload.kind == "chain" else 4
+        max_plans = 12 if workload.kind == "chain" else 4 if workload.recorded is None else 8
     started = time.perf_counter()
     made: dict[int, Plan] = {}
 

@@ -10,7 +10,7 @@ from ..errors import SchedsimError
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
 from .help import GroupedCommand
-from .options.cluster_options import ClusterRequest, cluster_options
+from .options.cluster_options import FIT, ClusterRequest, cluster_options
 from .options.files import json_option, output_option
 from .options.typed_sizes import SizeType
 from .show import print_facts, print_json, print_table, working
@@ -46,6 +46,7 @@ def command(request: ClusterRequest, **asked: Any) -> int:
     schedsim cluster --preset llama3-8b --devices 8 --fsdp 8 --batch 2 --recompute selective
     schedsim cluster --preset llama3-405b --devices 512 --tensor 8 --pipeline 8 --batch 32 \\
         --recompute full --compile
+    schedsim cluster --preset llama3-8b --devices 8 --batch 2 --recompute fit --mem 75GB
     schedsim cluster --preset llama3-8b --devices 8 --global-batch 16 --mem 80GB --search
     """
     budget, as_json = asked["budget"], asked["as_json"]
@@ -58,11 +59,8 @@ def command(request: ClusterRequest, **asked: Any) -> int:
     else:
         for option, name in (("--global-batch", "global_batch"), ("--effort", "effort")):
             if asked[name] is not None:
-                raise SchedsimError(f"{option} belongs to --search", hint="add --search")
-        from ..clusters import cluster
-
-        with working("simulating the ranks"):
-            found = cluster(request.preset, **request.words())
+                raise SchedsimError(f"{option} is of --search", hint="add --search")
+        found = _predicted(request, budget)
     if asked["output"] is not None:
         from ..simulation.trace import write_trace
 
@@ -80,6 +78,25 @@ def command(request: ClusterRequest, **asked: Any) -> int:
         if settings is not None:
             click.echo(f"\n{settings}", nl=False)
     return YES if found.reserved_bytes <= limit else NO
+
+
+def _predicted(request: ClusterRequest, budget: int | None) -> ClusterPrediction:
+    """The prediction; with ``--recompute fit`` of what fits the budget in the least time found."""
+    from ..clusters import cluster, least_recomputation, predict
+
+    words = request.words()
+    fits = words.get("recompute") == FIT
+    if fits:
+        words["recompute"] = "full"
+    with working("simulating the ranks"):
+        found = cluster(request.preset, **words)
+        if not fits:
+            return found
+        limit = budget if budget is not None else found.fabric.device.memory_bytes
+        training = least_recomputation(
+            found.model, found.degrees, found.training, found.fabric, limit
+        )
+        return predict(found.model, found.degrees, training, found.fabric)
 
 
 def _launch(found: ClusterPrediction, framework: str | None) -> str | None:

@@ -11,6 +11,7 @@ from .joint_choice import ClusterChoice, choose
 from .prediction import ClusterPrediction, predict
 from .rank_memory import RankMemory, rank_memory
 from .rank_time import StepTime, step_time
+from .recompute_choice import least_recomputation
 from .training import RECOMPUTE, STATES, Training
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "cluster",
     "get_architecture",
     "get_fabric",
+    "least_recomputation",
     "predict",
     "rank_memory",
     "step_time",

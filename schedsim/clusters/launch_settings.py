@@ -40,7 +40,7 @@ def launch_settings(found: ClusterPrediction, framework: str) -> str:
 def _torchtitan(found: ClusterPrediction) -> str:
     degrees, training = found.degrees, found.training
     policies = set(training.recompute.split("/"))
-    if len(policies) > 1 or ":" in training.recompute or "core" in policies:
+    if len(policies) > 1 or not policies <= {"none", "selective", "full"}:
         raise UnsupportedError(
             f"torchtitan has one policy for all layers, not {training.recompute!r}",
             hint="none, selective or full",

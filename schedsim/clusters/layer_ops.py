@@ -15,16 +15,20 @@ Sizes follow PyTorch's own kernels, with 2 bytes per element:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..errors import SchedsimError, did_you_mean
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
+from .kept_names import kept_names
 from .tape import RankOp, Tape
 from .training import Training
 
 _ELEMENT = 2
 _GRADIENT = "d.out"
+_COPY = ".copy"
+"""Ends the name of what an op writes and drops when it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +172,21 @@ class LayerWriter:
         return made
 
     def pointwise(
-        self, given: tuple[str, ...], made: str, size: int, saved: tuple[str, ...] = ()
+        self,
+        given: tuple[str, ...],
+        made: str,
+        size: int,
+        saved: tuple[str, ...] = (),
+        passing: tuple[int, ...] = (),
     ) -> str:
-        """An op on elements; its backward reads `saved` and gives each input a gradient."""
+        """An op on elements; its backward reads `saved` and gives each input a gradient.
+
+        `passing`: bytes of tensors that it makes on the way, forward and backward.
+        """
         tape = self.tape
+
+        def dropped(name: str) -> dict[str, int]:
+            return {f"{name}.{k}{_COPY}": wide for k, wide in enumerate(passing)}
 
         def undo() -> None:
             reads = (tape.gradient(made), *saved)
@@ -180,16 +195,15 @@ class LayerWriter:
                 RankOp(
                     f"{made}'",
                     tuple(dict.fromkeys(reads)),
-                    writes,
+                    dropped(f"{made}'") | writes,
                     moved_bytes=tape.moved(reads, writes),
                 )
             )
             for one, d in zip(given, writes, strict=True):
                 tape.give(one, d)
 
-        tape.run(
-            RankOp(made, given, {made: size}, moved_bytes=tape.moved(given, {made: size})), undo
-        )
+        moved = tape.moved(given, {made: size})
+        tape.run(RankOp(made, given, dropped(made) | {made: size}, moved_bytes=moved), undo)
         return made
 
     def add(self, one: str, other: str, made: str, *, dropout: bool = False) -> str:
@@ -227,20 +241,48 @@ class LayerWriter:
         before = tape.sizes[given]
         after = before * times // parts
         seconds = self.fabric.gather_s(max(before, after), ranks, ranks)
+        # Parts of the sequences of several rows do not lie one after another: they are copied.
+        rows = self.training.micro_batch(self.degrees)
+        copies = rows > 1 and not self.training.async_tensor
+
+        def copied(name: str) -> dict[str, int]:
+            return {f"{name}{_COPY}": max(before, after)} if copies else {}
 
         def undo() -> None:
             d = tape.new_gradient(given)
             reads = (tape.gradient(made),)
             back = "scatter" if kind == "gather" else "gather"
             tape.emit(
-                RankOp(f"{made}'", reads, {d: before}, stream="tensor", link_s=seconds, kind=back)
+                RankOp(
+                    f"{made}'",
+                    reads,
+                    copied(f"{made}'") | {d: before},
+                    stream="tensor",
+                    link_s=seconds,
+                    kind=back,
+                )
             )
             tape.give(given, d)
 
         tape.run(
-            RankOp(made, (given,), {made: after}, stream="tensor", link_s=seconds, kind=kind), undo
+            RankOp(
+                made,
+                (given,),
+                copied(made) | {made: after},
+                stream="tensor",
+                link_s=seconds,
+                kind=kind,
+            ),
+            undo,
         )
         return made
+
+    def _held(self, *inputs: str) -> None:
+        """Inputs of eager modules are held until the last op inside is done."""
+        if not (self.training.compiled or self.training.regather):
+            last = self.tape.forward[-1]
+            reads = tuple(dict.fromkeys((*last.reads, *inputs)))
+            self.tape.forward[-1] = replace(last, reads=reads)
 
     def _after(self, branch: str, made: str) -> str:
         """The norm of a branch before it is added, where the model has one."""
@@ -267,12 +309,16 @@ class LayerWriter:
                 )
         mixed = self._mix(query, key, value)
         out = self.product(mixed, "o", sizes.output_width // t, model.hidden)
-        part = self._after(self.scatter(out, "o.part"), "o.normed")
+        part = self.scatter(out, "o.part")
+        self._held(whole, mixed)
+        part = self._after(part, "o.normed")
         return self.add(given, part, "h", dropout=model.plain_norm)
 
     def _turned(self, given: str, made: str) -> str:
-        """Rotary positions; their backward rotates back, and reads nothing."""
-        return self.pointwise((given,), made, self.tape.sizes[given])
+        """Positions, turned in fp32 where eager; their backward turns back and reads nothing."""
+        size = self.tape.sizes[given]
+        wide = 0 if self.training.compiled or self.training.regather else 2 * size
+        return self.pointwise((given,), made, size, passing=(wide, wide) if wide else ())
 
     def _latent(self, whole: str) -> tuple[str, str, str]:
         """Queries, keys and values through narrow latents, whole on every rank."""
@@ -367,7 +413,9 @@ class LayerWriter:
     def _dense(self, given: str) -> str:
         whole = self.gather(self.norm(given, "n2"), "n2.whole")
         out = self._perceptron(whole, "", self.model.ffn_width // self.degrees.tensor, self.tokens)
-        part = self._after(self.scatter(out, "m.part"), "m.normed")
+        part = self.scatter(out, "m.part")
+        self._held(whole, "act")
+        part = self._after(part, "m.normed")
         return self.add(given, part, "out", dropout=self.model.plain_norm)
 
     def _perceptron(self, given: str, name: str, width: int, tokens: int) -> str:
@@ -446,9 +494,14 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
     ...                      get_fabric("h100-80gb"))
     >>> sorted(kept_tensors(writer.layer(False), "selective", Training()))
     ['down', 'gate', 'lse', 'mixed', 'q', 'v']
+    >>> sorted(kept_tensors(writer.layer(False), "keep=o+mixed", Training()))
+    ['lse', 'mixed', 'o']
     """
     if policy == "full":
         return set()
+    named = kept_names(policy)
+    if named is not None:
+        return {t for op in layer.forward if op.name in named for t in _lasting(op)}
     kept: set[str] = set()
     read = {t for op in layer.backward if op.kind in ("product", "attention") for t in op.reads}
     products = 0
@@ -465,17 +518,53 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
             even = op.kind == "product" and products % 2 == 1
             keeps = even or op.kind in ("attention", "scatter")
         if keeps:
-            kept |= set(op.writes)
-    return kept - {"kv.whole"}
+            kept |= _lasting(op)
+    return kept
 
 
-def repeated_ops(layer: LayerOps, kept: set[str]) -> list[RankOp]:
-    """The forward ops that run again before the backward, in order."""
+def _lasting(op: RankOp) -> set[str]:
+    """What an op writes and does not drop itself."""
+    return {t for t in op.writes if t != "kv.whole" and not t.endswith(_COPY)}
+
+
+def check_kept_names(
+    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric
+) -> None:
+    """Raise `SchedsimError` where ``--recompute keep=`` names an op that no layer has."""
+    parts = training.recompute.count("/") + 1
+    policies = {p for rank in range(parts) for p in training.policies(model.num_layers, rank)}
+    named = {name for policy in policies for name in kept_names(policy) or ()}
+    if not named:
+        return
+    known: dict[str, None] = {}
+    for experts in {model.has_experts(i) for i in range(model.num_layers)}:
+        layer = LayerWriter(model, degrees, training, training.seq, fabric).layer(experts)
+        known |= dict.fromkeys(op.name for op in layer.forward)
+    for name in sorted(named):
+        if name not in known:
+            raise SchedsimError(
+                f"--recompute keep={name}: no layer of {model.name} has such an op",
+                hint=did_you_mean(name, known, f"one of {', '.join(known)}"),
+            )
+
+
+def repeated_ops(layer: LayerOps, kept: set[str], training: Training) -> list[RankOp]:
+    """Ops of the forward that run again before the backward, in order.
+
+    Compiled, those that the backward needs. Eager, every op up to the last one that it needs, but
+    for those whose outputs are kept: a checkpoint runs the forward as it is written.
+    """
     made = {tensor: op for op in layer.forward for tensor in op.writes}
     needed = {t for op in layer.backward for t in op.reads if t in made and t not in kept}
     again: set[str] = set()
-    for op in reversed(layer.forward):
+    last = -1
+    for k in reversed(range(len(layer.forward))):
+        op = layer.forward[k]
         if needed & set(op.writes):
+            last = max(last, k)
             again.add(op.name)
             needed |= {t for t in op.reads if t in made and t not in kept}
-    return [op for op in layer.forward if op.name in again]
+    if training.compiled:
+        return [op for op in layer.forward if op.name in again]
+    ran = layer.forward[: last + 1]
+    return [op for op in ran if op.name in again or not kept.issuperset(_lasting(op))]

@@ -11,6 +11,7 @@ from ..units import format_bytes, format_seconds
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
+from .layer_ops import check_kept_names
 from .rank_memory import RankMemory, rank_memory
 from .rank_time import StepTime, step_time
 from .training import Training
@@ -34,7 +35,7 @@ class ClusterPrediction:
     >>> import schedsim
     >>> step = schedsim.cluster("llama3-8b", devices=8, fsdp=8, batch=2, recompute="selective")
     >>> f"{step.reserved_bytes / 2**30:.1f} GiB"  # torchtitan: 82.4
-    '81.7 GiB'
+    '82.2 GiB'
     """
 
     model: Architecture
@@ -132,6 +133,7 @@ def predict(
     """
     degrees.check(model)
     training.check(model, degrees)
+    check_kept_names(model, degrees, training, fabric)
     if training.float8 and not fabric.float8_gain:
         raise SchedsimError(
             f"--float8: no rate of {fabric.device.name} in 8 bits is known here",

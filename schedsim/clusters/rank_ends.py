@@ -17,7 +17,14 @@ class EndWriter(UnitWriter):
     def _end_reads(self, which: str) -> tuple[str, ...]:
         return (f"W {self._ends(which)}",) if self._gathers else ()
 
+    def _passing(self, name: str) -> dict[str, int]:
+        """The whole sequence beside its part, and once more as it is cut or put together."""
+        copies = self.training.micro_batch(self.degrees) > 1 and not self.training.async_tensor
+        whole = self.part * self.degrees.tensor
+        return {f"A {name} copy": whole} if self.degrees.tensor > 1 and copies else {}
+
     def _embed(self, micro: int) -> None:
+        whole = {f"A rows {micro}": self.part * self.degrees.tensor}
         link = self.fabric.gather_s(
             self.part * self.degrees.tensor, self.degrees.tensor, self.degrees.tensor
         )
@@ -28,7 +35,9 @@ class EndWriter(UnitWriter):
                 self.fabric.op_s(0, 0, 2 * self.part) + link,
                 0,
                 self._end_reads("embedding"),
-                {f"A x 0 {micro}": self.part},
+                (whole if self.degrees.tensor > 1 else {})
+                | self._passing(f"rows {micro}")
+                | {f"A x 0 {micro}": self.part},
             )
         )
 
@@ -98,7 +107,7 @@ class EndWriter(UnitWriter):
                 op_s(0, 0, 6 * self.part) + link,
                 0,
                 (x, *weights),
-                {n: whole},
+                self._passing(f"final {micro}") | {n: whole},
             )
         )
         raw = f"L raw {micro}"
@@ -181,7 +190,7 @@ class EndWriter(UnitWriter):
                 op_s(0, 0, 8 * self.part) + link,
                 0,
                 (f"D final {micro}", x, *weights),
-                {f"D x {last} {micro}": self.part},
+                self._passing(f"final' {micro}") | {f"D x {last} {micro}": self.part},
             )
         )
         self._keep_end("head", micro)

@@ -16,6 +16,7 @@ from ..pipelines.orders import Action
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
+from .kept_names import kept_names
 from .layer_ops import LayerOps, LayerWriter, kept_tensors, repeated_ops
 from .rank_ends import EndWriter
 from .stages import StageParts
@@ -90,7 +91,7 @@ class RankStep(EndWriter):
         if self._gathers:
             for stage in self.stages.values():
                 for unit in self._end_units(stage):
-                    self._gather(unit, 0)
+                    (self._gather_now if self.one_stream else self._gather)(unit, 0)
         for action in actions:
             stage = self.stages[action.stage]
             if action.kind == "F":
@@ -123,10 +124,11 @@ class RankStep(EndWriter):
         if key not in self._again:
             layer = self._layer(number)
             kept = kept_tensors(layer, policy, self.training)
-            again = repeated_ops(layer, kept)
+            again = repeated_ops(layer, kept, self.training)
             read = {t for op in (*again, *layer.backward) for t in op.reads}
-            # An eager policy keeps the tensors on its list, read or not.
-            idle = policy == "selective" and not self.training.compiled
+            # The list of an eager policy holds what it keeps, read or not.
+            listed = policy == "selective" or kept_names(policy) is not None
+            idle = listed and not self.training.compiled
             self._again[key] = again, (kept - read if idle else set())
         return self._again[key]
 
@@ -178,20 +180,34 @@ class RankStep(EndWriter):
             # Message buffers are resident, and count as static.
             start = stage.layers.start
             self._add(Op(f"receive {start} {micro}", writes={f"A x {start} {micro}": 0}))
-        self._gather_ahead(numbers, 0, micro)
+        if not self.one_stream:
+            self._gather_ahead(numbers, 0, micro)
         for k, number in enumerate(numbers):
+            if self.one_stream and self._gathers:
+                self._gather_now(str(number), micro)
             self._gather_ahead(numbers, k + 1, micro)
             for op in self._layer(number).forward:
                 self._add(self._instance(op, number, micro, "forward"))
         if stage.head:
             self._head(stage, micro)
+        self._drop_gathered()
 
     def _gather_ahead(self, numbers: Sequence[int], k: int, micro: int) -> None:
-        if not self._gathers or k >= len(numbers):
+        if not self._gathers or self.one_stream or k >= len(numbers):
             return
         unit = str(numbers[k])
         if not (self._stays and f"gather {self._weight(unit, micro)}" in self._index):
             self._gather(unit, micro)
+
+    def _gather_back(self, back: Sequence[int], k: int, micro: int) -> None:
+        """Gather for the backward of ``back[k + 1]``; its host unpacks it when that begins."""
+        if not self.one_stream:
+            self._gather_ahead(back, k + 1, micro)
+            return
+        if self._gathers and k:
+            self._unpack(str(back[k]), micro)
+        if self._gathers and k + 1 < len(back):
+            self._begin_gather(str(back[k + 1]), micro)
 
     def _backward(self, stage: StageParts, micro: int, final: bool) -> None:
         numbers = list(stage.layers)
@@ -209,19 +225,34 @@ class RankStep(EndWriter):
             )
         back = numbers[::-1]
         for k, number in enumerate(back):
-            # The parameters of the last layer were not freed, as its backward comes next.
-            if not self._stays and k + 1 < len(back):
-                self._gather_ahead(back, k + 1, micro)
+            # The last layer's parameters were not freed, as its backward is next.
+            if not self._stays:
+                self._gather_back(back, k, micro)
             again, idle = self._policy_of(number)
+            backward = self._layer(number).backward
+            first = self._before_recomputing(backward) if again else 0
+            for op in backward[:first]:
+                self._add_backward(op, number, micro, set())
             for op in again:
                 self._repeat(f"{op.name} {number} {micro}")
-            for op in self._layer(number).backward:
+            for op in backward[first:]:
                 self._add_backward(op, number, micro, idle)
                 idle = set()
             if not self._split:
                 self._collect(number, micro, final)
         if stage.embedding:
             self._embed_backward(micro)
+
+    def _before_recomputing(self, backward: Sequence[RankOp]) -> int:
+        """How many ops of a layer's backward run before anything is computed again.
+
+        PyTorch's checkpoint runs the forward again when the first tensor of it is read; Megatron's
+        runs it first.
+        """
+        if self.training.state == "megatron":
+            return 0
+        reads_it = (any(not t.startswith("d.") for t in op.reads) for op in backward)
+        return next((k for k, reads in enumerate(reads_it) if reads), 0)
 
     def _add_backward(self, op: RankOp, number: int, micro: int, idle: set[str]) -> None:
         made = self._instance(op, number, micro, "backward")

@@ -42,6 +42,7 @@ class UnitWriter:
         self._accumulated: dict[str, str] = {}
         self._sharded: dict[str, str] = {}
         self._packed: list[str] = []
+        self._gathered: list[str] = []
         self.results: list[str] = []
         self.num_micro = 0
         self.part = self.tokens * model.hidden * 2 // degrees.tensor
@@ -114,12 +115,16 @@ class UnitWriter:
         return f"W {unit}" if self._stays or not unit.isdecimal() else f"W {unit} {micro}"
 
     def _gather(self, unit: str, micro: int) -> None:
-        """Gather a unit into a buffer and unpack it; do so again after it was freed."""
+        """Gather a unit into a buffer and unpack it; again where it was freed."""
+        self._begin_gather(unit, micro)
+        self._unpack(unit, micro)
+
+    def _begin_gather(self, unit: str, micro: int) -> None:
+        """Gather a unit into a buffer."""
         weight = self._weight(unit, micro)
         name = f"gather {weight}"
         if name in self._index:
             self._repeat(name)
-            self._repeat(f"unpack {weight}")
             return
         size = 2 * self._unit_parameters(unit)
         cast = 2 * self._shard_parameters(unit)
@@ -131,21 +136,43 @@ class UnitWriter:
                 self._shard_link_s(size),
                 0,
                 (),
-                {buffer: size, f"{buffer} cast": cast},
+                {f"{buffer} cast": cast, buffer: size},
                 stream=SHARD_STREAM,
             )
         )
+
+    def _unpack(self, unit: str, micro: int) -> None:
+        """Copy a gathered unit out of its buffer."""
+        weight = self._weight(unit, micro)
+        name = f"unpack {weight}"
+        if name in self._index:
+            self._repeat(name)
+            return
+        buffer = f"AG {weight}"
+        size = 2 * self._unit_parameters(unit)
+        # What was sent is dropped when the gather has been issued, as its host sees it.
+        reads = (buffer,) if self.one_stream else (buffer, f"{buffer} cast")
         moved = self.fabric.op_s(0, 0, 2 * size)
-        self._add(
-            Op(
-                f"unpack {weight}",
-                "forward",
-                moved,
-                0,
-                (buffer, f"{buffer} cast"),
-                {weight: size},
-            )
-        )
+        self._add(Op(name, "forward", moved, 0, reads, {weight: size}))
+
+    def _gather_now(self, unit: str, micro: int) -> None:
+        """A unit of the forward in the order of its host: the buffer before goes after the gather.
+
+        It stays as long so that a copy out of it may run beside the next gather.
+        """
+        weight = self._weight(unit, micro)
+        if f"gather {weight}" in self._index:
+            return  # it stays gathered
+        self._begin_gather(unit, micro)
+        self._drop_gathered()
+        self._unpack(unit, micro)
+        self._gathered.append(f"AG {weight}")
+
+    def _drop_gathered(self) -> None:
+        """Let go the buffer of the last gather of the forward."""
+        while self._gathered:
+            buffer = self._gathered.pop()
+            self._add(Op(f"drop {buffer}", "forward", reads=(buffer,)))
 
     def _reduce(self, unit: str, key: str) -> None:
         """Pack the gradients of a unit and reduce them to the rank's part."""

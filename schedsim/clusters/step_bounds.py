@@ -118,7 +118,7 @@ class StepBounds:
             self._layers[key] = writer.layer(experts)
         layer = self._layers[key]
         kept = kept_tensors(layer, policy, training)
-        again = repeated_ops(layer, kept)
+        again = repeated_ops(layer, kept, training)
         read = {t for op in (*again, *layer.backward) for t in op.reads}
         found = _LayerCosts(
             sum(self._op_s(op) for op in layer.forward),

@@ -8,11 +8,13 @@ from ..errors import SchedsimError
 from ..pipelines.orders import ORDERS
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
+from .kept_names import kept_names
 
 RECOMPUTE = ("none", "core", "selective", "full")
 """What a layer recomputes. ``none``: nothing. ``core``: attention alone. ``selective``: keep
 attention and every second matrix product, run the rest again (torchtitan's per-op policy).
-``full``: keep the layer's input alone."""
+``full``: keep the layer's input alone. Besides, ``keep=q+v+mixed`` keeps what these ops of a layer
+make, and runs the rest again."""
 
 STATES = ("fsdp2", "megatron", "bf16")
 """Formats of the model state. ``fsdp2``: fp32 shards of parameter, gradient and two moments, a
@@ -39,6 +41,7 @@ class Training:
     recompute
         One of `RECOMPUTE` for all layers, or ``"full:4,none:12"``: the first four layers of each
         stage, then the next twelve. ``"full/selective/none"``: for each pipeline rank, in order.
+        ``"keep=mixed+gate"``: the names are those of `schedsim.clusters.LayerOps`.
     compiled
         Whether layers are compiled: pointwise ops are fused, and their outputs are not kept.
     float8
@@ -63,7 +66,10 @@ class Training:
         Whether a gathered input of a product is gathered again for the backward instead of kept
         (Megatron).
     optimizer_in_backward
-        Whether the optimizer applies each gradient as soon as it exists.
+        Each gradient is used as soon as it is there.
+    async_tensor
+        Messages between tensor-parallel ranks go part by part into products and out of them,
+        without copies (torchtitan's asynchronous tensor parallelism). Their time is not hidden.
     wide_norm
         Whether norms of the eager step keep their input in fp32, and the normed input (torchtune).
     wide_logits
@@ -89,6 +95,7 @@ class Training:
     eager_attention: bool = False
     regather: bool = False
     optimizer_in_backward: bool = False
+    async_tensor: bool = False
     wide_norm: bool = False
     wide_logits: bool = False
     expandable: bool = False
@@ -110,6 +117,8 @@ class Training:
         ['full', 'none', 'none']
         >>> Training(recompute="full/none").policies(2, rank=1)
         ['none', 'none']
+        >>> Training(recompute="full:1,keep=mixed+gate:2").policies(3)
+        ['full', 'keep=mixed+gate', 'keep=mixed+gate']
         """
         of_ranks = self.recompute.split("/")
         mine = of_ranks[min(rank, len(of_ranks) - 1)]
@@ -118,10 +127,12 @@ class Training:
         found: list[str] = []
         for part in mine.split(","):
             name, _, count = part.strip().partition(":")
-            if name not in RECOMPUTE or (count and not count.isdecimal()):
+            known = name in RECOMPUTE or kept_names(name) is not None
+            if not known or (count and not count.isdecimal()):
                 raise SchedsimError(
                     f"--recompute {part!r} is not understood",
-                    hint=f"one of {', '.join(RECOMPUTE)}, or counts of layers: full:4,none:12",
+                    hint=f"one of {', '.join(RECOMPUTE)}, keep=OP+OP of a layer, or counts of "
+                    "layers: full:4,none:12",
                 )
             found += [name] * (int(count) if count else num_layers)
         found += found[-1:] * (num_layers - len(found))
@@ -183,6 +194,7 @@ class Training:
             (self.schedule != "1f1b", not alone, f"--schedule {self.schedule}", "add --pipeline"),
             (self.zero_stage == 2, sharded and alone, "--zero 2", "it is of fsdp2 without stages"),
             (self.separate_head, sharded and alone, "--separate-head", "as is --zero"),
+            (self.async_tensor, degrees.tensor > 1, "async_tensor", "it is of tensor"),
             (self.loss_chunks > 1, not self.compiled_loss, "--loss-chunks", "or --compile-loss"),
             (self.wide_logits, self.compiled_loss, "wide_logits", "set compiled_loss"),
             (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),

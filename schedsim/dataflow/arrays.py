@@ -93,6 +93,11 @@ class GraphArrays(Record):
         """How many tensors each op writes, ``(num_ops,)``."""
         return np.diff(self.write_start)
 
+    @cached_property
+    def saving_differs(self) -> bool:
+        """Whether an op has another workspace where it materialises an optional output."""
+        return not np.array_equal(self.op_saving_workspace_bytes, self.op_workspace_bytes)
+
 
 def _compressed(lists: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     start = np.zeros(len(lists) + 1, dtype=np.int64)

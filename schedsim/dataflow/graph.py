@@ -288,6 +288,11 @@ class Graph(ShownInNotebooks):
         return self.ops[self._producers[tensor]].pool_of(tensor)
 
     @cached_property
+    def evicted(self) -> frozenset[str]:
+        """The tensors that must not be kept from the forward to the backward."""
+        return frozenset(tensor for op in self.ops for tensor in op.evicted)
+
+    @cached_property
     def one_stream(self) -> bool:
         """Whether all ops run on the ``compute`` stream, in the memory of the ``device``."""
         return (

@@ -8,12 +8,12 @@ brute force solve the same problem, and none of them needs to know the patterns.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..checks.value_checks import shown
-from ..errors import InvalidScheduleError, SchedsimError
+from ..errors import InvalidScheduleError, SchedsimError, UnsupportedError
 from .chain import Chain, Stage
 from .graph import Graph
 from .op import Op
@@ -195,10 +195,10 @@ def _check_some(
 
 
 def evicts_some(workload: Chain | Graph) -> bool:
-    """Whether `workload` has something that must be recomputed. O(ops)."""
+    """Whether something of `workload` must be recomputed. O(ops), of a graph once."""
     if isinstance(workload, Chain):
         return any(stage.rule == "recompute" for stage in workload.stages)
-    return any(op.evicted for op in workload.ops)
+    return bool(workload.evicted)
 
 
 def keeps_some(workload: Chain | Graph) -> bool:
@@ -206,8 +206,43 @@ def keeps_some(workload: Chain | Graph) -> bool:
     return isinstance(workload, Chain) and any(stage.rule == "keep" for stage in workload.stages)
 
 
+_APART = {
+    "link": ("a link", "--link"),
+    "levels": ("memory levels", "--memory-level"),
+    "allow": ("variants", "--allow"),
+    "order": ("order 'free'", "--order free"),
+}
+
+
+def check_beside_recompute(options: Mapping[str, Any], *, as_flags: bool = False) -> None:
+    """Refuse options of a planner that forced recomputation does not go with.
+
+    Parameters
+    ----------
+    options
+        As planners take them; an order is refused where it is free, others where they are given.
+    as_flags
+        Name them as the command line does.
+
+    Raises
+    ------
+    UnsupportedError
+
+    Examples
+    --------
+    >>> check_beside_recompute({"order": "fixed", "link": None})
+    """
+    for name, (words, flag) in _APART.items():
+        value = options.get(name)
+        if value == "free" if name == "order" else value:
+            rule, other = ("--recompute", flag) if as_flags else ("recompute", words)
+            raise UnsupportedError(
+                f"{rule} does not go with {other}", hint="leave one of the two out"
+            )
+
+
 def check_evicted(graph: Graph, schedule: Schedule) -> None:
-    """Refuse `schedule` if it keeps a tensor that must be recomputed. O(runs + reads).
+    """Refuse `schedule` where it keeps what must be recomputed. O(runs + reads); else O(1).
 
     The forward ends with the last first run of an op before the first run of a backward op. A run
     that reads an evicted tensor after the forward must read an instance that was written after it.
@@ -217,7 +252,7 @@ def check_evicted(graph: Graph, schedule: Schedule) -> None:
     InvalidScheduleError
         A later run reads such a tensor as the forward wrote it; the message names run and tensor.
     """
-    evicted = {tensor for op in graph.ops for tensor in op.evicted}
+    evicted = graph.evicted
     if not evicted:
         return
     runs = schedule.bind(graph).tolist()

@@ -9,6 +9,7 @@ from typing import Any
 from ..dataflow.chain import Chain, Stage
 from ..dataflow.graph import Graph
 from .reader import Reader
+from .recorded_files import read_recorded, recorded_to_dict
 from .workload_parts import (
     op_to_dict,
     read_graph_variants,
@@ -35,7 +36,8 @@ def workload_hash(workload: Chain | Graph) -> str:
     if cached is None:
         document = workload_to_dict(workload)
         del document["name"]
-        # Offered variants are left out: a plan carries the variants that it uses.
+        document.pop("recorded", None)  # how an allocator serves it, not what is run
+        # What may be chosen is not what is run: a plan carries the variants that it uses.
         document.pop("variants", None)
         for stage in document.get("stages", ()):
             stage.pop("variants", None)
@@ -53,6 +55,7 @@ def offered_hash(workload: Chain | Graph) -> str:
     """
     document = workload_to_dict(workload)
     del document["name"]
+    document.pop("recorded", None)
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -72,6 +75,8 @@ def chain_to_dict(chain: Chain) -> dict[str, Any]:
     document["stages"] = [_stage_to_dict(stage) for stage in chain.stages]
     if chain.gradient_bytes:
         document["gradient_bytes"] = list(chain.gradient_bytes)
+    if chain.recorded is not None:
+        document["recorded"] = recorded_to_dict(chain.recorded)
     return document
 
 
@@ -122,6 +127,7 @@ def read_chain(reader: Reader) -> Chain:
         )
         item.finish()
     gradients = reader.take_bytes_list("gradient_bytes", [])
+    arguments["recorded"] = reader.take_part("recorded", read_recorded)
     reader.finish()
     return Chain(stages=tuple(stages), gradient_bytes=tuple(gradients), **arguments)
 
@@ -143,6 +149,8 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         document["pool_static_bytes"] = dict(graph.pool_static_bytes)
     if graph.input_pools:
         document["input_pools"] = dict(graph.input_pools)
+    if graph.recorded is not None:
+        document["recorded"] = recorded_to_dict(graph.recorded)
     return document
 
 
@@ -159,5 +167,6 @@ def read_graph(reader: Reader) -> Graph:
     }
     ops = tuple(read_op(item) for item in reader.take_objects("ops", most=MOST_OPS))
     arguments["variants"] = read_graph_variants(reader)
+    arguments["recorded"] = reader.take_part("recorded", read_recorded)
     reader.finish()
     return Graph(ops=ops, **arguments)

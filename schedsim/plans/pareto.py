@@ -11,7 +11,7 @@ from ..api import PlannerLike, check_limits, curve_planner, get_planner, try_pla
 from ..checks.checked_arguments import checked
 from ..dataflow.chain import Chain
 from ..dataflow.graph import Graph
-from ..dataflow.recomputation_rules import RecomputationRules, evicts_some
+from ..dataflow.recomputation_rules import RecomputationRules, check_beside_recompute, evicts_some
 from ..errors import SchedsimError
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
@@ -122,11 +122,8 @@ def _searched_at(
     options: dict[str, Any],
     rules: RecomputationRules,
 ) -> ParetoCurve:
-    """The curve of a graph with ops that must be recomputed: one search per budget."""
-    if options.get("order") == "free":
-        raise SchedsimError(
-            "recompute does not go with order 'free'", hint="leave one of the two out"
-        )
+    """A curve of which something must be recomputed: a search at each of some budgets."""
+    check_beside_recompute(options)
     num = options.get("num_points", _NUM_SEARCHES)
     if num < 2:
         raise SchedsimError(f"num_points {num} is not at least 2", hint="ask for both ends")
@@ -136,7 +133,7 @@ def _searched_at(
         more["time_limit_s"] = options["time_limit_s"] / num
     more["seed"] = options.get("seed", 0)
     default = get_planner(None, graph.kind).name
-    return _sampled(graph, default, default, budgets, more, num)
+    return _sampled(graph, default, default, budgets, more, num, searched=True)
 
 
 def _sampled(
@@ -146,10 +143,13 @@ def _sampled(
     budgets: Iterable[int | str] | None,
     options: dict[str, Any],
     num: int = _NUM_SAMPLES,
+    *,
+    searched: bool = False,
 ) -> ParetoCurve:
+    """The curve through plans at `budgets`, or at `num` of them; `searched` as of `_spread`."""
     started = time.perf_counter()
     if budgets is None:
-        asked = _spread(workload, name, planner, options, num)
+        asked = _spread(workload, name, planner, options, num, searched=searched)
     else:
         asked = [read_budget(budget, workload) for budget in budgets]
     found: dict[int, ParetoPoint] = {}
@@ -183,10 +183,18 @@ def _sampled(
 
 
 def _spread(
-    workload: Chain | Graph, name: str, planner: PlannerLike, options: dict[str, Any], num: int
+    workload: Chain | Graph,
+    name: str,
+    planner: PlannerLike,
+    options: dict[str, Any],
+    num: int,
+    *,
+    searched: bool,
 ) -> list[int]:
-    """Evenly spaced budgets from the planner's least budget to the store-all peak."""
-    searched = num != _NUM_SAMPLES  # a search reports its least budget when it fails
+    """Budgets at equal distances from the planner's least to the store-all peak.
+
+    A search knows the least budget where it fails, any other planner where it has all memory.
+    """
     least = try_plan(workload, 1 if searched else _NO_LIMIT, planner, **options).min_feasible_bytes
     most = simulate(workload, Schedule.store_all(workload)).peak_bytes
     if least is None:

@@ -144,11 +144,11 @@ def _on_one_stream(
     """Instances, bytes during each run, and the workspace that these bytes include."""
     instances, memory = _replayed(graph, runs, arrays, with_memory=True)
     tensor, first, last, *_ = instances
-    saves = np.zeros(runs.size, dtype=np.bool_)
-    saves[first[arrays.tensor_optional[tensor] & (last >= 0)]] = True
-    workspace = np.where(
-        saves, arrays.op_saving_workspace_bytes[runs], arrays.op_workspace_bytes[runs]
-    )
+    workspace = arrays.op_workspace_bytes.take(runs)
+    if arrays.saving_differs:
+        saves = np.zeros(runs.size, dtype=np.bool_)
+        saves[first[arrays.tensor_optional[tensor] & (last >= 0)]] = True
+        workspace = np.where(saves, arrays.op_saving_workspace_bytes.take(runs), workspace)
     memory += workspace
     memory += graph.static_bytes
     return instances, memory, workspace
@@ -163,10 +163,10 @@ def _replayed(
 ) -> tuple[tuple[NDArray[Any], ...], NDArray[np.int64]]:
     """Instances of legal runs as (tensor, first, last, source, category), and bytes by run."""
     from ..kernels.compiled import run
-    from ._replay import CODE, ITEM, LEGAL, RUN, replay_runs
+    from ._replay import LEGAL, replay_runs
 
     num_inputs = len(graph.inputs)
-    num_instances = num_inputs + int(arrays.num_writes[runs].sum())
+    num_instances = num_inputs + int(arrays.num_writes.take(runs).sum())
     instances = np.empty((4, num_instances), np.int32)
     category = np.empty(num_instances, np.int8)
     latest = np.full(arrays.tensor_bytes.size, -1, np.int64)
@@ -175,8 +175,9 @@ def _replayed(
     outcome = np.zeros(3, np.int64)
     steps = runs.size + 2 * num_instances + graph.num_ops
     run(replay_runs, steps, arrays, runs, instances, category, latest, count, memory, outcome)
-    if outcome[CODE] != LEGAL:
-        raise _illegal(graph, runs, int(outcome[CODE]), int(outcome[RUN]), int(outcome[ITEM]))
+    code, at, item = outcome.tolist()
+    if code != LEGAL:
+        raise _illegal(graph, runs, code, at, item)
     return (*instances, category), memory[:-1]
 
 

@@ -1,4 +1,4 @@
-"""What every planner promises, on five thousand random chains."""
+"""What every planner promises, on two thousand random chains."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def some_budget(rng, chain) -> int:
     return int(rng.integers(max(0, least - 5), most + 2))
 
 
-@pytest.mark.parametrize("part", range(8))  # of five thousand, to be shared by processes
+@pytest.mark.parametrize("part", range(4))  # of two thousand, to be shared by processes
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 8), integers=st.booleans())
-@settings(max_examples=625)
+@settings(max_examples=500)
 def test_plans_keep_their_promises(part, seed, num_stages, integers):
     """Never over budget in the replay, never below the bound, optimal ones never beaten."""
     rng = np.random.default_rng([part, seed])
@@ -48,6 +48,8 @@ def test_plans_keep_their_promises(part, seed, num_stages, integers):
     plans = [try_plan(chain, budget, name) for name in CHAIN_PLANNERS]
     feasible = [plan for plan in plans if plan.feasible]
     fastest = min((plan.makespan_s for plan in feasible), default=0.0)
+    others = (plan.makespan_s for plan in feasible if plan.planner != "auto")
+    persistent, slack = min(others, default=0.0), 1 + 1e-9
     for plan in feasible:
         replay = simulate(chain, plan.schedule)
         assert replay.peak_bytes == plan.peak_bytes <= budget
@@ -56,12 +58,14 @@ def test_plans_keep_their_promises(part, seed, num_stages, integers):
         if plan.bound_scope == ANY_SCHEDULE:
             assert plan.lower_bound_s <= fastest * (1 + 1e-9)
         if plan.status == "optimal":
-            # All of these planners make persistent schedules.
-            assert plan.makespan_s <= fastest * (1 + 1e-9)
-    exact = {plan.planner: plan for plan in plans if plan.planner in ("rotor", "frontier", "auto")}
+            # All but `auto` make persistent schedules alone.
+            assert plan.makespan_s <= (persistent if plan.planner != "auto" else fastest) * slack
+    exact = {plan.planner: plan for plan in plans if plan.planner in ("rotor", "frontier")}
     assert len({plan.feasible for plan in exact.values()}) == 1
-    if exact["auto"].feasible:
+    [of_auto] = [plan for plan in plans if plan.planner == "auto"]
+    if exact["rotor"].feasible:
         assert all(plan.status == "optimal" for plan in exact.values())
+        assert of_auto.makespan_s <= fastest * slack
     else:
         assert not feasible
     for plan in plans:
@@ -88,7 +92,7 @@ def test_no_plan_beats_the_oracle(seed, num_stages):
 
 
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 20))
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_more_memory_never_costs_time(seed, num_stages):
     """Optimal planners: the makespan falls with the budget."""
     rng = np.random.default_rng(seed)
@@ -101,7 +105,7 @@ def test_more_memory_never_costs_time(seed, num_stages):
 
 
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 12), factor=st.integers(2, 9))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_scaling(seed, num_stages, factor):
     """Bytes and budget scaled together change neither the makespan nor the schedule's shape."""
     rng = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ from chains import random_chain
 from schedsim.algorithms.auto import auto
 from schedsim.algorithms.chains.chain_optimum import chain_optimum
 from schedsim.algorithms.chains.frontier import frontier
+from schedsim.algorithms.exhaustive import exhaustive
 
 from schedsim import Chain, Schedule, simulate
 from schedsim.plans.effort import Effort
@@ -26,7 +27,42 @@ def test_auto_prefers_proofs_and_lists_what_it_tried():
     assert auto(chain, store_all).found_by == "store_all"
     plan = auto(chain, store_all - 1)
     assert (plan.status, plan.found_by) == ("optimal", "frontier")
-    assert [row.planner for row in plan.candidates] == ["store_all", "frontier"]
+    assert [row.planner for row in plan.candidates] == ["store_all", "frontier", "chain_optimum"]
+
+
+def test_a_chain_gets_the_better_of_persistent_and_of_any_schedule():
+    """Without an effort, too; where no schedule is better, what is said is said as before."""
+    unit = Chain.from_arrays(
+        "four", 1, forward_s=[1] * 4, backward_s=[1] * 4, output_bytes=[1] * 4, saved_bytes=[1] * 4
+    )
+    better = auto(unit, 5)
+    assert frontier(unit, 5).makespan_s == 13
+    assert (better.makespan_s, better.status, better.bound_scope) == (11, "optimal", ANY_SCHEDULE)
+    even = uniform(8)
+    budget = simulate(even, Schedule.store_all(even)).peak_bytes - 1
+    same, persistent = auto(even, budget), frontier(even, budget)
+    assert (same.found_by, same.bound_scope) == ("frontier", persistent.bound_scope)
+    assert (same.makespan_s, same.search.ended_by) == (persistent.makespan_s, "itself")
+    beside = next(row for row in same.candidates if row.planner == "chain_optimum")
+    assert (beside.lower_bound_s, beside.bound_scope) == (same.makespan_s, ANY_SCHEDULE)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_between_the_optimum_and_the_best_persistent_schedule(seed):
+    """And its candidates' bounds over any schedule lie below the optimum."""
+    rng = np.random.default_rng(seed)
+    chain = random_chain(rng, 4)
+    peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
+    for budget in (peak - 1, int(0.9 * peak), int(0.8 * peak)):
+        persistent = frontier(chain, budget)
+        if not persistent.feasible:
+            continue
+        plan, best = auto(chain, budget), exhaustive(chain, budget)
+        assert best.makespan_s <= plan.makespan_s <= persistent.makespan_s
+        assert simulate(chain, plan.schedule).peak_bytes <= budget
+        for row in plan.candidates:
+            if row.bound_scope == ANY_SCHEDULE:
+                assert row.lower_bound_s <= best.makespan_s
 
 
 def test_no_backward_of_a_chain_runs_twice(monkeypatch):

@@ -19,7 +19,7 @@ from training_graphs import random_training_graph
 from schedsim import Schedule, simulate
 
 GRAPH = random_training_graph(np.random.default_rng(5), 14)
-SMALL = random_training_graph(np.random.default_rng(5), 8)
+SMALL = random_training_graph(np.random.default_rng(5), 6)
 CHAIN = random_chain(np.random.default_rng(5), 10)
 
 
@@ -56,10 +56,10 @@ def test_every_planner_is_the_same_on_a_busy_machine(kind):
     tried = 0
     for _, info in searching(kind):
         workload = GRAPH if kind == "graph" else CHAIN
-        if info.name == "checkmate":  # its first node is always finished
+        if info.name in ("checkmate", "poet"):  # their first node is always finished
             workload = SMALL
         peak = simulate(workload, Schedule.store_all(workload)).peak_bytes
-        taken, options = info.options(), {"effort": 0.06}
+        taken, options = info.options(), {"effort": 0.03}
         if "link" in taken and info.needs_link:
             options["link"] = f"{max(1, peak // 4)}B/s"
         if "seed" in taken:

@@ -19,5 +19,16 @@ def test_a_chain_is_solved_and_certified():
     assert check.verify(check.Instance(check.read(file)), one)["optimal"]
 
 
+def test_a_schedule_that_is_faster_than_all_persistent_ones_is_certified_beside_them():
+    file = FOLDER / "instances" / "uniform-chain-4-1-0.json.gz"
+    chain = schedsim.load(file)
+    best = solve.solve(chain, 52, 0.5)
+    beyond = solve.solve_beyond(chain, best, 0.5)
+    assert (best["makespan_s"], beyond["makespan_s"]) == ("17", "15")
+    assert check.verify(check.Instance(check.read(file)), beyond)["optimal"]
+    assert beyond["bound"]["scope"] == check.ANY
+    assert solve.solve_beyond(chain, beyond, 0.5) is None
+
+
 def test_budgets_are_between():
     assert solve.budgets_between(100, 200) == [110, 135, 160, 185]

@@ -44,9 +44,31 @@ def test_a_better_certificate_is_kept(library, capsys):
     kept = check.read(library / f"solutions/{NAME}.json.gz")["certificates"][1]
     assert kept["optimal"]
     assert kept["found"]["by"] == "somebody, by hand"
-    assert check.check_library(library, [])["optimal"] == 5
+    assert check.check_library(library, [])["optimal"] == 10
     assert check.read(library / "index.json")["instances"][0]["best"][1]["status"] == "optimal"
     assert submit.main([better], library) == 1  # no news any more
+
+
+def test_a_step_faster_than_persistent_ones_is_kept_beside_the_best_of_them(library, capsys):
+    path = library / f"solutions/{NAME}.json.gz"
+    known = check.read(path)
+    known["certificates"][1] = json.loads((library / "better.json").read_text())
+    removed = known["any_schedule"].pop(1)
+    submit.write_json(path, known)
+    (library / "beyond.json").write_text(json.dumps(removed))
+    assert submit.main([str(library / "beyond.json"), "--accept"], library) == 0
+    said = capsys.readouterr().out
+    assert "faster: 71 s after 74 s" in said
+    assert "the first bound: 71 s over any schedule" in said
+    kept = check.read(path)
+    assert kept["certificates"][1] == known["certificates"][1]
+    assert [one["budget_bytes"] for one in kept["any_schedule"]] == [
+        one["budget_bytes"] for one in kept["certificates"]
+    ]
+    row = check.read(library / "index.json")["instances"][0]["best"][1]
+    assert (row["makespan_s"], row["any_schedule"]["makespan_s"]) == ("74", "71")
+    assert check.check_library(library, [])["rejected"] == 0
+    assert submit.main([str(library / "beyond.json")], library) == 1
 
 
 def test_a_wrong_certificate_is_not(library, capsys):

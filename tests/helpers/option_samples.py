@@ -89,7 +89,7 @@ CLUSTER = {
     "--devices": sample("16"),
     "--device": sample("a100-80gb"),
     "--efficiency": sample("0.3"),
-    "--fsdp": sample("4", replicate="2"),
+    "--fsdp": sample("2", replicate="2"),
     "--replicate": sample("2"),
     "--tensor": sample("2"),
     "--pipeline": sample("2", batch="2"),
@@ -247,7 +247,7 @@ BASES: dict[str, Given] = {
         "--micro-batches": ("4",),
         "-o": ("base.png",),
     },
-    "cluster": {"--preset": ("llama3.2-1b",), "--devices": ("8",), "--seq": ("128",)},
+    "cluster": {"--preset": ("llama3.2-1b",), "--devices": ("4",), "--seq": ("128",)},
     "plot cluster": {
         "--preset": ("llama3.2-1b",),
         "--devices": ("8",),

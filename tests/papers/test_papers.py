@@ -100,9 +100,10 @@ def test_the_readme_counts_what_the_results_hold():
     claims = [c for some in RESULTS.values() for c in some]
     counts = {verdict: sum(c.verdict == verdict for c in claims) for verdict in VERDICTS}
     assert (
-        f"{len(claims)} numbers of {len(RESULTS) - 1} sources and of the claims that are repeated "
-        f"without a source: {counts[AGREE]} agree, {counts[DIFFER]} differ, {counts[NOT_HERE]} "
-        f"cannot be had here, and {counts[CHECK]} are checks of ours"
+        f"{len(claims)} numbers were checked, from {len(RESULTS) - 1} sources and from claims "
+        f"repeated without a source: {counts[AGREE]} agree, {counts[DIFFER]} differ, "
+        f"{counts[NOT_HERE]} cannot be reproduced here. "
+        f"The other {counts[CHECK]} are our own checks"
     ) in readme
     rows = (PAPERS.parent / "benchmarks/results/peers.jsonl").read_text().splitlines()
     peers = [row for row in map(json.loads, rows) if "over_peer" in row.get("ours", {})]
@@ -112,14 +113,17 @@ def test_the_readme_counts_what_the_results_hold():
         plan: sum(row[plan].get("extra_flops", 9) > row["extra_flops"] + 1e-9 for row in peers)
         for plan in ("ours", "by_operations")
     }
-    assert f"at all {len(peers)} measured settings of peers" in readme
+    assert f"At all {len(peers)} measured settings of peers" in readme
     assert f"({ratios[0]:.2f} to {ratios[-1]:.2f} of the peer's time, median" in readme
     assert f"median {statistics.median(ratios):.2f})" in readme
     assert f"repeats more operations than the peer at {more['ours']} of them" in readme
     timed = [
         row["by_operations"]["over_peer"] for row in peers if row["by_operations"].get("over_peer")
     ]
-    assert f"does so at {more['by_operations']}, and is faster at all {len(timed)} too" in readme
+    assert (
+        f"repeats more at {more['by_operations']} settings, and is also faster at all {len(timed)},"
+        in readme
+    )
     medians = [one["median"] for one in timed]
     assert f"({min(medians):.2f} to {max(medians):.2f})" in readme
     assert max(medians) < 1

@@ -177,3 +177,18 @@ def test_an_interrupt_ends_the_search(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         schedsim.maximize(scaled, 300)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("rules", [{"keep": ["*"]}, {"recompute": ["s*"]}, {"keep": ["s1"]}])
+def test_rules_of_ops_hold_at_every_size(rules):
+    """The largest is the one that planning every size by these rules finds."""
+    found = schedsim.maximize(scaled, 400, **rules)
+    fits = []
+    for size in range(1, 20):
+        try:
+            schedsim.plan(scaled(size), 400, **rules)
+        except InfeasibleBudgetError:
+            continue
+        fits.append(size)
+    assert found.largest.size == max(fits)
+    assert max(fits) < 19

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -206,6 +207,23 @@ def test_the_curve_is_that_of_the_rules():
     assert kept.points[0].makespan_s == FOUR.store_all_s
 
 
+@pytest.mark.parametrize("num_points", [31, 32])
+def test_a_curve_of_any_number_of_points_begins_at_the_least(num_points):
+    """Also where there are as many as of a planner that does not search."""
+    asked = []
+    plan = try_plan(FOUR.graph, 1, recompute="F0", effort=0.1)
+
+    def seen(workload, budget, planner, **options):
+        asked.append(budget)
+        return plan
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("schedsim.plans.pareto"), "try_plan", seen)
+        schedsim.pareto(FOUR.graph, recompute="F0", num_points=num_points)
+    assert asked[0] == 1
+    assert min(asked[1:]) == plan.min_feasible_bytes
+
+
 def test_explanations_do_not_undo_what_was_asked():
     """Keeping what must be recomputed is no advice."""
     plan = schedsim.plan(FOUR, 64, recompute="s0")
@@ -213,3 +231,12 @@ def test_explanations_do_not_undo_what_was_asked():
     explained = schedsim.explain(ruled, plan.schedule)
     assert not any(change.op_name == "F0" and change.time_change_s < 0 for change in explained.keep)
     assert is_evicted(ruled.graph, plan.schedule)
+
+
+def test_a_graph_without_rules_is_looked_at_once():
+    """Simulations of short schedules are many: none of them reads all ops for rules."""
+    graph = schedsim.Graph("one", (schedsim.Op("a", writes={"x": 1}),))
+    schedule = schedsim.Schedule.store_all(graph)
+    check_evicted(graph, schedule)
+    object.__setattr__(graph, "ops", None)
+    check_evicted(graph, schedule)

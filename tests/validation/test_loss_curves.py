@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
 
-STEPS = 200
+STEPS = 120
 
 
 def curve(model, step, batches):

@@ -57,3 +57,21 @@ def test_a_target_by_keyword():
         module(x)  # the loop computes the loss of an output
     assert "in_place=True" in str(caught.value.hint)
     module(x, target).backward()
+
+
+def test_a_class_for_a_loss_and_a_loader_for_inputs():
+    model, x, target = given()
+    refused("loss=MSELoss is a class", "MSELoss()", model, (x, target), "80%", nn.MSELoss)
+    loader = torch.utils.data.DataLoader([x])
+    refused("inputs is a DataLoader", "next(iter(", model, loader, "80%", mse_loss)
+
+
+def test_a_target_given_to_a_model_in_place():
+    """By place or keyword, and what is missing; nothing to train."""
+    model, x, target = given()
+    more = {"in_place": True}
+    refused("takes 1 input, and is given 2", "the loop computes", model, (x, target), "80%", **more)
+    named = {"input": x, "target": target}
+    refused("takes no keyword 'target'", "without the target", model, named, "80%", **more)
+    refused("missing a required argument", "is called with", model, (), "80%", **more)
+    refused("no parameter of", "requires_grad_", model.requires_grad_(False), x, "80%", **more)

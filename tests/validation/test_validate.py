@@ -29,7 +29,7 @@ def small_target(label):
 
 
 @pytest.mark.parametrize("label", CHAINS)
-def test_every_planner_at_six_budgets_does_what_it_promised(label):
+def test_every_planner_at_four_budgets_does_what_it_promised(label):
     """Peak as simulated, within the budget, results of the plain model to the bit."""
     target = small_target(label)
     captured = capture_target(target, rounds=0)
@@ -37,12 +37,12 @@ def test_every_planner_at_six_budgets_does_what_it_promised(label):
     whole = simulate(chain, Schedule.store_all(chain)).peak_bytes
     least = try_plan(chain, whole, "frontier").min_feasible_bytes
     plans = [
-        try_plan(chain, least + (whole - least) * k // 5, planner)
+        try_plan(chain, least + (whole - least) * k // 3, planner)
         for planner in comparable(chain)
-        for k in range(6)
+        for k in range(4)
     ]
     distinct = {plan.schedule: plan for plan in reversed(plans) if plan.feasible}
-    assert len(distinct) >= 5
+    assert len(distinct) >= 4
     named = {str(k): schedule for k, schedule in enumerate(distinct)}
     steps = MeasuredSteps(target, captured, named)
     plain = steps.results("plain")

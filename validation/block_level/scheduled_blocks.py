@@ -150,6 +150,7 @@ def loss_of(out: Any) -> Tensor:
     if not isinstance(found, Tensor):
         raise UnsupportedError(
             f"the model returns a {type(out).__name__} without a loss, and no loss is given",
-            hint="give a loss that makes a scalar of the output",
+            hint="a loss that makes a scalar of the output, as loss=lambda output: output"
+            + ('["loss"]' if isinstance(out, dict) else "[0]"),
         )
     return found

@@ -229,6 +229,11 @@ class ProgramBuilder:
         All that depends on it stands in the backward half of every legal schedule.
         """
         program = self.program
+        given = set(program.tangents)
+        for call in program.calls:  # what a pass of torch put in may not say where it belongs
+            if given & set(refs((call.args, call.kwargs))):
+                call.phase = "backward"
+                given.update(call.outputs)
         at = next(
             (i for i, call in enumerate(program.calls) if call.phase == "backward"),
             len(program.calls),

@@ -8,6 +8,8 @@ from typing import Any
 
 from schedsim.errors import SchedsimError, did_you_mean
 
+from ..guards.differential import read_check
+
 
 @dataclass(frozen=True)
 class DropInOptions:
@@ -40,7 +42,9 @@ class DropInOptions:
         Of a model in place, as of `torch.compile`: ``False`` plans each shape by itself.
     check
         ``"plan"``: a new schedule is run beside another one, on the inputs of the step that comes,
-        before it is trusted, at its first two sizes: two steps each. ``"never"``.
+        before it is trusted, at its first two sizes: two steps each. Of a model in place, the first
+        step of each new graph is compared with the plain one too, at the price of two steps, and
+        with a number N every N-th one. ``"never"``.
     background
         Search for a quicker schedule beside the loop where inputs larger than planned for fit by
         one that is known.
@@ -57,7 +61,7 @@ class DropInOptions:
     largest: Mapping[int, int] = field(default_factory=dict)
     dynamic: bool | None = None
     background: bool = True
-    check: str = "plan"
+    check: str | int = "plan"
 
     @classmethod
     def read(cls, options: Mapping[str, Any] | None) -> DropInOptions:
@@ -91,10 +95,7 @@ class DropInOptions:
                 "schedsim's backend needs a budget",
                 hint='torch.compile(model, backend="schedsim", options={"budget": "24GiB"})',
             )
-        if given.get("check", "plan") not in ("plan", "never"):
-            raise SchedsimError(
-                f"check={given['check']!r} is not for a model in place", hint="'plan' or 'never'"
-            )
+        read_check(given.get("check", "plan"))
         keep = given.get("keep", ())
         given["keep"] = (keep,) if isinstance(keep, str) else tuple(keep)
         largest = given.get("largest", {})

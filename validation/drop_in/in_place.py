@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,9 +16,7 @@ from torch import nn
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..block_level.repeated_forward import untouched
-from ..capture.capture import record_step
 from ..capture.recurrent import whole_recurrence
-from ..guards.differential import Both
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
 from ..step_check import no_room_for
 from ..torch_private.dynamo_settings import (
@@ -27,9 +26,9 @@ from ..torch_private.dynamo_settings import (
     without_logging,
 )
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
-from ..torch_private.pytrees import tree_leaves
 from .backend import compiled_part
 from .drop_in_options import DropInOptions
+from .plain_check import difference, frugal_difference
 from .session import Session
 
 _sessions: weakref.WeakKeyDictionary[nn.Module, Session] = weakref.WeakKeyDictionary()
@@ -40,16 +39,14 @@ def in_place(
     inputs: tuple[Any, ...],
     keywords: Mapping[str, Any],
     options: DropInOptions,
-    check: str | int = "plan",
 ) -> nn.Module:
     """`model` itself, whose training steps stay within the budget from now on.
 
     Parameters
     ----------
     inputs, keywords
-        Of one call, to trace and to plan a first step with; nothing of it is left behind.
-    check
-        ``"plan"``: a step of a made-up loss is compared with the plain one; ``"never"``.
+        Of one call, to trace and to plan a first step with; nothing of it is left behind. Unless
+        ``options.check`` is ``"never"``, a step of a made-up loss is compared with the plain one.
 
     Raises
     ------
@@ -62,25 +59,20 @@ def in_place(
     """
     if model in _sessions:
         raise SchedsimError("the model has a budget already", hint="schedsim.restore(model)")
-    if check not in ("plan", "never"):
-        raise SchedsimError(
-            f"check={check!r} is not for a model in place", hint="'plan' or 'never'"
-        )
-    session = Session(replace(options, check=str(check)))
+    session = Session(options)
     call = _BudgetedCall(model, session)
     # The call of a module looks here first; copies and pickles of the module leave it behind.
     call_instead(model, call)
     _sessions[model] = session
-    session.is_rehearsing = True
     try:
-        with untouched(model):
-            _rehearsed(model, inputs, keywords)
-        if check == "plan" and session.parts:
-            session.check_note = _compared(model, session, inputs, keywords)
+        with session.rehearsing():
+            with untouched(model):
+                _rehearsed(model, inputs, keywords)
+            if session.checks and session.parts:
+                session.check_note = _compared(model, session, inputs, keywords)
     except BaseException:
         restore(model)
         raise
-    session.is_rehearsing = False
     return model
 
 
@@ -100,26 +92,6 @@ def _rehearsed(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str,
         ) from error
 
 
-def made_up_loss(output: Any) -> torch.Tensor:
-    """A scalar to which every entry of `output` that can be differentiated matters otherwise."""
-    own = getattr(output, "loss", None)
-    if isinstance(own, torch.Tensor) and own.requires_grad and not own.ndim:
-        return own
-    leaves = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.requires_grad]
-    if not leaves:
-        raise UnsupportedError(
-            "no output of the model needs a gradient",
-            hint="is some parameter left with requires_grad?",
-        )
-    total: torch.Tensor = torch.zeros((), device=leaves[0].device)
-    for leaf in leaves:
-        flat = leaf.reshape(-1)
-        flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-        weights = torch.cos(torch.arange(flat.numel(), device=flat.device))
-        total = total + (flat * weights.to(flat.dtype)).sum().float() / flat.numel()
-    return total
-
-
 def _compared(
     model: nn.Module, session: Session, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> str:
@@ -128,36 +100,24 @@ def _compared(
     why = no_room_for(session.store_all_bytes, device, 0)
     if why is not None:
         return f"not compared with the plain step: {why}"
-    # Dynamo traces a function no more once it was called in a mode that looks at every op.
     call = replacement_of(model)
-    call_instead(model, None)
-    try:
-        with untouched(model):
-            recorded = record_step(model, made_up_loss, inputs, keywords)
-    finally:
-        call_instead(model, call)
-
-    def plain(*inputs: Any, **keywords: Any) -> torch.Tensor:
-        return made_up_loss(call_as_itself(model)(*inputs, **keywords))
-
-    def planned(*inputs: Any, **keywords: Any) -> torch.Tensor:
-        return made_up_loss(model(*inputs, **keywords))
-
+    assert call is not None
     rounded = session.options.compile
-    both = Both(model, made_up_loss, recorded)
-    difference = both.difference(plain, planned, inputs, keywords, rounded=rounded)
+    # Dynamo traces a function no more once it was called in a mode that looks at every op.
+    with as_itself(model), untouched(model):
+        found = difference(model, model, call, inputs, keywords, rounded)
     name = type(model).__name__
-    if difference is None:
+    if found is None:
         within = "within rounding" if rounded else "to the bit"
         return f"outputs, gradients, buffers and generators are the plain step's {within}"
-    if not difference.rounding:
+    if not found.rounding:
         raise UnsupportedError(
-            f"the step of {name} by its schedules is not the plain one: {difference}",
+            f"the step of {name} by its schedules is not the plain one: {found}",
             hint="nothing was changed; train without, or give the loss: loss=",
         )
-    line = f"the step of {name} is the plain one within rounding: {difference}"
+    line = f"the step of {name} is the plain one within rounding: {found}"
     warnings.warn(line, RoundingWarning, stacklevel=4)
-    return f"not the plain step to the bit: {difference}"
+    return f"not the plain step to the bit: {found}"
 
 
 def restore(model: nn.Module) -> nn.Module:
@@ -183,6 +143,10 @@ def session_in(model: nn.Module) -> Session:
     return _sessions[model]
 
 
+class _NewGraph(BaseException):
+    """Dynamo has a graph that was not compared; a BaseException, which it lets pass."""
+
+
 class _BudgetedCall:
     """The call of a model: by its schedules where it trains, else as it is."""
 
@@ -190,20 +154,54 @@ class _BudgetedCall:
         self._model: Any = model
         self._session = session
         self._gave_up = False
+        self._is_plain = False
+        self._is_due = False
+        self._may_trace = False
+        self._num_calls = 0
 
         run = _inlined(call_as_itself(model))
 
         def backend(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+            if self._compares and not self._may_trace and not session.is_rehearsing:
+                if session.num_forwards == self._num_forwards and not _has_begun():
+                    raise _NewGraph
+                self._is_due = True  # what has run of this call is not to run again
             return compiled_part(session, graph_module, inputs)
 
         self._run: Any = torch.compile(run, backend=backend, dynamic=session.options.dynamic)
+        self._num_forwards = 0
         self._has_whole_recurrence = _has_recurrence_on_cpu(model)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
-        model = self._model
+        model, session = self._model, self._session
         if not model.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return call_as_itself(model)(*inputs, **keywords)
-        before, breaks = self._session.num_forwards, graph_breaks()
+        if self._compares and not session.is_rehearsing:
+            every, self._num_calls = session.options.check, self._num_calls + 1
+            if self._is_due or (isinstance(every, int) and self._num_calls % every == 0):
+                self._compare(inputs, keywords)
+        if not self._is_plain:
+            try:
+                return self._planned(inputs, keywords)
+            except _NewGraph:
+                self._compare(inputs, keywords)
+        if self._is_plain:
+            return call_as_itself(model)(*inputs, **keywords)
+        self._may_trace = True  # where it could not be compared
+        try:
+            return self._planned(inputs, keywords)
+        finally:
+            self._may_trace = False
+
+    @property
+    def _compares(self) -> bool:
+        """Whether steps of the loop are compared; ranks would have to do it together."""
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return self._session.checks and not distributed
+
+    def _planned(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        self._num_forwards = before = self._session.num_forwards
+        breaks = graph_breaks()
         with ExitStack() as stack:
             # A hook that is registered later is part of the step.
             settings: dict[str, Any] = {"skip_nnmodule_hook_guards": False}
@@ -219,7 +217,7 @@ class _BudgetedCall:
             self._gave_up = True
             reason = last_graph_break(breaks)
             warnings.warn(
-                f"a step of {type(model).__name__} runs as it is, not within the budget: "
+                f"a step of {type(self._model).__name__} runs as it is, not within the budget: "
                 + (
                     f"Dynamo traces no part of it: {reason}"
                     if reason
@@ -227,9 +225,73 @@ class _BudgetedCall:
                     "(torch._dynamo.config.recompile_limit)"
                 ),
                 PlainStepWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         return found
+
+    def _compare(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+        """Run a step by the schedules beside the plain one; where they differ, only the latter.
+
+        New graphs are traced and planned in it. Nothing of either step is left.
+        """
+        model, session, self._is_due = self._model, self._session, False
+        name, failed = type(model).__name__, []
+
+        def planned(*inputs: Any, **keywords: Any) -> Any:
+            try:
+                return self._planned(inputs, keywords)
+            except SchedsimError as error:
+                failed.append(error)
+                raise
+
+        found = None
+        with session.rehearsing(), as_itself(model), untouched(model):
+            rounded = session.options.compile
+            try:
+                found = frugal_difference(model, model, planned, inputs, keywords, rounded)
+            except Exception as error:  # of the plain step: it takes no hooks, no second backward
+                text = " ".join(str(error).split())[:200]
+                session.note(f"a new graph was not compared: {type(error).__name__}: {text}")
+        if failed:
+            raise failed[0]
+        if found is None:
+            session.num_compared += 1
+        elif found.rounding:
+            line = f"a step of {name} is the plain one within rounding: {found}"
+            session.note(line)
+            warnings.warn(line, RoundingWarning, stacklevel=3)
+        else:
+            self._is_plain = True
+            line = (
+                f"a new graph of {name} is not its plain step: {found}; it runs as it is from now "
+                "on, not within the budget"
+            )
+            session.note(line)
+            warnings.warn(line, PlainStepWarning, stacklevel=3)
+
+
+def _has_begun() -> bool:
+    """Whether code of the call is running, when Dynamo asks for a graph: not its first frame."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == __file__ and code.co_name == "_planned":
+            return False
+        if code.co_filename == __file__ and "run" in code.co_name:  # as it is, or resumed
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def as_itself(model: nn.Module) -> Iterator[None]:
+    """With `model` called as if it had no budget."""
+    call = replacement_of(model)
+    call_instead(model, None)
+    try:
+        yield
+    finally:
+        call_instead(model, call)
 
 
 def _has_recurrence_on_cpu(model: nn.Module) -> bool:

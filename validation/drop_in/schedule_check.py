@@ -8,13 +8,12 @@ memory than the larger of the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from schedsim.errors import SchedsimError
 
-from ..capture.program import Value
 from ..capture.varying_sizes import settled_program
 from ..op_level.random_replay import RandomReplay
 
@@ -81,8 +80,8 @@ def _left_by(
         resident = [arguments[v] if v in arguments else constants[v] for v in halves.resident]
         random = RandomReplay(len(halves.repeated_random), part.device)
         outputs, carried = halves.forward.function(resident, counts, random, None, sizes)
-        left |= {f"output {i}": _bits(output) for i, output in enumerate(outputs)}
-        given = [_made_up(value, seed) for seed, value in enumerate(tangents)]
+        left |= {f"output {i}": bits_of(output) for i, output in enumerate(outputs)}
+        given = [made_up_gradient(value, seed) for seed, value in enumerate(tangents)]
         left["the generator"] = (torch.get_rng_state().numpy().tobytes(),)
         del outputs
         kept = [v in halves.read_backward or v in constants for v in halves.resident]
@@ -94,18 +93,29 @@ def _left_by(
         gradients = halves.backward.function(resident, carried, given, counts, later, None, sizes)
     names = [*program.gradients, *(f"input {v}" for v in program.input_gradients)]
     for name, gradient in zip(names, gradients, strict=True):
-        left[f"the gradient of {name}"] = _bits(gradient)
+        left[f"the gradient of {name}"] = bits_of(gradient)
     return left
 
 
-def _made_up(value: Value, seed: int) -> torch.Tensor:
+class _Formed(Protocol):
+    @property
+    def shape(self) -> tuple[Any, ...]: ...
+    @property
+    def stride(self) -> tuple[Any, ...]: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def device(self) -> Any: ...
+
+
+def made_up_gradient(form: _Formed, seed: int) -> torch.Tensor:
     """A gradient in which every entry is another; nothing but itself is made."""
-    device = value.device
-    found = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
+    device = form.device
+    found = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=device)
     return found.normal_(generator=torch.Generator(device).manual_seed(seed))
 
 
-def _bits(tensor: Any) -> tuple[Any, ...]:
+def bits_of(tensor: Any) -> tuple[Any, ...]:
     """Numbers that stand for every bit of `tensor` and its place. O(entries)."""
     if not isinstance(tensor, torch.Tensor):
         return (tensor,)

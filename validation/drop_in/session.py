@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +27,7 @@ from .step_plans import StepPlans
 from .step_record import Key, StepRecord
 from .traced_part import TracedPart
 
-_MOST_LINES = 8
+_MOST_LINES = _MOST_COLLECTIONS = 8
 
 
 @dataclass
@@ -76,6 +79,8 @@ class Session:
         How a step compared with the plain one.
     checks
         Whether a new schedule is compared with another before it runs.
+    num_compared
+        How often a step of the loop was compared with the plain one.
     is_rehearsing
         What runs is no step of the loop: nothing is learnt of it.
     """
@@ -87,14 +92,32 @@ class Session:
         self.plans = StepPlans(options, self.parts, self._stop_measuring)
         self.num_forwards = 0
         self.is_rehearsing = False
-        self.checks = options.check == "plan"
+        self.checks = options.check != "never"
+        self.num_compared = 0
         self.check_note = "not compared with the plain step"
         self._held = HeldState(options)
         self._calls: list[PartCall] = []
-        self._num_looks = 0
+        self._num_looks = self._num_collections = 0
         self._is_missing = True
         self._meter: OutsideMeter | None = None
         self._marks: list[tuple[str, int]] = []
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """What runs in the block is no step of the loop, and may come in the midst of one."""
+        before, calls, self.is_rehearsing = self.is_rehearsing, self._calls, True
+        self._calls = list(calls)
+        self._stop_measuring()
+        try:
+            yield
+        finally:
+            self.is_rehearsing = before
+            self._calls = calls  # the loop's: those of the block may live on, in a cycle
+
+    def note(self, line: str) -> None:
+        """Say `line` in the report, once."""
+        if line not in self.check_note:
+            self.check_note += f"; {line}"
 
     def add(self, part: TracedPart) -> None:
         """Take `part` among those that steps may run."""
@@ -107,6 +130,7 @@ class Session:
         self.num_forwards += 1
         self._held.see(arguments[i] for i in part.fixed_positions)
         index = self.parts.index(part)
+        self._free_forgotten()
         if not any(call.is_open for call in self._calls):
             self._begin_step(part, arguments, binding)
         self._mark("forward")
@@ -132,7 +156,7 @@ class Session:
         call = self._calls[-1]
         call.number, call.kept_bytes = instead, part.cost(instead, call.binding).kept_bytes
         line = f"a schedule of {part.name} is not its step: {wrong}; another one runs instead"
-        self.check_note += f"; {line}"
+        self.note(line)
         warnings.warn(line, ReplannedWarning, stacklevel=2)
 
     def forward_ends(self, part: TracedPart, outputs: list[Any], header: torch.Tensor) -> None:
@@ -156,6 +180,17 @@ class Session:
         if self._meter is not None and all(call.is_done for call in self._calls):
             # Backward runs with a copy of the thread's state, which would begin the record again.
             close_later(self._read_step)
+
+    def _free_forgotten(self) -> None:
+        """Let the collector look, where an earlier call stays open though a later one is done.
+
+        Its outputs may lie in a cycle of references. While it is open no step begins.
+        """
+        opened = [i for i, call in enumerate(self._calls) if call.is_open]
+        done = any(call.is_done for call in self._calls[opened[0] :]) if opened else False
+        if done and self._num_collections < _MOST_COLLECTIONS:
+            self._num_collections += 1
+            gc.collect()
 
     def _shared(self, arguments: list[Any]) -> int:
         made = {place for call in self._calls if call.is_open for place in call.outputs}
@@ -275,5 +310,7 @@ class Session:
             )
         compared = sum(part.trust.num_compared for part in self.parts)
         later = f"; then {compared} times a new schedule with another" if compared else ""
+        if self.num_compared:
+            later += f"; {self.num_compared} times a step of the loop with the plain one"
         lines.append(f"  check          {self.check_note}{later}")
         return "\n".join(lines)

@@ -106,11 +106,14 @@ class Both:
         Whose parameters, buffers and Python state count.
     recorded
         Of a forward, with what it writes in place.
+    kept
+        Makes of a tensor what is kept of it to be compared: a copy on the host, or a digest.
     """
 
     model: nn.Module
     loss: Any
     recorded: Recorded | None
+    kept: Callable[[Tensor], Tensor] = lambda tensor: _on_host(tensor)
 
     def difference(
         self,
@@ -166,6 +169,10 @@ class Both:
                     state.restore()
                 restore_python_generators(python)
 
+    def compared(self, expected: _Left, found: _Left) -> Difference | None:
+        """What differs between two results of `run`; of digests, whether anything does."""
+        return _difference(expected, found, False)
+
     def peak_bytes(
         self,
         step: Callable[..., Tensor],
@@ -208,13 +215,14 @@ class Both:
             if gradient is None:
                 gradients.append((f"the gradient of {name}", None, ()))
             else:
-                kept = _on_host(gradient)
-                gradients.append((f"the gradient of {name}", kept, _strides(gradient)))
+                gradients.append(
+                    (f"the gradient of {name}", self.kept(gradient), _strides(gradient))
+                )
         roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
-        tensors = [(f"buffer {n}", _on_host(b)) for root in roots for n, b in root.named_buffers()]
-        tensors += [(f"input {i}", _on_host(leaf)) for i, leaf in enumerate(leaves)]
+        tensors = [(f"buffer {n}", self.kept(b)) for root in roots for n, b in root.named_buffers()]
+        tensors += [(f"input {i}", self.kept(leaf)) for i, leaf in enumerate(leaves)]
         if self.recorded is not None:
-            tensors += [("a tensor", _on_host(t)) for t in self.recorded.written]
+            tensors += [("a tensor", self.kept(t)) for t in self.recorded.written]
         left: dict[str, Any] = {}
         for change in state.changes() if state is not None else []:
             left[change.path] = _taken(change.now)

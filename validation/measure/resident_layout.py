@@ -23,6 +23,7 @@ def resident_layout(tensors: Any, device: torch.device) -> tuple[tuple[int, ...]
     """
     kept = {storage.data_ptr() for storage in storages(tensors) if storage.nbytes()}
     number = device.index if device.index is not None else torch.cuda.current_device()
+    torch.cuda.empty_cache()  # free pages of a growing segment are not resident
     memory: Any = torch.cuda.memory  # its function has no types
     segments = [s for s in memory.memory_snapshot() if s["device"] == number]
     found: list[tuple[int, ...]] = []

@@ -26,11 +26,16 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
         "Micro-batches per step; by default one per stage.",
     ),
     ("--schedule", "schedule", str, "gpipe, 1f1b (default), interleaved or zero-bubble."),
-    ("--chunks", "num_chunks", int, "Stages per device, for the interleaved order."),
-    ("--recompute", "recompute", str, "none, core, selective, full, or counts: full:4,none:12."),
-    ("--zero", "zero_stage", int, "ZeRO stage: 3 gathers parameters twice a step, 2 once."),
-    ("--loss-chunks", "loss_chunks", int, "Number of chunks in which the loss is computed."),
-    ("--state", "state", str, "Format of the model state: fsdp2 (default), megatron or bf16."),
+    ("--chunks", "num_chunks", int, "Stages on each device, for the interleaved order."),
+    (
+        "--recompute",
+        "recompute",
+        str,
+        "none, core, selective, full, keep=OP+OP, or counts: full:4,none:12; fit: what fits --mem.",
+    ),
+    ("--zero", "zero_stage", int, "3 gathers parameters twice a step, 2 once."),
+    ("--loss-chunks", "loss_chunks", int, "Parts in which the loss is computed."),
+    ("--state", "state", str, "fsdp2 (default), megatron or bf16."),
 )
 _SWITCHES: tuple[tuple[str, str, str], ...] = (
     ("--compile", "compiled", "Layers are compiled."),
@@ -55,6 +60,10 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
     ),
     ("--expandable", "expandable", "Let the allocator's segments grow (expandable_segments)."),
 )
+
+
+FIT = "fit"
+"""``--recompute fit``: chosen for every layer, to fit."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from ...allocators import EXACT
 from ...api import get_planner
 from ...dataflow.chain import Chain
 from ...dataflow.graph import Graph
+from ...dataflow.recomputation_rules import check_beside_recompute
 from ...dataflow.variants import check_allowed, graph_options, stage_options
 from ...errors import SchedsimError
 from ..given.workload_source import Source
@@ -181,15 +182,7 @@ def _check_recompute(request: PlanRequest) -> None:
         )
     if "recompute" not in request.rules:
         return
-    for other, is_given in (
-        ("--order free", request.own.get("order") == "free"),
-        ("--link", bool(request.link)),
-        ("--allow", bool(request.own.get("allow"))),
-    ):
-        if is_given:
-            raise SchedsimError(
-                f"--recompute does not go with {other}", hint="leave one of the two out"
-            )
+    check_beside_recompute({**request.own, "link": request.link}, as_flags=True)
 
 
 def _check_certificate(request: PlanRequest) -> None:

@@ -10,6 +10,7 @@ import click
 
 from ...dataflow.chain import Chain
 from ...dataflow.graph import Graph
+from ...dataflow.recomputation_rules import check_beside_recompute
 from ...errors import SchedsimError, UnsupportedError
 from ...files.atomic import write_atomically
 from ...plans.pareto import pareto
@@ -60,10 +61,8 @@ def frontier(source: Source, planners: str | None, output: str, **more: Any) -> 
     own = {"order", "time_limit_s", "num_points"}
     options = {name: value for name, value in more.items() if value is not None and name in own}
     flags = {"order": "--order", "time_limit_s": "--time-limit", "num_points": "--points"}
-    if "recompute" in rules and options.get("order") == "free":
-        raise SchedsimError(
-            "--recompute does not go with --order free", hint="leave one of the two out"
-        )
+    if "recompute" in rules:
+        check_beside_recompute(options, as_flags=True)
     if is_results(source.files):
         given = {flags[name]: value for name, value in options.items()}
         given |= {RULE_FLAGS[name]: value for name, value in rules.items()}

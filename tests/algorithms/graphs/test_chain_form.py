@@ -81,11 +81,10 @@ def test_sixty_equal_stages_at_the_least():
 
 
 def test_auto_on_a_chain_goes_beyond_persistent_schedules_where_it_may():
-    """At once it keeps to them; with an effort, or an order, it brings the better of both."""
+    """It brings the better of both: at once where it is soon found, else with an effort."""
     chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
                               output_bytes=[1] * 4, saved_bytes=[1] * 4)  # fmt: skip
-    assert auto(chain, 5).makespan_s == 13
-    for options in ({"effort": 1.0}, {"order": "free"}, {"order": "fixed", "effort": 1.0}):
+    for options in ({}, {"effort": 1.0}, {"order": "free"}, {"order": "fixed", "effort": 1.0}):
         plan = auto(chain, 5, **options)
         assert (plan.makespan_s, plan.status) == (11, "optimal")
         assert str(plan.bound_scope) == "any schedule"

@@ -8,7 +8,8 @@ import pytest
 from fixed_order import fixed_order_optimum, optimum_at, staged_frontier
 from schedsim.algorithms.graphs.checkmate import checkmate
 
-from schedsim import Graph, Op
+from schedsim import Graph, Op, Schedule, simulate
+from schedsim.workloads.synthetic_graphs import layered
 
 ortools = pytest.importorskip("ortools", reason="moccasin needs the extra cp")
 
@@ -40,3 +41,13 @@ def test_rounds_make_a_difference():
     assert "one round" in str(one.least.scope)
     two = checkmate(graph, 10, passes=2)
     assert (two.makespan_s, two.status) == (8, "optimal")
+
+
+def test_a_milp_whose_first_node_takes_more_than_the_effort_is_not_begun():
+    """Nothing would end the solver; what its relaxation proves is kept."""
+    graph = layered(49, 1)
+    budget = int(0.7 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
+    plan = checkmate(graph, budget, effort=0.2)
+    assert plan.search.ended_by == "work"
+    assert plan.status != "optimal"
+    assert plan.lower_bound_s > graph.store_all_s

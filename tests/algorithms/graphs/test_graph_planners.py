@@ -170,7 +170,7 @@ def small_enough(seed: int) -> Case | None:
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_no_planner_claims_too_much(seed):
     """Never over budget, never faster than the optimum of its class, no bound above it."""
     case = small_enough(seed)
@@ -181,7 +181,7 @@ def test_no_planner_claims_too_much(seed):
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_moccasin_claims_no_more(seed):
     """The same of the constraint model, in both orders."""
     pytest.importorskip("ortools")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+from schedsim.algorithms.graphs import _graph_search as module
 from schedsim.algorithms.graphs._graph_search import GraphSearch
 from schedsim.algorithms.graphs.local_search import local_search
 
-from schedsim import Graph, Op
+from schedsim import Graph, Op, Schedule, simulate
+from schedsim.workloads.synthetic_graphs import branches
 
 
 def four() -> Graph:
@@ -30,3 +33,24 @@ def test_an_interrupt_before_the_bound_begins(monkeypatch):
     plan = local_search(four(), 4)
     assert plan.status == "infeasible"
     assert plan.search.interrupted
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("share", [0.45, 0.6, 0.9])
+def test_kernels_that_are_not_compiled_yet_change_nothing(monkeypatch, seed, share):
+    """The bound goes first then; what it solves needs no walker."""
+    graph = branches(40, seed)
+    budget = int(share * simulate(graph, Schedule.store_all(graph)).peak_bytes)
+    warm = local_search(graph, budget, effort=0.3, max_moves=3000)
+    makes = []
+    make = GraphSearch._make
+    monkeypatch.setattr(GraphSearch, "_make", lambda *a, **k: makes.append(a) or make(*a, **k))
+    monkeypatch.setattr(module, "at_hand", lambda kernel: False)
+    cold = local_search(graph, budget, effort=0.3, max_moves=3000)
+    assert (cold.schedule, cold.search, cold.lower_bound_s, cold.least) == (
+        warm.schedule,
+        warm.search,
+        warm.lower_bound_s,
+        warm.least,
+    )
+    assert bool(makes) == bool(cold.search.num_moves or not cold.feasible)

@@ -223,3 +223,32 @@ def test_state_that_the_first_step_makes_is_not_there_before_it():
     live = balance(requests)
     assert live[np.searchsorted(requests.events, 0) - 1] == 6 * MiB
     assert live[-1] == 13 * MiB
+
+
+def test_a_plan_that_needs_nothing_returned_goes_first():
+    """What it reserves on a device with room is within the budget, or it says what it waits for."""
+    work = chain(recorded())
+    found = set()
+    for budget in range(20, 80, 4):
+        plan = schedsim.api.try_plan(work, budget * MiB)
+        if plan.schedule is None:
+            continue
+        room = allocate(schedsim.simulate(work, plan.schedule), num_steps=3).peak_reserved_bytes
+        told = plan.setting.allocator
+        assert told.reserved_bytes <= budget * MiB
+        assert (room <= budget * MiB) == (told.num_emptied == 0)
+        found.add(told.num_emptied > 0)
+    assert False in found
+
+
+def test_probes_find_a_larger_inner_budget_where_what_is_reserved_jumps():
+    """Of a recorded step the fastest of the budgets tried is taken, not the last of the halving."""
+    work = chain(recorded())
+    for budget in (50, 60, 70):
+        plan = schedsim.plan(work, budget * MiB)
+        for inner in range(20, budget + 1):
+            other = schedsim.api.try_plan(work, inner * MiB, allocator="exact")
+            if other.schedule is None or other.makespan_s >= plan.makespan_s:
+                continue
+            simulation = schedsim.simulate(work, other.schedule)
+            assert allocate(simulation, num_steps=3).peak_reserved_bytes > budget * MiB

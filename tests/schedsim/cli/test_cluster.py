@@ -27,6 +27,18 @@ def test_json_and_a_budget(capsys):
     assert [rank["pipeline_rank"] for rank in document["ranks"]] == [0, 1]
 
 
+def test_recomputation_that_fits(capsys):
+    """Every layer by itself, within the budget; 1 where nothing fits."""
+    asked = [*SMALL, "--batch", "8", "--recompute", "fit", "--json", "--mem"]
+    assert run([*asked, "15GB"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert "keep=" in document["training"]["recompute"]
+    assert document["reserved_bytes"] <= 15 * 10**9
+    assert run([*asked, "5GB"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["training"]["recompute"] == "full"
+
+
 def test_a_trace(tmp_path):
     """Of one rank with its streams."""
     path = tmp_path / "rank.trace.json"
@@ -45,6 +57,7 @@ def test_a_trace(tmp_path):
         (["--tensor", "3"], "not the product"),
         (["--pipeline", "8", "--batch", "3"], "not a multiple of 8 micro-batches"),
         (["--recompute", "half"], "--recompute 'half'"),
+        (["--recompute", "keep=gat"], "no layer of llama3.2-1b has such an op"),
         (["--device", "h1000"], "unknown"),
     ],
 )

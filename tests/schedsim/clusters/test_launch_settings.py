@@ -49,3 +49,11 @@ def test_what_a_framework_cannot_say_is_refused(framework):
     found = schedsim.cluster("llama3.2-1b", devices=4, pipeline=2, recompute="full/none", **SMALL)
     with pytest.raises(UnsupportedError):
         launch_settings(found, framework)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_policy_of_named_ops_is_refused(framework):
+    """Neither framework has such a setting."""
+    found = schedsim.cluster("llama3.2-1b", devices=4, recompute="keep=mixed", **SMALL)
+    with pytest.raises(UnsupportedError, match="keep=mixed"):
+        launch_settings(found, framework)

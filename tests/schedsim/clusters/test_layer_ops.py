@@ -19,7 +19,7 @@ def layer(model, tokens, degrees=None, **settings):
 def held(made, training, policy):
     """Bytes that a layer holds for its backward, its input included."""
     kept = kept_tensors(made, policy, training) | {"x"}
-    again = repeated_ops(made, kept)
+    again = repeated_ops(made, kept, training)
     read = {t for op in (*again, *made.backward) for t in op.reads}
     return sum(made.sizes[t] for t in kept & read)
 
@@ -96,4 +96,28 @@ def test_compiled_layers_keep_what_products_read():
     made, training = layer("llama3-8b", 1024, seq=1024, compiled=True)
     kept = kept_tensors(made, "none", training)
     assert {"n1", "n2", "act", "q.turned", "k.turned.wide"} <= kept
-    assert [op.name for op in repeated_ops(made, kept)] == ["h"]
+    assert [op.name for op in repeated_ops(made, kept, training)] == ["h"]
+
+
+def test_parts_of_several_sequences_are_copied():
+    """A message over the second dimension holds its whole twice, but for asynchronous ranks."""
+    for more, rows, copied in (({}, 2, True), ({}, 1, False), ({"async_tensor": True}, 2, False)):
+        training = Training(batch=rows, seq=1024, **more)
+        model = get_architecture("llama3-8b")
+        made = LayerWriter(model, Degrees(tensor=8), training, rows * 1024, FABRIC).layer(False)
+        gather = next(op for op in made.forward if op.name == "n1.whole")
+        assert gather.writes.get("n1.whole.copy", 0) == copied * 2 * rows * 1024 * 4096
+        assert "n1.whole.copy" not in kept_tensors(made, "none", training)
+
+
+def test_a_checkpoint_runs_all_that_it_does_not_keep():
+    """Eager up to the last op that is needed; compiled what is needed alone."""
+    for compiled in (False, True):
+        training = Training(seq=1024, compiled=compiled)
+        model = get_architecture("llama3-8b")
+        made = LayerWriter(model, Degrees(tensor=8), training, 1024, FABRIC).layer(False)
+        kept = kept_tensors(made, "keep=o.part+mixed", training)
+        again = [op.name for op in repeated_ops(made, kept, training)]
+        assert ("o" in again) == (not compiled)
+        assert "mixed" not in again
+        assert "down" not in again

@@ -7,7 +7,11 @@ import gc
 
 import numpy as np
 import pytest
+from numba.core.compiler import Flags
+from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
+from numba.core.targetconfig import ConfigStack
+from numba.core.types.functions import BaseFunction
 
 import schedsim.kernels.joined as joined
 from schedsim.kernels.compiled import kernel
@@ -32,6 +36,34 @@ def test_the_size_of_a_type_is_asked_once():
         assert context.num_asked == 2
     context.get_abi_sizeof("i8")
     assert context.num_asked == 3
+
+
+def test_what_an_operator_does_with_types_is_looked_up_once(monkeypatch):
+    """Per operator, types and flags; a failure is looked up, and raised, again."""
+    asked = []
+
+    def looked_up(function, context, args, kws):
+        asked.append(args)
+        if "no" in args:
+            raise TypingError("no")
+        return f"of {args}"
+
+    monkeypatch.setattr(BaseFunction, "get_call_type", looked_up)
+    with joined.compiling_fast(Context()):
+        look_up = BaseFunction.get_call_type
+        assert look_up("add", None, ("i8", "i8"), {}) == "of ('i8', 'i8')"
+        assert look_up("add", None, ("i8", "i8"), ()) == "of ('i8', 'i8')"
+        look_up("add", None, ("i8", "f8"), {})
+        look_up("other", None, ("i8", "i8"), {})
+        flags = Flags()
+        flags.boundscheck = True
+        with ConfigStack().enter(flags):
+            look_up("add", None, ("i8", "i8"), {})
+        for _ in range(2):
+            with pytest.raises(TypingError):
+                look_up("add", None, ("no", "i8"), {})
+    assert len(asked) == 4 + 2
+    assert BaseFunction.get_call_type is looked_up
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -16,8 +16,8 @@ import schedsim
 from schedsim.files.document import save
 from schedsim.sweeps import read_rows
 
-NUM_KILLS = 6
-# 109 runs of some milliseconds each, of exact planners, of a search with counted moves and seeds,
+NUM_KILLS = 4
+# 67 runs of some milliseconds each, of exact planners, of a search with counted moves and seeds,
 # of planners that find nothing, and of one that fails. The slower ones, of the graph, come first:
 # the kills meet them.
 EXPERIMENT = """
@@ -25,8 +25,8 @@ workloads = ["graph.json", {preset = "gpt2", layers = 4, batch = [1, 2, 4]}]
 budgets = ["20%", "50%", "8GB"]
 planners = ["auto", "rotor", "periodic", "chen_sqrt", "bisection", "dtr",
             {name = "rotor", num_slots = 0},
-            {name = "local_search", max_moves = 2000}]
-seeds = [0, 1, 2, 3]
+            {name = "local_search", max_moves = 500}]
+seeds = [0, 1]
 time_limit_s = 600
 """
 
@@ -71,11 +71,11 @@ def test_killed_again_and_again_the_file_is_the_same(tmp_path):
     path = tmp_path / "killed.jsonl"
     torn = 0
     for kill in range(NUM_KILLS):
-        before, process = size(path), start(tmp_path, path.name, 2 if kill % 3 == 1 else 1)
-        if kill % 5 == 4:
+        before, process = size(path), start(tmp_path, path.name, 2 if kill == 1 else 1)
+        if kill == 3:
             time.sleep(chance.uniform(0.0, 1.5))  # perhaps before the first row
         else:
-            more = 300 * chance.randrange(8)
+            more = 300 * chance.randrange(6)
             while size(path) <= before + more and process.poll() is None:
                 time.sleep(0.0005)
             time.sleep(chance.uniform(0.0, 0.05))
@@ -84,7 +84,7 @@ def test_killed_again_and_again_the_file_is_the_same(tmp_path):
         process.wait()
         after = path.read_bytes() if path.exists() else b""
         torn += not after.endswith(b"\n") and bool(after)
-        if kill == 4:  # what a kill within a write leaves, which is too rare to wait for
+        if kill == 2:  # what a kill within a write leaves, which is too rare to wait for
             path.write_bytes(after + whole[:100])
         # What was there stays: only runs in flight are lost.
         assert size(path) >= before - 100

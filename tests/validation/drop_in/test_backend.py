@@ -18,13 +18,6 @@ from step_models import TinyResNet  # noqa: E402
 from schedsim.errors import SchedsimError  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def forget_graphs():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def trained(model, step, loss, inputs, num_steps=2, seed=0):
     """Losses of a few steps, and the parameters after them."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

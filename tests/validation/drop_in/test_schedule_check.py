@@ -12,18 +12,11 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in import traced_part  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
-from schedsim.validation.drop_in.schedule_check import ScheduleTrust, _bits  # noqa: E402
+from schedsim.validation.drop_in.schedule_check import ScheduleTrust, bits_of  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def forget_graphs():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 class Net(nn.Module):
@@ -103,12 +96,12 @@ def test_bits_stand_for_values_places_and_strides():
     moved = x.clone()
     moved[3, 4], moved[5, 6] = x[5, 6].item(), x[3, 4].item()
     for other in (moved, -x, x.t().contiguous().t(), x.double(), x[:69]):
-        assert _bits(other) != _bits(x)
-    assert _bits(x.clone()) == _bits(x)
-    assert _bits(x.t()) == _bits(x.clone().t())
-    assert _bits(x[:, ::2]) == _bits(x.clone()[:, ::2])
+        assert bits_of(other) != bits_of(x)
+    assert bits_of(x.clone()) == bits_of(x)
+    assert bits_of(x.t()) == bits_of(x.clone().t())
+    assert bits_of(x[:, ::2]) == bits_of(x.clone()[:, ::2])
     for odd in (torch.tensor(True), torch.tensor([1 + 2j]), torch.zeros(0, 3)):
-        assert _bits(odd) == _bits(odd.clone())
+        assert bits_of(odd) == bits_of(odd.clone())
 
 
 _KINDS = {
@@ -122,7 +115,7 @@ _KINDS = {
 }
 
 
-def bits_of(tensor):
+def as_integers(tensor):
     """Its numbers as integers, which share its memory."""
     flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return flat.view(_KINDS[tensor.dtype]).view(-1)
@@ -134,25 +127,25 @@ def test_each_flip_of_a_bit_is_seen(dtype, size, data):
     """Of one bit, the sign's too, and of the same bit at two places."""
     torch.manual_seed(size)
     x = torch.randint(0, 200, (size,)).to(dtype)
-    bits = bits_of(x)
+    bits = as_integers(x)
     bit = data.draw(st.integers(0, 8 * bits.element_size() - 1))
     first, second = (data.draw(st.integers(0, len(bits) - 1)) for _ in range(2))
     flip = torch.tensor([1 << bit], dtype=torch.uint64).view(torch.int64).to(bits.dtype)
-    expected = _bits(x)
+    expected = bits_of(x)
     bits[first : first + 1] ^= flip
-    assert _bits(x) != expected
+    assert bits_of(x) != expected
     bits[second : second + 1] ^= flip
-    assert (_bits(x) == expected) == (first == second)
+    assert (bits_of(x) == expected) == (first == second)
 
 
 def test_a_negated_tensor_is_another():
     """Of doubles, an even number of signs; bools; what is negated or conjugate as a view."""
     x = torch.randn(64, dtype=torch.float64)
-    assert _bits(-x) != _bits(x)
-    assert _bits(~(x > 0)) != _bits(x > 0)
+    assert bits_of(-x) != bits_of(x)
+    assert bits_of(~(x > 0)) != bits_of(x > 0)
     z = torch.complex(x, x.flip(0))
-    assert _bits(z.conj()) == _bits(z.conj().clone()) != _bits(z)
-    assert _bits(z.conj().imag) == _bits(z.conj().resolve_conj().imag) != _bits(z.imag)
+    assert bits_of(z.conj()) == bits_of(z.conj().clone()) != bits_of(z)
+    assert bits_of(z.conj().imag) == bits_of(z.conj().resolve_conj().imag) != bits_of(z.imag)
 
 
 def test_a_schedule_is_compared_at_its_first_two_sizes():

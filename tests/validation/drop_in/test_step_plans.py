@@ -45,13 +45,6 @@ class Net(nn.Module):
         return x, x.shape[1] * 1.5
 
 
-@pytest.fixture(autouse=True)
-def forget_graphs():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def batch(length):
     torch.manual_seed(length)
     return torch.randn(8, length, WIDTH)

@@ -60,7 +60,8 @@ def test_a_step_that_offloads_fits_and_gives_the_bits_of_the_model(tmp_path):
         model, inputs, plain.budget_bytes, LOSS, offload=quick, host_bytes="1GB", **options
     )
     assert any(name.startswith("h2d:") for name in module.plan.schedule.names)
-    assert module.plan.makespan_s < plain.plan.makespan_s
+    # The times of the two were measured by themselves: a busy machine tells them apart.
+    assert module.plan.overhead < plain.plan.overhead
     assert module.plan.peak_bytes <= module.budget_bytes
     expected = gradients(model, lambda: LOSS(model(inputs[0]), inputs[1]))
     assert all(map(torch.equal, expected, gradients(model, lambda: module(*inputs))))

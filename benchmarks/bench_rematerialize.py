@@ -1,0 +1,133 @@
+"""What rematerialize takes before the first step, by phase, and what a step takes at 100 %.
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_rematerialize.py [LAYERS ...] [--steps]
+
+A GPT-2 of so many layers, small in all else (15 layers are about 500 ops, 155 about 5,000),
+within 70 % of its store-all peak, on the CPU. Kernels of the planner are compiled before. Figures
+are seconds of processor time of all threads, so that what else runs on the machine hardly matters.
+With ``--steps``, steps of the module at 100 %, where nothing is recomputed, by turns with plain
+ones: the median of their ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+MODEL = "model:gpt2,layers={},hidden=64,heads=4,vocab=256,seq=64,batch=8,dropout=0.0"
+FULL = "model:gpt2,layers=4,hidden=256,heads=4,vocab=1000,seq=128,batch=8,dropout=0.0"
+PHASES = {
+    "record_step": "record",
+    "capture": "trace",
+    "measured_costs": "costs",
+    "try_plan": "plan",
+    "compare": "check",
+}
+ROUNDS = 21
+
+
+def timed(spent: dict[str, float], phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose processor time is added to `phase`."""
+
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        started = time.process_time()
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            spent[phase] += time.process_time() - started
+
+    return run
+
+
+def phases(num_layers: int) -> None:
+    """Print a row for a model of `num_layers`."""
+    from schedsim.validation import rematerialized, step_planning
+    from schedsim.validation.targets import load_target
+
+    import schedsim
+
+    target = load_target(MODEL.format(num_layers), "cpu")
+    spent: dict[str, float] = defaultdict(float)
+    honest = []
+    for name, phase in PHASES.items():
+        for module in (step_planning, rematerialized):
+            if hasattr(module, name):
+                honest.append((module, name, getattr(module, name)))
+                setattr(module, name, timed(spent, phase, getattr(module, name)))
+    started = time.process_time()
+    try:
+        module = schedsim.rematerialize(
+            target.model, _given(target), "70%", target.loss, level="op"
+        )
+    finally:
+        for place, name, function in honest:
+            setattr(place, name, function)
+    whole = time.process_time() - started
+    began = time.process_time()
+    module(*_inputs(target), **target.keywords).backward()
+    spent["replay"] = time.process_time() - began
+    rest = whole - sum(spent[phase] for phase in PHASES.values())
+    shown = "  ".join(f"{phase} {spent[phase]:.2f}" for phase in [*PHASES.values(), "replay"])
+    runs, ops = len(module.plan.schedule), len(module.run_counts)
+    print(f"{ops} ops, {runs} runs: {whole:.2f} s  ({shown}  rest {rest:.2f})", flush=True)
+
+
+def _given(target: Any) -> Any:
+    return dict(target.keywords) if target.keywords else tuple(target.inputs)
+
+
+def _inputs(target: Any) -> tuple[Any, ...]:
+    return () if target.keywords else tuple(target.inputs)
+
+
+def steps() -> None:
+    """Print the ratio of a step at 100 % to a plain one."""
+    from schedsim.validation.targets import load_target
+
+    import schedsim
+
+    target = load_target(FULL, "cpu")
+    module = schedsim.rematerialize(target.model, _given(target), "100%", target.loss)
+
+    def plain() -> Any:
+        out = target.model(*target.inputs, **target.keywords)
+        return target.loss(out) if target.loss is not None else out.loss
+
+    def scheduled() -> Any:
+        return module(*_inputs(target), **target.keywords)
+
+    def seconds(step: Callable[[], Any]) -> float:
+        target.model.zero_grad()
+        started = time.process_time()
+        found = step()
+        getattr(found, "loss", found).backward()
+        return time.process_time() - started
+
+    ratios = [seconds(scheduled) / seconds(plain) for _ in range(ROUNDS)]
+    repeats = len(module.plan.schedule) - len(module.run_counts)
+    print(f"{FULL}: at 100 %, {repeats} runs repeated, {statistics.median(ratios):.3f} x plain")
+
+
+def main() -> None:
+    """Print a row for each number of layers."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("layers", type=int, nargs="*")
+    parser.add_argument("--steps", action="store_true", help="steps at 100 % instead")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.steps:
+        steps()
+        return
+    phases(3)  # what is compiled and imported once
+    for num_layers in arguments.layers or [15]:
+        phases(num_layers)
+
+
+if __name__ == "__main__":
+    main()

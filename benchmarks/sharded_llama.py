@@ -1,0 +1,316 @@
+"""Llama 3 under FSDP2 and tensor parallelism, run by PyTorch with the recomputation of a plan.
+
+    python -m schedsim.validation.dry_cuda --device h100-80gb --memory 160GB -- \\
+        python benchmarks/sharded_llama.py --fsdp 8 --recompute keep=q+v+mixed
+
+One rank of a fake process group trains for three steps on the dry CUDA device, and one line of JSON
+says what PyTorch's allocator reserved and how many floating-point operations were run. The model is
+written here from its published sizes; settings are those of torchtitan's pages: fp32 parameters
+sharded by FSDP2, bf16 arithmetic, fp32 reduction, AdamW, gradients clipped. `--recompute` is that
+of ``schedsim cluster``, layer by layer; ``selective`` is torchtitan's own policy, ``full`` its
+checkpointing of whole layers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.nn import functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
+
+from schedsim.clusters import Training
+
+NUM_STEPS = 3  # the first lacks the optimizer's state
+PRODUCTS = ("q", "k", "v", "o", "gate", "up", "down")
+"""What the matrix products of a layer make, in order."""
+
+_ATTENTION = {
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+}
+_REDUCED = torch.ops._c10d_functional.reduce_scatter_tensor.default
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a model (Dubey et al. 2024, table 3)."""
+
+    layers: int
+    hidden: int
+    heads: int
+    ffn: int
+    kv_heads: int = 8
+    vocab: int = 128256
+
+    @property
+    def width(self) -> int:
+        """Of a head."""
+        return self.hidden // self.heads
+
+
+SIZES = {"8b": Sizes(32, 4096, 32, 14336), "70b": Sizes(80, 8192, 64, 28672)}
+
+
+def linear(given: int, made: int) -> nn.Linear:
+    """Without a bias."""
+    return nn.Linear(given, made, bias=False)
+
+
+def turned(x: Tensor, turn: Tensor) -> Tensor:
+    """Rotary positions, as complex numbers in single precision."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turn).flatten(3).type_as(x)
+
+
+def repeated(x: Tensor, times: int) -> Tensor:
+    """Keys or values, copied for every head of their group."""
+    batch, seq, heads, width = x.shape
+    wide = x[:, :, :, None, :].expand(batch, seq, heads, times, width)
+    return wide.reshape(batch, seq, heads * times, width)
+
+
+class Attention(nn.Module):
+    """Causal, with grouped keys."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.width, self.groups = sizes.width, sizes.heads // sizes.kv_heads
+        hidden, narrow = sizes.hidden, sizes.kv_heads * sizes.width
+        self.query, self.out = linear(hidden, hidden), linear(hidden, hidden)
+        self.key, self.value = linear(hidden, narrow), linear(hidden, narrow)
+
+    def forward(self, x: Tensor, turn: Tensor) -> Tensor:
+        """Same shape."""
+        batch, seq, _ = x.shape
+        rows = (self.query(x), self.key(x), self.value(x))
+        query, key, value = (row.view(batch, seq, -1, self.width) for row in rows)
+        query, key = turned(query, turn), repeated(turned(key, turn), self.groups)
+        heads = (one.transpose(1, 2) for one in (query, key, repeated(value, self.groups)))
+        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        out: Tensor = self.out(mixed.transpose(1, 2).contiguous().view(batch, seq, -1))
+        return out
+
+
+class FeedForward(nn.Module):
+    """Gated."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.gate, self.up = linear(sizes.hidden, sizes.ffn), linear(sizes.hidden, sizes.ffn)
+        self.down = linear(sizes.ffn, sizes.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape."""
+        out: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+class Block(nn.Module):
+    """A layer."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.attention, self.feed_forward = Attention(sizes), FeedForward(sizes)
+        self.norm1, self.norm2 = (nn.RMSNorm(sizes.hidden, eps=1e-5) for _ in range(2))
+
+    def forward(self, x: Tensor, turn: Tensor) -> Tensor:
+        """Same shape."""
+        x = x + self.attention(self.norm1(x), turn)
+        out: Tensor = x + self.feed_forward(self.norm2(x))
+        return out
+
+
+class Llama(nn.Module):
+    """Llama 3."""
+
+    def __init__(self, sizes: Sizes, seq: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(sizes.vocab, sizes.hidden)
+        self.layers = nn.ModuleList(Block(sizes) for _ in range(sizes.layers))
+        self.norm = nn.RMSNorm(sizes.hidden, eps=1e-5)
+        self.output = linear(sizes.hidden, sizes.vocab)
+        turn = torch.empty(1, seq, 1, sizes.width // 2, dtype=torch.complex64)
+        self.register_buffer("turn", turn, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits."""
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x, self.turn)
+        out: Tensor = self.output(self.norm(x))
+        return out
+
+
+def selective() -> Any:
+    """torchtitan's: every second matrix product runs again, attention and reductions are kept."""
+    counts = {True: 0, False: 0}
+
+    def keeps(op: object, again: bool) -> bool:
+        if op is torch.ops.aten.mm.default:
+            counts[again] += 1
+            return counts[again] % 2 == 1
+        return op in _ATTENTION or op is _REDUCED
+
+    return _contexts(keeps)
+
+
+def keeping(names: frozenset[str]) -> Any:
+    """What the products `names` make is kept, and the results of attention for ``mixed``."""
+    counts = {True: 0, False: 0}
+
+    def keeps(op: object, again: bool) -> bool:
+        if op is torch.ops.aten.mm.default:
+            name = PRODUCTS[counts[again] % len(PRODUCTS)]
+            counts[again] += 1
+            return name in names
+        if op is _REDUCED:
+            done = counts[again]
+            return ("o.part" if done <= PRODUCTS.index("o") + 1 else "m.part") in names
+        return op in _ATTENTION and "mixed" in names
+
+    return _contexts(keeps)
+
+
+def _contexts(keeps: Callable[[object, bool], bool]) -> Any:
+    def policy(context: Any, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
+        if keeps(op, context.is_recompute):
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def recomputing(layer: nn.Module, policy: str) -> nn.Module:
+    """`layer` under one policy of ``schedsim cluster --recompute``."""
+    if policy == "none":
+        return layer
+    if policy == "full":
+        return checkpoint_wrapper(layer, preserve_rng_state=False)
+    contexts = selective
+    if policy != "selective":
+        contexts = partial(keeping, frozenset(policy.removeprefix("keep=").split("+")))
+    return checkpoint_wrapper(layer, context_fn=contexts, preserve_rng_state=False)
+
+
+def split(model: Llama, mesh: DeviceMesh) -> None:
+    """Tensor parallelism with the sequence between products split too, as torchtitan has it."""
+    parallelize_module(
+        model,
+        mesh,
+        {
+            "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "norm": SequenceParallel(),
+            "output": ColwiseParallel(
+                input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+            ),
+        },
+    )
+    column, row = ColwiseParallel, partial(RowwiseParallel, output_layouts=Shard(1))
+    for layer in model.layers:
+        whole = {"input_layouts": (Shard(1), None), "desired_input_layouts": (Replicate(), None)}
+        plan = {
+            "norm1": SequenceParallel(),
+            "attention": PrepareModuleInput(**whole),
+            "attention.query": column(),
+            "attention.key": column(),
+            "attention.value": column(),
+            "attention.out": row(),
+            "norm2": SequenceParallel(),
+            "feed_forward": PrepareModuleInput(
+                input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+            ),
+            "feed_forward.gate": column(),
+            "feed_forward.up": column(),
+            "feed_forward.down": row(),
+        }
+        parallelize_module(layer, mesh, plan)
+
+
+def spread(sizes: Sizes, seq: int, fsdp: int, tensor: int, policies: list[str]) -> Llama:
+    """The model as one of `fsdp` x `tensor` ranks holds it, on the device."""
+    dist.init_process_group("fake", rank=0, world_size=fsdp * tensor, store=FakeStore())
+    mesh = init_device_mesh("cuda", (fsdp, tensor), mesh_dim_names=("shard", "tensor"))
+    with torch.device("meta"):
+        model = Llama(sizes, seq)
+    if tensor > 1:
+        split(model, mesh["tensor"])
+    for i, policy in enumerate(policies):
+        model.layers[i] = recomputing(model.layers[i], policy)
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    options: dict[str, Any] = {"mesh": mesh["shard"], "mp_policy": precision}
+    for i, layer in enumerate(model.layers):
+        fully_shard(layer, reshard_after_forward=i < sizes.layers - 1, **options)
+    fully_shard(model, **options)
+    return model.to_empty(device="cuda")
+
+
+def train(model: Llama, shape: tuple[int, int], tensor: int) -> dict[str, int]:
+    """What the allocator counted in the last of `NUM_STEPS` steps, and the flops of one more."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, foreach=True)
+    for _ in range(NUM_STEPS):
+        torch.cuda.reset_peak_memory_stats()
+        run_step(model, shape, tensor)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad()
+    stats = torch.cuda.memory_stats()
+    found = {f"{name}_bytes": stats[f"{name}_bytes.all.peak"] for name in ("reserved", "active")}
+    # By itself: a counter of flops keeps tensors for longer.
+    with FlopCounterMode(display=False) as counter:
+        run_step(model, shape, tensor)
+    return found | {"flops": int(counter.get_total_flops())}
+
+
+def run_step(model: Llama, shape: tuple[int, int], tensor: int) -> None:
+    """Forward and backward."""
+    tokens, labels = (torch.zeros(shape, dtype=torch.long, device="cuda") for _ in range(2))
+    with loss_parallel() if tensor > 1 else nullcontext():
+        logits = model(tokens)
+        loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
+        del logits
+        loss.backward()
+
+
+def main() -> None:
+    """Train, and print a line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=sorted(SIZES), default="8b")
+    parser.add_argument("--fsdp", type=int, default=8)
+    parser.add_argument("--tensor", type=int, default=1)
+    parser.add_argument("--seq", type=int, default=8192)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--recompute", default="selective")
+    given = parser.parse_args()
+    sizes = SIZES[given.model]
+    policies = Training(recompute=given.recompute).policies(sizes.layers)
+    model = spread(sizes, given.seq, given.fsdp, given.tensor, policies)
+    found = train(model, (given.batch, given.seq), given.tensor)
+    print(json.dumps(vars(given) | found | {"torch": torch.__version__}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""A step of a model in place beside the plain one, from the same state: before the loop and in it.
+
+In the loop it comes with every new graph of Dynamo: that another schedule of the same graph gives
+the same says nothing of the graph. Then nothing is kept but numbers that stand for bits, and what
+the plain step saves for its backward lies outside of the device's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from schedsim.errors import SchedsimError, UnsupportedError
+
+from ..capture.capture import record_step
+from ..guards.differential import Both, Difference
+from ..torch_private.pytrees import tree_leaves
+from .saved_elsewhere import saved_elsewhere
+from .schedule_check import bits_of, made_up_gradient
+
+Step = Callable[..., Any]
+
+
+def made_up_loss(output: Any) -> Tensor:
+    """A scalar to which every entry of `output` that can be differentiated matters otherwise."""
+    own = getattr(output, "loss", None)
+    if isinstance(own, Tensor) and own.requires_grad and not own.ndim:
+        return own
+    total: Tensor | None = None
+    for leaf in _differentiable(output):
+        flat = leaf.reshape(-1)
+        flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+        weights = torch.cos(torch.arange(flat.numel(), device=flat.device))
+        term = (flat * weights.to(flat.dtype)).sum().float() / flat.numel()
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def _differentiable(output: Any) -> list[Tensor]:
+    leaves = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]
+    if not leaves:
+        raise UnsupportedError(
+            "no output of the model needs a gradient",
+            hint="is some parameter left with requires_grad?",
+        )
+    return leaves
+
+
+def difference(
+    model: nn.Module,
+    plain: Step,
+    planned: Step,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    rounded: bool,
+) -> Difference | None:
+    """What a step by `planned` does otherwise than one by `plain`; state stays as it was.
+
+    Parameters
+    ----------
+    plain, planned
+        Give the output of `model`, which must be called as itself while this runs.
+    rounded
+        The planned step is known to round otherwise.
+    """
+    recorded = record_step(model, made_up_loss, inputs, keywords)
+    both = Both(model, made_up_loss, recorded)
+    return both.difference(
+        lambda *inputs, **keywords: made_up_loss(plain(*inputs, **keywords)),
+        lambda *inputs, **keywords: made_up_loss(planned(*inputs, **keywords)),
+        inputs,
+        keywords,
+        rounded=rounded,
+    )
+
+
+def frugal_difference(
+    model: nn.Module,
+    plain: Step,
+    planned: Step,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    rounded: bool,
+) -> Difference | None:
+    """As `difference`; a step that is equal to the bit takes no more memory than the planned one.
+
+    Where bits differ, steps are run once more to say by how much, with the memory of the plain one.
+    """
+    if not rounded:
+        recorded = record_step(model, _Digest.of, inputs, keywords)
+        both = Both(model, _Digest.of, recorded, kept=digest)
+        with saved_elsewhere([*model.parameters(), *model.buffers()]):
+            expected = both.run(
+                lambda *inputs, **keywords: _Digest.of(plain(*inputs, **keywords)), inputs, keywords
+            )
+        try:
+            found = both.run(
+                lambda *inputs, **keywords: _Digest.of(planned(*inputs, **keywords)),
+                inputs,
+                keywords,
+            )
+            if both.compared(expected, found) is None:
+                return None
+        except SchedsimError:
+            raise
+        except Exception:  # said by the comparison below
+            pass
+    return difference(model, plain, planned, inputs, keywords, rounded)
+
+
+def digest(tensor: Tensor) -> Tensor:
+    """A small tensor that stands for the bits of `tensor`, its shape and strides."""
+    *_, number = bits_of(tensor)
+    return torch.tensor([*tensor.shape, *tensor.stride(), number - (1 << 63)])
+
+
+class _OutputForm(NamedTuple):
+    """Of a tensor: all but its numbers."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class _Digest(torch.autograd.Function):
+    """A scalar that stands for the bits of outputs; its backward gives made-up gradients."""
+
+    @classmethod
+    def of(cls, output: Any) -> Tensor:
+        _differentiable(output)
+        leaves = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        found: Tensor = cls.apply(*leaves)  # type: ignore[no-untyped-call]  # torch's is untyped
+        return found
+
+    @staticmethod
+    def forward(ctx: Any, *leaves: Tensor) -> Tensor:
+        ctx.forms = [
+            _OutputForm(
+                tuple(t.shape), torch.empty_like(t, device="meta").stride(), t.dtype, t.device
+            )
+            for t in leaves
+        ]
+        ctx.set_materialize_grads(False)
+        numbers = [int(digest(t)[-1]) for t in leaves]
+        return torch.tensor(float(hash(tuple(numbers)) >> 11), dtype=torch.float64)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        return tuple(
+            made_up_gradient(form, seed) if needed else None
+            for seed, (form, needed) in enumerate(zip(ctx.forms, ctx.needs_input_grad, strict=True))
+        )
