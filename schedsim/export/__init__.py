@@ -168,9 +168,9 @@ def export(workload: Chain | Graph, plan: Plan, to: str, *, version: str | None 
     SchedsimError
         There is no such target or version, or the plan has no schedule.
     UnsupportedError
-        The target does not take such a workload, or the plan does what it cannot: variants, copies
-        to the host where the target has none, memory levels, chunks, micro-batches; or its budget
-        bounds what an allocator reserves.
+        The target does not take such a workload; the plan has something that the target lacks
+        (variants, copies to the host, memory levels, chunks, micro-batches); or the budget of the
+        plan bounds what an allocator reserves.
 
     Examples
     --------

@@ -30,10 +30,10 @@ class ExportedStages:
     layers : tuple of tuple of int
         For each stage the layers that run again, counted from the first layer of the stage.
     run : PipelineRun
-        Simulated: what the target runs.
+        The simulation of what the target runs.
     alike : PipelineRun
-        Simulated: the best with one number of layers for all stages, which is all that Megatron's
-        own arguments say.
+        The simulation of the best single number of layers for all stages. Megatron's own arguments
+        can express no more than this.
     plan_s, budget_bytes
         The plan's step time, and its budget of each device.
     """
@@ -86,11 +86,12 @@ class ExportedStages:
 def export_stages(planned: PipelineRun, budget_bytes: int, to: str) -> ExportedStages:
     """`planned` for the target `to`: the fastest recomputation that it can express in the budget.
 
-    torchtitan gives each stage any of its layers, by their numbers in the whole model; the module
-    written for torch any of them, by their numbers in the stage; Megatron-LM the first layers of
-    each stage (``--recompute-method block``), as many as the function that is written sets by the
-    rank in the pipeline, where its arguments have one number for all. All run a layer again right
-    before its own backward, alike for all micro-batches.
+    torchtitan recomputes any layers of a stage, given by their numbers in the whole model. The
+    module written for torch recomputes any layers too, given by their numbers in the stage.
+    Megatron-LM recomputes the first layers of each stage (``--recompute-method block``); its
+    arguments have one number of layers for all stages, so the exported function sets a number for
+    each rank of the pipeline. Every target runs a layer again right before the layer's own
+    backward, in all micro-batches alike.
 
     Parameters
     ----------
@@ -104,8 +105,8 @@ def export_stages(planned: PipelineRun, budget_bytes: int, to: str) -> ExportedS
 
     Notes
     -----
-    Simulates the pipeline once for each candidate: as many as the longest stage has layers, and
-    four.
+    Simulates the pipeline once for each candidate; the number of candidates is the number of
+    layers in the longest stage, plus four.
     """
     if to not in STAGE_TARGETS:
         raise UnsupportedError(
