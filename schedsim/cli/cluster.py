@@ -59,7 +59,7 @@ def command(request: ClusterRequest, **asked: Any) -> int:
     else:
         for option, name in (("--global-batch", "global_batch"), ("--effort", "effort")):
             if asked[name] is not None:
-                raise SchedsimError(f"{option} is of --search", hint="add --search")
+                raise SchedsimError(f"{option} belongs to --search", hint="add --search")
         found = _predicted(request, budget)
     if asked["output"] is not None:
         from ..simulation.trace import write_trace
