@@ -25,9 +25,10 @@ from schedsim.algorithms.chains._demand_search import (
 from schedsim.algorithms.chains.frontier import frontier
 
 from schedsim import Schedule, simulate
+from schedsim.kernels.compiled import in_python
 
 
-def searched(chain, budget):
+def searched(chain, budget, begin=begin, expand=expand):
     """All states, and why the search came back."""
     items, states = ChainItems.of(chain, budget), States.of(2)
     begin(items, states)
@@ -76,3 +77,17 @@ def test_the_unit_of_times_divides_them_all(numbers, unit):
 def test_times_without_a_unit_have_none():
     assert time_unit_s([1.0, math.pi], 10.0) == 0.0
     assert time_unit_s([], 0.0) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_python_searches_as_machine_code_does(seed):
+    """A new machine begins in Python: the plan must be that of one whose kernels are compiled."""
+    chain = random_chain(np.random.default_rng(seed), 6, integer_times=False)
+    peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
+    budget = (frontier(chain, 0).min_feasible_bytes + peak) // 2
+    _, first, why = searched(chain, budget)
+    _, second, again = searched(chain, budget, in_python(begin), in_python(expand))
+    assert (why, list(first.counts)) == (again, list(second.counts))
+    num = int(first.counts[NUM])
+    for column in ("outputs", "residuals", "position", "spent_s", "rest_s", "parent", "move"):
+        assert np.array_equal(getattr(first, column)[:num], getattr(second, column)[:num])
