@@ -31,8 +31,9 @@ MOST_CHOICES, MOST_MIXED = 2000, 5000
 stage in turn, too."""
 
 NUM_RUNGS, NUM_STEPS = 16, 24
-"""The ladder of budgets that choices are made for has rungs, whose runs are simulated and corrected,
-and steps from one rung to the next, whose runs are simulated where they promise to be faster."""
+"""The ladder of budgets that choices are made for has rungs, whose runs are simulated and
+corrected, and steps from one rung to the next, whose runs are simulated where they promise to be
+faster."""
 
 
 _Points = tuple[tuple[int, ...], ...]
