@@ -170,7 +170,7 @@ class CutSearch:
                 return
 
     def single_milps(self) -> None:
-        """Solve MILPs of single cuts, with what recomputation reads: relaxed, then in whole numbers."""
+        """Solve MILPs of single cuts, with what recomputation reads: relaxed, then whole."""
         relaxed: dict[int, float] = {}
         enough = 0.85 * self.effort.left
         for op in sorted(self.bound_at, key=lambda op: -self.bound_at[op])[:_MOST_SINGLE]:
