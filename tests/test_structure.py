@@ -343,9 +343,6 @@ SAME_MODULE = {
 }
 MOST_SAME_MODULES = 8
 
-# Parts that each model of `validation/models/` has of its own: their names are in saved workloads.
-SAME_CLASS = {"Block", "Head"}
-
 
 def test_few_modules_lie_outside_of_the_rooms():
     """The others are found by the name of their room."""
@@ -375,13 +372,7 @@ def test_a_class_name_has_one_meaning():
             if isinstance(node, ast.ClassDef):
                 seen.setdefault(node.name, []).append(where)
     several = {name: files for name, files in seen.items() if len(files) > 1}
-    models = {
-        name
-        for name, files in several.items()
-        if all(file.startswith("validation/models/") for file in files)
-    }
-    assert {name: files for name, files in several.items() if name not in models} == {}
-    assert models == SAME_CLASS
+    assert several == {}
 
 
 def test_every_package_is_in_the_wheel():

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .stage_frontier import Front
 
@@ -38,7 +41,30 @@ class StageChoice:
         return sum(self.time_s) / len(self.time_s)
 
 
-@dataclass(frozen=True, slots=True)
+class _Mixable(NamedTuple):
+    """Points of a stage, and the pairs of them that its micro-batches may take in turn.
+
+    Pair (a, b) takes point a for some micro-batches in flight and b for the others.
+
+    Attributes
+    ----------
+    points : (n,) int64
+        Indices into the front.
+    more_bytes, taken_bytes : (n, n) int64
+        What a micro-batch holds more with a than with b; what all take with b.
+    time_s : (n,) float64
+    faster : (n, n) bool
+        Whether a is faster than b and holds more.
+    """
+
+    points: NDArray[np.int64]
+    more_bytes: NDArray[np.int64]
+    taken_bytes: NDArray[np.int64]
+    time_s: NDArray[np.float64]
+    faster: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
 class HeldStage:
     """A stage as its device sees it: its front, and what is in flight at most.
 
@@ -66,6 +92,32 @@ class HeldStage:
         """Bytes that the running one needs besides."""
         return int(self.front.need_bytes[point] - self.front.held_bytes[point])
 
+    @cached_property
+    def by_time(self) -> list[tuple[StageChoice, int]]:
+        """Each point alone with its `bytes_of`, by ascending time."""
+        order = np.lexsort((self.front.late_s, self.front.time_s)).tolist()
+        return [(self.choice((p,)), self.bytes_of(p)) for p in order]
+
+    @cached_property
+    def to_mix(self) -> _Mixable:
+        """Pairs of the points that no other beats for so many in flight: there are few of these."""
+        front = self.front
+        size = (self.in_flight - 1) * front.held_bytes + front.need_bytes
+        order = np.lexsort((size, front.time_s))
+        least = np.minimum.accumulate(size[order])
+        places = order[np.concatenate([[True], size[order][1:] < least[:-1]])]
+        held, time_s = front.held_bytes[places], front.time_s[places]
+        work = front.need_bytes[places] - held
+        more = held[:, None] - held[None, :]
+        taken = self.in_flight * (self.input_bytes + held[None, :])
+        return _Mixable(
+            places,
+            more,
+            taken + np.maximum(work[:, None], work[None, :]),
+            time_s,
+            (time_s[:, None] < time_s[None, :]) & (more > 0),
+        )
+
     def choice(self, points: Sequence[int]) -> StageChoice:
         """The choice of `points` in turn."""
         front, num = self.front, len(points)
@@ -84,15 +136,12 @@ def uniform_choices(stage: HeldStage, cap_bytes: int) -> list[StageChoice]:
 
     By ascending time; empty where nothing fits.
     """
-    front = stage.front
-    held = front.held_bytes + stage.input_bytes
-    fits = stage.in_flight * held + front.need_bytes - front.held_bytes <= cap_bytes
     found: list[StageChoice] = []
     least = np.inf
-    for p in np.flatnonzero(fits)[np.lexsort((front.late_s[fits], front.time_s[fits]))].tolist():
-        if front.late_s[p] < least:
-            least = float(front.late_s[p])
-            found.append(stage.choice((p,)))
+    for choice, size in stage.by_time:
+        if size <= cap_bytes and choice.late_s[0] < least:
+            least = choice.late_s[0]
+            found.append(choice)
     return found
 
 
@@ -109,17 +158,10 @@ def mixed_choice(stage: HeldStage, cap_bytes: int) -> StageChoice | None:
     n, front = stage.in_flight, stage.front
     if n < 2 or front.num_points < 2:
         return None
-    # Only points that no other beats for n in flight: a handful, of whose pairs there are few.
-    size = (n - 1) * front.held_bytes + front.need_bytes
-    order = np.lexsort((size, front.time_s))
-    least = np.minimum.accumulate(size[order])
-    places = order[np.concatenate([[True], size[order][1:] < least[:-1]])]
-    held, time_s = front.held_bytes[places], front.time_s[places]
-    work = front.need_bytes[places] - held
-    room = cap_bytes - n * stage.input_bytes - np.maximum(work[:, None], work[None, :])
-    room = room - n * held[None, :]
-    more = held[:, None] - held[None, :]
-    faster = (time_s[:, None] < time_s[None, :]) & (more > 0) & (room >= more)
+    pairs = stage.to_mix
+    time_s, more = pairs.time_s, pairs.more_bytes
+    room = cap_bytes - pairs.taken_bytes
+    faster = pairs.faster & (room >= more)
     if not faster.any():
         return None
     k = np.where(faster, np.minimum(room // np.maximum(more, 1), n - 1), 0)
@@ -127,7 +169,7 @@ def mixed_choice(stage: HeldStage, cap_bytes: int) -> StageChoice | None:
     mean = np.where(faster, mean, np.inf)
     a, b = np.unravel_index(int(np.argmin(mean)), mean.shape)
     count = int(k[a, b])
-    return stage.choice((int(places[a]),) * count + (int(places[b]),) * (n - count))
+    return stage.choice((int(pairs.points[a]),) * count + (int(pairs.points[b]),) * (n - count))
 
 
 def all_mixed(stage: HeldStage) -> list[StageChoice]:

@@ -30,8 +30,17 @@ MOST_CHOICES, MOST_MIXED = 2000, 5000
 """All choices of points for the stages are looked at where there are no more; all with two points a
 stage in turn, too."""
 
-NUM_RUNGS = 16
-"""Smaller budgets for which a choice is tried, too."""
+NUM_RUNGS, NUM_STEPS = 16, 24
+"""The ladder of budgets that choices are made for has rungs, whose runs are simulated and
+corrected, and steps from one rung to the next, whose runs are simulated where they promise to be
+faster."""
+
+
+_Points = tuple[tuple[int, ...], ...]
+
+
+def _points(choices: Sequence[StageChoice]) -> _Points:
+    return tuple(choice.points for choice in choices)
 
 
 def _fastest(runs: Sequence[PipelineRun | None], budget_bytes: int) -> PipelineRun | None:
@@ -85,9 +94,18 @@ class Selection:
         self.weights_s = weight_times(pipeline)
         self.loss_s = [0.0] * pipeline.num_stages
         self.loss_s[-1] = pipeline.chain.loss_s
+        self._runs: dict[_Points, PipelineRun] = {}
+        self._step_s: dict[_Points, float] = {}
+        self._descended: dict[tuple[_Points, ...], list[StageChoice]] = {}
 
     def makespan_s(self, choices: Sequence[StageChoice]) -> float:
         """Step time by times of whole stages, in seconds."""
+        points = _points(choices)
+        if points not in self._step_s:
+            self._step_s[points] = self._evaluated(choices)
+        return self._step_s[points]
+
+    def _evaluated(self, choices: Sequence[StageChoice]) -> float:
         early, late = [], []
         for v, choice in enumerate(choices):
             pairs = list(zip(choice.time_s, choice.late_s, strict=True))
@@ -119,6 +137,9 @@ class Selection:
 
     def _descend(self, options: list[list[StageChoice]]) -> list[StageChoice]:
         """From the fastest of each stage, one stage at a time, while the step gets shorter."""
+        given = tuple(_points(found) for found in options)
+        if given in self._descended:  # by a neighbouring budget
+            return self._descended[given]
         chosen = [min(found, key=lambda choice: choice.mean_s) for found in options]
         best = self.makespan_s(chosen)
         better = True
@@ -132,6 +153,7 @@ class Selection:
                     makespan = self.makespan_s(tried)
                     if makespan < best * (1 - 1e-12):
                         chosen, best, better = tried, makespan, True
+        self._descended[given] = chosen
         return chosen
 
     def _choose_jointly(self, room_bytes: Sequence[int]) -> list[StageChoice] | None:
@@ -151,7 +173,10 @@ class Selection:
 
     def run(self, choices: Sequence[StageChoice]) -> PipelineRun:
         """`choices`, simulated."""
-        return run_pipeline(self.pipeline, self.order, self.plans(choices))
+        points = _points(choices)
+        if points not in self._runs:
+            self._runs[points] = run_pipeline(self.pipeline, self.order, self.plans(choices))
+        return self._runs[points]
 
     def plans(self, choices: Sequence[StageChoice]) -> list[StagePlan | list[StagePlan]]:
         """The runs behind `choices`."""
@@ -165,11 +190,13 @@ class Selection:
     def best(
         self, budget_bytes: int, bound_s: Callable[[int], float] | None = None
     ) -> PipelineRun | None:
-        """The fastest run found within the budget, whatever smaller budget it was found for.
+        """The fastest run found within the budget; never slower than that of a smaller budget.
 
-        What is chosen for a device depends on its room by a model, so that a smaller room may give
-        a faster run, or the only one. So all choices are looked at where they are few; else the
-        budget itself, and a ladder of smaller ones that does not depend on it.
+        All choices are looked at where they are few. Otherwise the runs come from a ladder of
+        budgets that depends on the pipeline alone: each budget looks at the rungs up to itself, so
+        it sees every run that a smaller budget sees. Of these runs the fastest that fits is
+        returned. (What is chosen for a device depends on its room by a model, so that a smaller
+        room may give a faster run, or the only one.)
 
         Parameters
         ----------
@@ -177,16 +204,26 @@ class Selection:
             No run within so many bytes is faster; ends the ladder.
         """
         least = self.run(self.least())
-        found = [self.every_choice(budget_bytes), self.within(budget_bytes), least]
-        best = _fastest(found, budget_bytes)
-        for rung in self.ladder(least.peak_bytes, budget_bytes):
-            if best is not None and bound_s is not None and bound_s(rung) >= best.makespan_s:
+        best = _fastest([self.every_choice(budget_bytes), least], budget_bytes)
+        rungs = self.ladder(least.peak_bytes)
+        top = min(budget_bytes, rungs[-1])
+        for foot in range(len(rungs) - 1, -1, -NUM_STEPS):
+            if rungs[foot] > budget_bytes:
+                top = min(top, rungs[foot])
+                continue
+            if best is not None and bound_s is not None and bound_s(top) >= best.makespan_s:
                 break  # nothing below is faster
-            best = _fastest([best, self.within(rung)], budget_bytes)
+            tried, extra = self.near(rungs[foot])
+            best = _fastest([best, *tried], budget_bytes)
+            for rung in rungs[foot + 1 : foot + NUM_STEPS]:
+                if rung <= budget_bytes:
+                    best = self._improved(best, rung, extra, budget_bytes)
+            top = rungs[foot]
         return best
 
-    def ladder(self, least_bytes: int, budget_bytes: int) -> list[int]:
-        """Budgets below this one, downwards, from those that do not depend on it."""
+    def ladder(self, least_bytes: int) -> list[int]:
+        """Budgets from the least up to that of keeping all, ascending; every `NUM_STEPS`-th is
+        a rung whose runs are simulated and corrected, the others lie between."""
         most = [0] * self.pipeline.num_devices
         for v, stage in enumerate(self.stages):
             layers = self.pipeline.chain.stages[self.pipeline.cuts[v] : self.pipeline.cuts[v + 1]]
@@ -194,8 +231,20 @@ class Selection:
             most[self.pipeline.device_of(v)] += stage.in_flight * kept
         static = self.pipeline.device_static_bytes
         most_bytes = max(size + more for size, more in zip(static, most, strict=True))
-        steps = np.linspace(least_bytes, max(least_bytes, most_bytes), NUM_RUNGS)
-        return [b for b in sorted({int(step) for step in steps}, reverse=True) if b < budget_bytes]
+        num = NUM_RUNGS * NUM_STEPS + 1
+        return [int(step) for step in np.linspace(least_bytes, max(least_bytes, most_bytes), num)]
+
+    def _improved(
+        self, best: PipelineRun | None, rung: int, extra: Sequence[int], budget_bytes: int
+    ) -> PipelineRun | None:
+        """`best`, or the run of what is chosen for this rung, where that is faster and fits."""
+        room = self.room(rung)
+        choices = self.choose([size - more for size, more in zip(room, extra, strict=True)])
+        if choices is None:
+            return best
+        if best is not None and self.makespan_s(choices) >= best.makespan_s:
+            return best
+        return _fastest([best, *self.near(rung)[0]], budget_bytes)
 
     def every_choice(self, budget_bytes: int) -> PipelineRun | None:
         """The fastest of all runs with one point a stage, where there are few; else ``None``.
@@ -228,31 +277,30 @@ class Selection:
         return None
 
     def within(self, budget_bytes: int) -> PipelineRun | None:
-        """The fastest run found whose simulated peaks stay within the budget on all devices.
+        """The fastest run found whose simulated peaks stay within the budget on all devices."""
+        return _fastest(self.near(budget_bytes)[0], budget_bytes)
+
+    def near(self, budget_bytes: int) -> tuple[list[PipelineRun], list[int]]:
+        """Runs tried for a budget, some of them over it, and what the model leaves out.
 
         What the model of a device leaves out, messages that wait in its memory above all, is what
         the simulated peak has more than the model; the device is chosen for again with so much
-        less room.
+        less room. So many bytes of each device come second.
         """
-        cap, best = self.room(budget_bytes), None
+        cap = self.room(budget_bytes)
         extra = [0] * len(cap)
-        tried: set[tuple[tuple[int, ...], ...]] = set()
+        found: dict[_Points, PipelineRun] = {}
         for _ in range(MOST_ROUNDS):
             room = [size - more for size, more in zip(cap, extra, strict=True)]
             choices = self.choose(room) or self.least()
-            key = tuple(choice.points for choice in choices)
-            if key in tried:
+            key = _points(choices)
+            if key in found:
                 break
-            tried.add(key)
-            run = self.run(choices)
-            fits = run.peak_bytes <= budget_bytes
-            if fits and (best is None or run.makespan_s < best.makespan_s):
-                best = run
+            run = found[key] = self.run(choices)
             for k, use in enumerate(run.devices):
-                found = use.peak_bytes - use.static_bytes - self._size(choices, k)
-                over = use.peak_bytes > budget_bytes
-                extra[k] = max(extra[k], found) if over else found
-        return best
+                more = use.peak_bytes - use.static_bytes - self._size(choices, k)
+                extra[k] = max(extra[k], more) if use.peak_bytes > budget_bytes else more
+        return list(found.values()), extra
 
     def _size(self, choices: Sequence[StageChoice], device: int) -> int:
         """What the choices of a device's stages should take, messages that wait aside."""

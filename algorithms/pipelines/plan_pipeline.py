@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from schedsim.errors import UnsupportedError
 from schedsim.pipelines import Order, Pipeline, PipelineRun, StagePlan, make_order
 from schedsim.pipelines.plan_file import PIPELINE_PLAN_SCHEMA
@@ -14,6 +16,7 @@ from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Status, installed_versions
 from schedsim.plans.scope import PERSISTENT_IN_PARTITION, THIS_PARTITION, Scope
 from schedsim.units import format_bytes, format_seconds
 
+from ..chains.persistent import WorkLimitReached
 from ._selection import OrderFacts, Selection
 from .partition import Partitions, neighbours
 from .pipeline_bounds import memory_bound, partition_scope, work_bound
@@ -126,7 +129,7 @@ def stage_plan_names(run: PipelineRun) -> list[list[str]]:
 
 
 MOST_DEBTS = 8
-"""Under ``zero-bubble``, every debt is tried on so many devices; on more, the first that fits."""
+"""Under ``zero-bubble``, so many debts are tried at most, spread evenly."""
 
 
 @timed()
@@ -144,8 +147,11 @@ def plan_pipeline(
     Early stages hold more micro-batches in flight, so they keep less of each: for every stage the
     points (held, needed, time) of its layers are found, and one is chosen within what the device's
     memory leaves for the number in flight, so that the step as a whole is short. What comes out is
-    simulated; where a device is over, it is chosen again with less room, and what fits a smaller
-    budget is looked at, too. Under ``zero-bubble``, devices may owe fewer gradients of weights.
+    simulated; where a device is over, it is chosen again with less room. Under ``zero-bubble``,
+    devices may owe fewer gradients of weights.
+
+    With the partition given, more memory never gives a slower step: a budget looks at every run
+    that a smaller budget looks at.
 
     Parameters
     ----------
@@ -193,8 +199,7 @@ def plan_pipeline(
 
     facts = OrderFacts(pipeline, actions)
 
-    def select(one: Pipeline) -> Selection:
-        return Selection(one, facts, fronts, mix=mix)
+    whole = _whole(fronts, pipeline)
 
     def within_s(size: int) -> float:
         return memory_bound(fronts, pipeline, facts.order, size)
@@ -202,28 +207,32 @@ def plan_pipeline(
     run, bound, scope = None, work_bound(pipeline), THIS_PARTITION
     can_fit = _can_fit(pipeline, fronts)
     if can_fit:
-        run = select(pipeline).best(budget_bytes, within_s)
+        run = Selection(pipeline, facts, whole, mix=mix).best(budget_bytes, within_s)
     options: dict[str, Any] = {"partition": partition, "mix": mix, "max_points": max_points}
-    if can_fit and order == "zero-bubble":
+    least = _least_budget(pipeline, facts, mix=mix, whole=whole)
+    if order == "zero-bubble":
         # A smaller debt needs less memory, and so less recomputation: it may be faster, too.
-        for owed in range(pipeline.num_devices - 2, -1, -1):
-            if run is not None and pipeline.num_devices > MOST_DEBTS:
-                break
+        for owed in _debts(pipeline.num_devices):
             other = OrderFacts(pipeline, _order(pipeline, order, owed))
-            smaller = Selection(pipeline, other, fronts, mix=mix).best(budget_bytes)
+            least = min(least, _least_budget(pipeline, other, mix=mix, whole=whole))
+            if not can_fit:
+                continue
+            smaller = Selection(pipeline, other, whole, mix=mix).best(budget_bytes)
             if smaller is not None and (run is None or smaller.makespan_s < run.makespan_s):
                 run, facts, options["most_owed"] = smaller, other, owed
     if partition == "auto":
         few = _for_search(fronts)
-        found = _search(pipeline, facts.order, fronts, few, budget_bytes, run, select, mix=mix)
+        found = _search(pipeline, facts, fronts, few, budget_bytes, run, mix=mix)
         if found is not None:
             run, bound, scope = found
             pipeline = run.pipeline
+            least = min(least, _least_budget(pipeline, facts, mix=mix, whole=whole))
     else:
         most = memory_bound(fronts, pipeline, facts.order, budget_bytes) if can_fit else bound
         if most > bound * (1 + OPTIMALITY_TOLERANCE):
             bound, scope = most, PERSISTENT_IN_PARTITION
-    least = _least_budget(pipeline, facts, mix=mix, fronts=fronts, run=run)
+    if run is not None:
+        least = min(least, run.peak_bytes)
     status: Status = "infeasible"
     if run is not None:
         bound = min(bound, run.makespan_s)
@@ -254,6 +263,12 @@ def _order(pipeline: Pipeline, name: str, most_owed: int | None = None) -> Order
     )
 
 
+def _debts(num_devices: int) -> list[int]:
+    """Smaller debts than the most, ``num_devices - 1``, descending; whatever the budget is."""
+    count = min(num_devices - 1, MOST_DEBTS)
+    return [int(owed) for owed in np.linspace(num_devices - 2, 0, count).round()]
+
+
 def _can_fit(pipeline: Pipeline, fronts: StageFrontiers) -> bool:
     """Whether every stage by itself has a point within the fronts' cap."""
     stages = range(pipeline.num_stages)
@@ -274,18 +289,21 @@ def _for_search(fronts: StageFrontiers) -> StageFrontiers:
 
 def _search(
     pipeline: Pipeline,
-    order: Order,
+    facts: OrderFacts,
     fronts: StageFrontiers,
     few: StageFrontiers,
     budget_bytes: int,
     first: PipelineRun | None,
-    select: Any,
     *,
     mix: bool,
 ) -> tuple[PipelineRun, float, Scope] | None:
     """The best run found over partitions, from that of the given one, with a bound over all."""
+
+    def select(one: Pipeline) -> Selection:
+        return Selection(one, facts, fronts, mix=mix)
+
     best = first
-    partitions = Partitions(pipeline, order, few, budget_bytes, mix=mix)
+    partitions = Partitions(pipeline, facts.order, few, budget_bytes, mix=mix)
     most = best.makespan_s if best else float("inf")
     cuts = partitions.best_cuts(most)
     if cuts is not None:
@@ -316,30 +334,30 @@ def _search(
     return best, bound, partition_scope(best.pipeline.cuts)
 
 
+def _whole(fronts: StageFrontiers, pipeline: Pipeline) -> StageFrontiers:
+    """Fronts whose points do not depend on the budget: those of any memory.
+
+    A pipeline whose curves are too many for that keeps the fronts of its budget.
+    """
+    chain = fronts.chain
+    most = chain.input_bytes
+    for layer in chain.stages:
+        most += 2 * (layer.saved_bytes + layer.output_bytes)
+        work = (layer.forward_workspace_bytes, layer.backward_workspace_bytes)
+        most += max(*work, layer.saving_workspace_bytes or 0)
+    whole = StageFrontiers(
+        chain, most, frees_outputs=fronts.frees_outputs, max_points=fronts.max_points
+    )
+    try:
+        _can_fit(pipeline, whole)
+    except WorkLimitReached:
+        return fronts
+    return whole
+
+
 def _least_budget(
-    pipeline: Pipeline,
-    facts: OrderFacts,
-    *,
-    mix: bool,
-    fronts: StageFrontiers,
-    run: PipelineRun | None,
+    pipeline: Pipeline, facts: OrderFacts, *, mix: bool, whole: StageFrontiers
 ) -> int:
     """The largest peak of a device where every stage needs the least memory that it can."""
-    if not _can_fit(pipeline, fronts):
-        # The cap left stages without any point: look again without one.
-        total = 2 * sum(s.saved_bytes + s.output_bytes for s in pipeline.chain.stages)
-        total += pipeline.chain.input_bytes + sum(
-            max(
-                s.forward_workspace_bytes, s.saving_workspace_bytes or 0, s.backward_workspace_bytes
-            )
-            for s in pipeline.chain.stages
-        )
-        fronts = StageFrontiers(
-            pipeline.chain,
-            total,
-            frees_outputs=fronts.frees_outputs,
-            max_points=fronts.max_points,
-        )
-    selection = Selection(pipeline, facts, fronts, mix=mix)
-    least = selection.run(selection.least()).peak_bytes
-    return least if run is None else min(least, run.peak_bytes)
+    selection = Selection(pipeline, facts, whole, mix=mix)
+    return selection.run(selection.least()).peak_bytes

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..dataflow.chain import Chain
+from ..dataflow.graph import Graph
 from ..errors import InvalidWorkloadError
 from ..plans.effort import ENDED_BY
 from ..plans.least_budget import LeastBudget
@@ -15,6 +17,13 @@ from ..simulation.schedule import Schedule
 from .fields_to_dict import fields_to_dict
 from .reader import Reader
 from .setting_files import read_setting, setting_to_dict
+from .workload_files import (
+    CHAIN_SCHEMA,
+    GRAPH_SCHEMA,
+    read_chain,
+    read_graph,
+    workload_to_dict,
+)
 
 PLAN_SCHEMA = "schedsim.plan/2"
 
@@ -93,8 +102,14 @@ def _read_reference(item: Reader) -> WorkloadRef:
             kind=item.take_choice("kind", ("chain", "graph")),
             content_hash=item.take("content_hash", str),
             source=read_source(item),
+            captured=item.take_part("captured", _read_captured),
         )
     )
+
+
+def _read_captured(item: Reader) -> Chain | Graph:
+    schema = item.take_choice("schema", (CHAIN_SCHEMA, GRAPH_SCHEMA))
+    return read_chain(item) if schema == CHAIN_SCHEMA else read_graph(item)
 
 
 def check_whole(plan: Plan) -> None:
@@ -159,6 +174,8 @@ def _reference_to_dict(reference: WorkloadRef) -> dict[str, Any]:
     }
     if reference.source is not None:
         item["source"] = source_to_dict(reference.source)
+    if reference.captured is not None:
+        item["captured"] = workload_to_dict(reference.captured)
     return item
 
 

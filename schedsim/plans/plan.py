@@ -42,13 +42,16 @@ OPTIMALITY_TOLERANCE = 1e-9
 class WorkloadRef:
     """Which workload a plan belongs to: name, kind (``chain``, ``graph``), content hash.
 
-    `source` says where the workload comes from; ``None`` for a workload made in Python.
+    `source` says where the workload comes from; ``None`` for a workload made in Python. A plan of a
+    real model carries the workload in `captured`, as the model's times are never measured alike
+    twice.
     """
 
     name: str
     kind: str
     content_hash: str
     source: WorkloadSource | None = None
+    captured: Chain | Graph | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

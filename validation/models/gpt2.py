@@ -26,7 +26,7 @@ class Embedding(nn.Module):
         return summed
 
 
-class Block(nn.Module):
+class GPT2Block(nn.Module):
     """Causal self-attention and a GELU feed-forward of four times the width."""
 
     FEED_FORWARD = ("wide", "narrow")
@@ -64,7 +64,7 @@ class Block(nn.Module):
         return functional.dropout(x, self.dropout, self.training)
 
 
-class Head(nn.Module):
+class GPT2Head(nn.Module):
     """Last norm and the projection to the vocabulary, with the embedding's weight where tied."""
 
     def __init__(self, hidden: int, vocab: int) -> None:
@@ -94,8 +94,8 @@ def build_gpt2(
     """A GPT-2 of any size; the defaults are the smallest of the paper, 124,439,808 parameters."""
     check_multiple("hidden", hidden, "heads", heads)
     embedding = Embedding(vocab, max(positions, seq), hidden, dropout)
-    head = Head(hidden, vocab)
-    blocks = [Block(hidden, heads, dropout) for _ in range(layers)]
+    head = GPT2Head(hidden, vocab)
+    blocks = [GPT2Block(hidden, heads, dropout) for _ in range(layers)]
     model = nn.Sequential(embedding, *blocks, head)
     for parameter in model.parameters():
         if parameter.dim() > 1:

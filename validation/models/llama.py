@@ -10,7 +10,7 @@ from .losses import CrossEntropy, class_targets
 from .workload import Workload, builder, check_multiple
 
 
-class Block(nn.Module):
+class LlamaBlock(nn.Module):
     """Causal attention with rotary positions and grouped keys, and a SwiGLU feed-forward."""
 
     FEED_FORWARD = ("gate", "up", "down")
@@ -71,7 +71,7 @@ def _rotated(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
 
 
-class Head(nn.Module):
+class LlamaHead(nn.Module):
     """Last norm and the projection to the vocabulary."""
 
     def __init__(self, hidden: int, vocab: int) -> None:
@@ -103,8 +103,8 @@ def build_llama(
     check_multiple("hidden", hidden, "heads", heads)
     check_multiple("heads", heads, "kv_heads", kv_heads or heads)
     embedding = nn.Embedding(vocab, hidden)
-    blocks = [Block(hidden, heads, kv_heads or heads, ffn, theta) for _ in range(layers)]
-    head = Head(hidden, vocab)
+    blocks = [LlamaBlock(hidden, heads, kv_heads or heads, ffn, theta) for _ in range(layers)]
+    head = LlamaHead(hidden, vocab)
     model = nn.Sequential(embedding, *blocks, head)
     for parameter in model.parameters():
         if parameter.dim() > 1:

@@ -41,7 +41,7 @@ class Steps(nn.Module):
         return x, h, c
 
 
-class Head(nn.Module):
+class LSTMHead(nn.Module):
     """Classes from the last hidden state."""
 
     def __init__(self, hidden: int, classes: int) -> None:
@@ -73,7 +73,7 @@ def build_lstm(
     cell = nn.LSTMCell(features, hidden)
     starts = range(0, seq, steps)
     stages = [Steps(cell, first, min(first + steps, seq), dropout) for first in starts]
-    model = nn.Sequential(Start(hidden), *stages, Head(hidden, classes))
+    model = nn.Sequential(Start(hidden), *stages, LSTMHead(hidden, classes))
     return Workload(
         model, (torch.randn(batch, seq, features),), CrossEntropy(class_targets(classes, batch))
     )

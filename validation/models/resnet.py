@@ -58,7 +58,7 @@ class Bottleneck(nn.Module):
         return active
 
 
-class Head(nn.Module):
+class ResNetHead(nn.Module):
     """Mean over the image and the classes."""
 
     def __init__(self, channels: int, classes: int) -> None:
@@ -102,6 +102,6 @@ def build_resnet(
         for k in range(count):
             stages.append(Bottleneck(channels, inner, 2 if number and not k else 1))
             channels = EXPANSION * inner
-    model = nn.Sequential(*stages, Head(channels, classes))
+    model = nn.Sequential(*stages, ResNetHead(channels, classes))
     images = torch.randn(batch, 3, image, image)
     return Workload(model, (images,), CrossEntropy(class_targets(classes, batch)))

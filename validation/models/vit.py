@@ -29,7 +29,7 @@ class Patches(nn.Module):
         return summed
 
 
-class Block(nn.Module):
+class ViTBlock(nn.Module):
     """Self-attention and an exact GELU feed-forward, each after its norm."""
 
     def __init__(self, hidden: int, heads: int, ffn: int, dropout: float) -> None:
@@ -52,7 +52,7 @@ class Block(nn.Module):
         return x + functional.dropout(self.narrow(inner), self.dropout, self.training)
 
 
-class Head(nn.Module):
+class ViTHead(nn.Module):
     """Last norm and the classes of the first token."""
 
     def __init__(self, hidden: int, classes: int) -> None:
@@ -82,7 +82,7 @@ def build_vit(
     """A ViT of any size; the defaults are ViT-B/16, 86,567,656 parameters."""
     check_multiple("hidden", hidden, "heads", heads)
     check_multiple("image", image, "patch", patch)
-    blocks = [Block(hidden, heads, ffn or 4 * hidden, dropout) for _ in range(layers)]
-    model = nn.Sequential(Patches(image, patch, hidden, dropout), *blocks, Head(hidden, classes))
+    blocks = [ViTBlock(hidden, heads, ffn or 4 * hidden, dropout) for _ in range(layers)]
+    model = nn.Sequential(Patches(image, patch, hidden, dropout), *blocks, ViTHead(hidden, classes))
     images = torch.randn(batch, 3, image, image)
     return Workload(model, (images,), CrossEntropy(class_targets(classes, batch)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from ...plans.budgets import read_budget
 from ...plans.claims import check_claims
 from ...plans.plan import Plan
 from ...plans.setting import StepChanges
+from ...plans.source import WorkloadSource
 from ...simulation.schedule import Schedule
 from ...units import format_bytes
 from ...workloads import build_workload
@@ -25,6 +27,8 @@ from ..options.formula import flags
 from ..options.typed_sizes import size_text
 from .remembered import check_plan, has_link, remembered
 from .workload_source import Source
+
+_GIVE = "give a chain or a graph"
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,11 @@ class Loaded:
     def budget_bytes(self, budget: int | str) -> int:
         """Bytes of ``--mem``; a share is a share of the store-all peak of the given workload."""
         return read_budget(budget, self.given)
+
+    def remembered_by(self, plan: Plan, source: WorkloadSource) -> Plan:
+        """`plan` with where this workload comes from; of a real model, with the workload itself."""
+        captured = self.given if source.kind == "model" else None
+        return replace(plan, workload=replace(plan.workload, source=source, captured=captured))
 
     def label(self, op_name: str) -> str:
         """An op's name, with the name of its stage if it has one."""
@@ -115,6 +124,10 @@ def read(
     # Plans are read first: a plan names its workload, and says how its model was captured.
     items = {name: _load(name) for name in source.files if not is_target(name)}
     alone = remembered(source, items)
+    if alone is not None and (carried := _carried(source, alone, items)) is not None:
+        if not plan:
+            raise SchedsimError(f"{source.files[0]} is a plan, not a workload", hint=_GIVE)
+        return _with_plan(*carried, check=check)
     if alone is not None:
         again = replace(alone, allow=source.allow)
         return read(again, plan=plan, movable=movable, check=check)
@@ -139,9 +152,7 @@ def read(
         item = items[name]
         if isinstance(item, Plan):
             if not plan:
-                raise SchedsimError(
-                    f"{name} is a plan, not a workload", hint="give a chain or a graph"
-                )
+                raise SchedsimError(f"{name} is a plan, not a workload", hint=_GIVE)
             if found is not None:
                 raise SchedsimError(f"{name} is a second plan", hint="give one at a time")
             found = item
@@ -164,12 +175,43 @@ def read(
             hint="try --layers 96, --preset gpt2, a chain.json, or model:resnet50",
         )
     if found is not None:
-        check_plan(found, workload, measured=source.is_model)
-        if check and found.schedule is not None:
-            check_claims(found, found.simulate(workload), times=not source.is_model)
-        run = found.setting.resolve(workload)
-        return Loaded(run, lines, found, workload, origin)
+        measured = source.is_model
+        return _with_plan(found, workload, lines, origin, check=check, measured=measured)
     return Loaded(workload, lines, found, workload, origin)
+
+
+def _with_plan(
+    plan: Plan,
+    workload: Chain | Graph,
+    lines: tuple[str, ...],
+    origin: StepChanges | None = None,
+    *,
+    check: bool,
+    measured: bool = False,
+) -> Loaded:
+    """A plan with its workload, as `read` returns them; its numbers are compared with a replay."""
+    check_plan(plan, workload, measured=measured)
+    if check and plan.schedule is not None:
+        check_claims(plan, plan.simulate(workload), times=not measured)
+    return Loaded(plan.setting.resolve(workload), lines, plan, workload, origin)
+
+
+def _carried(
+    source: Source, alone: Source, items: Mapping[str, Chain | Graph | Plan]
+) -> tuple[Plan, Chain | Graph, tuple[str, ...]] | None:
+    """A model's plan among `items` with the workload that it carries; ``None`` without one.
+
+    What is asked to be captured otherwise, or measured again, is not the carried one.
+    """
+    plan = next(item for item in items.values() if isinstance(item, Plan))
+    known, workload = plan.workload.source, plan.workload.captured
+    if known is None or workload is None or source.again:
+        return None
+    if alone.level != known.options.get("level"):
+        return None
+    if alone.options["device"] != known.options.get("device"):
+        return None
+    return plan, workload, (f"{known.target} as captured for the plan, {_size(workload)}",)
 
 
 def _load(name: str) -> Chain | Graph | Plan:
@@ -179,5 +221,8 @@ def _load(name: str) -> Chain | Graph | Plan:
 
 
 def _describe(item: Chain | Graph, name: str) -> str:
-    size = f"{item.num_stages} stages" if isinstance(item, Chain) else f"{item.num_ops} ops"
-    return f"{item.kind} {item.name} from {name}, {size}"
+    return f"{item.kind} {item.name} from {name}, {_size(item)}"
+
+
+def _size(item: Chain | Graph) -> str:
+    return f"{item.num_stages} stages" if isinstance(item, Chain) else f"{item.num_ops} ops"

@@ -94,7 +94,7 @@ def _as_remembered(found: Maximum, sizes: ResizedWorkload, largest: Loaded) -> M
     """`found` with a largest plan that remembers the workload at its size."""
     plan = found.largest.plan
     origin = sizes.source(found.largest.size).origin
-    plan = replace(plan, workload=replace(plan.workload, source=origin))
+    plan = largest.remembered_by(plan, origin)
     if largest.origin is not None:
         plan = replace(plan, setting=replace(plan.setting, step=largest.origin))
     return replace(found, largest=replace(found.largest, plan=plan))

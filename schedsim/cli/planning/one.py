@@ -39,7 +39,7 @@ def plan_one(request: PlanRequest) -> int:
         # Simulated before planning, so that loading the simulator does not count as planning time.
         everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
         plan = try_plan(loaded.workload, budget_bytes, request.planner, **request.memory, **options)
-    plan = replace(plan, workload=replace(plan.workload, source=request.source.origin))
+    plan = loaded.remembered_by(plan, request.source.origin)
     if loaded.origin:
         plan = replace(plan, setting=replace(plan.setting, step=loaded.origin))
     if request.output is not None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from chains import random_chain
 from listed_plans import plans
+from schedsim.algorithms.pipelines import _selection
 from schedsim.algorithms.pipelines.fixed_recomputation import fixed_recomputation
 from schedsim.algorithms.pipelines.plan_pipeline import plan_pipeline
+from schedsim.algorithms.pipelines.stage_frontier import StageFrontiers
 
 import schedsim
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
@@ -191,6 +193,53 @@ def test_more_memory_is_never_slower(seed):
     mixed = [_step_s(plan_pipeline(pipeline, budget, order=order)) for budget in budgets]
     assert all(m <= t for m, t in zip(mixed, times, strict=True))
     assert [m == np.inf for m in mixed] == sorted((m == np.inf for m in mixed), reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_memory_is_never_slower_where_choices_are_many(seed, monkeypatch):
+    """A ladder of budgets stands for the search over all choices: it does not depend on the budget.
+
+    Between rungs, too: 72 B were refused where 49 B and 75 B were not.
+    """
+    monkeypatch.setattr(_selection, "MOST_CHOICES", 0)
+    rng = np.random.default_rng(1700 + seed)
+    order = ("1f1b", "gpipe", "interleaved", "zero-bubble")[seed % 4]
+    num_devices = int(rng.integers(2, 4))
+    pipeline = make_pipeline(
+        random_chain(rng, int(rng.integers(6, 9))),
+        num_devices,
+        2 * num_devices,
+        num_chunks=2 if order == "interleaved" else 1,
+        split_backward=order == "zero-bubble",
+        link=Link(8.0, 0.25) if seed % 3 else None,
+    )
+    least = plan_pipeline(pipeline, 1, order=order).min_feasible_bytes
+    most = fixed_recomputation(pipeline, order=order).run.peak_bytes
+    budgets = [least - 1, *range(least, most + 2, max(1, (most - least) // 30))]
+    times = [_step_s(plan_pipeline(pipeline, budget, order=order)) for budget in budgets]
+    assert times == sorted(times, reverse=True)
+    assert times[0] == np.inf > times[1]
+
+
+def test_the_model_of_times_is_exact():
+    """The ladder leaves out what takes no less time by the model than a run that was simulated."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        order = ("1f1b", "gpipe", "zero-bubble")[seed % 3]
+        pipeline = make_pipeline(
+            random_chain(rng, 7),
+            3,
+            4,
+            split_backward=order == "zero-bubble",
+            link=Link(8.0, 0.25) if seed % 2 else None,
+        )
+        facts = _selection.OrderFacts(pipeline, make_order(order, 3, 4))
+        fronts = StageFrontiers(pipeline.chain, 10**6)
+        one = _selection.Selection(pipeline, facts, fronts, mix=True)
+        for room in range(20, 200, 30):
+            choices = one.choose([room] * 3)
+            if choices is not None:
+                assert one.makespan_s(choices) == pytest.approx(one.run(choices).makespan_s)
 
 
 def _step_s(plan) -> float:

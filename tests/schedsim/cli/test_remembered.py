@@ -145,3 +145,55 @@ def test_a_doctored_pipeline_plan_is_neither_replayed_nor_drawn(folder, capsys):
     assert run(["plot", "pipeline", "--replay", "plan.json", "-o", "p.svg"]) == 1
     assert "the plan says peak" in capsys.readouterr().err
     assert not Path("p.svg").exists()
+
+
+MODEL = """
+import torch
+
+
+def build():
+    layers = [torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU()) for _ in range(2)]
+    model = torch.nn.Sequential(layers[0], torch.nn.Linear(64, 16), layers[1])
+    return model, (torch.randn(8, 16),), lambda y: y.square().mean()
+"""
+
+
+@pytest.mark.parametrize("level", ["block", "op"])
+def test_a_plan_of_a_model_carries_what_was_captured(folder, level, capsys):
+    """It is read again without the model, whose times no two measurements agree on."""
+    pytest.importorskip("torch")
+    Path("m.py").write_text(MODEL)
+    planned("m.py:build", "--level", level, "--mem", "100%")
+    Path("m.py").unlink()
+    for command in (
+        ["simulate"],
+        ["explain"],
+        ["plot", "timeline", "-o", "t.svg"],
+        ["report", "-o", "r.html"],
+    ):
+        assert run([*command, "plan.json"]) == 0, capsys.readouterr().err
+    assert "m.py:build as captured for the plan" in capsys.readouterr().out
+    code = run(["export", "--to", "torch", "plan.json"])
+    said = capsys.readouterr().err
+    assert code == (0 if level == "block" else 2), said
+    assert level == "block" or "torch does not take a graph" in said
+    # What asks for the model itself needs it, and says which file is missing.
+    for again in (["simulate", "plan.json", "--remeasure"], ["validate", "plan.json"]):
+        assert run(again) == 2
+        assert "m.py" in capsys.readouterr().err
+
+
+def test_a_plan_of_a_model_that_was_doctored_is_refused(folder, capsys):
+    """What it carries must be what it was made for."""
+    pytest.importorskip("torch")
+    Path("m.py").write_text(MODEL)
+    planned("m.py:build", "--level", "op", "--mem", "100%")
+    content = json.loads(Path("plan.json").read_text())
+    content["workload"]["captured"]["static_bytes"] += 512
+    Path("plan.json").write_text(json.dumps(content))
+    assert run(["explain", "plan.json"]) == 1
+    assert "another workload" in capsys.readouterr().err
+    content["workload"]["captured"]["ops"][0]["time_s"] = "long"
+    Path("plan.json").write_text(json.dumps(content))
+    assert run(["explain", "plan.json"]) == 2
+    assert "workload.captured.ops[0].time_s" in capsys.readouterr().err

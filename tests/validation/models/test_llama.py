@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.models.llama import Block, _angles, _rotated, build_llama  # noqa: E402
+from schedsim.validation.models.llama import LlamaBlock, _angles, _rotated, build_llama  # noqa: E402
 
 SMALL = {"layers": 2, "hidden": 8, "heads": 4, "kv_heads": 2, "ffn": 12, "vocab": 11}
 
@@ -51,7 +51,7 @@ def test_positions_count_by_their_distance_alone():
 def test_grouped_keys_are_those_of_their_group():
     """Two heads of keys for four of queries: as with each head of keys written out twice."""
     torch.manual_seed(0)
-    grouped, whole = Block(8, 4, 2, 12, 1e4), Block(8, 4, 4, 12, 1e4)
+    grouped, whole = LlamaBlock(8, 4, 2, 12, 1e4), LlamaBlock(8, 4, 4, 12, 1e4)
     state = grouped.state_dict()
     for name in ("key.weight", "value.weight"):
         heads = state[name].view(2, 2, 8)
