@@ -9,9 +9,9 @@ timed in turn with plain torch.compile; then ours at five budgets. Peaks are the
 record of a step with what is resident on top, times processor time on one thread. Gradients are
 compared with plain torch.compile's from the same seed. The C library keeps freed memory, as the
 CUDA allocator does, for both sides alike: by its own rule it returns some of it to the system in
-some orders of requests, whose pages are then filled with zeros again in each step. Rows go to a file
-as they are made, and what is in it is not measured again. A model takes about ten minutes of two
-idle cores.
+some orders of requests, whose pages are then filled with zeros again in each step. Rows go to a
+file as they are made, and what is in it is not measured again. A model takes about ten minutes of
+two idle cores.
 """
 
 from __future__ import annotations
