@@ -38,6 +38,7 @@ from .guards.differential import read_check
 from .guards.reach import Reach
 from .guards.recording import Recorded, kept_python
 from .guards.state import StateChange, StateSnapshot
+from .measure.meters import no_collection
 from .op_level.recorded_ops import with_requests
 from .optimizer_requests import with_optimizer
 from .ranks import ALONE, Ranks
@@ -56,6 +57,8 @@ COSTS = ("measured", "operations")
 UNLIMITED_BYTES = 2**53 - 1
 _EFFORT, _EFFORT_PER_OP = 2.0, 1 / 500
 """Units of work of a search, and more for each op, unless told otherwise."""
+_FIRST_SHARE, _SMALL_GAP = 1 / 8, 0.001
+"""Part of that work with which a search begins, and the gap to the bound at which it is enough."""
 _STATE_TRIES = 4
 SCALARS_BYTES = 16
 """Bytes of the loss and the count of a micro-batch, in a step of several micro-batches."""
@@ -605,10 +608,33 @@ def _plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings
         return _plan_copies(captured, budget_bytes, settings, options)
     # A way without copies, priced beside one with them.
     planner = "auto" if get_planner(settings.planner).needs_link else settings.planner
+    search = _search_of(planner, options, settings, captured.workload)
+    return _beside_states(captured, search(budget_bytes), budget_bytes, search)
+
+
+def _search_of(
+    planner: str, options: dict[str, Any], settings: Settings, workload: Chain | Graph
+) -> Callable[[int], Plan]:
+    """How `planner` is asked for a plan of `workload` within so many bytes.
+
+    By default with a part of the work first, which mostly proves what all of it proves, and with
+    all of it where a gap is left. Both count work, so that the plan is the same every time.
+    """
     if planner in ("auto", "local_search"):
-        options = _with_effort(options, settings, captured.workload)
-    plan = try_plan(captured.workload, budget_bytes, planner, **options)
-    return _beside_states(captured, plan, budget_bytes, planner, options)
+        given, options = options, _with_effort(options, settings, workload)
+    else:
+        given = options
+
+    def search(budget_bytes: int) -> Plan:
+        with no_collection():  # a traced step is a million objects, none of which is garbage
+            if "effort" in options and "effort" not in given and isinstance(workload, Graph):
+                first = {**options, "effort": options["effort"] * _FIRST_SHARE}
+                plan = try_plan(workload, budget_bytes, planner, **first)
+                if plan.gap is not None and plan.gap <= _SMALL_GAP:
+                    return plan
+            return try_plan(workload, budget_bytes, planner, **options)
+
+    return search
 
 
 def _with_effort(
@@ -626,7 +652,7 @@ def _with_effort(
 
 
 def _beside_states(
-    captured: CapturedStep, plan: Plan, budget_bytes: int, planner: str, options: dict[str, Any]
+    captured: CapturedStep, plan: Plan, budget_bytes: int, search: Callable[[int], Plan]
 ) -> Plan:
     """`plan`, or another whose generator states fit beside it; the least that fits is named so."""
     spare_bytes = 0
@@ -640,7 +666,7 @@ def _beside_states(
         # The last time all of them, which is what the least budget counts on.
         more_bytes = max(states_bytes, 2 * spare_bytes) if left > 1 else most_bytes
         spare_bytes = min(more_bytes, most_bytes)
-        plan = try_plan(captured.workload, budget_bytes - spare_bytes, planner, **options)
+        plan = search(budget_bytes - spare_bytes)
     if plan.schedule is not None:
         states_bytes = _states_bytes(captured, plan)
         if not states_bytes:

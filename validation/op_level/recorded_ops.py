@@ -46,14 +46,14 @@ class OpRequests:
 def with_requests(captured: CapturedGraph, inputs: Any) -> CapturedGraph:
     """`captured` with what its ops ask of the allocator, where its model lies on a CUDA device.
 
-    A plan's budget then bounds what is reserved. Groups of ops that are compiled together, and runs
-    that are joined, have no record.
+    A plan's budget then bounds what is reserved. A compiled group is recorded as one op. The runs
+    of such a step are not joined: what a joined run asks for is known only after the plan.
     """
     device = next(captured.model.parameters()).device
-    if device.type != "cuda" or captured.join is not None or not captured.runnable:
+    if device.type != "cuda" or not captured.runnable:
         return captured
     recorded = record_ops(captured, inputs, device)
-    return replace(captured, graph=replace(captured.graph, recorded=recorded))
+    return replace(captured, graph=replace(captured.graph, recorded=recorded), join=None)
 
 
 def record_ops(captured: CapturedGraph, inputs: Any, device: torch.device) -> RecordedStep:
