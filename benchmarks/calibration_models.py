@@ -26,6 +26,9 @@ class Sizes:
         Whether logits are made with the embedding's table.
     rank
         Of adapters; 0 trains the weights themselves.
+    few
+        Whether only query and value have adapters; else the feed-forward network and the product
+        after attention, too.
     real
         Whether positions are turned, and norms taken, in single precision step by step (as
         torchtune does), or by complex numbers and torch's own norm (as torchtitan does).
@@ -39,7 +42,13 @@ class Sizes:
     vocab: int = 128256
     tied: bool = False
     rank: int = 0
+    few: bool = False
     real: bool = False
+
+    @property
+    def more_rank(self) -> int:
+        """Of adapters beyond query and value."""
+        return 0 if self.few else self.rank
 
     @property
     def width(self) -> int:
@@ -53,9 +62,9 @@ SIZES = {
 }
 
 
-def adapted(sizes: Sizes, rank: int) -> Sizes:
+def adapted(sizes: Sizes, rank: int, *, few: bool) -> Sizes:
     """`sizes` with adapters of `rank`."""
-    return replace(sizes, rank=rank)
+    return replace(sizes, rank=rank, few=few)
 
 
 class Adapted(nn.Module):
@@ -114,7 +123,8 @@ class Attention(nn.Module):
         super().__init__()
         self.width, self.groups = sizes.width, sizes.heads // sizes.kv_heads
         hidden, narrow = sizes.hidden, sizes.kv_heads * sizes.width
-        self.query, self.out = (linear(hidden, hidden, sizes.rank) for _ in range(2))
+        self.query = linear(hidden, hidden, sizes.rank)
+        self.out = linear(hidden, hidden, sizes.more_rank)
         self.key, self.value = linear(hidden, narrow), linear(hidden, narrow, sizes.rank)
 
     def forward(self, x: Tensor, turn: Tensor) -> Tensor:
@@ -139,8 +149,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.gate, self.up = (linear(sizes.hidden, sizes.ffn, sizes.rank) for _ in range(2))
-        self.down = linear(sizes.ffn, sizes.hidden, sizes.rank)
+        hidden, ffn, rank = sizes.hidden, sizes.ffn, sizes.more_rank
+        self.gate, self.up = (linear(hidden, ffn, rank) for _ in range(2))
+        self.down = linear(ffn, hidden, rank)
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape."""

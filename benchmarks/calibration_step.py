@@ -28,7 +28,7 @@ NUM_STEPS = 3
 
 def built(row: dict[str, Any]) -> Decoder:
     """The model on the device, as one rank holds it."""
-    sizes = adapted(SIZES[row["model"]], row["rank"])
+    sizes = adapted(SIZES[row["model"]], row["rank"], few=row["few_adapters"])
     if row["gpus"] == 1:
         return _alone(row, sizes)
     dist.init_process_group("fake", rank=0, world_size=row["gpus"], store=FakeStore())

@@ -27,7 +27,7 @@ ROWS = HERE / "results" / "dry-calibration.jsonl"
 PAGE = HERE / "results" / "dry-calibration.md"
 
 TITAN = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
-TRAINY = "torchtitan, benchmarks/llama3_h200_202506_trainy-whitefiber.md"
+TRAINY = "torchtitan, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"
 LOSS = "torchtitan, pull request 996"
 TUNE = "torchtune, README, optimization flags"
 TUNE_8B = "torchtune, README, memory and training speed"
@@ -51,6 +51,8 @@ class Row:
         What of a layer is kept: ``all``, ``selective`` (torchtitan's), or ``full`` for its input.
     compiled, compiled_loss, fused
         Whether the layers, the loss and the optimizer's step are.
+    rank, few_adapters
+        Rank of adapters (0: the weights are trained), and whether only query and value have them.
     offload
         Whether what is kept waits in host memory.
     conf
@@ -73,6 +75,7 @@ class Row:
     float8: bool = False
     pieces: int = 1
     rank: int = 0
+    few_adapters: bool = False
     in_backward: bool = False
     offload: bool = False
     conf: str = ""
@@ -96,7 +99,7 @@ _COMPILED = {"compiled": True}
 _2025 = {"compiled": True, "compiled_loss": True, "float8": True, "fused": True}
 _PIECES = {"compiled": True, "compiled_loss": True, "pieces": 8}
 _LEAN = {**_PIECES, "keeps": "full"}
-_8B = {"model": "llama3-8b", "fused": True, **_PIECES}
+_8B = {"model": "llama3-8b", "fused": True, "rank": 8, "few_adapters": True, **_PIECES}
 ROWS_ASKED = (
     Row("8 GPUs, eager", TITAN, 82.4, "reserved", "llama3-8b", 8),
     Row("128 GPUs, eager", TITAN, 67.0, "reserved", "llama3-8b", 128),
@@ -156,7 +159,6 @@ ROWS_ASKED = (
         "active",
         seq=2048,
         keeps="all",
-        rank=8,
         device="a100-80gb",
         **_8B,
     ),
@@ -167,7 +169,6 @@ ROWS_ASKED = (
         "active",
         seq=2048,
         keeps="full",
-        rank=8,
         offload=True,
         device="rtx4090",
         **_8B,
