@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import statistics
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,6 +15,7 @@ def loaded():
     """The benchmark as a module; it needs no torch."""
     spec = importlib.util.spec_from_file_location("calibrated", BENCHMARKS / "dry_calibration.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules["calibrated"] = module  # a dataclass looks for its module there
     spec.loader.exec_module(module)
     return module
 
