@@ -130,7 +130,7 @@ class Sharding:
         for state in self.states:
             private.forget_order(state)
 
-    def let_go(self, index: int) -> None:
+    def free_gathered(self, index: int) -> None:
         """Free the gathered parameters of part `index`; only the shares are kept."""
         for module in self.modules[index]:
             module.reshard()
@@ -140,7 +140,7 @@ class Sharding:
         if run.kind != "F" or not self.modules[run.index]:
             return
         if following is None or (following.kind, following.index) != ("B", run.index):
-            self.let_go(run.index)
+            self.free_gathered(run.index)
 
     def gathers(self, program: BlockProgram) -> tuple[int, int, int]:
         """(bytes gathered in a step of `program`, bytes that store-all gathers, number of gathers).
