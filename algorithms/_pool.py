@@ -1,7 +1,8 @@
-"""One pool for all annealings: walkers in rounds, the worse half dropped after each.
+"""One pool of threads for all annealings: walkers in rounds, the worse half dropped after each.
 
-What comes out depends on the work alone, however many threads there are and however fast they are:
-every walker has an amount of its own, they meet at the ends of rounds, and ties go by number.
+The result depends on the amount of work alone, however many threads there are and however fast they
+are: every walker has an amount of work of its own, the walkers meet at the ends of rounds, and the
+walker of the lower number wins a tie.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NO_LIMIT = 2**62
 
 
 class Walker(Protocol):
-    """One annealing, with the best that it has seen."""
+    """One annealing, with the best schedule that it has seen."""
 
     @property
     def best_s(self) -> float:
@@ -31,15 +32,15 @@ class Walker(Protocol):
 
     @property
     def rank(self) -> tuple[int, float]:
-        """What walkers are sorted by: the lower the better."""
+        """What walkers are sorted by: the walker of the lowest rank is the best."""
 
     def begin(self, number: int) -> None:
         """Begin round `number`, from 0 on."""
 
     def anneal(self, share: float, work: float, most_moves: int) -> tuple[float, int]:
-        """Anneal for about `work` at the temperature of that `share` of the round.
+        """Anneal for about `work` units, from the temperature at that `share` of the round on.
 
-        Returns the work and the moves done.
+        Returns the work done, and the number of moves.
         """
 
 
@@ -62,16 +63,18 @@ class Pool(Generic[AnyWalker]):
     Parameters
     ----------
     effort
-        Of all walkers together. Where the clock ends it, they take turns on the threads.
+        The effort of all walkers together. Where the clock ends it, the walkers take turns on the
+        threads.
     enough_s
-        A step time at which to stop; it may be changed between segments.
+        A step time at which the search stops; it may be changed between segments.
 
     Attributes
     ----------
     moves : int
-        Of all walkers; where one ended the search by `enough_s`, without what others did meanwhile.
+        Moves of all walkers. Where one walker ended the search by `enough_s`, what the others did
+        meanwhile is not counted.
     winner
-        The walker that met `enough_s`: of several the one that took the least work.
+        The walker that met `enough_s`; of several, the one that took the least work.
     """
 
     def __init__(self, effort: Effort, num_threads: int, enough_s: float) -> None:
@@ -93,7 +96,7 @@ class Pool(Generic[AnyWalker]):
         self._threads.shutdown(cancel_futures=True)  # walkers end with what they are at
 
     def all_of(self, makers: Sequence[Callable[[], Made]]) -> list[Made]:
-        """What each of `makers` gives, run on the threads; in their order."""
+        """The results of `makers`, which run on the threads, in the order of `makers`."""
         return _results([self._threads.submit(maker) for maker in makers])
 
     def submit(self, job: Callable[[], Made]) -> Future[Made]:
@@ -101,11 +104,11 @@ class Pool(Generic[AnyWalker]):
         return self._threads.submit(job)
 
     def wait(self, job: Future[Made]) -> Made:
-        """What `job` gives, once it is done."""
+        """The result of `job`, once it is done."""
         return _results([job])[0]
 
     def per_job(self, amount: float, num_jobs: int) -> float:
-        """The part of `amount` that each of so many jobs at a time may take."""
+        """The part of `amount` that each of `num_jobs` simultaneous jobs may take."""
         if self.effort.counted:
             return amount / num_jobs
         return amount * min(1.0, self.num_threads / num_jobs)
@@ -133,7 +136,7 @@ class Pool(Generic[AnyWalker]):
                 self.effort.spend(reached * amount * count)
             return
         if self.halted.is_set() and not self.effort.cancelled:
-            return  # how far they came is chance, and does not count
+            return  # how far the walkers came is chance, so that it does not count
         self.moves += sum(moves for _, moves in done)
         if self.effort.moves is None:
             self.effort.spend(sum(work for work, _ in done))
@@ -167,7 +170,8 @@ class Pool(Generic[AnyWalker]):
             self._best_s = min(self._best_s, walker.best_s)
             best_s, hit_at = self._best_s, self._hit[0]
         self.progress.report(best_s)
-        # Another one met the end with less: this one has nothing to add. With more, it may have.
+        # Another walker met the end with less work: this one has nothing to add. With more, it may
+        # have.
         if share >= hit_at or self.halted.is_set():
             return True
         return self.effort.is_over(best_s)

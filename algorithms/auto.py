@@ -37,20 +37,21 @@ from .graphs.variant_search import variant_search
 from .offload.offload import offload
 from .store_all import store_all
 
-# The gap to the proven bound at which to stop on a chain, and the work, where none is asked for.
+# On a chain, the gap to the proven bound and the work at which to stop, where none is asked for.
 _CHAIN_GAP, _CHAIN_WORK = 0.01, 10.0
 
-# The most of a given effort that is spent on schedules of a chain beyond the persistent ones,
-# unless an order asks for any schedule.
+# The most units of a given effort that are spent on schedules of a chain beyond the persistent
+# ones, unless an order asks for any schedule.
 _BEYOND = 2.0
 
-# Where nothing is given: the exact search over all schedules of a chain goes on for so many units
-# of work, over its stages, as a state takes time by the stage. That is no longer than the
-# persistent ones take, and often enough where times and sizes differ.
+# Where neither effort nor time limit is given, the exact search over all schedules of a chain goes
+# on for so many units of work, divided by the number of stages, because a state takes time by the
+# stage. That is no longer than the persistent schedules take, and often enough where times and
+# sizes differ.
 _LOOK, _FEW_STAGES = 0.03, 12
 
-# Of what goes into schedules of a chain beyond the persistent ones: for the exact search, first;
-# of many stages it rarely comes to its end.
+# The share of the work on schedules beyond the persistent ones that the exact search gets first;
+# with many stages that search rarely comes to its end.
 _EXACT_SHARE, _MANY_STAGES_SHARE, _MANY_STAGES = 0.5, 0.25, 32
 
 
@@ -72,34 +73,35 @@ def auto(
 ) -> Plan:
     """The best plan within `budget_bytes`, by the strongest method that is in time.
 
-    Store-all where it fits. A chain then is for the exact frontier; where that has too many break
-    points, for rotor with as many slots as the gap asks for; beyond `MAX_STAGES`, for the best of
-    the heuristics. That is over in an instant, and keeps to persistent schedules; of up to 62
-    stages `chain_optimum` then looks at some hundreds of states for a better schedule of any kind.
-    Where an effort or a time limit is given, searches over all schedules go on from there for at
-    most two units of it, and where an `order` is given for all of it: `chain_optimum` up to 62
-    stages, then `local_search`. In both cases the candidates have their bound over any schedule
-    beside the persistent one. A graph is for `local_search` beside the bound of `cuts`; one that is
-    a chain goes to `chain_optimum` first, and a large one that is a line of blocks goes to
-    `hierarchical`, which brings the search a schedule to start from. Where a link is given,
-    `offload` is, which begins with these. The plan's candidates list what was tried.
+    The planner returns store-all where that fits. On a chain it then takes the exact frontier;
+    where that has too many break points, rotor with as many slots as the gap asks for; beyond
+    `MAX_STAGES` stages, the best of the heuristics. These take an instant and keep to persistent
+    schedules. On up to 62 stages `chain_optimum` then looks at some hundreds of states for a better
+    schedule of any kind. Where an effort or a time limit is given, searches over all schedules go
+    on from there for at most two units of it, and for all of it where an `order` is given:
+    `chain_optimum` on up to 62 stages, then `local_search`. In both cases the candidates state the
+    bound over any schedule beside the bound over the persistent ones. On a graph the planner takes
+    `local_search` beside the bound of `cuts`. A graph that is a chain goes to `chain_optimum`
+    first; a large graph that is a line of blocks goes to `hierarchical`, whose schedule the search
+    starts from. Where a link is given, the planner takes `offload`, which begins with all of these.
+    The plan's candidates list what was tried.
 
     Parameters
     ----------
     gap
-        To the proven bound, at which to stop; by default 0.01 of a chain, none of a graph.
+        Gap to the proven bound at which to stop; by default 0.01 on a chain, none on a graph.
     time_limit_s, effort
         Seconds, or work, as of `rotor`, `local_search` and `offload`.
     order, seed
         As of `local_search`; the order of a graph is fixed by default. A chain has one order: to
-        ask for it asks for any schedule, persistent or not.
+        give an order for a chain asks for any schedule, persistent or not.
     max_moves
         As of `local_search` and `offload`; a chain without a link has no use for it.
     allow
         Kinds of variants that may be chosen, of `schedsim.dataflow.variants.VARIANT_KINDS`; none by
         default.
     link, host_bytes, host_latency_s
-        To offload over, as of `offload`; tensors stay on the device by default.
+        The link to offload over, as of `offload`; tensors stay on the device by default.
 
     Raises
     ------
@@ -191,8 +193,8 @@ def auto(
 def _with_look(chain: Chain, tried: list[Plan]) -> Plan:
     """The best of `tried`, or what a short exact search over all schedules finds below the last.
 
-    Where it finds none, its bound stands among the candidates, beside the persistent one. Its
-    length is part of the method: nothing that was given ends it.
+    Where the search finds none, its bound stands among the candidates, beside the bound over
+    persistent schedules. Its length is part of the method: no given effort or limit ends it.
     """
     if chain.num_stages > MOST_SEARCHED or keeps_some(chain):
         return _best("auto", tried)
@@ -213,11 +215,12 @@ def _over_all_schedules(
     effort: Effort,
     options: dict[str, Any],
 ) -> list[Plan]:
-    """What searches over all schedules of `chain` make of a known one, as plans of `workload`.
+    """Plans of `workload` from the searches over all schedules of `chain`, begun at a known one.
 
-    The exact one first; where that does not come to its end, the annealing. In a chain every op
-    needs the one before it: the fixed order is the only one, and what is proven over it holds for
-    any schedule. `workload` is `chain`, or a graph with the same ops in the same order.
+    The exact search comes first; where it does not come to its end, the annealing follows. In a
+    chain every op needs the op before it: the fixed order is the only one, and what is proven over
+    that order holds for any schedule. `workload` is `chain`, or a graph with the same ops in the
+    same order.
     """
     plans, bound_s = [], 0.0
     if chain.num_stages <= MOST_SEARCHED and not keeps_some(chain):
@@ -292,7 +295,7 @@ def _of_graph(
 def _of_chain_graph(
     graph: Graph, chain: Chain, budget_bytes: int, effort: Effort, options: dict[str, Any]
 ) -> list[Plan]:
-    """Of a graph that is `chain`: the searches, after the dynamic programs of chains."""
+    """Plans of a graph that is `chain`: dynamic programs of chains first, then the searches."""
     known = chain_start(graph, chain, budget_bytes, effort)
     if is_lowered(graph, chain):
         return _over_all_schedules(graph, chain, budget_bytes, known, effort, options)
@@ -328,9 +331,9 @@ def _best(name: str, tried: list[Plan]) -> Plan:
 
 
 def _rank(plan: Plan) -> tuple[bool, float, int, int, bool]:
-    """Feasible first, then by time, by variants used, by peak, then what is best of any schedule.
+    """Feasible plans first, then by time, variants used and peak, then the best of any schedule.
 
-    Infeasible ones go by least budget.
+    Infeasible plans go by their least budget.
     """
     if plan.makespan_s is None or plan.peak_bytes is None:
         return (True, float(plan.min_feasible_bytes or 2**62), 0, 0, not plan.proven_infeasible)

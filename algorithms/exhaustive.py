@@ -45,8 +45,7 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
     Raises
     ------
     PlannerLimitError
-        `max_states` was reached: the workload is too large for an oracle.
-
+        Number of states that one search may expand before it gives up.
     Notes
     -----
     O(2^(tensors + ops)) states at worst, and up to 2^tensors transitions each. The smallest
@@ -137,8 +136,8 @@ class _StateSearch:
                 )
             )
         self.results = sum(bit[t] for t in set(graph.results))
-        # Where something must be recomputed, a bit beside those of the ops done says that the
-        # forward is over: the run before has dropped it, and ops of the backward may begin.
+        # Where something must be recomputed, a bit beside the bits of the ops done says that the
+        # forward is over: the run before has dropped what must go, and the backward may begin.
         self.evicted = sum(bit[t] for op in graph.ops for t in op.evicted)
         self.is_backward = [op.phase == "backward" for op in graph.ops]
         self.backward = sum(1 << i for i, is_so in enumerate(self.is_backward) if is_so)
@@ -185,8 +184,8 @@ class _StateSearch:
     def run(self, budget: int, *, fastest: bool, at_most_s: float = math.inf) -> list[int] | None:
         """A sequence of ops within `budget`, the fastest or any; ``None`` where there is none.
 
-        Where any will do, what has been spent does not count: of two states with the same ops
-        done, the one with more alive is as good.
+        Where any sequence will do, the time spent does not count: of two states with the same ops
+        done, the one with more tensors alive is as good.
         """
         room = budget - self.static
         lacking = 1 << 62
@@ -276,8 +275,8 @@ class _StateSearch:
     ) -> Iterator[tuple[tuple[int, int, int], tuple[list[int], int]]]:
         """((op, tensors it leaves, ops that owe), (sets kept beside, bytes lacking for more)).
 
-        Where a run that keeps its bundle has the smaller workspace, a bundle that nobody reads
-        must not earn it: the op then owes a read, and the bundle stays until there is one.
+        A run that keeps its bundle may have a smaller workspace. A bundle that nobody reads must
+        not earn that: the op then owes a read, and the bundle stays until there is one.
         """
         live, done, owed = state
         for i in self.wanted(done)[0]:
@@ -320,9 +319,9 @@ class _StateSearch:
             yield shared, sum(source for _, source in chosen), made & op.optional
 
     def _largest(self, candidates: int, room: int) -> tuple[list[int], int]:
-        """The subsets that fit in `room` and to which nothing can be added; bytes lacking for more.
+        """The largest subsets that fit in `room`, and how many bytes any larger subset lacks.
 
-        With less than that more room, the answer would be the same.
+        With less additional room than those bytes, the answer would be the same.
         """
         if room < 0:
             return [], -room

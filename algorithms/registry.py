@@ -1,7 +1,8 @@
-"""The table of planners: what each is, what it costs, and what its word optimal speaks of.
+"""The table of planners: what each planner is, what it costs, and what its word *optimal* covers.
 
-Everything that differs from planner to planner is a field of its row. The rest of schedsim asks the
-row, and knows no planner by name; a planner of another package comes with a row of its own.
+Everything that differs from planner to planner is a field of the planner's row. The rest of
+schedsim reads the row and knows no planner by name; a planner of another package brings a row of
+its own.
 """
 
 from __future__ import annotations
@@ -30,30 +31,30 @@ class PlannerInfo:
     Attributes
     ----------
     name
-        As on the command line, and of the function.
+        The name on the command line, and the name of the function.
     kinds
-        Workload kinds it takes: ``"chain"``, ``"graph"``.
+        Kinds of workloads that the planner takes: ``"chain"``, ``"graph"``.
     summary, source
-        What it does, in a line; the paper or idea behind it.
+        What the planner does, in a line; the paper or idea behind it.
     complexity
         Time, with L stages and M memory slots.
     optimal_for
         The class in which its plans are proven best; empty for a heuristic.
     module
-        Below `schedsim.algorithms`; called like the function where empty.
+        Module below `schedsim.algorithms`; it is called like the function where this is empty.
     function
-        The planner itself, where it is not one of `schedsim.algorithms`.
+        The planner itself, where it is not a planner of `schedsim.algorithms`.
     needs_link
-        It offloads: it must be given a ``link``.
+        Whether the planner offloads: it must then be given a ``link``.
     compared
         Whether a comparison of all planners includes it.
     curves
-        Workload kind -> ``"module:function"``, for one that finds a whole memory/time curve.
+        Workload kind -> ``"module:function"``, for a planner that finds a whole memory/time curve.
     chain_rules
-        Which of ``keep`` and ``recompute`` it holds to on a chain; on a graph every planner holds
-        to both, by the graph that it is given.
+        Which of the rules ``keep`` and ``recompute`` the planner obeys on a chain; on a graph every
+        planner obeys both, because the graph that it is given contains them.
     evicts
-        Whether it reads of an op of a graph what must be recomputed, and needs no doubled graph.
+        Whether the planner reads from an op what must be recomputed, and needs no doubled graph.
     packages
         Packages besides schedsim whose version can change its plans.
     """
@@ -76,7 +77,7 @@ class PlannerInfo:
     def load(self) -> Callable[..., Any]:
         """The planner itself: ``(workload, budget_bytes, *, options) -> Plan``.
 
-        One of another package may give a schedule instead, or ``None`` where nothing fits.
+        A planner of another package may return a schedule instead, or ``None`` where nothing fits.
         """
         if self.function is not None:
             return self.function
@@ -94,12 +95,12 @@ class PlannerInfo:
         return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
     def load_curve(self, kind: str) -> Callable[..., ParetoCurve]:
-        """The function that finds its whole curve on workloads of `kind`.
+        """The function that finds the planner's whole curve on workloads of `kind`.
 
         Raises
         ------
         UnsupportedError
-            It finds none at once: it can be asked at several budgets.
+            The planner finds no whole curve at once; it can be asked at several budgets.
         """
         if kind not in self.curves:
             raise UnsupportedError(
@@ -113,7 +114,7 @@ class PlannerInfo:
         return curve
 
     def curve_options(self, kind: str) -> frozenset[str]:
-        """Names of the keyword options of that function."""
+        """Names of the keyword options of the function that `load_curve` returns."""
         return _keywords(self.load_curve(kind)) if kind in self.curves else frozenset()
 
 
@@ -361,18 +362,18 @@ PLANNERS: dict[str, PlannerInfo] = {
 
 
 DEFAULTS = {"chain": "auto", "graph": "auto", "pipeline": "plan_pipeline"}
-"""Workload kind -> who plans it where nobody is named."""
+"""Workload kind -> the planner that is used where nobody names one."""
 
 
 def get_planner(
     planner: str | Callable[..., Any] | PlannerInfo | None = None, kind: str = "chain"
 ) -> PlannerInfo:
-    """The row of `planner`: by name, or of a function; of the default for `kind` where ``None``.
+    """The row of `planner`, given by name or as a function; the default for `kind` where ``None``.
 
     Raises
     ------
     SchedsimError
-        There is none; the hint names the nearest.
+        There is no such planner; the hint names the nearest name.
 
     Examples
     --------
@@ -419,7 +420,7 @@ def planner_names() -> list[str]:
 
 
 def _read(name: str, found: Any) -> PlannerInfo:
-    """What an entry point of the group names: a row, or the function alone."""
+    """The row that an entry point of the group names, or the row of the function that it names."""
     if isinstance(found, PlannerInfo):
         if found.name != name:
             raise SchedsimError(f"its row is of a planner called {found.name!r}")
@@ -432,7 +433,7 @@ def _read(name: str, found: Any) -> PlannerInfo:
 
 
 def _own(function: Callable[..., Any], name: str = "") -> PlannerInfo:
-    """The row of a function that somebody wrote: what it takes is not known beforehand."""
+    """The row of a function that a user wrote: what it takes is not known beforehand."""
     name = name or getattr(function, "__name__", type(function).__name__)
     try:
         inspect.signature(function)

@@ -5,8 +5,9 @@
 A GPT-2 of so many layers, small in all else (15 layers are about 500 ops, 155 about 5,000),
 within 70 % of its store-all peak, on the CPU. Kernels of the planner are compiled before. Figures
 are seconds of processor time of all threads, so that what else runs on the machine hardly matters.
-With ``--steps``, steps of the module at 100 %, where nothing is recomputed, by turns with plain
-ones: the median of their ratios.
+With ``--steps``, steps at 100 %, where nothing is recomputed, by turns with plain ones: the median
+of their ratios, for GPT-2, Llama and ResNet-50, each by ops, by blocks (where it has a line of
+them) and in place.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from collections.abc import Callable
 from typing import Any
 
 MODEL = "model:gpt2,layers={},hidden=64,heads=4,vocab=256,seq=64,batch=8,dropout=0.0"
-FULL = "model:gpt2,layers=4,hidden=256,heads=4,vocab=1000,seq=128,batch=8,dropout=0.0"
+FULL = (
+    "model:gpt2,layers=4,hidden=256,heads=4,vocab=1000,seq=128,batch=8,dropout=0.0",
+    "model:llama2-7b,layers=4,hidden=256,heads=4,ffn=688,vocab=1000,seq=128,batch=8",
+    "model:resnet50,batch=4,image=96",
+)
+WAYS = ("op", "block", "in place")
 PHASES = {
     "record_step": "record",
     "capture": "trace",
@@ -27,7 +33,7 @@ PHASES = {
     "try_plan": "plan",
     "compare": "check",
 }
-ROUNDS = 21
+ROUNDS, WARM = 21, 4
 
 
 def timed(spent: dict[str, float], phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,32 +90,49 @@ def _inputs(target: Any) -> tuple[Any, ...]:
     return () if target.keywords else tuple(target.inputs)
 
 
-def steps() -> None:
-    """Print the ratio of a step at 100 % to a plain one."""
+def steps(name: str, way: str) -> None:
+    """Print the ratio of a step at 100 % to a plain one, for the model `name` run the given way."""
     from schedsim.validation.targets import load_target
 
     import schedsim
 
-    target = load_target(FULL, "cpu")
-    module = schedsim.rematerialize(target.model, _given(target), "100%", target.loss)
+    target, twin = load_target(name, "cpu"), load_target(name, "cpu")
+    inner = way == "in place"
+    given, level = _given(target), "auto" if inner else way
+    loss = None if inner else target.loss
+    model_inputs = tuple(twin.inputs)[: 1 if target.loss is not None else None]
+    if inner:
+        given = model_inputs if not target.keywords else given
+    try:
+        module = schedsim.rematerialize(
+            target.model, given, "100%", loss, in_place=inner, **({} if inner else {"level": level})
+        )
+    except schedsim.SchedsimError as error:
+        print(f"{name}, {way}: {error.message}")
+        return
 
-    def plain() -> Any:
-        out = target.model(*target.inputs, **target.keywords)
-        return target.loss(out) if target.loss is not None else out.loss
+    def plain(model: Any) -> Any:
+        if target.loss is None:
+            out = model(*target.inputs, **target.keywords)
+            return getattr(out, "loss", out)
+        return target.loss(model(*model_inputs), *target.inputs[1:])
 
     def scheduled() -> Any:
-        return module(*_inputs(target), **target.keywords)
+        return plain(target.model) if inner else module(*_inputs(target), **target.keywords)
 
-    def seconds(step: Callable[[], Any]) -> float:
-        target.model.zero_grad()
+    def seconds(step: Callable[[], Any], model: Any) -> float:
+        model.zero_grad()
         started = time.process_time()
-        found = step()
-        getattr(found, "loss", found).backward()
+        step().backward()
         return time.process_time() - started
 
-    ratios = [seconds(scheduled) / seconds(plain) for _ in range(ROUNDS)]
-    repeats = len(module.plan.schedule) - len(module.run_counts)
-    print(f"{FULL}: at 100 %, {repeats} runs repeated, {statistics.median(ratios):.3f} x plain")
+    for _ in range(WARM):  # in place, the first steps measure and plan
+        seconds(scheduled, target.model)
+    ratios = []
+    for _ in range(ROUNDS):
+        mine = seconds(scheduled, target.model)
+        ratios.append(mine / seconds(lambda: plain(twin.model), twin.model))
+    print(f"{name}, {way}: at 100 %, {statistics.median(ratios):.3f} x plain", flush=True)
 
 
 def main() -> None:
@@ -122,7 +145,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.steps:
-        steps()
+        for name in FULL:
+            for way in WAYS:
+                steps(name, way)
         return
     phases(3)  # what is compiled and imported once
     for num_layers in arguments.layers or [15]:

@@ -1,4 +1,4 @@
-"""Proofs of what plans say, in exact numbers that a stranger's program can check."""
+"""Certificates: proofs of what plans claim, in exact numbers that anybody's program can check."""
 
 from __future__ import annotations
 

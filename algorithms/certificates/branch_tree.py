@@ -20,9 +20,9 @@ from schedsim.plans.effort import Effort
 
 from .cut_rows import CutRows
 
-# Digits of a multiplier that are tried, fewest first.
+# Numbers of digits that are tried for a multiplier, fewest first.
 _DIGITS = (3, 6, 9, 12, 17)
-# The work of a linear program: non-zeros that HiGHS solves in a second, and the least work.
+# The work of a linear program: the non-zeros that HiGHS solves in a second, and the least work.
 _NONZEROS_PER_UNIT = 150_000.0
 _LEAST_WORK = 0.02
 
@@ -45,16 +45,17 @@ class BranchTree:
     rows
         The MILP.
     target
-        Units at which to stop: a schedule that costs as much is known.
+        Units at which the search stops, because a schedule that costs as much is known.
     effort
-        Counted in linear programs by their non-zeros.
+        The effort, counted in linear programs by their non-zeros.
     max_leaves
-        At which to stop, as a certificate is to be read.
+        Number of leaves at which the search stops, because a certificate must stay short.
     """
 
     def __init__(self, rows: CutRows, target: float, effort: Effort, max_leaves: int) -> None:
         self.rows = rows
-        # Whole costs of a sum up to a million are taken as they are; others are made so small.
+        # Whole costs whose sum is at most a million are taken as they are; larger ones are scaled
+        # down.
         self._unit = max(1.0, sum(rows.cost) / 1e6)
         self._slack = 0.0 if self._unit == 1.0 else 1e-9
         self._cost = np.array(rows.cost, np.float64) / self._unit
@@ -92,7 +93,7 @@ class BranchTree:
         self.bound = tree_bound(rows, root.proof)
 
     def _solve(self, fixed: dict[int, int]) -> _Node:
-        """The linear program with some variables fixed, and what its dual proves."""
+        """The linear program with some variables fixed, and what its dual values prove."""
         from scipy.optimize import linprog
 
         low, high = _bounds(self.rows, fixed)
@@ -122,7 +123,7 @@ class BranchTree:
         return _Node(bound, leaf, fixed, self._fractional(result.x))
 
     def _empty(self, fixed: dict[int, int], bounds: NDArray[Any]) -> _Node:
-        """Multipliers that show that a leaf has no point: duals of the least violation."""
+        """Multipliers that prove a leaf empty: dual values of the least violation of its rows."""
         from scipy.optimize import linprog
         from scipy.sparse import eye_array, hstack
 
@@ -146,7 +147,7 @@ class BranchTree:
         return _Node(0, {"y": []}, fixed, None)
 
     def _fractional(self, x: NDArray[np.float64]) -> int | None:
-        """The variable to branch on: the one of most bytes among those far from whole."""
+        """The variable to branch on: of those far from whole, the one of most bytes."""
         distance = np.minimum(x, 1 - x)
         if distance.max() < 1e-6:
             return None
@@ -171,7 +172,7 @@ def _bounds(rows: CutRows, fixed: dict[int, int]) -> tuple[list[int], list[int]]
 
 
 def _rounded(duals: NDArray[np.float64], digits: int) -> list[list[int | str]]:
-    """Those that are more than nothing, as decimals of so many digits."""
+    """The dual values above zero, as decimals of so many digits."""
     least = 10.0**-digits * float(np.max(np.abs(duals), initial=0.0)) * 1e-3
     some = np.flatnonzero(duals > least)
     return [[int(row), f"{duals[row]:.{digits}g}"] for row in some]
@@ -185,9 +186,9 @@ def leaf_bound(
     *,
     ray: bool = False,
 ) -> int:
-    """Units that no point between `low` and `high` is below, by weak duality, rounded up.
+    """A bound in units, rounded up, on every point between `low` and `high`, by weak duality.
 
-    With `ray` costs count as nothing: where the result is positive there is no point at all.
+    With `ray`, costs count as zero: where the result is then positive, there is no point at all.
     """
     weights = [(int(row), Fraction(value)) for row, value in multipliers]
     common = math.lcm(1, *(value.denominator for _, value in weights))
@@ -204,7 +205,7 @@ def leaf_bound(
 
 
 def tree_bound(rows: CutRows, root: dict[str, Any]) -> float:
-    """What the leaves of a tree prove together: units, infinite where all of them are empty."""
+    """The bound that all leaves prove together, in units; infinite where all are empty."""
     low, high = list(rows.low), list(rows.high)
 
     def below(node: dict[str, Any]) -> float:

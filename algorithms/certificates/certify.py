@@ -1,4 +1,4 @@
-"""From a plan to a certificate: what it says, with a proof that needs no trust in a planner."""
+"""From a plan to a certificate: the plan's claims with a proof that needs no trust in a planner."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def certify(
 ) -> Certificate:
     """What can be proven of `plan`, in exact numbers.
 
-    Of a chain, the dynamic program over persistent schedules, which a checker computes again; of
-    a graph, or of a chain whose plan speaks of any schedule, a tree of linear programs over
-    cuts with the multipliers of each leaf. A step that recomputes nothing needs no proof but the
-    sum of its times.
+    For a chain the proof is the dynamic program over persistent schedules, which a checker computes
+    again. For a graph, or for a chain whose plan claims something over any schedule, the proof is a
+    tree of linear programs over cuts with the multipliers of each leaf. A step that recomputes
+    nothing needs no proof but the sum of its times.
 
     Parameters
     ----------
     workload
-        The one that the plan is of.
+        The workload that the plan was made for.
     plan
-        Without variants, copies, allocator or a changed step, which certificates do not speak of.
+        A plan without variants, copies, allocator or changed step: certificates do not cover these.
     effort, time_limit_s
-        Of the search for cuts and of the tree; 20 units of work by default.
+        Effort of the search for cuts and of the tree; 20 units of work by default.
     max_leaves
         The most leaves of the tree.
 
     Returns
     -------
     Certificate
-        Its bound may be lower than the plan's, where no proof was found for that one.
+        Its bound may be lower than the plan's, where no proof was found for the plan's bound.
 
     Raises
     ------
@@ -153,8 +153,8 @@ def _prove_bound(
         return plain
     if isinstance(workload, Chain):
         found = _prove_by_programme(workload, plan.budget_bytes)
-        # What is optimal over the persistent ones is proven in a moment; a schedule that is faster
-        # than all of these, or may be, takes cuts.
+        # Optimality over persistent schedules is proven in a moment; a schedule that is faster than
+        # all of these, or may be, needs cuts.
         if found is not None and found.bound_s <= makespan_s:
             close = makespan_s <= found.bound_s * (1 + OPTIMAL_GAP)
             if close or plan.bound_scope == PERSISTENT or plan.lower_bound_s <= least_s:
@@ -182,8 +182,8 @@ class PersistentCurve:
     Attributes
     ----------
     rounded_s
-        By how much a time may be above the true one, as the dynamic program rounds the times of
-        ops to a grid; 0 where the times lie on the grid, as whole numbers do.
+        The most by which a time may exceed the true one, because the dynamic program rounds times
+        of ops to a grid; 0 where the times lie on the grid, as whole numbers do.
     """
 
     points: tuple[tuple[int, Fraction], ...]
@@ -191,7 +191,7 @@ class PersistentCurve:
 
     @property
     def proof(self) -> dict[str, Any]:
-        """That a checker is to compute the curve again; where it is exact, with its hash."""
+        """The proof: a checker computes the curve again; an exact curve comes with its hash."""
         text = "".join(f"{memory} {time}\n" for memory, time in self.points)
         table_hash = None
         if not self.rounded_s:
@@ -204,7 +204,7 @@ class PersistentCurve:
 
 
 def persistent_curve(chain: Chain) -> PersistentCurve | None:
-    """The curve of `chain`, kept with it; ``None`` where it has too many points."""
+    """The curve of `chain`, cached with the chain; ``None`` where it has too many points."""
     if "_persistent_curve" not in chain.__dict__:
         chain.__dict__["_persistent_curve"] = _solve(chain)
     found: PersistentCurve | None = chain.__dict__["_persistent_curve"]
@@ -223,8 +223,8 @@ def _solve(chain: Chain) -> PersistentCurve | None:
     times = map(Fraction, table.values[points].tolist())
     rounded_s = Fraction(0)
     if not _is_exact(chain):
-        # A stage runs at most L times forward, each run rounded by half a step of 2^-46 of the
-        # whole at most, and a sum of floats by as little again.
+        # A stage runs forward at most L times. Each run is rounded by at most half a step of 2^-46
+        # of the whole time, and the sum of floats by as little again.
         runs = chain.num_stages * (chain.num_stages + 3)
         rounded_s = runs * Fraction(chain.store_all_s) / 2**45
     return PersistentCurve(tuple(zip(memory, times, strict=True)), rounded_s)
@@ -250,7 +250,7 @@ def prove_by_cuts(
     Parameters
     ----------
     extra_s
-        What the repeated runs of a known schedule take: no higher bound is looked for.
+        Seconds that the repeated runs of a known schedule take: no higher bound is looked for.
     """
     search = CutSearch(graph, budget_bytes, order, effort.part(0.4))
     search.run()
@@ -261,7 +261,7 @@ def prove_by_cuts(
     table = CutTable(graph, budget_bytes, order)
     best: BranchTree | None = None
     chosen: list[Cut] = []
-    # One cut alone first: a small proof, where it does.
+    # One cut alone is tried first, because its proof is small where it is enough.
     single = max(search.bound_at, key=lambda op: search.bound_at[op])
     tried = [(single,), search.proved_at] if len(search.proved_at) > 1 else [search.proved_at]
     for ops in tried:
@@ -288,10 +288,10 @@ def prove_by_cuts(
 
 
 def prove_least(workload: Chain | Graph, budget_bytes: int) -> ProvenLeast:
-    """The least budget that is proven: over persistent schedules of a chain, or over all.
+    """The least budget that is proven: over persistent schedules of a chain, or over all schedules.
 
-    Of a chain it is the first break point of its curve, where that is known exactly; else what one
-    op needs by itself.
+    For a chain it is the first break point of its curve, where the curve is known exactly;
+    otherwise it is what one op needs by itself.
     """
     floor_bytes, op = least_memory_bytes(workload.graph)
     scope: Scope = ANY_SCHEDULE

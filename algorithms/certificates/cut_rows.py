@@ -31,7 +31,7 @@ class CutRows:
     unit_s
         Seconds of one unit of cost; every sum of repeated runs is a multiple of it.
     scales
-        By what each row is divided for a solver that computes in floats.
+        The number that each row is divided by for a solver that computes in floats.
     """
 
     cost: list[int] = field(default_factory=list)
@@ -42,7 +42,7 @@ class CutRows:
     unit_s: Fraction = Fraction(1)
 
     def add(self, row: Row, right: int) -> None:
-        """One more row."""
+        """Add a row."""
         self.rows.append(row)
         self.rights.append(right)
 
@@ -53,7 +53,7 @@ class CutRows:
 
 
 def cut_rows(table: CutTable, cuts: list[Cut]) -> CutRows:
-    """The MILP for `cuts`, each surely before the next; O(cuts (ops + tensors + reads))."""
+    """The MILP for `cuts` in the order of their first runs; O(cuts (ops + tensors + reads))."""
     graph, arrays = table.graph, table.graph.arrays
     num_ops, num_tensors, num_cuts = table.num_ops, table.num_tensors, len(cuts)
     producer = arrays.tensor_producer
@@ -100,7 +100,7 @@ def _add_interval(
     end: int,
     first: int,
 ) -> None:
-    """What is read between the cuts `k` and `end` was alive or is recomputed, and so on."""
+    """Rows between the cuts `k` and `end`: what is read there was alive before or is recomputed."""
     arrays, num_tensors = table.graph.arrays, table.num_tensors
     producer = arrays.tensor_producer
     remade = np.flatnonzero((producer >= 0) & known[k][producer]).tolist()
@@ -124,7 +124,7 @@ def _add_interval(
 
 
 def whole_prices(graph: Graph) -> tuple[list[int], Fraction]:
-    """What a repeat of each op costs in units, and the seconds of a unit; 0 of ``once`` ops.
+    """(cost of a repeat of each op in units, seconds of a unit); the cost is 0 for ``once`` ops.
 
     A unit is the greatest common divisor of the times of ops that may repeat.
     """

@@ -1,1 +1,1 @@
-"""Planners of chains, a paper or an idea a file."""
+"""Planners of chains, one file for each paper or idea."""

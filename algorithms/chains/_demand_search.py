@@ -1,15 +1,17 @@
-"""The search behind `chain_optimum`: from the end of the step backwards, over what must be there.
+"""The search behind `chain_optimum`, from the end of the step backwards, over what must be there.
 
-A state is a place in a schedule, seen from behind: which backwards stand behind it, and which
-outputs and residuals must be in memory there because a run behind it reads them. Nothing needless
-is ever in a state, so that there are far fewer of them than of what memory may hold. A step puts
-one run in front: the backward (or the loss) before, or a forward that makes something demanded.
+A state is a place in a schedule, seen from behind: which backwards stand behind the place, and
+which outputs and residuals must be in memory there because a run behind it reads them. Nothing
+needless is ever in a state, so that there are far fewer states than sets that memory may hold. A
+step of the search puts one run in front: the backward (or the loss) before, or a forward that makes
+something demanded.
 
-A* needs a bound on what is still in front. Every forward runs before the loss. Besides, look at the
-run of any backward q in front, or of the loss: of what is demanded behind it, and of the stages
-between, some may be held in the room beside the run; every other stage runs again behind it, and
-then its input is held, or the stage before runs again as well. At a price per byte that is a
-program over the stages, solved in one pass for all q, and the room is free: a Lagrangian bound.
+A* needs a bound on what is still in front of the place. Every forward runs before the loss.
+Besides, look at the run of any backward q in front, or of the loss: of what is demanded behind that
+run, and of the stages between, some outputs may be held in the room beside the run; every other
+stage runs again behind it, and then its input is held, or the stage before runs again as well. At a
+price per byte that is a program over the stages, solved in one pass for all q, and the room is
+free: a Lagrangian bound.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from schedsim.kernels.compiled import kernel, run
 from schedsim.kernels.record import Codes, Flags, Ints, Reals, Record, ShortInts, Table
 
 MAX_STAGES = 62
-"""A state is two words of 64 bits, a bit a stage."""
+"""The most stages of a chain: a state is two words of 64 bits, with a bit for each stage."""
 
 EXHAUSTED, FOUND, FULL, PAUSED = range(4)
-"""Why a search came back: no state is left, the start was reached, no room, expansions made."""
+"""Why a search returned: no state left, start reached, no room for states, expansions made."""
 
 NUM, HEAP, EXPANDED, GOAL, LACKING = range(5)
 """Places in `States.counts`."""
@@ -36,7 +38,7 @@ NUM, HEAP, EXPANDED, GOAL, LACKING = range(5)
 _NUM_PRICES = 24
 _BYTES_A_STATE = 90
 
-# Times that are all multiples of some unit: costs are then, too, and bounds may be rounded up.
+# Times that are multiples of some unit have costs that are too, so that bounds may be rounded up.
 _MOST_UNITS = 200_000
 
 
@@ -47,17 +49,17 @@ class ChainItems(Record):
     Attributes
     ----------
     forward_s, output_bytes, residual_bytes, plain_bytes, saving_bytes : (L,)
-        The last two are of a forward run, all that it reads, writes and works in, without and with
-        its residual; the chain's input is in no sum.
+        The last two are the bytes of a forward run, all that it reads, writes and works in, without
+        and with its residual; the chain's input is in neither sum.
     backward_s, backward_bytes, room_bytes : (L + 1,)
-        The last entry is the loss; the room is what the budget leaves there beside the gradient
-        that is there anyhow, and of forwards in front of that backward's run.
+        The last entry is the loss. The room is what the budget leaves during forwards in front of
+        that backward's run, beside the gradient that is alive there in any case.
     above_s : (L + 2,)
-        Time of the backwards from one on, with the loss.
+        Time of all backwards from this one on, with the loss.
     prices : (P,)
         Seconds per byte, ascending.
     unit_s
-        All times are multiples of it; 0 where no such unit is known.
+        A unit of which all times are multiples; 0 where no such unit is known.
     """
 
     forward_s: Reals
@@ -76,10 +78,10 @@ class ChainItems(Record):
     def of(cls, chain: Chain, budget_bytes: int) -> ChainItems:
         """The items of `chain`, of at most `MAX_STAGES` stages; O(L).
 
-        No schedule needs more than they say. Some may need more in truth: gradients of parameters
-        are charged to the run that makes them alone, as they may be evicted and recomputed; and a
-        forward that takes less by keeping its residual is charged that without keeping it, as a
-        needless backward may read it.
+        No schedule needs more bytes than the items say. Some schedules may need more in truth:
+        gradients of parameters are charged only to the run that makes them, as they may be evicted
+        and recomputed; and a forward that takes less by keeping its residual is charged as if it
+        did not keep it, because a needless backward may read the residual.
         """
         num, stages = chain.num_stages, chain.stages
         x = chain.activation_bytes().copy()
@@ -99,7 +101,7 @@ class ChainItems(Record):
         backward = [*(s.backward_workspace_bytes for s in stages), chain.loss_workspace_bytes]
         need = np.array(backward, np.int64)
         need[:num] += x[:-1] + x[1:] + residual - beside
-        need[1:num] += x[1:-1]  # the gradient of its input, which the first stage makes none of
+        need[1:num] += x[1:-1]  # the gradient of its input, which the first stage does not make
         need[num] += 2 * x[num]
         room = np.full(num + 1, min(budget_bytes, 2**60) - outside_bytes, np.int64)
         room[:num] -= x[1:]
@@ -122,7 +124,7 @@ class ChainItems(Record):
         )
 
     def without_times(self) -> ChainItems:
-        """Whether there is any schedule is a question without times."""
+        """The same items with all times zero, to ask whether there is any schedule at all."""
         zero = np.zeros_like(self.forward_s)
         return replace(
             self,
@@ -135,7 +137,7 @@ class ChainItems(Record):
 
 
 def _prices(forward_s: Reals, output: Ints, residual: Ints) -> Reals:
-    """From below what any stage costs by the byte to all of them for the smallest output."""
+    """Prices per byte, from below the least cost of a stage to all costs by the least output."""
     bytes_of = np.maximum(1, output + residual)
     rates = (forward_s / bytes_of)[forward_s > 0]
     if not rates.size:
@@ -146,7 +148,7 @@ def _prices(forward_s: Reals, output: Ints, residual: Ints) -> Reals:
 
 
 def time_unit_s(times_s: list[float], total_s: float) -> float:
-    """A time that all of `times_s` are multiples of, up to what floats hold; 0.0 for none.
+    """A time of which all of `times_s` are multiples, as far as floats hold; 0.0 for none.
 
     Examples
     --------
@@ -168,27 +170,28 @@ def time_unit_s(times_s: list[float], total_s: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class States(Record):
-    """All states seen, by number; those to look at in a heap; where each is found, by hashes.
+    """All states seen, by number; a heap of the open ones; a hash table that finds each of them.
 
     Attributes
     ----------
     outputs, residuals : (capacity,)
-        What is demanded, a bit a stage.
+        What is demanded, one bit for each stage.
     position : (capacity,)
-        Backwards behind the place, and the loss as one more.
+        Number of backwards behind the place, the loss counted as one more.
     spent_s, rest_s : (capacity,)
         Time behind the place; a bound on the time in front of it.
     parent, move : (capacity,)
-        The state behind, and the run between; a stage, or L for what comes before the backward.
+        The state behind, and the run between the two: a stage, or L for the backward or loss
+        before.
     price : (capacity,)
-        Number of the price that proved `rest_s`.
+        Number of the price that proves `rest_s`.
     closed : (capacity,)
     slots : (power of two,)
-        State by hash; -1 for none.
+        Number of the state by hash; -1 for none.
     heap_s, heap_state : (2 * capacity,)
     words : (3, 64)
-        Random words, of outputs, residuals and positions: a state's hash is their sum without
-        carry.
+        Random words for outputs, residuals and positions: the hash of a state is the sum, without
+        carry, of the words that belong to it.
     counts : (5,)
     """
 
@@ -209,7 +212,7 @@ class States(Record):
 
     @classmethod
     def of(cls, capacity: int) -> States:
-        """Room for so many states, and nothing in it."""
+        """Arrays with room for `capacity` states, and no state in them."""
         rng = np.random.default_rng(0)
         size = 1 << max(4, (2 * capacity - 1).bit_length())
         return cls(
@@ -235,7 +238,7 @@ class States(Record):
         return int(self.outputs.size)
 
     def larger(self, capacity: int) -> States:
-        """The same states, and room for more."""
+        """The same states in arrays with room for `capacity` of them."""
         num, new = int(self.counts[NUM]), States.of(capacity)
         columns = ("outputs", "residuals", "position", "spent_s", "rest_s", "parent", "move")
         for name in (*columns, "price", "closed"):
@@ -249,13 +252,13 @@ class States(Record):
 
 
 def max_states(max_bytes: int) -> int:
-    """How many states so much memory has room for."""
+    """The number of states for which `max_bytes` have room."""
     return max(1, max_bytes // _BYTES_A_STATE)
 
 
 @kernel
 def slot_of(states: States, outputs: int, residuals: int, position: int) -> int:
-    """Where the state stands among the hashes, or the free place where it would."""
+    """The place of the state in the hash table, or the free place where it would stand."""
     words, slots = states.random_words, states.slots
     mixed = words[2, position]
     k, left = 0, outputs
@@ -281,7 +284,7 @@ def slot_of(states: States, outputs: int, residuals: int, position: int) -> int:
 
 @kernel
 def hash_all(states: States) -> int:
-    """Enter all states among the hashes, which are empty."""
+    """Enter all states into the empty hash table."""
     for state in range(states.counts[NUM]):
         at = slot_of(states, states.outputs[state], states.residuals[state], states.position[state])
         states.slots[at] = state
@@ -293,7 +296,7 @@ def at_price(items: ChainItems, outputs: int, residuals: int, position: int, pri
     """The best bound at one price on what runs again behind a run in front of the place; O(L)."""
     num = items.forward_s.size
     best = 0.0
-    unread, read = 0.0, 0.0  # of the stages so far, where a rerun of the next reads their output
+    unread, read = 0.0, 0.0  # cost so far, where a rerun of the next stage reads the output
     for k in range(num):
         again_s = items.forward_s[k]
         output, residual = items.output_bytes[k], items.residual_bytes[k]
@@ -303,7 +306,8 @@ def at_price(items: ChainItems, outputs: int, residuals: int, position: int, pri
             demand = 2 if residual > 0 else 1
         elif (outputs >> k) & 1:
             demand = 1
-        # At the run of the backward behind this stage, or the loss: the output is there anyhow.
+        # At the run of the backward behind this stage, or of the loss, the output is alive in any
+        # case.
         if k + 1 >= position:
             here = unread
             if demand == 2:
@@ -320,13 +324,13 @@ def at_price(items: ChainItems, outputs: int, residuals: int, position: int, pri
 
 @kernel
 def rest_of(items: ChainItems, states: States, state: int, price: int) -> int:
-    """Enter the bound of a state, from the best price near `price`, and that price."""
+    """Store the bound of a state and the price that proves it, the best one near `price`."""
     outputs, residuals = states.outputs[state], states.residuals[state]
     position = int(states.position[state])
     num = items.forward_s.size
     base = 0.0
     if position == num + 1:
-        # The loss is behind: what is demanded runs, and all before it.
+        # The loss is behind: what is demanded runs, and all stages before it.
         k = 0
         while outputs >> k:
             base += items.forward_s[k]
@@ -353,7 +357,7 @@ def rest_of(items: ChainItems, states: States, state: int, price: int) -> int:
 
 @kernel
 def is_before(states: States, one_s: float, one: int, other_s: float, other: int) -> bool:
-    """Whether a state is looked at before another: the lower bound, then the nearer to the end."""
+    """Whether a state is expanded before another: by lower bound, then by nearness to the end."""
     if one_s != other_s:
         return one_s < other_s
     if states.position[one] != states.position[other]:
@@ -363,7 +367,7 @@ def is_before(states: States, one_s: float, one: int, other_s: float, other: int
 
 @kernel
 def push(states: States, rank_s: float, state: int) -> int:
-    """Put a state on the heap; its size then."""
+    """Put a state on the heap; returns the size of the heap."""
     heap_s, heap_state = states.heap_s, states.heap_state
     i = states.counts[HEAP]
     states.counts[HEAP] += 1
@@ -379,7 +383,7 @@ def push(states: States, rank_s: float, state: int) -> int:
 
 @kernel
 def pop(states: States) -> int:
-    """Take the first state off the heap."""
+    """Take the first state off the heap and return it."""
     heap_s, heap_state = states.heap_s, states.heap_state
     first = heap_state[0]
     states.counts[HEAP] -= 1
@@ -404,7 +408,7 @@ def pop(states: States) -> int:
 
 @kernel
 def is_dominated(states: States, state: int) -> bool:
-    """Whether one that demands an item less was reached no later."""
+    """Whether another state that demands one item less was reached no later."""
     outputs, residuals = states.outputs[state], states.residuals[state]
     position, spent_s = int(states.position[state]), states.spent_s[state]
     k = 0
@@ -424,7 +428,7 @@ def is_dominated(states: States, state: int) -> bool:
 
 @kernel
 def begin(items: ChainItems, states: States) -> int:
-    """Enter the end of the step, at which nothing is demanded."""
+    """Enter the state at the end of the step, at which nothing is demanded."""
     states.counts[NUM] = 1
     states.parent[0] = -1
     states.slots[slot_of(states, 0, 0, 0)] = 0
@@ -434,7 +438,7 @@ def begin(items: ChainItems, states: States) -> int:
 
 @kernel
 def expand(items: ChainItems, states: States, num_expansions: int, below_s: float) -> int:
-    """Look at so many states, the most promising first; why it comes back.
+    """Expand so many states, the most promising first; returns why the search stopped.
 
     States that cannot lead to less than `below_s` are dropped.
     """

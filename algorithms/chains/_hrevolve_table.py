@@ -11,13 +11,13 @@ from schedsim.kernels.cached import njit
 
 
 class LevelArrays(NamedTuple):
-    """Memory levels, an entry each, and where their rows stand in the tables."""
+    """Memory levels, one entry for each, and where the rows of each level stand in the tables."""
 
     num_slots: NDArray[np.int64]
     write_s: NDArray[np.float64]
     read_s: NDArray[np.float64]
     start: NDArray[np.int64]
-    """Row ``start[k] + m`` belongs to level k with m slots left."""
+    """Row ``start[k] + m`` belongs to level k with m free slots."""
 
 
 @njit(cache=True)
@@ -26,9 +26,8 @@ def solve_levels(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Least times ``(free, kept)`` for 1..`num_steps` steps in every level and number of slots.
 
-    `free`: the first state is where the computation is, and in no slot. `kept`: it is in one of the
-    m slots of level k.
-    O(n^2 sum of slots) time.
+    `free`: the first state is the one that the computation is at, and is in no slot. `kept`: the
+    first state is in one of the m slots of level k. O(n^2 sum of slots) time.
     """
     num_slots, write_s, read_s, start = levels
     num_levels = num_slots.size

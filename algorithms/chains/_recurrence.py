@@ -1,7 +1,7 @@
-"""Compiled parts of the recurrence over persistent schedules; `persistent` says what it means.
+"""Compiled parts of the recurrence over persistent schedules; `persistent` states the recurrence.
 
 The kernels work on rows: classes of equal sub-chains, in an order in which each row reads only
-earlier ones. All sizes are whole bytes.
+rows before it. All sizes are whole bytes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FORWARD, BACKWARD = range(2)
 """The halves of a stage whose bundle is saved."""
 
 FREE, KEEP, RECOMPUTE = range(3)
-"""What is asked of a stage: nothing; to run its forward once; to keep no bundle before the loss."""
+"""Rules for a stage: none; run its forward only once; keep no bundle of it before the loss."""
 
 Shorts = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
 class PackedChain(Record):
-    """A chain by stage, by bundle of a stage, and by row.
+    """A chain as arrays over its stages, over the bundles of its stages, and over rows.
 
     Attributes
     ----------
@@ -85,13 +85,13 @@ class Table(Record):
 
 @dataclass(frozen=True, eq=False)
 class Room(Record):
-    """Room for two envelopes, the current one and the one made of it, and the state of the rows.
+    """Room for two envelopes, the current one and the next one made from it, and counters.
 
     Attributes
     ----------
     memory, values : (2, room)
     state : (5,) int64
-        Which of the two there is; rows done; points filled; work done; what limit was met.
+        Which of the two envelopes is current; rows done; points filled; work done; limit passed.
     cap, max_points, max_work : int
     """
 
@@ -142,7 +142,7 @@ def _number_classes(
 ) -> int:
     """Fill `row_of` and `rows`, stages and lengths; returns the number of rows.
 
-    `common` is room to work in, zero at first.
+    `common` is working space, zero at first.
     """
     num = stage_kind.size
     for i in range(num - 1, -1, -1):
@@ -151,7 +151,7 @@ def _number_classes(
                 common[i, j] = common[i + 1, j + 1] + 1
     made = 0
     # From the end of the chain: a row then reads rows of its own stage, which are still in the
-    # cache, and earlier ones.
+    # processor's cache, and earlier rows.
     for i in range(num - 1, -1, -1):
         covered = 0
         for j in range(num - 1, i, -1):
@@ -170,10 +170,10 @@ def _number_classes(
 
 @kernel
 def needs(line: PackedChain, i: int, k: int, bundle: int, half: int) -> int:
-    """Bytes needed by the forward of stage i that saves `bundle` (and the loss), or its backward.
+    """Bytes that one half of stage i needs: the forward that saves `bundle`, or the backward.
 
-    Stage i is the first of a sub-chain that ends before stage k. Bundles of all stages are counted
-    through.
+    Stage i is the first stage of a sub-chain that ends before stage k; the forward of the last
+    stage includes the loss. Bundles are numbered through all stages.
     """
     x, num = line.x, line.x.size - 1
     saved = line.saved[bundle]

@@ -34,12 +34,12 @@ THERE, ROWS, FILLED, WORK, CODE = range(5)
 
 
 def solve_exact(line: PackedChain, cap: int, max_points: int, max_work: int) -> tuple[int, Table]:
-    """Break points of all rows up to `cap` bytes, on true bytes, and which limit was passed.
+    """Break points of all rows up to `cap` bytes, on true bytes, and the limit that was passed.
 
     Work is counted in points merged.
     """
     rows = line.row_stage.size
-    # One row more, which takes no memory and no time: it stands in for a part that there is not.
+    # One additional row, which takes no memory and no time, stands in for a part that is absent.
     size = 4 * rows + 64
     table = Table(
         dense=False,
@@ -64,7 +64,7 @@ def solve_exact(line: PackedChain, cap: int, max_points: int, max_work: int) -> 
     )
     solve = solve_rows
     if not at_hand(solve_rows):
-        # In Python first: what takes no longer than compiling is then done.
+        # First in Python: work that takes no longer than compiling is then finished already.
         solve, room = in_python(solve_rows), replace(room, max_work=min(max_work, PLAIN_WORK))
     while True:
         solve(line, table, room)
@@ -98,9 +98,10 @@ def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
 def _merge(
     table: Table, room: Room, low: int, base: float, right: int, shift: int, left: int, size: int
 ) -> int:
-    """Lower envelope of what is there and of base + right(m - shift) + left(m), low <= m <= cap.
+    """Lower envelope of the current one and of base + right(m - shift) + left(m), low <= m <= cap.
 
-    `right` and `left` are rows. The number of points of the new envelope, which then is there.
+    `right` and `left` are rows. Returns the number of points of the new envelope, which then is
+    the current one.
     """
     memory, values, cap = table.memory, table.values, room.cap
     old, new = room.state[THERE], 1 - room.state[THERE]
@@ -160,7 +161,7 @@ def _merge(
 
 @kernel
 def solve_rows(line: PackedChain, table: Table, room: Room) -> None:
-    """Solve the rows that are left, or as many as there is room for; `Room.state` says how far.
+    """Solve the rows that are left, or as many as there is room for; `Room.state` says how many.
 
     A row for which there is no room is begun again by the next call.
     """
@@ -175,7 +176,7 @@ def solve_rows(line: PackedChain, table: Table, room: Room) -> None:
         size = 0
         peak = 0
         replay = 0.0
-        # First the bundles that stage i may keep, then the checkpoints after it.
+        # First come the bundles that stage i may keep, then the checkpoints after it.
         kept = line.bundles[i + 1] - line.bundles[i]
         for c in range(kept + n - 1):
             right, left = nothing, nothing

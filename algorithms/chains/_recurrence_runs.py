@@ -24,9 +24,9 @@ from ._recurrence import (
 def list_runs(
     line: PackedChain, table: Table, top: int, begin: int, end: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Op runs of the best schedule of stages begin..end-1 with memory `top`; empty if infeasible.
+    """Op runs of the best schedule of stages begin..end-1 with memory `top`, and saved bundles.
 
-    Beside them the bundle that each stage saves.
+    The second array holds the bundle that each stage saves. Both are empty where nothing fits.
     """
     num = line.x.size - 1
     size = 4 * num + 16
@@ -70,7 +70,7 @@ def trace_runs(
 ) -> int:
     """Fill `found`; the number of runs, or -1 where there is no room for them.
 
-    Choices are found again by evaluating the recurrence, so that no table of them is stored.
+    Choices are found again by evaluating the recurrence, so that no table of choices is stored.
     """
     x, bundles, own_s, row_of = line.x, line.bundles, line.own_s, line.row_of
     unit, rest = table.unit_bytes, table.rest_bytes

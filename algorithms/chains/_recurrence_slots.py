@@ -11,14 +11,14 @@ from schedsim.kernels.record import Reals
 
 from ._recurrence import INFINITE, KEEP, PackedChain, Table, may_save, needs_most, to_units
 
-# Floats are compared, never NaN and never -0.0: with these two facts the minima vectorise.
+# Times that are compared are never NaN and never -0.0: told so, the compiler vectorises minima.
 _FAST = {"nnan", "nsz"}
 
 
 @kernel_with(fastmath=_FAST)
 def _improve_dense(best: Reals, at: int, base: float, one: Reals, other: Reals) -> None:
     """best[at + q] = min(itself, base + one[q] + other[q]), the rows held at their last value."""
-    # `best` falls with memory: from where it is as good as the sum at its very best, stop.
+    # `best` falls with memory: where it is as good as the sum at the sum's very best, stop.
     least = base + one[-1] + other[-1]
     low, high = at, best.size
     while low < high:
@@ -61,14 +61,14 @@ def solve_dense(line: PackedChain, table: Table, num_slots: int) -> Table:
         count=np.zeros(rows, np.int64),
         values=values,
     )
-    # Last times stand beside the rows, so that pruning touches none of them.
+    # Last times stand beside the rows, so that pruning reads none of the rows.
     filled = solve_slots(line, table, np.empty(num_slots + 1), np.empty(rows), np.zeros(1))
     return replace(table, values=values[:filled])
 
 
 @kernel
 def solve_slots(line: PackedChain, table: Table, best: Reals, last: Reals, zero: Reals) -> int:
-    """Fill `table`; how many values there are. `best` is room for a row, `last` for its end."""
+    """Fill `table`; the number of its values. `best` is room for a row, `last` for last times."""
     x, row_of, num_slots = line.x, line.row_of, best.size - 1
     unit, rest, take_x, take_saved = (
         table.unit_bytes,

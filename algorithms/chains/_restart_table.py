@@ -13,7 +13,7 @@ Sizes = NDArray[np.int64]
 
 @njit(cache=True)
 def row(num_steps: int, first: int, last: int) -> int:
-    """Where steps `first` to `last` (exclusive) are, in tables of all sub-chains."""
+    """The row of steps `first` to `last` (exclusive), in tables of all sub-chains."""
     return first * (2 * num_steps - first + 1) // 2 + last - first - 1
 
 
@@ -26,7 +26,7 @@ def fill_uniform(
     free: Table,
     kept: Table,
 ) -> None:
-    """Fill both tables, a row per length, for steps that are all alike; O(n^2 m)."""
+    """Fill both tables, one row for each length, for steps that are all alike; O(n^2 m)."""
     restart, adjoint = sizes
     forward, write, read, both = times
     disk = write < np.inf
@@ -66,7 +66,7 @@ def fill_steps(
     free: Table,
     kept: Table,
 ) -> None:
-    """Fill both tables, a row per sub-chain; O(n^3 m)."""
+    """Fill both tables, one row for each sub-chain; O(n^3 m)."""
     write, read, both = disk_s[0], disk_s[1], disk_s[2]
     num_steps = restart.size
     start = np.zeros(num_steps + 1)

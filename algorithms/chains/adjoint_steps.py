@@ -2,10 +2,10 @@
 
 A step ``i`` takes the state before it (its *restart data*) to the next; its adjoint needs the
 *adjoint data* that the forward of the step leaves. Memory holds what is stored; the state that the
-forward is at, and the adjoint data that the adjoint works on, are in working storage beside it.
-That is the storage model of Maddison 2024 ("Step-based checkpointing with high-level algorithmic
-differentiation", J. Comput. Sci. 82, 102405), whose steps are all alike and whose two kinds of data
-have one size; here every step has its own sizes and time, and a disk may take part.
+forward is at, and the adjoint data that the adjoint works on, are in working storage outside of
+that memory. This is the storage model of Maddison 2024 ("Step-based checkpointing with high-level
+algorithmic differentiation", J. Comput. Sci. 82, 102405), in which all steps are alike and both
+kinds of data have one size; here every step has its own sizes and time, and a disk may take part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_CELLS = 40_000_000
 """Entries of one table, 8 bytes each: 320 MB."""
 
 MAX_STEPS = 400_000_000
-"""Times compared in one solution, well under a second, where nobody asks for more."""
+"""Times compared in one solution, well under a second, where no number of slots is given."""
 
 SCOPE = "persistent schedules: what is stored stays until its own adjoint steps"
 
@@ -36,19 +36,19 @@ Place = Literal["ram", "disk", "work", "none"]
 
 
 class StepAction(NamedTuple):
-    """A thing to do.
+    """One action of a schedule.
 
     Attributes
     ----------
     what
-        ``"advance"`` from step `first` to `last`, storing `data`; ``"load"`` the data of `first`
-        from `place` into working storage; ``"reverse"`` step `first`.
+        ``"advance"`` from step `first` to `last`, storing `data`; ``"load"`` the data of step
+        `first` from `place` into working storage; ``"reverse"`` step `first`.
     data
-        Of an advance: ``"restart"`` of its first step, ``"adjoint"`` of its only one, ``"none"``.
+        For an advance: ``"restart"`` of its first step, ``"adjoint"`` of its only step, ``"none"``.
     place
-        Where data goes, or comes from.
+        Where the data goes, or comes from.
     last_use
-        Of a load: what is stored is deleted.
+        For a load: whether what is stored is then deleted.
     """
 
     what: Literal["advance", "load", "reverse"]
@@ -72,7 +72,7 @@ class AdjointSteps:
     adjoint_bytes : ndarray
         Bytes of what the adjoint of each step needs.
     write_s_per_byte, read_s_per_byte : float
-        Of the disk; infinite where there is none.
+        Seconds per byte of the disk; infinite where there is no disk.
     """
 
     forward_s: NDArray[np.float64]
@@ -103,7 +103,7 @@ class AdjointSteps:
 
     @property
     def num_steps(self) -> int:
-        """How many steps there are."""
+        """Number of steps."""
         return int(self.forward_s.size)
 
     @property
@@ -119,7 +119,7 @@ class AdjointSteps:
 
 
 class AdjointTables:
-    """The tables for sizes in slots, and the choices behind them.
+    """The tables of least times for sizes in slots, and the choices behind them.
 
     With ``C(i, j, m)`` the least seconds to take steps i to j - 1 forward and reverse them, given
     the state before i in working storage and m free slots, ``D`` the same with that state on disk,
@@ -145,7 +145,7 @@ class AdjointTables:
         self.steps, self.slots = steps, slots
         self.restart, self.adjoint = restart, adjoint
         write, read = steps.write_s_per_byte, steps.read_s_per_byte
-        # Zero bytes over no disk take no time, and are not there either.
+        # Zero bytes over no disk would take no time, but they are not on a disk either: infinite.
         self.disk_s: Seconds = np.full((3, steps.num_steps), math.inf)
         if steps.has_disk:
             self.disk_s[0] = steps.restart_bytes * write
@@ -166,7 +166,7 @@ class AdjointTables:
             fill_steps(slots, restart, adjoint, steps.forward_s, self.disk_s, *tables)
 
     def row(self, first: int, last: int) -> int:
-        """Where the sub-chain is in the tables."""
+        """The row of the sub-chain in the tables."""
         n = self.steps.num_steps
         return last - first - 1 if self.steps.uniform else int(row(n, first, last))
 
@@ -175,7 +175,7 @@ class AdjointTables:
         return float(self.free[self.row(first, last), slots])
 
     def choice(self, i: int, j: int, m: int) -> tuple[str, Place, int]:
-        """What ``C(i, j, m)`` is the minimum of: data, place, and the step advanced to."""
+        """The choice that attains ``C(i, j, m)``: data, place, and the step advanced to."""
         if j == i + 1:
             return "adjoint", "work", j
         f = float(self.steps.forward_s[i])
@@ -224,17 +224,17 @@ class AdjointTables:
 
 @dataclass(frozen=True, eq=False)
 class AdjointPlan:
-    """What is stored where, as exact as the slots allow.
+    """What is stored where: exact, or as exact as the number of slots allows.
 
     Attributes
     ----------
     steps : AdjointSteps
     ram_bytes : int
-        The memory for stored data.
+        Bytes of memory for stored data.
     slot_bytes : int
-        Sizes were rounded up to multiples of it; 1 to the greatest common divisor is exact.
+        Sizes were rounded up to multiples of this; any divisor of all sizes is exact.
     time_s : float
-        Seconds of all forwards, repeats included, and of the disk.
+        Seconds of all forwards, repeats included, and of the disk's reads and writes.
     bound_s : float
         No persistent schedule takes less.
     """
@@ -252,7 +252,7 @@ class AdjointPlan:
         return self.time_s <= self.bound_s * (1 + 1e-12)
 
     def actions(self) -> Iterator[StepAction]:
-        """The whole schedule: the forward, and the adjoint back to the first step. O(1) a step."""
+        """The whole schedule: the forward, then the adjoint back to the first step. O(1) each."""
         return reversal(self.solution, 0, self.steps.num_steps, self.solution.slots)
 
 
@@ -265,7 +265,7 @@ def reversal(
     ----------
     stored
         Where the restart data of `first` is: ``"ram"`` or ``"disk"`` (it is loaded, and deleted in
-        the end), or ``"none"`` where the forward stands there. Its slots are among `slots`.
+        the end), or ``"none"`` where the forward is at `first`. Its slots are among `slots`.
     """
     tasks: list[tuple[str, int, int, int]] = []
     if stored == "none":
@@ -310,7 +310,7 @@ def reversal(
 
 
 def plan_adjoint(steps: AdjointSteps, ram_bytes: int, max_slots: int | None = None) -> AdjointPlan:
-    """The least time to run `steps` forward and back with `ram_bytes` for what is stored.
+    """The least time to run `steps` forward and back with `ram_bytes` for stored data.
 
     Sizes are counted in slots of their greatest common divisor, which is exact, or, where that
     makes too many, in coarser ones: rounded up for the plan and down for the bound.
@@ -318,10 +318,9 @@ def plan_adjoint(steps: AdjointSteps, ram_bytes: int, max_slots: int | None = No
     Parameters
     ----------
     ram_bytes
-        For stored restart and adjoint data together; the disk, where there is one, holds any
-        number.
+        For stored restart and adjoint data together; a disk, where there is one, holds any amount.
     max_slots
-        As many as are taken at most; by default what is solved in under a second.
+        The most slots to take; by default as many as are solved in under a second.
 
     Raises
     ------
@@ -367,13 +366,13 @@ def plan_adjoint(steps: AdjointSteps, ram_bytes: int, max_slots: int | None = No
 
 
 def _least_bytes(steps: AdjointSteps) -> int:
-    """The least memory: adjoint data of some first steps, and restart data of the next."""
+    """The least memory: adjoint data of some first steps, and restart data of the next step."""
     adjoint = np.concatenate([[0], np.cumsum(steps.adjoint_bytes[:-1])])
     return int(min((adjoint + steps.restart_bytes).min(), adjoint[-1]))
 
 
 def _most_slots(steps: AdjointSteps, asked: int | None) -> int:
-    """As many as memory and time allow, or as were asked for."""
+    """The most slots that memory and time allow, or as many as were asked for."""
     n = steps.num_steps
     cells, work = (n, n * n) if steps.uniform else (n * (n + 1) // 2, n**3 // 3 + 1)
     most = MAX_CELLS // cells

@@ -1,4 +1,4 @@
-"""The optimum of a chain over all schedules: what is stored may go before its own backward."""
+"""The optimum of a chain over all schedules: a stored activation may go before its own backward."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ from .persistent import Problem
 from .rotor import rotor
 
 MAX_BYTES = 512 * 2**20
-"""Memory for states: about six million."""
+"""Memory for states: room for about six million."""
 
 _WORK = 20.0
 _EXPANSIONS_PER_UNIT = 150_000.0
 _FIRST_STATES, _SLICE = 4096, 4096
-# Searches with other budgets, for the least that is feasible.
+# Searches with other budgets, to find the least feasible one.
 _MOST_BUDGETS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """What a search over all schedules of a chain has found out.
+    """What a search over all schedules of a chain has found.
 
     Attributes
     ----------
     schedule
-        The fastest, where one faster than was asked for is found; it is within the budget.
+        The fastest, where one below the given time was found; it is within the budget.
     bound_s
         No schedule takes less; infinite where none fits.
     finished
         Whether the search came to its end.
     relaxed
-        Whether it did, and what it found does not fit: then nothing is known but the bound.
+        Whether it came to its end, but its schedule does not fit: then only the bound is known.
     num_states
-        States that were seen.
+        Number of states seen.
     lacking_bytes
-        No budget larger by less gives another answer, where none fits.
+        Where nothing fits: a budget must grow by at least this to give another answer.
     """
 
     schedule: Schedule | None
@@ -90,9 +90,9 @@ def search_optimum(
     Parameters
     ----------
     below_s
-        The time of a schedule that is known.
+        Makespan of a schedule that is known.
     effort
-        States to look at; as many as fit in `max_bytes` where ``None``.
+        Limits the states to expand; where ``None``, `max_bytes` alone limits them.
     max_bytes
         The most memory that states may take.
     timeless
@@ -100,11 +100,11 @@ def search_optimum(
 
     Notes
     -----
-    Every backward, and the loss, runs once: an earlier run of one makes a gradient that nobody
-    reads before it is recomputed, or, from the end of the step on, another backward needlessly.
-    Where a forward takes less by keeping its residual, or backwards make gradients of parameters,
-    a second run may be of use. The search is then over less than schedules need (`ChainItems.of`):
-    its bound holds, and what it finds may not fit, and is then not returned.
+    Every backward, and the loss, runs once: an earlier run of a backward makes a gradient that
+    nobody reads before it is recomputed, or, from the end of the step on, demands another backward
+    needlessly. Where a forward takes less by keeping its residual, or backwards make gradients of
+    parameters, a second run may be of use. The search then counts less memory than schedules need
+    (`ChainItems.of`): its bound holds, but what it finds may not fit, and is then not returned.
 
     Exponential at worst: 3^L demands for each of L backwards.
     """
@@ -158,16 +158,16 @@ def chain_optimum(
 ) -> Plan:
     """The fastest schedule of a chain, persistent or not; exact up to about 30 stages.
 
-    A* from the end of the step backwards over what must be in memory there, below the best
-    persistent schedule. Where the search does not come to its end, the plan is that schedule, with
-    what the search has proven over all schedules.
+    A* from the end of the step backwards over what must be in memory there, below the time of the
+    best persistent schedule. Where the search does not come to its end, the plan is that persistent
+    schedule, with what the search has proven over all schedules.
 
     Parameters
     ----------
     time_limit_s, effort
-        Seconds, or work: a unit is 150,000 states looked at. 20 units by default.
+        Seconds, or work: a unit is 150,000 states expanded. 20 units by default.
     max_bytes
-        Memory for states, 90 bytes each; the search ends where it is used up.
+        Memory for states, 90 bytes each; the search ends when it is used up.
 
     Raises
     ------
@@ -177,8 +177,8 @@ def chain_optimum(
 
     Notes
     -----
-    Exponential at worst. Source: schedsim. In chains of 24 to 30 stages thousands to millions of
-    states are seen, fewest where times and sizes differ.
+    Exponential at worst. Source: schedsim. On chains of 24 to 30 stages the search sees thousands
+    to millions of states, fewest where times and sizes differ.
 
     Examples
     --------
@@ -222,7 +222,7 @@ def optimum_plan(
     *,
     max_bytes: int = MAX_BYTES,
 ) -> Plan:
-    """What the search makes of a schedule that is known: the optimum, or a bound beside it.
+    """The plan from the search and a known schedule: the optimum, or that schedule with a bound.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def optimum_plan(
         least = LeastBudget(None, None, floor_bytes, ANY_SCHEDULE)
     ended_by: EndedBy = "itself"
     if not found.finished and not found.relaxed:
-        # Of memory there may have been less than of effort.
+        # Memory may have run out before the effort did.
         ended_by = max("work", effort.ended_by, key=ENDED_BY.index)
     return make_plan(
         workload,
@@ -269,7 +269,7 @@ def optimum_plan(
 
 
 def _least_budget(chain: Chain, low_bytes: int, max_bytes: int) -> LeastBudget:
-    """The least budget with any schedule, by halving between `low_bytes` and the persistent one."""
+    """The least budget of any schedule, by halving between `low_bytes` and the persistent least."""
     problem = Problem(chain)
     best = simulate(chain, problem.least_memory_schedule()[0])
     for _ in range(_MOST_BUDGETS):

@@ -11,10 +11,10 @@ from schedsim.plans.plan import Plan, best_of, timed
 from .segment_schedule import equal_starts, segment_schedule
 
 MAX_THRESHOLDS = 400
-"""The search over all thresholds tries this many at the most, evenly spaced."""
+"""The search over all thresholds tries at most this many, evenly spaced."""
 
 MAX_WORK = 2_000_000
-"""Stages times thresholds: beyond, chains are so long that fewer thresholds are tried."""
+"""Stages times thresholds: on chains so long that this is passed, fewer thresholds are tried."""
 
 
 @timed()
@@ -54,8 +54,8 @@ def chen_greedy(
     ----------
     search
         ``"paper"``: the six values of appendix A around ``b0 = sqrt(x y)``; ``"all"``: those, and
-        every threshold at which the segments change, `MAX_THRESHOLDS` of them at the most (of
-        more than 5,000 stages, `MAX_WORK` divided by the number of stages).
+        every threshold at which the segments change, at most `MAX_THRESHOLDS` of them (on more
+        than 5,000 stages, at most `MAX_WORK` divided by the number of stages).
 
     References
     ----------

@@ -17,10 +17,10 @@ from schedsim.plans.scope import PERSISTENT, Scope
 from .persistent import Problem, exact_plan, infeasible_plan
 
 MAX_POINTS = 60_000_000
-"""Break points kept over all sub-chains: 16 bytes each."""
+"""Most break points kept over all sub-chains, 16 bytes each."""
 
 MAX_WORK = 4_000_000_000
-"""Points merged: about half a minute."""
+"""Most points merged: about half a minute."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ExactFrontier:
     budget_bytes : (num_points,) int64
         Ascending; static bytes included. The first is the least feasible budget.
     makespan_s : (num_points,) float64
-        Descending; at ``budget_bytes[i]`` this is the least time, one byte less costs more.
+        Descending; the least time at ``budget_bytes[i]``. One byte less costs more time.
     scope : Scope
     """
 
@@ -61,8 +61,8 @@ def exact_frontier(
 
     Notes
     -----
-    O(rows * L * P) time, O(rows * P) memory, with `rows` distinct sub-chains (L^2 / 2 at the most)
-    and P break points each.
+    O(rows * L * P) time, O(rows * P) memory, with `rows` distinct sub-chains (at most L^2 / 2) of
+    P break points each.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def frontier(
 
 @timed()
 def frontier_curve(chain: Chain) -> ParetoCurve:
-    """The exact curve of `chain` as `schedsim.pareto` gives it: every point proven, none missing.
+    """The exact curve of `chain` as `schedsim.pareto` gives it: all points, each proven optimal.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""H-Revolve: checkpoints in several levels of memory, each with its slots, write and read costs."""
+"""H-Revolve: checkpoints in several memory levels, each with its slots and costs of copies."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ MAX_CELLS = 200_000_000
 """Entries of the two tables, 8 bytes each: 1.6 GB."""
 
 MAX_STEPS = 10_000_000_000
-"""Times compared in one solution, some tens of seconds."""
+"""Most times compared in one solution, some tens of seconds."""
 
-# States on the device are at most so many that its rows stay quick to fill: all of 1,000 stages.
+# Where the number of slots is chosen here, it is kept so small that the rows of the device are
+# quick to fill; for up to 1,000 stages that is no limit.
 _QUICK = 1_000_000_000
 
 
@@ -56,7 +57,7 @@ class HRevolve:
     Attributes
     ----------
     num_slots, write_s, read_s
-        Per level, the fastest first.
+        An entry for each level, the fastest first.
     """
 
     num_steps: int
@@ -159,7 +160,7 @@ class HRevolve:
         return done
 
     def _split(self, level: int, slots: int, length: int) -> int:
-        """The distance to the next stored state that the recurrence takes."""
+        """The distance to the next stored state that attains the recurrence."""
         row = self._start[level] + slots
         ahead = np.arange(1, length)
         times = ahead * self.forward_s + self._free[row - 1, length - ahead]
@@ -175,26 +176,26 @@ def hrevolve(
     levels: Sequence[MemoryLevel | tuple[int, float, float]] = (),
     num_slots: int | None = None,
 ) -> Plan:
-    """Checkpoints on the device as memory allows, and in slower levels below it.
+    """The plan with checkpoints on the device as memory allows, and in slower levels below it.
 
     Parameters
     ----------
-    levels
-        Below the device, the fastest first: `MemoryLevel`, or slots, seconds to write, seconds to
-        read. Without any, the plan is that of `revolve`. One level with room for all states is the
-        setting of disk-revolve.
+    Levels below the device, the fastest first: `MemoryLevel`, or (slots, seconds to write,
+    seconds to read). Without any level, the plan is that of `revolve`. One level with room for
+    all states is the setting of disk-revolve.
     num_slots
         States held on the device at once, the chain's input included. By default the most that fit
-        the budget; of a chain of L > 1,000 stages, at most 10^9 / L^2.
+        the budget; on a chain of L > 1,000 stages, at most 10^9 / L^2.
 
     Notes
     -----
-    The time of the recurrence counts copies and computation one after the other (synchronous
-    levels), for stages all alike, with the means of their times. Among hierarchical schedules it is
-    least there: a level's states lie within the reach of one state of the next slower one. The plan
-    is replayed with the chain's own times and bytes, and with copies on streams of their own beside
-    the computation: it takes no longer than the sum, ``synchronous_s`` in the plan's `search`.
-    O(L^2 c) per number of slots tried, for c slots in all; about log2(L) are tried.
+    The recurrence counts copies and computation one after the other (synchronous levels), for
+    stages that are all alike, with the means of the chain's times. Its time is least among
+    hierarchical schedules: those in which the states of a level lie within the reach of one state
+    of the next slower level. The plan is replayed with the chain's own times and bytes, and with
+    copies on streams of their own beside the computation: it takes no longer than the sum,
+    ``synchronous_s`` in the plan's `search`. O(L^2 c) per number of slots tried, for c slots in
+    all; about log2(L) are tried.
 
     References
     ----------
@@ -261,7 +262,7 @@ def hrevolve(
 
 
 def level_schedule(chain: Chain, num_slots: int, below: MemoryLevels) -> tuple[float, Schedule]:
-    """The time of the recurrence and the schedule for the chain, by the means of its times."""
+    """(time of the recurrence, schedule of the chain), from the means of the chain's times."""
     num = chain.num_stages
     forward_s = math.fsum(stage.forward_s for stage in chain.stages) / num
     backward_s = math.fsum(stage.backward_s for stage in chain.stages) / num
@@ -279,7 +280,7 @@ def level_schedule(chain: Chain, num_slots: int, below: MemoryLevels) -> tuple[f
             names += [f"F{i}", *(["loss"] if i == num - 1 else []), f"B{i}"]
         elif what == "forward":
             names.append(f"F{i}")
-        elif level > 0:  # states on the device live as long as they are read
+        elif level > 0:  # states on the device live as long as something reads them
             names.append(Copy(f"a{i}", back=what != "write", level=level + 1).name)
     return solved.time_s + chain.loss_s, Schedule.from_names(names)
 
@@ -288,7 +289,7 @@ def _least_budget(chain: Chain, setting: Setting, schedule: Schedule) -> int:
     """A budget that is enough for `schedule`, close to the least, by halving."""
     high = setting.simulate(chain, schedule, None).peak_bytes
     if setting.workload(chain, schedule).graph.one_stream:
-        return high  # nothing can wait
+        return high  # no run can wait
     low = chain.static_bytes
     while high - low > max(1, high // 1000):
         middle = (low + high) // 2

@@ -12,10 +12,10 @@ from schedsim.simulation.schedule import Schedule
 from .segment_schedule import equal_starts, segment_schedule
 
 ALL_UP_TO = 500
-"""Chains of up to this many stages try every number of segments."""
+"""On chains of up to this many stages, every number of segments is tried."""
 
 SPREAD_FROM = 20_000
-"""Chains of so many stages try numbers of segments that grow by a factor."""
+"""From so many stages on, the numbers of segments tried grow by a factor."""
 
 
 @timed()
@@ -25,8 +25,9 @@ def periodic(chain: Chain, budget_bytes: int, *, num_segments: int | None = None
     Parameters
     ----------
     num_segments
-        By default every number of segments is simulated, for chains over `ALL_UP_TO` stages those
-        up to 2 sqrt(L) and powers of 2^(1/4) beyond; from `SPREAD_FROM` stages powers of 2^(1/2).
+        By default every number of segments is simulated; on chains of more than `ALL_UP_TO` stages,
+        those up to 2 sqrt(L) and powers of 2^(1/4) beyond; from `SPREAD_FROM` stages on, powers of
+        2^(1/2).
 
     Notes
     -----
@@ -61,7 +62,7 @@ def periodic(chain: Chain, budget_bytes: int, *, num_segments: int | None = None
 def _counts(num_stages: int) -> list[int]:
     if num_stages <= ALL_UP_TO:
         return list(range(1, num_stages + 1))
-    steps = 2  # of the exponent of two, each
+    steps = 2  # for each doubling
     counts = {1, num_stages}
     if num_stages < SPREAD_FROM:
         steps = 4

@@ -1,9 +1,10 @@
 """Optimal persistent schedules of a chain: the recurrence, and what rotor and frontier share.
 
 A schedule is persistent when a stored activation stays until its own backward. Let ``T(i, k, m)``
-be the least time to run the forwards and backwards of stages ``i..k-1`` when ``a[i]`` is stored
-outside the ``m`` bytes left, and ``d[k]``, unless ``k`` is the end of the chain, inside. Then
-(Beaumont et al. 2019, section 4, with our memory rule)::
+be the least time to run the forwards and backwards of stages ``i..k-1`` when ``a[i]``, the input of
+stage i, is stored outside the ``m`` bytes left, and ``d[k]``, the gradient of the last stage's
+output, inside of them unless ``k`` is the end of the chain. Then (Beaumont et al. 2019, section 4,
+with our memory rule)::
 
     T(i, k, m) = min( F_i with one of its bundles, then T(i+1, k, m - saved_i), then B_i ;
                       F_i..F_{j-1} with nothing, then T(j, k, m - x_j), then T(i, j, m) )
@@ -56,13 +57,13 @@ from ._recurrence_runs import list_runs
 from ._recurrence_slots import solve_dense
 
 MAX_STAGES = 4000
-"""Beyond this the O(L^2) tables alone take gigabytes."""
+"""The most stages: beyond this the O(L^2) tables alone take gigabytes."""
 
 _MOST = 2**62
 
 
 class WorkLimitReached(PlannerLimitError):
-    """The exact recurrence passed the limit set on points or on work."""
+    """The exact recurrence passed the limit on points or on work."""
 
 
 class Problem:
@@ -78,7 +79,7 @@ class Problem:
     Attributes
     ----------
     outside_bytes : int
-        Static bytes and the chain's input: resident throughout, outside the recurrence.
+        Static bytes and the chain's input: resident throughout, and not counted in the recurrence.
 
     Notes
     -----
@@ -97,8 +98,8 @@ class Problem:
         self.x = chain.activation_bytes()
         self.loss_ws, loss_s = chain.loss_workspace_bytes, chain.loss_s
         rule = [_rule(stage) for stage in stages]
-        # What is not kept for the backward may be the last stage. So the loss becomes a stage of
-        # its own, of no output: then a sub-chain that ends before the loss is one that runs again.
+        # The last stage may be one that must be recomputed. So the loss becomes a stage of its own,
+        # without output: then every sub-chain that ends before the loss is one that runs again.
         self.loss_is_stage = RECOMPUTE in rule
         if self.loss_is_stage:
             stages = (*stages, Stage("loss", 0.0, loss_s, 0, 0, 0, self.loss_ws))
@@ -115,7 +116,7 @@ class Problem:
         self.bundles = np.cumsum([0, *map(len, bundles)], dtype=np.int64)
         flat = [bundle for group in bundles for bundle in group]
         self.saved = np.array([s.saved_bytes for s in flat], dtype=np.int64)
-        # A stage without residual keeps nothing that a saving run could materialise.
+        # A stage without residual keeps nothing that a saving run would materialise.
         saving = (
             s.forward_workspace_bytes
             if s.saving_workspace_bytes is None or s.saved_bytes == s.output_bytes
@@ -182,7 +183,7 @@ class Problem:
 
     @property
     def least_budget(self) -> LeastBudget:
-        """`min_feasible_bytes` and its op, proven over the persistent schedules."""
+        """`min_feasible_bytes` and the op that sets it, proven over the persistent schedules."""
         return LeastBudget(self.min_feasible_bytes, None, self.min_feasible_bytes, self.scope)
 
     def least_memory_schedule(self) -> tuple[Schedule, tuple[ChosenVariant, ...]]:
@@ -206,14 +207,14 @@ class Problem:
 
     @property
     def scope(self) -> Scope:
-        """The class of schedules that is searched."""
+        """The class of schedules over which the recurrence is optimal."""
         return PERSISTENT_VARIANTS if self.saved.size > self.x.size - 1 else PERSISTENT
 
     def solve_slots(self, budget_bytes: int, unit_bytes: int, *, round_up: bool) -> Table:
         """Rows over memory slots of `unit_bytes`.
 
-        Rounding sizes up gives schedules that fit; rounding them down gives lower bounds on time.
-        Only what stays stored is rounded: the needs of single runs are compared in true bytes, as
+        Sizes rounded up give schedules that fit; sizes rounded down give lower bounds on time. Only
+        what stays stored is rounded: the needs of single runs are compared in true bytes, because
         the bytes left are known to be at least (up) or at most (down) ``slots * unit + rest``.
         """
         inside = budget_bytes - self.outside_bytes
@@ -282,7 +283,7 @@ class Problem:
         ]
         if self.loss_is_stage:
             num = self.chain.num_stages
-            runs = runs[(runs != num) & (runs != num + 1)]  # its forward, and what follows it
+            runs = runs[(runs != num) & (runs != num + 1)]  # the loss stage and what follows
             runs = np.where(runs > num, runs - 2, runs).astype(np.int32)
         return Schedule(self.chain.op_names, runs), tuple(chosen)
 
@@ -291,13 +292,13 @@ class Problem:
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Best op runs of stages ``begin..end-1`` alone, as indices, and each stage's bundle.
 
-        No runs where that is infeasible.
+        Both are empty where the stages do not fit.
 
         Parameters
         ----------
         memory
-            In units of the table: what the stages have, the gradient of their output inside it and
-            their input outside.
+            Bytes for the stages in units of the table, with the gradient of their output counted in
+            them and their input not.
         """
         return list_runs(self.line, table, memory, begin, end)
 
@@ -318,7 +319,7 @@ def exact_plan(problem: Problem, table: Table, budget_bytes: int, *, planner: st
 
 
 def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str) -> Plan:
-    """The infeasible plan, which says what budget would do and which op sets it."""
+    """The infeasible plan, which states the budget that would be enough and the op that sets it."""
     schedule, chosen = problem.least_memory_schedule()
     least = simulate(resolve(problem.chain, chosen), schedule)
     assert least.peak_bytes == problem.min_feasible_bytes
@@ -333,7 +334,7 @@ def infeasible_plan(problem: Problem, budget_bytes: int, *, planner: str) -> Pla
 
 
 def _rule(stage: Stage) -> int:
-    """What is asked of `stage`; one that saves no more than its output has nothing to recompute."""
+    """The rule for `stage`; a stage that saves no more than its output has nothing to recompute."""
     if stage.rule == "recompute" and (stage.saved_bytes > stage.output_bytes):
         return RECOMPUTE
     return KEEP if stage.rule == "keep" else FREE

@@ -1,4 +1,4 @@
-"""The baseline that keeps stage inputs alone."""
+"""The baseline that keeps only the inputs of stages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .segment_schedule import segment_schedule
 
 @timed()
 def recompute_all(chain: Chain, budget_bytes: int) -> Plan:
-    """The plan that stores every stage input and replays each stage, but the last, once; O(L).
+    """The plan that stores every stage input and replays each stage but the last once; O(L).
 
-    What most frameworks call full activation checkpointing, per stage.
+    Most frameworks call this full activation checkpointing, per stage.
 
     Examples
     --------

@@ -17,7 +17,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
 MOST_RUNS = 4_000_000
-"""Forwards of a schedule; fewer slots, which need more, are not tried on long chains."""
+"""Most forwards of a schedule; on long chains, numbers of slots that need more are not tried."""
 
 
 @timed()
@@ -33,8 +33,8 @@ def revolve(chain: Chain, budget_bytes: int, *, num_slots: int | None = None) ->
     Notes
     -----
     The number of forwards is least for the number of slots (Griewank & Walther 2000, theorem 1).
-    Nothing is claimed in time and bytes of an uneven chain: those are simulated. O(L log L) per
-    number of slots tried; about log2(L) are.
+    Nothing is claimed about time and bytes of an uneven chain: those are simulated. O(L log L) for
+    each number of slots tried; about log2(L) are tried.
 
     References
     ----------
@@ -100,7 +100,7 @@ def num_forwards(num_steps: int, num_slots: int) -> int:
 
 
 def num_repeats(num_steps: int, num_slots: int) -> int:
-    """Least r with C(s + r, s) >= n: how often a step is run plainly at the most.
+    """Least r with C(s + r, s) >= n: no step runs plainly more often than r times.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def _runs(num: int, num_slots: int) -> NDArray[np.int32]:
         first, end, free = stack.pop()
         length = end - first
         if free == 0 and length > 1:
-            # No slot left: each step is reached from the stored input again.
+            # No slot is left: each step is reached from the stored input again.
             for last in range(end - 1, first - 1, -1):
                 runs += steps[first : last + 1]
                 if last == num - 1:
@@ -174,7 +174,7 @@ def _first_checkpoint(num_steps: int, num_slots: int) -> int:
 
 
 def _few_slots(num: int, num_slots: int | None) -> list[int]:
-    """A few numbers of slots, among which the least peak is looked for."""
+    """A few numbers of slots among which the least peak is searched."""
     if num_slots is not None:
         return [num_slots]
     some = {1, 2, 3, 4, 6, 8, *(num.bit_length() * k // 2 for k in range(1, 5))}
@@ -182,7 +182,7 @@ def _few_slots(num: int, num_slots: int | None) -> list[int]:
 
 
 def _is_short(num: int, slots: int) -> bool:
-    """Whether the schedule is short enough to be written down: one slot makes L^2 / 2 runs."""
+    """Whether the schedule is short enough to write out: with one slot it has L^2 / 2 runs."""
     return num_forwards(num, slots) + num <= MOST_RUNS
 
 

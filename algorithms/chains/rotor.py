@@ -23,10 +23,10 @@ DEFAULT_SLOTS = 500
 
 _WORK = 10.0
 _MERGES_PER_UNIT = 1e9
-"""Sums that one core takes in about a second, in one of the two roundings."""
+"""Sums that one core computes in about a second, in one of the two roundings."""
 
 MAX_TABLE_BYTES = 4 * 2**30
-"""The table of rows x slots is not made larger than this."""
+"""Most bytes of the table of rows x slots."""
 
 
 @timed()
@@ -42,19 +42,19 @@ def rotor(
 ) -> Plan:
     """The optimal persistent schedule within `budget_bytes`, or one with a proven gap.
 
-    Where all stored sizes are multiples of some unit that gives few enough slots, the program is
-    run once in that unit and is exact. Otherwise it is run twice: with sizes rounded up, for the
+    Where all stored sizes are multiples of a unit that gives few enough slots, the dynamic program
+    is run once in that unit and is exact. Otherwise it is run twice: with sizes rounded up, for the
     schedule, and down, for the bound; the number of slots doubles until the two are within `gap`.
 
     Parameters
     ----------
     num_slots
-        Slots to start with, and the most that an exact unit may need, at the least 4096.
+        Slots to start with; also the most that an exact unit may need, but no fewer than 4096.
     gap
-        Relative distance between the makespan and its bound to stop at.
+        Relative distance between the makespan and its bound at which to stop.
     time_limit_s, effort
         Seconds, or work; 10 units of work where neither is given. No doubling is begun that would
-        pass it; the first solution is always finished.
+        exceed it; the first solution is always finished.
     allow
         Kinds of variants that may be chosen, of `schedsim.dataflow.variants.VARIANT_KINDS`.
 
@@ -98,7 +98,7 @@ def rotor(
         try:
             makespan_s, schedule, variants, below_s = _both_roundings(problem, budget_bytes, slots)
         except KeyboardInterrupt:
-            effort.cancel()  # the best so far is still a plan
+            effort.cancel()  # the best plan so far is still a plan
             break
         effort.spend(2.0 * problem.num_splits * slots / _MERGES_PER_UNIT)
         if schedule is not None and makespan_s < best_s:
@@ -138,7 +138,7 @@ def _most_slots(problem: Problem) -> int:
 def _both_roundings(
     problem: Problem, budget_bytes: int, slots: int
 ) -> tuple[float, Schedule | None, tuple[ChosenVariant, ...], float]:
-    """Makespan, schedule and variants with sizes rounded up; the bound with them rounded down.
+    """Makespan, schedule and variants with sizes rounded up; the bound with sizes rounded down.
 
     The two dynamic programs run at once: their kernels need no interpreter lock.
     """

@@ -1,4 +1,4 @@
-"""Schedules made of segments: checkpoints between them, each replayed once before its backward."""
+"""Schedules made of segments between checkpoints, each replayed once before its backward."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def segment_schedule(chain: Chain, starts: Sequence[int]) -> Schedule:
 
 
 def equal_starts(num_stages: int, num_segments: int) -> list[int]:
-    """First stages of `num_segments` segments whose lengths differ by one at the most.
+    """First stages of `num_segments` segments whose lengths differ by at most one.
 
     Examples
     --------

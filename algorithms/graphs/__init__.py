@@ -1,1 +1,1 @@
-"""Planners of graphs, a paper or an idea a file."""
+"""Planners of graphs, one file for each paper or idea."""

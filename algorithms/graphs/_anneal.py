@@ -61,14 +61,13 @@ class Rules(Record):
 
     Attributes
     ----------
-    limit : int
+    Bytes that the peak may have, the graph's static bytes not counted.
         Bytes, those of the graph's static memory not among them.
-    thorough : float
-        Share of moves that are repaired by greedy evictions before they count. These are some
+    Share of moves that are repaired by greedy evictions before they count. Such moves take some
+    twenty times as long as the others, and reach what single edits do not.
         twenty times as slow as the others, and reach what single steps do not.
-    price : (3,) float64
-        Seconds per byte above `limit`, raised while the peak is above and lowered while it is
-        within; its least and largest values.
+    Seconds per byte above `limit`, raised while the peak is above the limit and lowered while
+    it is within; then the least and the largest value of that price.
     """
 
     limit: int
@@ -93,7 +92,7 @@ class Found(Record):
 
 @kernel(PACKED_GRAPH, PROFILE)
 def random_run(packed: PackedGraph, profile: Profile) -> int:
-    """A run of an op that may run again, or -1 where a few tries found none."""
+    """A random run of an op that may run again; -1 where a few tries find none."""
     for _ in range(64):
         run = profile.slot_run[random_below(profile, profile.counts[NUM_SLOTS])]
         if run >= 0 and not packed.op[profile.run[run, OP], FIXED]:
@@ -103,7 +102,7 @@ def random_run(packed: PackedGraph, profile: Profile) -> int:
 
 @kernel(PROFILE)
 def random_extra(profile: Profile) -> int:
-    """A random recomputation, or -1."""
+    """A random recomputation; -1 where there is none."""
     count = profile.counts[NUM_EXTRA]
     return int(profile.run[random_below(profile, count), EXTRA]) if count > 0 else -1
 
@@ -131,7 +130,7 @@ def drop_window(packed: PackedGraph, profile: Profile) -> bool:
 
 @kernel(PACKED_GRAPH, PROFILE, INT, REAL)
 def evict_random(packed: PackedGraph, profile: Profile, limit: int, at_most_s: float) -> bool:
-    """Recompute some instance before a random one of its readers."""
+    """Recompute some instance before a random run that reads it."""
     run = random_run(packed, profile)
     if run < 0:
         return False
@@ -155,7 +154,7 @@ def evict_random(packed: PackedGraph, profile: Profile, limit: int, at_most_s: f
 
 @kernel(PACKED_GRAPH, PROFILE, INT)
 def shift(packed: PackedGraph, profile: Profile, run: int) -> bool:
-    """Move a run to a random place: near ones are tried more often than far ones."""
+    """Move a run to a random place; near places are tried more often than far ones."""
     slot = profile.run[run, SLOT]
     distance = random_unit(profile)
     distance *= distance * distance
@@ -171,14 +170,14 @@ def shift(packed: PackedGraph, profile: Profile, run: int) -> bool:
 
 @kernel(PACKED_GRAPH, PROFILE)
 def shift_any(packed: PackedGraph, profile: Profile) -> bool:
-    """`shift` of any run; the virtual ones excepted."""
+    """`shift` of a random run, the two virtual runs excepted."""
     num_ops = packed.time_s.size - 2
     return shift(packed, profile, profile.ends[random_below(profile, num_ops), FIRST])
 
 
 @kernel(PACKED_GRAPH, PROFILE, INT)
 def advance_reader(packed: PackedGraph, profile: Profile, slot: int) -> bool:
-    """Move the last reader of something that is alive at `slot` to just before it."""
+    """Move the last reader of some instance that is alive at `slot` to just before `slot`."""
     num_ops = packed.time_s.size - 2
     for _ in range(20):
         op = random_below(profile, num_ops)
@@ -196,7 +195,7 @@ def advance_reader(packed: PackedGraph, profile: Profile, slot: int) -> bool:
 def evict_sampled(
     packed: PackedGraph, profile: Profile, slot: int, limit: int, at_most_s: float
 ) -> bool:
-    """Recompute some instance that is alive at `slot` before its next reader, with random depth."""
+    """Recompute some instance that is alive at `slot` before its next reader, to a random depth."""
     num_ops = packed.time_s.size - 2
     here = profile.slot_run[slot]
     for _ in range(40):
@@ -229,10 +228,10 @@ def evict_sampled(
 def is_hopeless(
     packed: PackedGraph, profile: Profile, run: int, limit: int, price_s: float, at_most_s: float
 ) -> bool:
-    """Whether to drop this recomputation surely ends above `at_most_s`, the price included.
+    """Whether dropping this recomputation surely ends above `at_most_s`, the price included.
 
-    Its outputs are then kept from the run before; what it reads may be evicted earlier. Where what
-    it reads was recomputed too, more may go with it, and nothing is said.
+    The outputs are then kept from the run before, and what the run reads may be evicted earlier.
+    Where what it reads was recomputed too, more runs may go with it, and the answer is no.
     """
     op, slot = profile.run[run, OP], profile.run[run, SLOT]
     freed = 0
@@ -268,9 +267,10 @@ def anneal(
     num_moves: int,
     most_work: int,
 ) -> int:
-    """Anneal at one temperature, in seconds of step time; the number of moves made.
+    """Anneal at one temperature, in seconds of step time; returns the number of moves made.
 
-    It ends after `num_moves`, or with the first move that takes ``counts[WORK]`` to `most_work`.
+    The annealing ends after `num_moves`, or with the first move that takes ``counts[WORK]`` to
+    `most_work`.
     """
     limit, price, best = rules.limit, rules.price, found.best
     excess = max(0, profile.tree[1, LARGEST] - limit)

@@ -30,10 +30,10 @@ from ._graph_blocks import BlockLine
 MOST_SLOTS = 4000
 
 _WORK = 1e9
-"""Sums taken by one solution of the recurrence, at most about a second."""
+"""Most sums taken by one solution of the recurrence, about a second."""
 
 _ROOM = 1.2
-"""The recurrence is solved up to so many times the budget: it counts more than the replay does."""
+"""Share of the budget up to which the recurrence is solved: it counts more than a replay does."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SolvedLine:
 
     @classmethod
     def of(cls, line: BlockLine, *, effort: Effort, seed: int) -> SolvedLine:
-        """The line, its kinds of blocks solved for about `effort`."""
+        """The line, with each kind of its blocks solved for about `effort`."""
         return cls(line, block_classes(line, effort=effort, seed=seed))
 
     @cached_property
@@ -67,16 +67,16 @@ class SolvedLine:
 
     @property
     def work(self) -> float:
-        """About the work of `schedules`: solutions of the recurrence, and replays."""
+        """About the work that `schedules` takes: solutions of the recurrence, and replays."""
         _, row_block, row_length = self._rows
         sums = MOST_SLOTS * (float(row_length.sum()) + 24.0 * row_block.size)
         return float(min(_WORK, sums)) / _WORK + self.line.graph.num_ops / 1e5
 
     def schedules(self, budget_bytes: int, *, num_tries: int = 12) -> list[Simulation]:
-        """Replayed schedules at and about a budget: those that fit first, the fastest first.
+        """Replayed schedules at and near a budget: those that fit first, and of them the fastest.
 
-        The recurrence rounds to slots and charges inputs for longer than they live, so that its
-        own count of memory is no verdict; how much it may use is searched for, with a replay each.
+        The recurrence rounds to slots and charges inputs for longer than they live, so that its own
+        count of memory does not decide; how much it may use is searched for, with a replay each.
         """
         arrays = self.line.graph.arrays
         room = budget_bytes - self.line.outside_bytes
@@ -127,7 +127,7 @@ class SolvedLine:
 
         x = [int(sizes[block.inputs].sum()) for block in line.blocks]
         d = [0] + [int(sizes[block.gradients_in].sum()) for block in line.blocks]
-        # Each block rounded by itself: equal blocks share rows, and must be equal in slots too.
+        # Each block is rounded by itself: equal blocks share rows, and must be equal in slots too.
         results = np.zeros(num + 1, dtype=np.int64)
         np.cumsum(slots([block.result_bytes for block in line.blocks]), out=results[1:])
         return (

@@ -22,11 +22,11 @@ from .local_search import local_search
 MOST_OPTIONS = 64
 
 _NUM_KEPT = (10, 48)
-"""Limits on kept bytes tried for a block that stands alone, and for one that comes again."""
+"""Numbers of limits on kept bytes tried for a block that is unique, and for a repeated one."""
 
 _KEPT_SHARES = (0.0, 0.1, 0.4)
 _PEAK_SHARES = (0.02, 0.1, 0.4, 0.7)
-"""Between the least and that of store-all: limits on both, for budgets near a block's own need."""
+"""Shares of the way from the least to store-all: limits for budgets near a block's own need."""
 
 _SWEEP_SHARE = 0.6
 _LEAST, _MOST = 0.02, 0.4
@@ -34,18 +34,18 @@ _LEAST, _MOST = 0.02, 0.4
 
 @dataclass(frozen=True)
 class BlockOption:
-    """One way to run a block, its input and whatever lies outside not counted.
+    """One way to run a block; its input and what lies outside of the block are not counted.
 
     Attributes
     ----------
     forward, backward : (num_runs,) int64
-        Ops in the block's own numbering, repeats included, before and after the later blocks.
+        Ops in the block's own numbering, repeats included, before and after the later blocks run.
     time_s : float
-        Seconds of both.
+        Seconds of both parts.
     kept_bytes : int
-        Alive while the later blocks run, the block's output included.
+        Bytes alive while the later blocks run, the block's output included.
     forward_bytes, backward_bytes : int
-        The most alive before and after; the second with the gradients that came in.
+        Most bytes alive in either part; in the second with the gradients that came in.
     """
 
     forward: NDArray[np.int64]
@@ -67,14 +67,14 @@ class BlockOption:
 
 @dataclass(frozen=True)
 class BlockClass:
-    """Blocks of one kind: their options, and their forward where nothing but the output is kept.
+    """Blocks of one kind: their options, and their forward that keeps nothing but the output.
 
     Attributes
     ----------
     options
-        None beats another; the fastest first.
+        Options of which none beats another, the fastest first.
     plain_s, plain_bytes
-        Time and peak of that forward, the output included.
+        Time and peak of the forward that keeps nothing else, the output included.
     """
 
     options: tuple[BlockOption, ...]
@@ -85,7 +85,7 @@ class BlockClass:
 def block_classes(line: BlockLine, *, effort: Effort, seed: int) -> dict[int, BlockClass]:
     """The class of each kind of block, for about `effort`; each kind is solved once.
 
-    Blocks that come again get more of it, and what one leaves goes to the others.
+    Repeated blocks get more of the effort, and what one kind leaves goes to the others.
     """
     again = np.bincount(line.kinds) > 1
     weights = {kind: 3.0 if again[kind] else 1.0 for kind in line.first_of_kind}
@@ -135,15 +135,15 @@ def _class_of(line: BlockLine, index: int, num_kept: int, effort: Effort, seed: 
 def _by_kept_bytes(
     graph: Graph, usual: BlockOption, num_kept: int, effort: Effort
 ) -> Iterator[BlockOption]:
-    """Options that keep less than store-all, from a coarse grid of limits to a fine one.
+    """Options that keep less than store-all, for limits from a coarse grid to a fine one.
 
-    The rest of the step is then the tightest op by far, where `cuts` is exact at once.
+    The rest of the step is then the tightest op by far, a case in which `cuts` is exact at once.
     """
     rest = next(op for op in graph.ops if op.name == REST)
     output = sum(_size(graph, tensor) for tensor in rest.reads)
     peak_bytes = 2 * _peak_of(usual)
     width = usual.kept_bytes - output
-    reached: list[tuple[int, int]] = []  # at limits between these two the first is the answer
+    reached: list[tuple[int, int]] = []  # for limits between these two, the first is the answer
     for number, share in enumerate(_coarse_to_fine(num_kept)):
         kept = output + int(share * max(0, width - 1))
         if any(low <= kept <= high for low, high in reached):
@@ -178,7 +178,7 @@ def _coarse_to_fine(count: int) -> list[float]:
 
 
 def _num_forward(graph: Graph, block: GraphBlock) -> int:
-    """Ops before the rest of the step, or before the loss in the last block."""
+    """Number of ops before the rest of the step, or before the loss in the last block."""
     rest = np.flatnonzero(block.ops < 0)
     if rest.size:
         return int(rest[0])
@@ -195,7 +195,7 @@ def _peak_of(option: BlockOption) -> int:
 
 
 def _tight_settings(graph: Graph, usual: BlockOption) -> Iterator[tuple[Graph, int]]:
-    """Graphs of the block with a limit on what is kept, each with a limit on the peak."""
+    """Graphs of the block with a limit on what is kept, each paired with a limit on the peak."""
     most = _peak_of(usual)
     least = least_memory_bytes(graph)[0]
     peaks = [int(least + share * (most - least)) for share in _PEAK_SHARES]
@@ -212,7 +212,7 @@ def _tight_settings(graph: Graph, usual: BlockOption) -> Iterator[tuple[Graph, i
 
 
 def _limited(graph: Graph, kept_bytes: int, peak_bytes: int) -> Graph:
-    """The block where no more than `kept_bytes` fit beside the rest of the step."""
+    """The block's graph, in which at most `kept_bytes` fit beside the rest of the step."""
     at = next(i for i, op in enumerate(graph.ops) if op.name == REST)
     rest = graph.ops[at]
     workspace = max(0, peak_bytes - kept_bytes - sum(rest.writes.values()))
@@ -221,13 +221,13 @@ def _limited(graph: Graph, kept_bytes: int, peak_bytes: int) -> Graph:
 
 
 def _size(graph: Graph, tensor: str) -> int:
-    """Bytes of a tensor in the block's graph: what comes in has none."""
+    """Bytes of a tensor in the block's graph; tensors that come in have zero."""
     producer = graph.producer(tensor)
     return 0 if producer is None else graph.ops[producer].writes[tensor]
 
 
 def measured_option(graph: Graph, schedule: Schedule) -> BlockOption:
-    """`schedule` of a block's graph as an option, by replay."""
+    """`schedule` of a block's graph as an option, measured by replay."""
     simulation = simulate(graph, schedule)
     runs = schedule.bind(graph).astype(np.int64)
     memory = simulation.memory_bytes

@@ -1,10 +1,10 @@
 """The recurrence over a line of blocks with several options each, on memory slots, compiled.
 
-C(i, k, m) is the least time of the blocks i .. k-1, forward and backward, in m slots. Outside m lie
-the input of block i, which stays to the end, and the results of the blocks from k on; inside it the
-gradient that comes in from block k. Either block i runs once, by one of its options, around the
-blocks after it; or blocks i .. j-1 run without keeping anything but the input of block j, the rest
-follows from there, and then they begin again:
+C(i, k, m) is the least time of the blocks i .. k-1, forward and backward, in m slots. The input of
+block i, which stays to the end, and the results of the blocks from k on lie outside of the m slots;
+the gradient that comes in from block k lies inside. Either block i runs once, by one of its
+options, around the blocks after it; or blocks i .. j-1 run without keeping anything but the input
+of block j, the rest follows from there, and then blocks i .. j-1 begin again:
 
     C(i, k, m) = min over o: t(o) + C(i + 1, k, m - kept(o))     if forward(o) + d(k) <= m
                                                                  and backward(o) + r(i + 1, k) <= m
@@ -29,7 +29,7 @@ from schedsim.kernels.record import Ints, Reals, RealTable, Record, ShortInts, S
 INFINITE = np.inf
 
 PLAIN, FORWARD, BACKWARD = 0, 1, 2
-"""Steps of a schedule of blocks: a forward that keeps nothing, and the halves of an option."""
+"""Steps of a schedule of blocks: a forward that keeps nothing, and the two halves of an option."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +44,8 @@ class BlockRows(Record):
     plain_s, plain : (L,)
         Time and peak of the forward that keeps nothing.
     x, d, results : (L + 1,)
-        An entry per border: input of the block after it, gradients across it, results of all blocks
-        before it.
+        An entry for each border: input of the block after it, gradients across it, results of all
+        blocks before it.
     row_of, row_block, row_length
         Rows for equal parts of the line, as `find_classes` numbers them.
     """
@@ -106,9 +106,9 @@ def solve_rows(line: BlockRows, num_slots: int) -> Any:
 
 @kernel
 def trace_rows(line: BlockRows, table: RealTable, slots: int) -> Any:
-    """The steps behind C(0, L, slots): (step, block, option), ``(num_steps, 3)`` int64.
+    """The steps that attain C(0, L, slots): (step, block, option), ``(num_steps, 3)`` int64.
 
-    No steps where that is infinite. O(L) for each step.
+    There are no steps where that is infinite. O(L) for each step.
     """
     option_start, option_s, kept = line.option_start, line.option_s, line.kept
     forward, backward, plain_s, plain = line.forward, line.backward, line.plain_s, line.plain
@@ -181,7 +181,7 @@ def trace_rows(line: BlockRows, table: RealTable, slots: int) -> Any:
 
 @kernel
 def needed_runs(runs: Ints, graph: GraphArrays) -> Any:
-    """Which runs are first ones of their op or write something that a needed run reads; bool."""
+    """Bool mask of the runs that are first ones of their op or write what a needed run reads."""
     op_once, num_tensors = graph.op_once, graph.tensor_bytes.size
     read_start, read_tensor = graph.read_start, graph.read_tensor
     write_start, write_tensor = graph.write_start, graph.write_tensor

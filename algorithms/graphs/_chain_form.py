@@ -1,8 +1,8 @@
-"""Graphs that are chains: the dynamic programs of chains know schedules that a search hardly finds.
+"""Graphs that are chains: dynamic programs of chains find schedules that a search hardly finds.
 
-Within little memory the best schedule of a chain repeats most of it several times. One edit after
-the other does not lead there from store-all, and the recurrence of persistent schedules does at
-once; the search then goes on from there, as schedules beyond the persistent ones may be faster.
+Within little memory the best schedule of a chain repeats most of it several times. Single edits do
+not lead there from store-all, whereas the recurrence of persistent schedules finds it at once; the
+search then goes on from there, because schedules beyond the persistent ones may be faster.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from ..chains.rotor import rotor
 # The share of the effort that is spent on the curve or, where the curve has too many points, on
 # the dynamic program over memory slots.
 _SHARE = 0.1
-# Points merged in a unit of effort.
+# Points that are merged for a unit of effort.
 _POINTS_PER_UNIT = 2e7
 
 
 def chain_form(graph: Graph) -> Chain | None:
-    """The chain that `graph` is, or ``None``; by structure, whatever its ops are called.
+    """The chain that `graph` is, or ``None``; its structure decides, not the names of its ops.
 
-    First come the forward ops, each reading what the one before it wrote; then perhaps a loss; then
-    a backward op for each in reverse, which reads the gradient before it, and of the forward pass
-    no more than its own stage and what went into that. Its sizes are those of the chain where all
-    of that is read, and no more than these otherwise. O(ops + reads).
+    First come the forward ops, of which each reads what the op before it wrote; then perhaps a
+    loss; then a backward op for each forward op, in reverse. A backward op reads the gradient of
+    the backward op before it, and of the forward pass no more than its own stage and that stage's
+    input. The sizes are those of the chain where all of that is read, and no larger otherwise.
+    O(ops + reads).
 
     Examples
     --------
@@ -81,7 +82,7 @@ def chain_form(graph: Graph) -> Chain | None:
     )
 
 
-# What of the arrays of a graph a schedule sees.
+# The arrays of a graph on which the simulation of a schedule depends.
 _SEEN = (
     "op_time_s",
     "op_workspace_bytes",
@@ -100,7 +101,7 @@ _SEEN = (
 
 
 def is_lowered(graph: Graph, chain: Chain) -> bool:
-    """Whether `graph` is the graph of `chain`, but for names: what holds of one does of the other.
+    """Whether `graph` is the graph of `chain` but for names: what holds for one holds for both.
 
     Examples
     --------
@@ -118,7 +119,7 @@ def is_lowered(graph: Graph, chain: Chain) -> bool:
 
 
 def chain_start(graph: Graph, chain: Chain, budget_bytes: int, effort: Effort) -> Schedule | None:
-    """A persistent schedule within the budget of `graph`, which is `chain`; perhaps none."""
+    """A persistent schedule of `graph`, which is `chain`, in the budget; ``None`` if none fits."""
     if chain.num_stages > MAX_STAGES:
         return None
     with effort.part(_SHARE) as part:
@@ -135,7 +136,7 @@ def chain_start(graph: Graph, chain: Chain, budget_bytes: int, effort: Effort) -
 
 
 def persistent_plan(chain: Chain, budget_bytes: int, effort: Effort) -> Plan:
-    """The best persistent schedule that `effort` is enough for."""
+    """The best persistent schedule that can be found with `effort`."""
     work = int(_POINTS_PER_UNIT * max(effort.left, 0.05))
     try:
         plan = frontier(chain, budget_bytes, max_points=3_000_000, max_work=work)

@@ -7,14 +7,14 @@ For the cuts t_0, t_1, ..., t_{K-1} in the order of their first runs, with t_K t
 
 Every schedule gives such numbers, so that the least cost of the MILP is a lower bound:
 
-1. what a first run between the two cuts reads was alive at the first or is recomputed between them:
-   ``alive[k, w] + again[k, l, producer(w)] >= 1``;
+1. a tensor read by a first run between the two cuts was alive at the first cut or is recomputed
+   between them: ``alive[k, w] + again[k, l, producer(w)] >= 1``;
 2. a repeated run reads too: ``again[k, l, p] <= alive[k, u] + again[k, l, producer(u)]``;
-3. what is alive at the second cut was alive at the first or is made between them;
-4. what is alive at a cut fits beside the run of its op;
+3. a tensor alive at the second cut was alive at the first or is written between them;
+4. the tensors alive at a cut fit beside the run of its op;
 5. between two cuts there is a repeated run where there is one between two neighbours among them;
-6. where asked for: what is alive at two neighbouring cuts, and not made between them, is alive all
-   the time between them, and so beside a run that is repeated there: ``through[k, w]``.
+6. where asked for: a tensor alive at two neighbouring cuts, and not written between them, is alive
+   all the time between them, and so beside a run that is repeated there: ``through[k, w]``.
 
 In whole numbers the pairs (k, K) are implied by the pairs of neighbours, but not in fractions:
 without them a repeated run is split over the intervals, each part living on the same half of a
@@ -43,7 +43,8 @@ def cut_milp(
 ) -> tuple[Milp, list[Ints]]:
     """The MILP for `cuts`, ordered by their first runs; `costs` of a run per op.
 
-    Second comes the index of ``alive[k, 0]`` ... ``alive[k, num_tensors - 1]`` for each cut.
+    The second result holds, for each cut, the indices of ``alive[k, 0]`` ...
+    ``alive[k, num_tensors - 1]``.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ def cut_milp(
         Pairs (k, op): memory is looked at beside a repeated run of the op between the cuts k and
         k + 1.
     at_least
-        A bound that is known already.
+        A bound that is already known.
 
     O(cuts (ops + tensors + reads)) variables, rows and non-zeros.
     """
@@ -170,7 +171,7 @@ def _add_beside(
         room -= int(arrays.tensor_bytes[held & ~own].sum())
         others = made[~own[made]]
         sizes = arrays.tensor_bytes[others]
-        # Without the repeated run, the row says nothing.
+        # Without the repeated run, the row constrains nothing.
         slack = max(0, int(sizes.sum()) - room)
         milp.placed(
             1,

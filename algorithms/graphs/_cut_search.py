@@ -20,18 +20,19 @@ from ._cut_table import Bools, Cut, CutTable, Order, cut_bound, fixed_order_boun
 from ._milp import milp_work, relaxation_work
 from ._scaling import SolverTimes, solver_times
 
-# Cuts that are looked at one by one, and that are put into one MILP.
+# Most cuts that are looked at one by one, and most that are put into one MILP.
 _MOST_SINGLE = 12
 _MOST_WHOLE = 3
 _MOST_CUTS = 40
 _FEW_CUTS = 5
-# Numbers of cuts in relaxations, each followed by the next where it proves so much more; and what
-# all of them may take of the effort.
+# Numbers of cuts in relaxations: the next number follows where a relaxation proves so much more.
+# And the share of the effort that all of them may take.
 _SPREAD_CUTS = (3, 6, 12, 18, 24, 32, 40)
 _WORTH, _RELAXED_SHARE = 0.003, 0.5
-# Where whole numbers at two cuts would take more than half of the effort, little is left for them.
+# Where whole numbers at two cuts would take more than half of the effort, this is
+# the relaxations' share.
 _LARGE_SHARE = 0.9
-# Steps of the knapsacks that a core takes in about a second.
+# Steps of the knapsacks that a core does in about a second.
 _STEPS_PER_UNIT = 2e8
 
 
@@ -43,17 +44,17 @@ class CutSearch:
     extra_s
         The best bound on the time of repeated runs; infinite where nothing fits.
     how
-        Where it comes from, in words.
+        Where that bound comes from, in words.
     proved_at
-        The ops of the cuts that it comes from.
+        The ops of the cuts that prove it.
     best, best_s
         The fastest schedule seen that fits, and its makespan.
     suggested
-        Every schedule looked at, those over budget too: fast ones to start a repair from.
+        Every schedule looked at, those over budget too: fast schedules to start a repair from.
     """
 
     def __init__(self, graph: Graph, budget_bytes: int, order: Order, effort: Effort) -> None:
-        # More than any peak changes nothing, and need not fit in 64 bits.
+        # A budget above every peak changes nothing, and need not fit in 64 bits.
         budget_bytes = min(budget_bytes, 2**53)
         self.graph, self.budget_bytes, self.effort = graph, budget_bytes, effort
         self._halted = threading.Event()
@@ -66,7 +67,7 @@ class CutSearch:
         self.suggested: list[Schedule] = []
         self.cuts: dict[int, Cut] = {}
         self.bound_at: dict[int, float] = {}
-        # The first run at or before which the last schedule is over budget; repeats there.
+        # The first run at or before which the last schedule is over budget, and the repeats there.
         self.worst: tuple[int, tuple[int, ...]] | None = None
         arrays = graph.arrays
         self.nonzeros = 3 * arrays.read_tensor.size + 4 * arrays.tensor_bytes.size
@@ -77,19 +78,19 @@ class CutSearch:
         return self.graph.store_all_s + self.extra_s
 
     def halt(self) -> None:
-        """Have the search begin no further step."""
+        """Make the search begin no further step."""
         self._halted.set()
 
     def _may(self, work: float) -> bool:
-        """Whether there is a reason, and effort left, for a step that takes so much."""
+        """Whether there is a reason, and effort left, for a step that takes `work`."""
         return not self._halted.is_set() and not self.is_done() and self.effort.allows(work)
 
     def is_done(self) -> bool:
-        """Whether the best schedule meets the bound, or there is none."""
+        """Whether the best schedule meets the bound, or no schedule fits."""
         return self.best_s <= self.bound_s * (1 + 1e-10) or math.isinf(self.extra_s)
 
     def run(self) -> None:
-        """All steps, each only while there is effort left; the first always."""
+        """Take all steps, each only while there is effort left; the first is always taken."""
         self.knapsacks()
         self.solve_milps()
 
@@ -100,7 +101,7 @@ class CutSearch:
         self.several_cuts()
 
     def keep(self, extra_s: float, how: str, ops: tuple[int, ...]) -> None:
-        """Take up a bound if it is better than what is known; `ops` are those of its cuts."""
+        """Keep a bound if it is better than the known one; `ops` are the ops of its cuts."""
         if extra_s > self.extra_s:
             self.extra_s, self.proved_at = extra_s, ops
             self.how = f"no schedule fits: {how}" if math.isinf(extra_s) else how
@@ -112,7 +113,7 @@ class CutSearch:
         return self.cuts[op]
 
     def knapsacks(self) -> None:
-        """The fractional knapsack at each op, the most promising first."""
+        """Solve the fractional knapsack at each op, the most promising op first."""
         costs = self.times.costs
         rough = fixed_order_bounds(self.graph, self.budget_bytes, costs)
         free = costs + 0.1 * costs.mean() if costs.any() else np.ones(costs.size)
@@ -122,7 +123,7 @@ class CutSearch:
         for place, op in enumerate(np.argsort(-rough, kind="stable").tolist()):
             if rough[op] <= 0:
                 break
-            # In any order a cut is crossed by no more than in the fixed one.
+            # In any order of first runs, a cut is crossed by no more than in the fixed order.
             if place >= _MOST_SINGLE and (rough[op] <= best or place > 200 or not self._may(0.0)):
                 break
             self.effort.spend(self.nonzeros / _STEPS_PER_UNIT)
@@ -131,16 +132,16 @@ class CutSearch:
             best = max(best, found)
             extra_s = math.inf if math.isinf(found) else self.times.bound_s(found)
             self.keep(extra_s, f"knapsack at {self.graph.op_names[op]}", (op,))
-        # Where all that must go seems to cost nothing, the knapsack is blind: what takes no time
-        # itself may need what does.
+        # Where all tensors to evict seem to cost nothing, the knapsack is blind: a tensor that
+        # takes no time itself may need others that do.
         worst = np.argsort(-self.promise, kind="stable")[:_MOST_WHOLE]
         for op in worst[self.promise[worst] > 0].tolist():
             self.bound_at.setdefault(op, 0.0)
 
     def relaxations(self) -> None:
-        """More and more cuts, spread over the step, without whole numbers.
+        """Solve relaxations of more and more cuts, spread over the step.
 
-        On wide graphs many cuts prove more than whole numbers at few.
+        On wide graphs many cuts prove more in fractions than a few cuts in whole numbers.
         """
         relaxed_share = _RELAXED_SHARE
         if self.effort.counted and milp_work(2 * self.nonzeros) > 0.5 * self.effort.left:
@@ -154,7 +155,8 @@ class CutSearch:
             self.choose(chosen, self.spread(count))
             if len(chosen) <= len(before):
                 return
-            # Iterations grow with the rows, and what each takes does too; the longer rows as well.
+            # Iterations grow with the rows, the time of each does too, and so do the rows
+            # themselves.
             growth = (len(chosen) / max(1, len(before))) ** 2.5
             most = max(took * growth, relaxation_work(2 * nonzeros * len(chosen)))
             if not self._may(most + until):
@@ -168,7 +170,7 @@ class CutSearch:
                 return
 
     def single_milps(self) -> None:
-        """One cut with what recomputation reads: relaxed for several ops, then in whole numbers."""
+        """Solve MILPs of single cuts, with what recomputation reads: relaxed, then whole."""
         relaxed: dict[int, float] = {}
         enough = 0.85 * self.effort.left
         for op in sorted(self.bound_at, key=lambda op: -self.bound_at[op])[:_MOST_SINGLE]:
@@ -182,10 +184,10 @@ class CutSearch:
                 self.bound_at[op] = self.solve([self.cut(op)], 0.5, integral=True) or 0.0
 
     def several_cuts(self) -> None:
-        """Cuts together: where the suggested schedule is most over budget, a cut is added.
+        """Solve MILPs of several cuts, adding one where the suggestion is most over budget.
 
-        Where that is beside a repeated run, the cuts on both sides of it are, and the MILP is
-        told to look beside that run. The choice is the search's; the bound holds for any choice.
+        Where that is beside a repeated run, the cuts on both sides of the run are added, and the
+        MILP looks at memory beside that run. The search chooses; the bound holds for any choice.
         """
         if not self.bound_at:
             return
@@ -211,7 +213,7 @@ class CutSearch:
                 return
             answer = self.solve(
                 [self.cut(op) for op in chosen],
-                0.8,  # one that takes longer is not followed by an easier one
+                0.8,  # an MILP that takes longer is not followed by an easier one
                 integral=True,
                 beside=[(chosen.index(op) - 1, again) for op, again in sorted(beside)],
             )
@@ -219,7 +221,7 @@ class CutSearch:
                 return
 
     def choose(self, chosen: list[int], ops: list[int]) -> None:
-        """Adds those of `ops` whose place among the others is sure."""
+        """Add those of `ops` to `chosen` whose place among the others is sure."""
         for op in ops:
             if op not in chosen and self.is_related(op, chosen):
                 chosen.append(op)
@@ -230,7 +232,7 @@ class CutSearch:
         return all(cut.before[other] or cut.after[other] for other in chosen)
 
     def spread(self, count: int) -> list[int]:
-        """Ops at which something must go, the worst in each of `count` stretches; worst first."""
+        """Ops at which something must be evicted, one in each of `count` stretches; worst first."""
         some = np.flatnonzero(self.promise > 0.15 * self.promise.max())
         if not some.size:
             return []
@@ -250,10 +252,10 @@ class CutSearch:
         integral: bool,
         beside: Sequence[tuple[int, int]] = (),
     ) -> float | None:
-        """The cost that an MILP proves, in solver units; looks at its schedule too.
+        """The cost that an MILP proves, in solver units; its schedule is looked at, too.
 
-        It may take that share of the effort left. ``None`` where the clock ends the search and
-        would not last for the first relaxation: HiGHS looks at no clock before that.
+        The MILP may take `share` of the effort left. ``None`` where a clock ends the search before
+        HiGHS would solve the first relaxation: until then HiGHS looks at no clock.
         """
         known = 0.0
         if integral and len(cuts) > 1:
@@ -262,7 +264,8 @@ class CutSearch:
         if not self.effort.counted and not self.effort.allows(relaxation_work(milp.num_nonzeros)):
             return None
         if self.effort.counted:
-            # What cannot be afforded in whole numbers is relaxed: a bound as well.
+            # An MILP that is too expensive in whole numbers is relaxed: its optimum is a bound as
+            # well.
             integral = integral and milp_work(milp.num_nonzeros) <= self.effort.left
         with self.effort.part(share) as part:
             answer = milp.solve(part, integral=integral)
@@ -286,7 +289,7 @@ class CutSearch:
         return answer.bound or 0.0
 
     def look_at(self, runs: list[int] | None) -> None:
-        """Replays a sequence of runs; remembers where it is over budget."""
+        """Replay a sequence of runs, and remember where it is over budget."""
         if runs is None:
             return
         schedule = Schedule(self.graph.op_names, runs)
@@ -300,7 +303,7 @@ class CutSearch:
         sequence = np.array(runs)
         is_first = np.zeros(sequence.size, dtype=np.bool_)
         is_first[np.unique(sequence, return_index=True)[1]] = True
-        # Repeated runs belong to the first run behind them.
+        # A repeated run belongs to the next first run behind it.
         places = np.flatnonzero(is_first)
         stage = int(np.searchsorted(places, simulation.peak_run))
         if stage == places.size:
@@ -318,7 +321,7 @@ def lazy_runs(graph: Graph, cuts: list[Cut], alive: list[Bools]) -> list[int] | 
     Parameters
     ----------
     alive
-        Per cut, what stays alive across it, ``(num_tensors,)``.
+        For each cut, the tensors that stay alive across it, ``(num_tensors,)``.
 
     Returns
     -------
@@ -343,7 +346,7 @@ def lazy_runs(graph: Graph, cuts: list[Cut], alive: list[Bools]) -> list[int] | 
     runs: list[int] = []
 
     def run(op: int) -> None:
-        """Runs `op` behind all that its inputs take, without recursion."""
+        """Append `op` to the runs, behind all runs that its inputs need, without recursion."""
         stack = [(op, False)]
         while stack:
             item, ready = stack.pop()
@@ -357,7 +360,7 @@ def lazy_runs(graph: Graph, cuts: list[Cut], alive: list[Bools]) -> list[int] | 
 
     for op in range(graph.num_ops):
         if op in kept_at:
-            # Recomputed ahead of a cut: behind it, its own inputs may be gone.
+            # Tensors recomputed ahead of a cut: behind the cut, their own inputs may be gone.
             for tensor in np.flatnonzero(ahead[op] & ~there).tolist():
                 if not there[tensor]:
                     run(producer[tensor])

@@ -1,12 +1,13 @@
-"""Cuts of a step at the first run of one op: what must be alive or recomputed across it.
+"""Cuts of a step at the first run of one op: what must be alive or recomputed across the cut.
 
-Take any schedule, and in it the first run of op t. A tensor that was written before it and is read
-by an op whose first run comes later is either alive during that run, or its producer runs again
-afterwards. What is alive fits in what the budget leaves beside t's own tensors. So the cheapest way
-to get rid of the rest bounds the time of recomputation from below.
+Take any schedule, and in it the first run of op t. A tensor that was written before that run and is
+read by an op whose first run comes later is either alive during that run, or its producer runs
+again afterwards. The tensors alive fit in what the budget leaves beside t's own tensors. So the
+cheapest way to evict the rest bounds the time of recomputation from below.
 
 With a fixed order of first runs, "before" and "after" are places in that order; in any order they
-are the ancestors and the descendants of t, whose first runs lie on their sides of it always.
+are the ancestors and the descendants of t, because their first runs always lie on these sides of
+it.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ Ints = NDArray[np.int64]
 Order = Literal["fixed", "free"]
 ORDERS: tuple[Order, ...] = ("fixed", "free")
 
-# Prices per byte tried for all ops at once; the best few ops are then looked at exactly.
+# Prices per byte tried for all ops at once; the few best ops are then solved exactly.
 _NUM_PRICES = 64
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The first run of one op, seen as a border.
+    """The first run of one op, seen as a border between the runs before and after it.
 
     Attributes
     ----------
@@ -43,12 +44,13 @@ class Cut:
     before, after : (num_ops,) bool
         Ops whose first run surely comes before that of `op`, or after it.
     room_bytes
-        What the budget leaves for the tensors in `charged_bytes`; negative where nothing fits.
+        Bytes that the budget leaves for the tensors in `charged_bytes`; negative where nothing
+        fits.
     charged_bytes : (num_tensors,) int64
         Bytes of a tensor that is alive during the run; 0 for the op's own and for the graph's
         inputs, which `room_bytes` has paid for.
     given : (num_tensors,) bool
-        Alive during the run in every schedule: the op's inputs and outputs, and graph inputs.
+        Tensors alive during the run in every schedule: the op's inputs and outputs, graph inputs.
     """
 
     op: int
@@ -60,9 +62,9 @@ class Cut:
 
 
 class CutTable:
-    """Makes cuts of one graph at one budget.
+    """Cuts of one graph at one budget.
 
-    Building it is O(ops + tensors + reads), and so is every cut.
+    Building the table is O(ops + tensors + reads), and so is every cut.
     """
 
     def __init__(self, graph: Graph, budget_bytes: int, order: Order) -> None:
@@ -99,7 +101,7 @@ class CutTable:
             source = int(arrays.tensor_takes_over[tensor])
             shared = int(min(arrays.tensor_bytes[tensor], arrays.tensor_bytes[source]))
             if needed[source] and (producer[source] < 0 or arrays.op_once[producer[source]]):
-                continue  # the source is read later and cannot be recomputed
+                continue  # it is read later and cannot be recomputed
             if arrays.tensor_optional[tensor]:
                 charged[tensor] -= shared
             else:
@@ -108,7 +110,7 @@ class CutTable:
 
     @cached_property
     def least_own_bytes(self) -> Ints:
-        """Own bytes of any run of each op, with all storage taken over that may be."""
+        """Own bytes of any run of each op, with all storage taken over that can be taken over."""
         return least_own_bytes(self.graph)
 
     def needed(self, after: Bools) -> Bools:
@@ -146,10 +148,10 @@ def _relatives(
 
 
 def tensor_costs(graph: Graph, costs: Floats) -> Floats:
-    """What dropping each tensor costs at least, shape ``(num_tensors,)``; infinite for some.
+    """The least cost of dropping each tensor, shape ``(num_tensors,)``; infinite for some tensors.
 
-    The cost of an op is shared by its outputs in proportion to their bytes, so that any set of them
-    costs no more than the op.
+    The cost of an op is divided among its outputs in proportion to their bytes, so that any set of
+    outputs costs no more than the op.
     """
     arrays = graph.arrays
     producer = arrays.tensor_producer
@@ -164,7 +166,7 @@ def tensor_costs(graph: Graph, costs: Floats) -> Floats:
 
 
 def prices(cost: Floats, size: Ints) -> Floats:
-    """Prices per byte worth trying: quantiles of the tensors' own, by bytes; ascending."""
+    """Prices per byte worth trying: quantiles of the tensors' own prices, by bytes; ascending."""
     real = np.flatnonzero((size > 0) & np.isfinite(cost))
     if not real.size:
         return np.ones(1)
@@ -173,16 +175,16 @@ def prices(cost: Floats, size: Ints) -> Floats:
     weight = np.cumsum(size[real][order], dtype=np.float64)
     at = np.searchsorted(weight, np.linspace(0.0, weight[-1], _NUM_PRICES))
     found = np.unique(rate[order][np.minimum(at, real.size - 1)])
-    # Beyond the dearest tensor, only what cannot be recomputed counts.
+    # Beyond the price of the dearest tensor, only what cannot be recomputed counts.
     return np.append(found[found > 0], max(1.0, 2 * float(rate.max())))
 
 
 def fixed_order_bounds(graph: Graph, budget_bytes: int, costs: Floats) -> Floats:
     """A bound on recomputation from the cut at each op, in the graph's order, ``(num_ops,)``.
 
-    For a price per byte y, every tensor that crosses the cut costs at least the lesser of y times
-    its bytes and of its producer's run; y times the room is free. The best of some prices is taken:
-    a fractional knapsack up to their resolution. Ignores what recomputation itself reads.
+    For a price per byte y, every tensor that crosses the cut costs at least the smaller of y times
+    its bytes and its producer's run; y times the room is free. The best of several prices is taken:
+    a fractional knapsack up to their resolution. What recomputation itself reads is ignored.
 
     O(prices (ops + tensors + reads)).
     """
@@ -192,7 +194,7 @@ def fixed_order_bounds(graph: Graph, budget_bytes: int, costs: Floats) -> Floats
     last = np.full(size.size, -1, dtype=np.int64)
     np.maximum.at(last, arrays.read_tensor, readers)
     last[arrays.tensor_result] = num_ops
-    # A tensor crosses the cuts from `first` to `last` - 1, but for those of its readers.
+    # A tensor crosses the cuts from `first` to `last` - 1, except for those at its readers.
     first = arrays.tensor_producer + 1
     first[arrays.tensor_optional] -= 1
     crosses = last > first

@@ -1,6 +1,7 @@
-"""The eviction loop behind `dtr`: runs of ops in order, evictions, rematerialisations.
+"""The eviction loop behind `dtr`: runs of ops in order, evictions, recomputations.
 
-Compiled by numba on first use and cached beside this file.
+The loop is compiled by numba on first use, because it looks at every tensor in memory at every
+eviction; the machine code is cached on disk.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _grown(array: Any, size: int) -> Any:
 def _can_banish(t: int, g: Any, m: Any) -> int:
     """Evicted tensors that go for good with `t`, left on the stack; -1 where one is still needed.
 
-    What `t` leads to must be in memory, or never be read again.
+    The tensors that `t` leads to must be in memory, or never be read again.
     """
     m.num[STAMP] += 1
     mark = m.num[STAMP]
@@ -81,7 +82,7 @@ def _can_banish(t: int, g: Any, m: Any) -> int:
 
 @njit(cache=True)
 def _banish_one(heuristic: int, g: Any, m: Any) -> bool:
-    """Give up one tensor that could not be recomputed, and with it its readers' second runs."""
+    """Give up one tensor that cannot be recomputed, and with it second runs of its readers."""
     for t in range(m.state.size):
         if m.state[t] != RESIDENT or m.place[t] >= 0 or g.tensor_bytes[t] == 0:
             continue
@@ -114,7 +115,7 @@ def _is_made(u: int, first: bool, eager: bool, g: Any, m: Any) -> bool:
 
 @njit(cache=True)
 def _goes_first(t: int, other: int, m: Any) -> bool:
-    """Whether `t` is evicted before `other`, of the same h: used longer ago, or written first."""
+    """Whether `t` goes before `other` of the same h: it was used longer ago, or written first."""
     if m.last_access_s[t] != m.last_access_s[other]:
         return bool(m.last_access_s[t] < m.last_access_s[other])
     return t < other
@@ -122,7 +123,7 @@ def _goes_first(t: int, other: int, m: Any) -> bool:
 
 @njit(cache=True)
 def _worst(heuristic: int, times: Any, g: Any, m: Any) -> int:
-    """The tensor in the pool with the least h; -1 where all are pinned.
+    """The tensor in the pool with the least h; -1 where all tensors are pinned.
 
     `times` are the time now, and the least time for which a tensor counts as idle.
     """
@@ -158,9 +159,9 @@ def _worst(heuristic: int, times: Any, g: Any, m: Any) -> int:
 
 @njit(cache=True)
 def _shared_bytes(op: int, first: bool, eager: bool, evicting: bool, g: Any, m: Any) -> int:
-    """Bytes that outputs take over from inputs of which this run is the last use.
+    """Bytes that outputs take over from inputs that this run is the last to use.
 
-    Those are inputs that will be dropped after it; with `evicting`, all that can be dropped.
+    These are the inputs that will be dropped after the run; with `evicting`, all that can be.
     """
     shared = 0
     for w in range(g.write_start[op], g.write_start[op + 1]):
@@ -178,7 +179,7 @@ def _shared_bytes(op: int, first: bool, eager: bool, evicting: bool, g: Any, m: 
 
 @njit(cache=True)
 def _room_bytes(op: int, first: bool, eager: bool, g: Any, m: Any) -> int:
-    """Bytes that a run of `op` adds to what is in memory: outputs not there yet, and workspace."""
+    """Bytes that a run of `op` adds to memory: outputs that are not there yet, and workspace."""
     room = 0
     workspace = g.op_workspace_bytes[op]
     for w in range(g.write_start[op], g.write_start[op + 1]):
@@ -193,14 +194,14 @@ def _room_bytes(op: int, first: bool, eager: bool, g: Any, m: Any) -> int:
 
 @njit(cache=True)
 def _make_room(op: int, first: bool, times: Any, rules: Any, g: Any, m: Any) -> Any:
-    """Evict until `op` fits beside what stays; (whether it does, whether it drops its inputs)."""
+    """Evict until `op` fits: (whether it then does, whether the run drops its inputs)."""
     budget_bytes, heuristic, eager = rules
     evicting = False
     while True:
         needed = m.num[USED] + _room_bytes(op, first, eager, g, m)
         if needed - _shared_bytes(op, first, eager, evicting, g, m) <= budget_bytes:
             return True, evicting
-        # To evict what the run is about to write again frees nothing.
+        # To evict a tensor that the run is about to write again would free nothing.
         for w in range(g.write_start[op], g.write_start[op + 1]):
             m.pins[g.write_tensor[w]] += not g.tensor_optional[g.write_tensor[w]]
         worst = _worst(heuristic, times, g, m)
@@ -218,7 +219,7 @@ def _make_room(op: int, first: bool, times: Any, rules: Any, g: Any, m: Any) -> 
 def _account(
     op: int, first: bool, dropping: bool, now_s: float, rules: Any, g: Any, m: Any
 ) -> None:
-    """After a run of `op`: what it wrote is in memory, what nobody will read leaves it."""
+    """Account for a run of `op`: its outputs enter memory, what nobody will read leaves it."""
     _, heuristic, eager = rules
     m.ran[op] = True
     if g.op_once[op]:
@@ -244,7 +245,7 @@ def _account(
 
 @njit(cache=True)
 def replay(g: Any, rules: Any, num_steps: int, limits: Any) -> Any:
-    """Run the first `num_steps` ops in order within the budget, evicting where room lacks.
+    """Run the first `num_steps` ops in order within the budget, evicting where memory is short.
 
     `g` is a `Dataflow`, `rules` are `EvictionRules`; `limits` are the most runs and the most steps
     of walks. Returns (code, runs, state of each tensor).
@@ -272,7 +273,7 @@ def replay(g: Any, rules: Any, num_steps: int, limits: Any) -> Any:
         np.zeros(num_nodes, np.int64),
         np.zeros(6, np.int64),
     )
-    # What was touched just now has been idle for no time: the least op time stands in for it.
+    # A tensor used just now has been idle for no time: the least op time stands in for zero.
     times = np.zeros(2)
     for op in range(num_ops):
         if g.op_time_s[op] > 0 and (times[1] == 0 or g.op_time_s[op] < times[1]):
@@ -325,7 +326,7 @@ def replay(g: Any, rules: Any, num_steps: int, limits: Any) -> Any:
                 frame_read[depth] = -1
                 continue
             first = not m.ran[op]
-            # What only this step may still need is needed until its own op runs.
+            # A tensor that only this step may still need is needed until the step's own op runs.
             m.num[NOW] = step if depth == 0 else step - 1
             fits, dropping = _make_room(op, first, times, rules, g, m)
             if not fits:

@@ -1,6 +1,7 @@
-"""What `dtr` keeps of each tensor: in memory or evicted, with its evicted neighbourhood.
+"""The state that `dtr` keeps of each tensor: in memory or evicted, with its evicted neighbourhood.
 
-Compiled by numba on first use and cached beside this file.
+The functions are compiled by numba on first use, because the eviction loop calls them for every
+tensor that a run reads or writes; the machine code is cached on disk.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ GONE, RESIDENT, EVICTED = range(3)
 
 
 class Dataflow(NamedTuple):
-    """The arrays of a graph that the loop reads; lists of lists in compressed form."""
+    """The arrays of a graph that the loop reads; lists of lists are stored in compressed form."""
 
     op_time_s: Any
     op_workspace_bytes: Any
@@ -43,30 +44,30 @@ class Dataflow(NamedTuple):
 
 
 class EvictionRules(NamedTuple):
-    """What the loop is asked for."""
+    """The settings of the loop."""
 
     budget_bytes: int
-    """Without static bytes."""
+    """The budget without static bytes."""
     heuristic: int
     eager: bool
     """Whether a tensor leaves memory as soon as nobody will read it again."""
 
 
 class Memory(NamedTuple):
-    """What the loop knows of each tensor, of each op, and of the groups of evicted tensors."""
+    """The state of each tensor, of each op, and of the groups of evicted tensors."""
 
     state: Any
-    pins: Any  # ops under way that read it
+    pins: Any  # number of ops under way that read it
     uses_left: Any  # first runs of its readers still to come, and one for a result
     last_access_s: Any
-    place: Any  # in the pool; -1 outside
-    node: Any  # in the union-find of evicted tensors
-    stale: Any  # `cached` must be found anew
+    place: Any  # its place in the pool; -1 outside of the pool
+    node: Any  # its node in the union-find of evicted tensors
+    stale: Any  # whether `cached` must be computed anew
     cached: Any  # time of its evicted neighbourhood
     mark: Any  # stamps of walks
-    stack: Any  # of walks
+    stack: Any  # stack of walks
     ran: Any
-    locked: Any  # the op cannot run again
+    locked: Any  # whether the op cannot run again
     op_mark: Any
     pool: Any  # evictable tensors in memory, in no order
     parent: Any
@@ -109,7 +110,7 @@ def _root(parent: Any, node: int) -> int:
 
 @njit(cache=True)
 def walk_up(t: int, g: Any, m: Any) -> float:
-    """Time to recompute the evicted ancestors of `t`; resident ones at the border turn stale."""
+    """Time to recompute the evicted ancestors of `t`; resident tensors at the border turn stale."""
     mark = m.num[STAMP]
     total, height = 0.0, 1
     m.stack[0] = t
@@ -160,7 +161,7 @@ def walk_down(t: int, g: Any, m: Any) -> float:
 
 @njit(cache=True)
 def _group_cost(u: int, mark: int, m: Any) -> float:
-    """Time of the evicted group of `u`; nothing where it was counted under this mark."""
+    """Time of the evicted group of `u`; zero where it was counted under this mark already."""
     if m.state[u] != EVICTED:
         return 0.0
     root = _root(m.parent, m.node[u])
@@ -189,7 +190,7 @@ def groups_s(t: int, g: Any, m: Any) -> float:
 
 @njit(cache=True)
 def _compact_nodes(m: Any) -> None:
-    """Number the groups afresh, as each eviction uses up a node."""
+    """Number the groups afresh, because each eviction uses up a node."""
     m.num[STAMP] += 1
     count = 0
     renamed = np.full(m.num[NODES], -1, np.int64)
@@ -220,7 +221,7 @@ def _join(node: int, u: int, m: Any) -> None:
 
 @njit(cache=True)
 def _changed(t: int, heuristic: int, g: Any, m: Any) -> None:
-    """Tensors whose evicted neighbourhood `t` enters or leaves must be looked at again."""
+    """Mark the tensors whose evicted neighbourhood `t` enters or leaves as stale."""
     if heuristic in (H_DTR, H_MSPS, H_NEIGHBOURHOOD):
         m.num[STAMP] += 1
         walk_up(t, g, m)
@@ -230,7 +231,7 @@ def _changed(t: int, heuristic: int, g: Any, m: Any) -> None:
 
 @njit(cache=True)
 def leave_pool(t: int, m: Any) -> None:
-    """`t` is no candidate for eviction any longer."""
+    """Take `t` out of the pool: it is no candidate for eviction any longer."""
     at = m.place[t]
     if at >= 0:
         m.num[IN_POOL] -= 1
@@ -242,10 +243,10 @@ def leave_pool(t: int, m: Any) -> None:
 
 @njit(cache=True)
 def enter(t: int, heuristic: int, g: Any, m: Any) -> None:
-    """`t` has been written: in memory from now on."""
+    """Enter `t` into memory: it has just been written."""
     if m.state[t] == EVICTED:
         if heuristic == H_DTR_EQ:
-            # A group never splits: the one that comes back only takes its own time out.
+            # A group never splits: the tensor that comes back only subtracts its own time.
             m.cost[_root(m.parent, m.node[t])] -= g.op_time_s[g.tensor_producer[t]]
         _changed(t, heuristic, g, m)
     m.state[t] = RESIDENT
@@ -259,7 +260,7 @@ def enter(t: int, heuristic: int, g: Any, m: Any) -> None:
 
 @njit(cache=True)
 def evict(t: int, heuristic: int, g: Any, m: Any) -> None:
-    """`t` leaves memory, and joins the evicted groups beside it."""
+    """Evict `t`, which then joins the evicted groups beside it."""
     leave_pool(t, m)
     m.num[USED] -= g.tensor_bytes[t]
     if heuristic == H_DTR_EQ:

@@ -1,4 +1,4 @@
-"""The forward part of a training step, and the schedule that follows from what of it is kept."""
+"""The forward part of a training step, and the schedule that follows from what it keeps."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ForwardPart:
     ----------
     arrays : GraphArrays
     num_ops : int
-        Ops of the part: those with index below it.
+        Number of ops in the part: the ops with a smaller index than this.
     edges : (num_edges, 2) int64
         (producer, reader) pairs of ops inside the part, each once.
     op_bytes : (num_ops,) int64
         Bytes that each op writes.
     read_after : (num_tensors,) bool
-        Tensors that an op after the part reads.
+        Whether an op after the part reads the tensor.
     must_keep : (num_tensors,) bool
-        Tensors of the part that cannot be written twice.
+        Whether the tensor is one of the part that cannot be written twice.
     """
 
     arrays: GraphArrays
@@ -54,7 +54,7 @@ class ForwardPart:
 
     @cached_property
     def made(self) -> NDArray[np.bool_]:
-        """Tensors that the part writes, ``(num_tensors,)``."""
+        """Mask of the tensors that the part writes, ``(num_tensors,)``."""
         producer = self.arrays.tensor_producer
         return (producer >= 0) & (producer < self.num_ops)
 
@@ -74,7 +74,7 @@ class ForwardPart:
         return self.arrays.op_time_s[: self.num_ops]
 
     def outputs_read_after(self, group: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tensors that an op of the part in a later group than its producer's reads.
+        """Mask of the tensors that an op of the part in a later group than the producer's reads.
 
         `group` numbers the groups of the part's ops, ``(num_ops,)``.
         """
@@ -91,11 +91,11 @@ class ForwardPart:
     def runs_keeping(
         self, keep: NDArray[np.bool_], order: NDArray[np.int64] | None = None
     ) -> NDArray[np.int32]:
-        """The op runs where only the tensors in `keep` outlive the part; O(ops + reads) a run.
+        """The op runs when only the tensors in `keep` outlive the part; O(ops + reads) a run.
 
-        The ops run in order. An op after the part that lacks a tensor first has it recomputed, and
-        all that is needed for it, in the graph's order, from what is kept or has been recomputed
-        already; so every op of the part runs twice at the most. What cannot be recomputed is kept.
+        The ops run in order. Where an op after the part lacks a tensor, the tensor is recomputed
+        first, with all that it needs, in the graph's order, from what is kept or has already been
+        recomputed; so every op of the part runs at most twice. What cannot be recomputed is kept.
 
         Parameters
         ----------
@@ -122,9 +122,9 @@ class ForwardPart:
     def runs_of_groups(
         self, group: NDArray[np.int64], order: NDArray[np.int64] | None = None
     ) -> NDArray[np.int32]:
-        """The op runs where what crosses groups is kept, and the whole last group.
+        """The op runs when what crosses groups is kept, and the whole last group.
 
-        The last one is followed by its own backward, so that dropping it would free nothing.
+        The last group is followed by its own backward, so that dropping it would free nothing.
         """
         keep = self.outputs_read_after(group)
         if self.num_ops:

@@ -24,13 +24,13 @@ from ._forward_part import forward_part
 Ints = NDArray[np.int64]
 
 MOST_CROSSING = 4
-"""Tensors that may cross a cut of a line."""
+"""Most tensors that may cross a cut of a line."""
 
 MOST_CARRIED = 16
-"""Tensors that may where that leaves blocks too large: skips that the line carries along."""
+"""Most crossing tensors where fewer leave blocks too large: skips that the line carries along."""
 
 MOST_BLOCKS = 200
-"""Blocks are made larger until about so few are left: the dynamic program over them is cubic."""
+"""Blocks are merged until at most about this many are left: the program over them is cubic."""
 
 _LONGEST_PERIOD = 8
 _FEWEST_PERIODS = 3
@@ -41,21 +41,21 @@ REST = "rest of the step"
 
 @dataclass(frozen=True)
 class GraphBlock:
-    """A piece of the line: a range of forward ops and the range of later ops that belongs to it.
+    """A piece of the line: a range of forward ops, and the range of later ops that belongs to it.
 
     Attributes
     ----------
     ops : (num_ops,) int64
-        Ops of the graph in the block's own order; -1 for the run of all blocks after it.
+        Ops of the graph in the block's own order; -1 stands for the run of all blocks after it.
     inputs, outputs : (num,) int64
-        Forward tensors that cross its two cuts, by index.
+        Forward tensors that cross the block's two cuts, by index.
     gradients_in, gradients_out : (num,) int64
-        Tensors made after the forward part, and no results, that come in from the blocks after
-        it and go out to those before it.
+        Tensors written after the forward part, results excepted, that come in from the blocks
+        after this one and go out to the blocks before it.
     result_bytes : int
-        Results that its backward part makes: they stay to the end.
+        Bytes of results that its backward part writes: they stay to the end.
     kind : int
-        Equal for blocks of equal structure, times and sizes.
+        Number that is equal for blocks of equal structure, times and sizes.
     """
 
     ops: Ints
@@ -74,7 +74,7 @@ class BlockLine:
     Attributes
     ----------
     outside_bytes : int
-        What is charged throughout: static bytes, graph inputs, results of the forward part.
+        Bytes charged throughout: static bytes, graph inputs, results of the forward part.
     """
 
     graph: Graph
@@ -95,11 +95,11 @@ class BlockLine:
         return found
 
     def subgraph(self, index: int) -> Graph:
-        """Block `index` as a graph of its own, its ops in the block's order.
+        """Block `index` as a graph of its own, with its ops in the block's order.
 
-        What comes in is there from the start and has no size, as it is charged elsewhere. One op
-        stands for all later blocks: it reads the block's outputs and writes their gradients. What
-        goes out lives to the end.
+        Tensors that come in are there from the start and have no size, because they are charged
+        elsewhere. One op stands for all later blocks: it reads the block's outputs and writes their
+        gradients. Tensors that go out live to the end.
         """
         return _subgraph(self.graph, self.blocks[index], f"block {index}")
 
@@ -107,8 +107,8 @@ class BlockLine:
 def find_blocks(graph: Graph) -> BlockLine:
     """The line of blocks of `graph`; O(ops + tensors + reads).
 
-    Of the limits on crossing tensors up to `MOST_CARRIED` the least is taken under which no block
-    holds more than a quarter of the forward ops.
+    Of the limits on crossing tensors up to `MOST_CARRIED`, the function takes the least for which
+    no block holds more than a quarter of the forward ops.
 
     Raises
     ------
@@ -140,7 +140,8 @@ def find_blocks(graph: Graph) -> BlockLine:
         fit = np.flatnonzero((count[:num_forward] <= most) & (lows <= highs)[:num_forward])
         cuts = _thinned(fit[fit > 0], weight, least_ops, num_forward)
         largest = int(np.diff(np.concatenate([[0], cuts, [num_forward]])).max())
-        # What is carried far costs everywhere: only where it parts the graph well.
+        # A tensor that is carried far costs memory everywhere: only where it divides the graph
+        # well.
         if most <= MOST_CROSSING or largest <= num_forward // 2:
             found.append((largest, cuts))
         if cuts.size >= 2 and largest <= max(24, num_forward // 4):
@@ -158,8 +159,8 @@ def find_blocks(graph: Graph) -> BlockLine:
 def _period_cuts(kinds: Ints) -> Ints:
     """Indices of the blocks at which to cut, so that a repeated sequence of kinds is one block.
 
-    Options of whole layers can evict what crosses the cuts inside; those of their halves cannot.
-    For the same reason two layers are one block where there are many.
+    Options of whole layers can evict what crosses the cuts inside of the layer; options of half
+    layers cannot. For the same reason two layers are one block where there are many layers.
     """
     num = kinds.size
     for period in range(1, min(_LONGEST_PERIOD, num // _FEWEST_PERIODS) + 1):
@@ -219,11 +220,12 @@ def _backward_ranges(
     reader = np.repeat(np.arange(num_forward, num_ops), np.diff(arrays.read_start[num_forward:]))
     read = arrays.read_tensor[begin:]
     forward = (arrays.tensor_producer[read] >= 0) & (arrays.tensor_producer[read] < num_forward)
-    # A tensor of a block after the cut binds its readers before the border.
+    # A tensor of a block after the cut: its readers must lie before the border.
     after = np.full(num_forward + 1, num_forward - 1, dtype=np.int64)
     np.maximum.at(after, arrays.tensor_producer[read[forward]], reader[forward])
     lows = np.maximum.accumulate(after[::-1])[::-1] + 1
-    # A tensor that does not cross the cut, of a block before it, binds them behind the border.
+    # A tensor of a block before the cut that does not cross it: its readers must lie behind the
+    # border.
     before = np.full(num_forward + 2, num_ops, dtype=np.int64)
     np.minimum.at(before, last_read[read[forward]] + 1, reader[forward])
     highs = np.minimum.accumulate(before)[: num_forward + 1]
@@ -235,7 +237,7 @@ def _backward_ranges(
 
 
 def _thinned(candidates: Ints, weight: Ints, least_ops: int, num_forward: int) -> Ints:
-    """Cuts at least `least_ops` apart, of the nearest ones those that fewest bytes cross."""
+    """Cuts at least `least_ops` apart; of near ones, those that the fewest bytes cross."""
     cuts: list[int] = []
     last, at = 0, 0
     while True:
@@ -270,7 +272,7 @@ def _line(
     for k in range(cuts.size, 0, -1):
         cut = int(forward_cut[k])
         low, high = max(int(lows[cut]), int(border[k + 1])), int(highs[cut])
-        # As late as possible: what only adds to a gradient belongs to the block it came from.
+        # As late as possible: an op that only adds to a gradient belongs to the block it came from.
         options = border_weight[low : high + 1]
         border[k] = high - int(np.argmin(options[::-1])) if options.size else low
     producer = arrays.tensor_producer
@@ -319,7 +321,7 @@ def _lives_on(graph: Graph, block: GraphBlock, tensor: int) -> bool:
 
 
 def _signature(graph: Graph, block: GraphBlock) -> Any:
-    """Equal for two blocks that differ in names alone."""
+    """A value that is equal for two blocks that differ only in names."""
     arrays = graph.arrays
     number = {int(t): i for i, t in enumerate((*block.inputs, *block.gradients_in))}
     sizes = arrays.tensor_bytes

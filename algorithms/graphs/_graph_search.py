@@ -28,28 +28,28 @@ from ._memory_profile import pack_graph
 from ._walker import GraphWalker, num_walkers
 from .bounds import least_memory_bytes
 
-# How far from the file's order the greedy orders may stray; see `greedy_order`.
+# How far the greedy orders may stray from the file's order; see `greedy_order`.
 _PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 
-# No peak is above this; budgets beyond it would not fit in 64 bits.
+# No peak is above this; larger budgets would not fit in 64 bits.
 _MOST_BYTES = 2**53
 
 # The share of the effort that is spent on the bound: where the effort counts work, and where it
-# counts seconds.
+# is seconds.
 _BOUND_WORK, _BOUND_SHARE = 0.3, 0.4
 
 # The share of the first round after which the walkers meet for the first time.
 _FIRST_MEETING = 0.1
 
-# What the bound suggests is worth a repair up to so many times the budget.
+# A schedule that the bound suggests is worth a repair up to so many times the budget.
 _CLOSE = 1.1
 
-# Work of the lean schedule by op of each line that it begins with, about.
+# About the work of the lean schedule, for each op of each line that it begins with.
 _LEAN_PER_OP = 1e-4
 
 
 class GraphSearch:
-    """Walkers, rounds and the bound."""
+    """The search itself: rounds of walkers, and the bound computed beside them."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ class GraphSearch:
         self.bound_s, self.bound_how = graph.store_all_s, "store-all time"
         self.cuts: CutSearch | None = None
         self._bound_work = 0.0
-        self._joined = False  # whether the bound came to its end, and what it brings is taken in
+        self._joined = False  # whether the bound has ended and its result is taken in
         self.moves = 0
         self._winner: GraphWalker | None = None
-        self._solved = False  # by the bound, whose schedule then is the answer
+        self._solved = False  # whether the bound's own schedule is the answer
         self._failure: BaseException | None = None
         self.lean: Simulation | None = None
 
     def run(self, starts: Sequence[Schedule]) -> None:
-        """Search until the effort is spent, or nothing better is to be found."""
+        """Search until the effort is spent, or nothing better can be found."""
         if self.budget_bytes < self.least_bytes:
             self.bound_s, self.bound_how = np.inf, "one op alone needs more"
         with Pool[GraphWalker](self.effort, self.num_threads, self._enough_s()) as pool:
@@ -113,7 +113,8 @@ class GraphSearch:
             partial(self._make, i, usual[i % len(usual)], greedy=True)
             for i in range(count - len(given))
         ]
-        # In no race with the walkers: it solves many small graphs before they stand.
+        # The bound is in no race with the walkers here: it solves many small graphs before they
+        # start.
         bound = None
         if np.isfinite(self.bound_s):
             share = _BOUND_WORK if self.effort.counted else _BOUND_SHARE
@@ -121,11 +122,11 @@ class GraphSearch:
             self.cuts = CutSearch(self.graph, self.budget_bytes, self.order, bound)
             self.cuts.knapsacks()
             self._learn(pool)
-        # After an interrupt nobody waits for it, as its solver cannot be stopped; but it is no
-        # daemon: a process that ends while the solver runs is aborted.
+        # After an interrupt nobody waits for the bound's thread, because its solver cannot be
+        # stopped; but it is no daemon: a process that ends while the solver runs would be aborted.
         bounding = threading.Thread(target=self._find_bound, args=(pool,))
         before = self.effort.spent
-        # What the bound solves takes no walkers, whose kernels take seconds to compile.
+        # A graph that the bound solves needs no walkers, whose kernels take seconds to compile.
         first = bound is not None and self.effort.counted and not at_hand(walk)
         if first and not self._done(pool):
             bounding.start()
@@ -150,8 +151,8 @@ class GraphSearch:
                     self.cuts.halt()
         self._join(pool, bounding)
         if self._solved and self.effort.counted:
-            # Of the walkers' part it is chance, too: no later search may depend on it by what is
-            # left of the effort.
+            # How much of the walkers' work was done is chance, too: no later search may depend on
+            # it through what is left of the effort.
             self.effort.spent = before + self._bound_work
 
     def _none_fits(self) -> bool:
@@ -160,19 +161,19 @@ class GraphSearch:
     def _find_lean(self, lines: Sequence[NDArray[Any]]) -> Simulation:
         """The schedule of least peak that does not depend on the budget.
 
-        It fits wherever this search has named its peak as the least budget found.
+        It fits at every budget at which this search has named its peak as the least budget found.
         """
         return lean_schedule(self.graph, self.packed, lines, self.least_bytes, self.free)
 
     def _begin_lean(self, pool: Pool[GraphWalker], job: Future[Simulation]) -> list[GraphWalker]:
-        """A walker that goes on from there, where still none fits."""
+        """A walker that starts from that schedule, where still none fits."""
         self.lean = pool.wait(job)
         self.effort.spend(_LEAN_PER_OP * self.graph.num_ops)
         if not self._none_fits():
             return []
         runs = self.lean.schedule.bind(self.graph)
         walker = self._make(len(self.walkers), runs)
-        walker.begin(0)  # in the midst of a round, perhaps
+        walker.begin(0)  # perhaps in the middle of a round
         self.walkers.append(walker)
         return [walker]
 
@@ -182,10 +183,11 @@ class GraphSearch:
         bounding: threading.Thread,
         lines: Sequence[NDArray[Any]],
     ) -> None:
-        """Rounds of walkers; what is lean joins them, from `lines`, where none fits at first."""
+        """Rounds of walkers; one on the lean schedule of `lines` joins where none fits at first."""
         active = list(self.walkers)
         num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
-        # In the first they meet on the way, for what the bound brings, and to know what fits.
+        # In the first round the walkers meet on the way, to take in the bound and to learn what
+        # fits.
         segments = [RoundPart(0, 0.0, _FIRST_MEETING), RoundPart(0, _FIRST_MEETING, 0.4)]
         segments += [RoundPart(0, 0.4, 1.0)]
         segments += [RoundPart(number) for number in range(1, num_rounds)]
@@ -212,7 +214,7 @@ class GraphSearch:
             if at or not self.effort.counted:
                 self._learn(pool)
                 done = self._done(pool)
-            else:  # how far the bound is by now is chance
+            else:  # how far the bound has come by now is chance
                 done = self.effort.is_over(min(walker.best_s for walker in self.walkers))
             if pool.winner is not None or done:
                 if lean is not None:
@@ -220,7 +222,7 @@ class GraphSearch:
                 return
 
     def _join(self, pool: Pool[GraphWalker], bounding: threading.Thread) -> None:
-        """Wait for the bound: what it brings comes in at the same place every time."""
+        """Wait for the bound, so that its result comes in at the same place every time."""
         _wait_for(bounding)
         assert self.cuts is not None
         self._joined = True
@@ -231,7 +233,7 @@ class GraphSearch:
 
     def _done(self, pool: Pool[GraphWalker]) -> bool:
         best_s = min((walker.best_s for walker in self.walkers), default=np.inf)
-        # Where work is counted, it must not matter how early the bound is done.
+        # Where work is counted, it must not matter how early the bound ends.
         if self.cuts is not None and (self._joined or not self.effort.counted):
             best_s = min(best_s, self.cuts.best_s)
         return self._solved or best_s <= pool.enough_s or self.effort.is_over(best_s)
@@ -240,7 +242,7 @@ class GraphSearch:
         assert self.cuts is not None
         try:
             self.cuts.solve_milps()
-            # A bound that says that nothing fits ends no round: the least peak is looked for.
+            # A bound that proves that nothing fits ends no round: the least peak is looked for.
             if not self.effort.counted:
                 self._learn(pool)
             if self.cuts.is_done() and (self.cuts.best is not None or not self.effort.counted):
@@ -260,10 +262,10 @@ class GraphSearch:
         pool.enough_s = self._enough_s()
 
     def _take_up_bound(self, walker: GraphWalker, spare: bool) -> None:
-        """Have `walker` go on from what the bound brought: its schedule, if that is better.
+        """Make `walker` go on from the bound's schedule, if that is better than the walker's own.
 
-        Where the walker can be spared, from the last that was over budget: they are close to the
-        bound, and often take little repair.
+        A walker that can be spared goes on from the bound's last schedule over budget instead: such
+        schedules are close to the bound, and often need little repair.
         """
         cuts = self.cuts
         if cuts is None:
@@ -287,7 +289,7 @@ class GraphSearch:
         return lines
 
     def _make(self, number: int, line: NDArray[Any], greedy: bool = False) -> GraphWalker:
-        """A walker on `line`, which begins with the greedy repair if it is of that kind."""
+        """A walker on `line`, which begins with the greedy repair if `greedy`."""
         walker = GraphWalker.of(
             self.graph,
             self.packed,
@@ -302,7 +304,7 @@ class GraphSearch:
         return walker
 
     def best(self) -> Schedule | None:
-        """The fastest schedule that fits, of the walkers and of the bound."""
+        """The fastest schedule that fits, of the walkers' and the bound's."""
         cuts = self.cuts
         if self._solved and cuts is not None:
             return cuts.best
@@ -312,11 +314,11 @@ class GraphSearch:
         if cuts is not None and cuts.best is not None and cuts.best_s < best_s:
             return cuts.best
         if best is None and self.lean is not None and self.lean.peak_bytes <= self.budget_bytes:
-            return self.lean.schedule  # the walkers' account is careful with what may be in place
+            return self.lean.schedule  # walkers count no storage taken over that may not be
         return Schedule(self.graph.op_names, best.best_runs) if best is not None else None
 
     def least(self) -> Simulation:
-        """The simulation of the schedule of the least peak, of those that do not fit."""
+        """The simulation of the schedule of the least peak, of the schedules that do not fit."""
         walkers = [walker for walker in self.walkers if walker.least_runs.size]
         if not walkers:
             return simulate(self.graph, Schedule.store_all(self.graph))

@@ -12,14 +12,14 @@ from ._memory_profile import PACKED_GRAPH, PRODUCER, READERS, READS, REAL, SIZE,
 
 @kernel(PACKED_GRAPH, REAL)
 def greedy_order(packed: PackedGraph, patience: float) -> NDArray[np.int64]:
-    """An order in which each next op is the ready one that leaves the fewest bytes alive.
+    """An order in which the next op is always the ready op that leaves the fewest bytes alive.
 
-    `patience` of 0 looks at what an op frees and makes only; larger values prefer ops that stand
-    early in the file's order. Ties fall by that order. O(ops * ready ops + reads).
+    With `patience` 0 only the bytes that an op frees and writes count; larger values prefer ops
+    that stand early in the file's order. That order breaks ties. O(ops * ready ops + reads).
     """
     num_ops = packed.time_s.size - 2
     num_tensors = packed.tensor.shape[0] - 1  # the last row says where the one before it ends
-    missing = np.zeros(num_ops, np.int64)  # inputs not there yet
+    missing = np.zeros(num_ops, np.int64)  # number of inputs not written yet
     readers_left = np.zeros(num_tensors, np.int64)
     for tensor in range(num_tensors):
         readers_left[tensor] = packed.tensor[tensor + 1, READERS] - packed.tensor[tensor, READERS]

@@ -1,8 +1,8 @@
 """A schedule of little memory that depends on the graph and the order alone.
 
 A search that finds nothing within a budget names the least budget that it knows of, and must find a
-schedule there when it is asked again: in another process, by another clock, at other op times. So
-this descent takes neither time nor budget into account, only a fixed number of evictions and moves.
+schedule there when it is asked again: in another process, at another speed, with other op times. So
+this descent depends on neither time nor budget, only on a fixed number of evictions and moves.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ._forward_part import forward_part
 from ._memory_profile import LARGEST, NUM_EDITS, PackedGraph, Profile, make_profile, store_runs
 from .chen_articulation import segment_runs
 
-# In chunks, after each of which the lowest peak is kept.
+# Evictions and moves come in chunks, after each of which the schedule of lowest peak is kept.
 _EVICTIONS, _MOVES = 250, 50
 _EVICTION_CHUNKS, _MOVE_CHUNKS = 4, 20
-# What the price of an eviction counts for a byte over the limit, for a second, and for a run.
+# The weights in an eviction's price of a byte over the limit, of a second, and of a run.
 _PRICE = (2.0, 0.02, 1000.0)
 
 
@@ -35,11 +35,11 @@ def lean_schedule(
 ) -> Simulation:
     """The schedule of the least peak found from `lines` and from Chen's segments, simulated.
 
-    It is kept with the graph, of which it is a function.
+    It is cached with the graph, because it is a function of the graph.
 
     Parameters
     ----------
-    lines
+    Legal sequences of runs, in the order asked for.
         Legal runs, in the order asked for.
     least_bytes
         A bound on the peak of every schedule, in bytes.
@@ -53,9 +53,9 @@ def lean_schedule(
     kept: dict[bool, Simulation] = graph.__dict__.setdefault("_lean", {})
     if free in kept:
         return kept[free]
-    # All ops take the same time: measured times differ from one capture to the next.
+    # All ops are given the same time: measured times differ from one capture to the next.
     packed = replace(packed, time_s=np.append(np.ones(graph.num_ops), [0.0, 0.0]))
-    limit = least_bytes - graph.static_bytes - 1  # never met
+    limit = least_bytes - graph.static_bytes - 1  # never reached
     found = []
     for line in [*lines, *_segments(graph)]:
         runs = _lowered(packed, make_profile(packed, line, free=free), limit, graph.num_ops)
@@ -66,7 +66,7 @@ def lean_schedule(
 
 
 def _segments(graph: Graph) -> list[NDArray[np.int32]]:
-    """The schedule of the least peak among Chen's segments; far below the others on long graphs."""
+    """The schedule of the least peak among Chen's segments: low on long graphs, beside others."""
     best: tuple[int, NDArray[np.int32]] | None = None
     for _, runs in segment_runs(forward_part(graph.arrays)):
         peak = simulate(graph, Schedule(graph.op_names, runs)).peak_bytes

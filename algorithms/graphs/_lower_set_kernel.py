@@ -1,6 +1,7 @@
 """The dynamic program over lower sets behind `kusumoto`.
 
-Compiled by numba on first use and cached beside this file.
+It is compiled by numba on first use, because it looks at all pairs of lower sets; the machine code
+is cached on disk.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from schedsim.kernels.cached import njit
 
 NO_BYTES = 2**62
-"""In place of the bytes of a state that cannot be reached."""
+"""Stands in for the bytes of a state that cannot be reached."""
 
 
 class SetArrays(NamedTuple):
@@ -29,7 +30,7 @@ class SetArrays(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """All steps from a lower set to a larger one of its family: those of set i stand together."""
+    """All steps from a lower set to a larger one of its family; the steps of a set are adjacent."""
 
     start: Any
     """(num_sets + 1,) the steps from set i are ``start[i]:start[i + 1]``."""
@@ -86,9 +87,9 @@ def list_growth(sets: Any) -> Any:
 
 @njit(cache=True)
 def least_limit(growth: Any, low: int, high: int) -> int:
-    """The least limit on bytes, within low < limit <= high, at which the whole can be reached.
+    """The least limit on bytes, low < limit <= high, at which the set of all ops can be reached.
 
-    Less stored is never worse here, so that a search by halving needs one number a set.
+    Storing less is never worse here, so that a search by halving needs one number for each set.
     """
     start, to, kept, peak = growth.start, growth.to, growth.kept, growth.peak
     num = start.size - 1
@@ -113,11 +114,11 @@ def least_limit(growth: Any, low: int, high: int) -> int:
 
 @njit(cache=True)
 def best_sequence(growth: Any, num_steps: int, limit: int, most_time: bool) -> Any:
-    """The sets, last to first, with the least time recomputed within `limit` bytes; or the most.
+    """The sets, last to first, with the least (or the most) time recomputed within `limit` bytes.
 
-    For each set and each time recomputed, the least bytes stored. A state with no less of either
-    than another is dropped, so that the most time is that of the least bytes stored. Empty where
-    there is no sequence; O(#L^2 num_steps) at worst.
+    For each set and each time recomputed, the program keeps the least bytes stored. A state that is
+    no better than another in both is dropped, so that the most time is the time of the least bytes
+    stored. Empty where there is no sequence; O(#L^2 num_steps) at worst.
     """
     start, to, again, kept, peak = growth
     num = start.size - 1
@@ -140,7 +141,7 @@ def best_sequence(growth: Any, num_steps: int, limit: int, most_time: bool) -> A
             found = front_time[size - 1] if most_time else front_time[0]
         for e in range(start[i], start[i + 1]):
             j, room = to[e], limit - peak[e]
-            # The least bytes stand last: from there back, until one does not fit.
+            # The least bytes stand last: go back from there until an entry does not fit.
             for k in range(size - 1, -1, -1):
                 if front_bytes[k] > room:
                     break

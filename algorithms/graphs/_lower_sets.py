@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MAX_TIME_STEPS = 4096
 MAX_CELLS = 6_000_000
-"""Entries of the table over lower sets and time steps; time is rounded where it would pass this."""
+"""Most entries of the table over lower sets and time steps; times are rounded to stay below it."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class LowerSets:
     set_bytes, set_steps : (num_sets,) int64
         Bytes written by, and time steps of, the ops of each set.
     after_bytes : (num_sets,) int64
-        Bytes of the ops that read from the set and lie outside, and of what else those read.
+        Bytes of the ops outside the set that read from it, and of what else those ops read.
     edge_start, edge_op : (num_sets + 1,), (num_edges,) int64
-        Boundary of each set: its ops with a reader outside.
+        Boundary of each set: the ops in it that have a reader outside.
     op_bytes, op_steps : (num_ops,) int64
         Bytes and time steps of each op.
     """
@@ -54,7 +54,7 @@ class LowerSets:
 
     @property
     def arrays(self) -> SetArrays:
-        """What the compiled program reads."""
+        """The arrays that the compiled program reads."""
         from ._lower_set_kernel import SetArrays
 
         return SetArrays(*(getattr(self, name) for name in SetArrays._fields))
@@ -73,7 +73,7 @@ def reachable_masks(part: ForwardPart) -> list[int]:
 
 
 def all_masks(part: ForwardPart, max_sets: int) -> list[int]:
-    """Every lower set.
+    """Every lower set of the part, as bit masks.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def all_masks(part: ForwardPart, max_sets: int) -> list[int]:
     for producer, reader in part.edges.tolist():
         after[producer] |= 1 << reader
     sources = sum(1 << op for op in range(part.num_ops) if not before[op])
-    # With each set go the ops that can join it, so that none is looked at in vain.
+    # With each set go the ops that can join it, so that no other op is tried.
     found = {0}
     stack = [(0, sources)]
     while stack:
@@ -106,9 +106,9 @@ def all_masks(part: ForwardPart, max_sets: int) -> list[int]:
 
 
 def lower_sets(part: ForwardPart, masks: list[int], max_steps: int = MAX_TIME_STEPS) -> LowerSets:
-    """The family `masks` with what the dynamic program needs of each set.
+    """The family `masks`, with what the dynamic program needs of each set.
 
-    Times are counted in about `max_steps` steps at the most, fewer for very many sets.
+    Times are counted in at most about `max_steps` steps, fewer for very many sets.
     """
     steps = _time_steps(part.op_time_s, min(max_steps, max(64, MAX_CELLS // len(masks))))
     before, after = _predecessors(part), [0] * part.num_ops
@@ -146,7 +146,7 @@ def lower_sets(part: ForwardPart, masks: list[int], max_steps: int = MAX_TIME_ST
 
 
 def _time_steps(times: NDArray[np.float64], most: int) -> NDArray[np.int64]:
-    """Times as whole steps: exact where they are few multiples of one number, else rounded."""
+    """Times as whole steps: exact where they are few multiples of one number, rounded otherwise."""
     total = float(times.sum())
     if not total:
         return np.zeros(times.size, dtype=np.int64)

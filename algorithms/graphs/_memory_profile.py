@@ -1,12 +1,13 @@
 """The live-memory profile of a schedule under edits: runs come and go, the peak stays known.
 
-A schedule is a line of runs, each in a numbered slot with gaps between. Live bytes per slot lie in
-a tree that adds to a range and finds the largest in O(log slots), so that inserting or removing a
-run costs as many range updates as the op reads and writes tensors. Lifetimes follow the rule of the
-simulator to the byte: optional outputs, storage taken over in place and both workspaces included.
+A schedule is a line of runs, each in a numbered slot, with gaps between them. Live bytes per slot
+are kept in a tree that adds to a range and finds the largest value in O(log slots), so that
+inserting or removing a run costs as many range updates as the op reads and writes tensors.
+Lifetimes follow the rule of the simulator to the byte: optional outputs, storage taken over in
+place and both workspaces are included.
 
-Two virtual ops make ends of the line ordinary: one before everything writes the graph's inputs, one
-after everything reads its results.
+Two virtual ops make the ends of the line ordinary: one before everything writes the graph's inputs,
+one after everything reads its results.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from schedsim.dataflow.arrays import GraphArrays
 from schedsim.kernels.compiled import kernel_for as kernel
 from schedsim.kernels.record import Ints, RandomState, Reals, Record, Table
 
-# Added to an empty slot, so that it is never the largest; far above any sum of sizes.
+# Added to an empty slot, so that an empty slot is never the largest; far above any sum of sizes.
 _EMPTY = 1 << 60
 
 # Entries of `Profile.counts`.
 NUM_SPARE, NUM_EDITS, NUM_SLOTS, NUM_EXTRA, NUM_REBUILDS, PER_RUN, WORK = range(7)
 
 WORK_PER_UNIT = 56_000_000.0
-"""Steps counted in ``counts[WORK]`` that one core takes in about a second: a unit of effort. Of a
+"""Steps counted in ``counts[WORK]`` that one core does in about a second, a unit of effort, on a
 tree that fits the nearest caches; see `work_per_unit`."""
 
 # Kinds of edits in the journal.
@@ -49,20 +50,21 @@ LARGEST, ADDED = range(2)
 
 @dataclass(frozen=True, eq=False)
 class PackedGraph(Record):
-    """A graph for the kernels: that of `GraphArrays` and the two virtual ops, n and n + 1.
+    """A graph for the kernels: the arrays of `GraphArrays` with the two virtual ops, n and n + 1.
 
-    Few arrays with named columns, all of one type: kernels compile several times as fast so.
+    There are few arrays, with named columns, all of one type, because kernels then compile several
+    times as fast.
 
     Attributes
     ----------
     time_s : (num_ops + 2,)
     op : (num_ops + 3, 6)
-        Workspace in bytes; what a run that keeps an optional output has beyond it; whether it runs
-        only once (`once` ops and the virtual ones); first entries of what it reads and writes in
-        `flat`, and of what it takes over in `share`.
+        Workspace in bytes; additional workspace of a run that keeps an optional output; whether the
+        op runs only once (`once` ops and the virtual ones); first entries of what it reads and of
+        what it writes in `flat`, and of what it takes over in `share`.
     tensor : (num_tensors + 1, 5)
-        Producer; place among its outputs; bytes; whether it is not materialised where nobody reads
-        it; first of the ops that read it in `flat`.
+        Producer; place among the producer's outputs; bytes; whether it is not materialised where
+        nobody reads it; first entry in `flat` of the ops that read it.
     flat : (any,)
         Tensors read, tensors written, ops that read.
     share : (any, 2)
@@ -83,22 +85,22 @@ class Profile(Record):
     Attributes
     ----------
     run : (most_runs, 8)
-        Its op (-1: not in use), slot, the next and the previous run of that op (-1: none), how many
-        optional outputs are read, place in the list of extra runs (-1: the first of its op). The
-        last two columns are lists of their own: extra runs, in no order, and unused rows.
+        Op of the run (-1: row not in use), slot, next and previous run of that op (-1: none),
+        number of optional outputs read, place in the list of extra runs (-1: the op's first run).
+        The last two columns are lists of their own: extra runs, in no order, and unused rows.
     end_of : (most_runs * outputs,)
-        Per run and output, the run that reads the instance last, or itself.
+        For each run and output, the run that reads the instance last, or the run itself.
     slot_run : (num_slots,)
-        -1 for none.
+        The run in each slot; -1 for none.
     ends : (num_ops + 2, 2)
         First and last run of an op.
     tree : (2 * num_slots, 2)
-        Largest live bytes below a node, and what was added to all below it.
+        Largest live bytes below a node, and what was added to all slots below it.
     journal : (most_edits, 3)
-        Kind, run or op, run that follows.
+        Kind of edit, run or op, the run that follows.
     counts : (8,)
         Among them `WORK`, which only grows: ranges added to and looked at, readers and candidates
-        walked. It measures what a move cost, alike on every machine.
+        visited. It measures what a move costs, and is equal on every machine.
     total_s : (1,)
     scratch : (4, any)
         Stacks of the moves.
@@ -120,14 +122,14 @@ class Profile(Record):
     free: bool
 
 
-# What a kernel is declared to take.
+# Types of the arguments that a kernel is declared to take.
 INT, REAL, BOOL = int, float, bool
 INTS, REALS, TABLE = Ints, Reals, Table
 PACKED_GRAPH, PROFILE = PackedGraph, Profile
 
 
 def work_per_unit(num_slots: int) -> float:
-    """Steps in ``counts[WORK]`` that a core takes in about a second, on a tree of that size."""
+    """Steps in ``counts[WORK]`` that a core does in about a second, on a tree of `num_slots`."""
     return WORK_PER_UNIT / (1.0 + max(0.0, math.log2(num_slots / 8192)) / 4)
 
 
@@ -152,7 +154,7 @@ def pack_graph(arrays: GraphArrays) -> PackedGraph:
     op[1:, READS] = np.cumsum(reads)
     op[0, WRITES] = read_tensor.size
     op[1:, WRITES] = read_tensor.size + np.cumsum(writes)
-    # An output that is not always materialised is not counted on to save its input's bytes.
+    # An output that is not always materialised is not relied on to save its input's bytes.
     takers = np.flatnonzero((arrays.tensor_takes_over >= 0) & ~arrays.tensor_optional)
     takers = takers[np.argsort(arrays.tensor_producer[takers], kind="stable")]
     sources = arrays.tensor_takes_over[takers]
@@ -227,7 +229,7 @@ def random_unit(profile: Profile) -> float:
 
 @kernel(TABLE, INT)
 def _pull(tree: NDArray[np.int64], node: int) -> None:
-    """Renew the largest of an inner node from its children."""
+    """Set the largest value of an inner node from its children."""
     tree[node, LARGEST] = tree[node, ADDED] + max(
         tree[2 * node, LARGEST], tree[2 * node + 1, LARGEST]
     )
@@ -235,7 +237,7 @@ def _pull(tree: NDArray[np.int64], node: int) -> None:
 
 @kernel(PROFILE, INT, INT, INT)
 def add_range(profile: Profile, low: int, high: int, change: int) -> None:
-    """Add `change` to the slots low..high, both included."""
+    """Add `change` to the slots low..high, both ends included."""
     tree = profile.tree
     num_slots = profile.counts[NUM_SLOTS]
     profile.counts[WORK] += 4
@@ -258,7 +260,7 @@ def add_range(profile: Profile, low: int, high: int, change: int) -> None:
 
 @kernel(PROFILE, INT, INT)
 def max_range(profile: Profile, low: int, high: int) -> int:
-    """The largest of the slots low..high; below zero where all of them are empty."""
+    """The largest of the slots low..high; below zero where all of these are empty."""
     if low > high:
         return -_EMPTY
     num_slots = profile.counts[NUM_SLOTS]
@@ -295,7 +297,7 @@ def peak_slot(profile: Profile) -> int:
 
 @kernel(PROFILE, INT)
 def first_out(profile: Profile, run: int) -> int:
-    """Where the instances of `run` stand in `end_of`."""
+    """The place of the first instance of `run` in `end_of`."""
     return int(run * profile.counts[PER_RUN])
 
 
@@ -310,7 +312,7 @@ def run_before(profile: Profile, op: int, slot: int) -> int:
 
 @kernel(PACKED_GRAPH, PROFILE, INT, INT, INT)
 def last_read(packed: PackedGraph, profile: Profile, tensor: int, after: int, before: int) -> int:
-    """The last run between two slots, both excluded, that reads `tensor`; or -1."""
+    """The last run between two slots, both excluded, that reads `tensor`; -1 for none."""
     best = -1
     for i in range(packed.tensor[tensor, READERS], packed.tensor[tensor + 1, READERS]):
         profile.counts[WORK] += 1
@@ -323,7 +325,7 @@ def last_read(packed: PackedGraph, profile: Profile, tensor: int, after: int, be
 
 @kernel(PACKED_GRAPH, PROFILE, INT, INT)
 def next_read(packed: PackedGraph, profile: Profile, tensor: int, after: int) -> int:
-    """The first run after a slot that reads `tensor`, or -1."""
+    """The first run after a slot that reads `tensor`; -1 for none."""
     best, best_slot = -1, profile.counts[NUM_SLOTS]
     for i in range(packed.tensor[tensor, READERS], packed.tensor[tensor + 1, READERS]):
         run = profile.ends[packed.flat[i], LAST]
@@ -337,7 +339,7 @@ def next_read(packed: PackedGraph, profile: Profile, tensor: int, after: int) ->
 
 @kernel(PACKED_GRAPH, INT, INT)
 def _shared(packed: PackedGraph, op: int, tensor: int) -> int:
-    """Bytes that a run of `op` saves where it is the last to read `tensor`."""
+    """Bytes that a run of `op` saves where that run is the last to read `tensor`."""
     for i in range(packed.op[op, SHARES], packed.op[op + 1, SHARES]):
         if packed.share[i, 0] == tensor:
             return int(packed.share[i, 1])
@@ -346,7 +348,7 @@ def _shared(packed: PackedGraph, op: int, tensor: int) -> int:
 
 @kernel(PACKED_GRAPH, PROFILE, INT, INT, INT)
 def _set_end(packed: PackedGraph, profile: Profile, run: int, tensor: int, end: int) -> None:
-    """Let the instance of `tensor` that `run` writes live to the run `end`."""
+    """Make the instance of `tensor` that `run` writes live to the run `end`."""
     at = first_out(profile, run) + packed.tensor[tensor, NTH]
     old = profile.end_of[at]
     if old == end:
@@ -362,7 +364,7 @@ def _set_end(packed: PackedGraph, profile: Profile, run: int, tensor: int, end: 
         if shared:
             add_range(profile, profile.run[end, SLOT], profile.run[end, SLOT], -shared)
     was, will = profile.run[old, SLOT], profile.run[end, SLOT]
-    if packed.tensor[tensor, UNBUILT]:  # nothing is charged until somebody reads it
+    if packed.tensor[tensor, UNBUILT]:  # nothing is charged until some run reads it
         extra = packed.op[profile.run[run, OP], SAVING]
         if old == run:
             was -= 1
@@ -452,7 +454,7 @@ def _drop_extra(profile: Profile, run: int) -> None:
 
 @kernel(PACKED_GRAPH, PROFILE, INTS)
 def load_runs(packed: PackedGraph, profile: Profile, runs: NDArray[np.int64]) -> None:
-    """Forget everything and take up the legal schedule `runs`; O(runs + reads + slots)."""
+    """Replace the profile's schedule by the legal schedule `runs`; O(runs + reads + slots)."""
     num_ops = packed.time_s.size - 2
     ids = profile.run.shape[0]
     profile.slot_run[:] = -1
@@ -464,7 +466,7 @@ def load_runs(packed: PackedGraph, profile: Profile, runs: NDArray[np.int64]) ->
     profile.counts[NUM_EXTRA] = 0
     total = 0.0
     for i in range(-1, runs.size + 1):
-        # The first virtual op takes the last id: it may write more tensors than any other.
+        # The first virtual op gets the last id, because it may write more tensors than any other.
         run = ids - 1 if i < 0 else i
         op = num_ops if i < 0 else (runs[i] if i < runs.size else num_ops + 1)
         profile.run[run, OP] = op
@@ -501,7 +503,7 @@ def load_runs(packed: PackedGraph, profile: Profile, runs: NDArray[np.int64]) ->
 
 @kernel(PACKED_GRAPH, PROFILE, INTS)
 def store_runs(packed: PackedGraph, profile: Profile, runs: NDArray[np.int64]) -> int:
-    """Write the schedule into `runs`; the number of its runs."""
+    """Write the schedule into `runs`; returns the number of runs."""
     num_ops = packed.time_s.size - 2
     count = 0
     for run in profile.slot_run:
@@ -514,7 +516,7 @@ def store_runs(packed: PackedGraph, profile: Profile, runs: NDArray[np.int64]) -
 
 @kernel(PROFILE, INT)
 def _value(profile: Profile, slot: int) -> int:
-    """What the tree holds for `slot`."""
+    """The value that the tree holds for `slot`."""
     node = slot + profile.counts[NUM_SLOTS]
     value = profile.tree[node, LARGEST]
     while node > 1:
@@ -525,7 +527,7 @@ def _value(profile: Profile, slot: int) -> int:
 
 @kernel(PACKED_GRAPH, PROFILE, INT)
 def _shift_left(packed: PackedGraph, profile: Profile, slot: int) -> None:
-    """Move the run in `slot` one to the left, where there is nothing; O(reads and writes)."""
+    """Move the run in `slot` one slot to the left, which is empty; O(reads and writes)."""
     run = profile.slot_run[slot]
     op = profile.run[run, OP]
     empty_value, value = _value(profile, slot - 1), _value(profile, slot)
@@ -637,7 +639,7 @@ def _insert(packed: PackedGraph, profile: Profile, op: int, follower: int) -> in
 
 @kernel(PACKED_GRAPH, PROFILE, INT)
 def _remove(packed: PackedGraph, profile: Profile, run: int) -> int:
-    """The op of the run, and the run that followed it, are what brings it back."""
+    """Remove `run`; returns its op and the run that followed, which are enough to undo this."""
     slot_run = profile.slot_run
     slot, op = profile.run[run, SLOT], profile.run[run, OP]
     before, after = profile.run[run, PREV], profile.run[run, NEXT]
@@ -651,7 +653,7 @@ def _remove(packed: PackedGraph, profile: Profile, run: int) -> int:
             _set_end(packed, profile, before, tensor, end)
         if not packed.tensor[tensor, UNBUILT]:
             add_range(profile, slot, slot, -packed.tensor[tensor, SIZE])
-    # Unlinked before the inputs' last reads are looked for.
+    # The run is unlinked before the inputs' last reads are looked for.
     if before >= 0:
         profile.run[before, NEXT] = after
         _drop_extra(profile, run)
@@ -691,7 +693,7 @@ def can_edit(profile: Profile) -> bool:
 
 @kernel(PACKED_GRAPH, PROFILE, INT, INT)
 def insert_run(packed: PackedGraph, profile: Profile, op: int, follower: int) -> int:
-    """Run `op` just before the run `follower`; its inputs must have been made before. The run.
+    """Run `op` just before the run `follower`, where its inputs exist; returns the new run.
 
     O(reads and writes of the op, times runs of their readers, times log slots).
     """
@@ -705,7 +707,7 @@ def insert_run(packed: PackedGraph, profile: Profile, op: int, follower: int) ->
 
 @kernel(PACKED_GRAPH, PROFILE, INT)
 def remove_run(packed: PackedGraph, profile: Profile, run: int) -> None:
-    """Take a run out; one of the same op must stand before it, or nobody may read from it."""
+    """Remove a run; a run of the same op must stand before it, or nothing may read from it."""
     op = profile.run[run, OP]
     follower = _remove(packed, profile, run)
     at = profile.counts[NUM_EDITS]
@@ -717,7 +719,7 @@ def remove_run(packed: PackedGraph, profile: Profile, run: int) -> None:
 
 @kernel(PACKED_GRAPH, PROFILE, INT)
 def undo_edits(packed: PackedGraph, profile: Profile, mark: int) -> None:
-    """Take back all edits but the first `mark`, the last first: ids of runs come back too."""
+    """Undo all edits but the first `mark`, the last edit first: ids of runs are restored, too."""
     for at in range(profile.counts[NUM_EDITS] - 1, mark - 1, -1):
         if profile.journal[at, 0] == INSERTED:
             _remove(packed, profile, profile.journal[at, 1])
@@ -728,7 +730,7 @@ def undo_edits(packed: PackedGraph, profile: Profile, mark: int) -> None:
 
 @kernel(PACKED_GRAPH, PROFILE, INT)
 def is_unread(packed: PackedGraph, profile: Profile, run: int) -> bool:
-    """Whether nobody reads what `run` writes."""
+    """Whether no run reads what `run` writes."""
     op, out = profile.run[run, OP], first_out(profile, run)
     for k in range(packed.op[op + 1, WRITES] - packed.op[op, WRITES]):
         if profile.end_of[out + k] != run:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from schedsim.plans.effort import Effort
 
 # Non-zeros that HiGHS reads, presolves and solves as a linear program in about a second, where
-# that takes few iterations of the simplex method; and iterations times non-zeros in a second.
+# few iterations of the simplex method are enough; and iterations times non-zeros in a second.
 _NONZEROS_PER_UNIT, _PIVOTS_PER_UNIT = 500_000.0, 8e8
-# What the first node takes with 10,000 non-zeros; each other, of the first; and at least.
+# Work of the first node with 10,000 non-zeros; share of that for any other node; and the least.
 _FIRST_NODE, _NODE_SHARE, _LEAST_NODE = 0.5, 0.1, 0.005
 
 Floats = NDArray[np.float64]
@@ -25,7 +25,7 @@ _OPTIMAL, _LIMIT, _INFEASIBLE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the solver says; callers check it.
+    """The solver's answer, which callers must check.
 
     Attributes
     ----------
@@ -46,12 +46,12 @@ class Answer:
 
 
 def relaxation_work(num_nonzeros: int) -> float:
-    """About the work that the relaxation of an MILP with so many non-zeros takes."""
+    """About the work that the relaxation of an MILP with `num_nonzeros` takes."""
     return max(1e-3, num_nonzeros / _NONZEROS_PER_UNIT)
 
 
 def milp_work(num_nonzeros: int) -> float:
-    """About the work of the first node of the MILP, with the solver's cuts and heuristics."""
+    """About the work of the first node of an MILP, with the solver's cuts and heuristics."""
     return relaxation_work(num_nonzeros) + _FIRST_NODE * (num_nonzeros / 1e4) ** 2
 
 
@@ -81,14 +81,14 @@ class Milp:
         return np.arange(self.num_variables - count, self.num_variables)
 
     def rows(self, count: int, *terms: tuple[Any, Any], lb: Any = -np.inf, ub: Any = 0.0) -> None:
-        """`count` rows, each the sum of coefficient times variable over the terms.
+        """Add `count` rows, each the sum over the terms of coefficient times variable.
 
-        A term is (columns, coefficient), with one column per row; -1 stands for nothing.
+        A term is (columns, coefficient), with one column for each row; -1 stands for no variable.
         """
         self.placed(count, *((np.arange(count), *term) for term in terms), lb=lb, ub=ub)
 
     def placed(self, count: int, *terms: tuple[Any, Any, Any], lb: Any, ub: Any) -> None:
-        """Like `rows`, with the row within the block given first in each term."""
+        """Add rows as `rows` does; each term begins with the row within the block."""
         for row, column, value in terms:
             column = np.asarray(column, np.int64)
             keep = column >= 0
@@ -100,15 +100,15 @@ class Milp:
         self.num_rows += count
 
     def solve(self, effort: Effort, *, integral: bool = True) -> Answer:
-        """HiGHS with no gap allowed; `integral` off solves the linear relaxation.
+        """Solve by HiGHS with no gap allowed; without `integral`, solve the linear relaxation.
 
-        Its nodes, or the iterations of a relaxation, are limited by the work left, its time by the
-        watchdog. The first node is always finished where the clock does not end it.
+        The work left limits the nodes, or the iterations of a relaxation; the watchdog limits the
+        time. The first node is always finished, unless the clock ends it.
         """
         return self._solve_whole(effort) if integral else self._solve_relaxed(effort)
 
     def _solve_relaxed(self, effort: Effort) -> Answer:
-        """By the dual simplex method: on these programs several times as fast as others."""
+        """Solve by the dual simplex method, on these programs several times as fast as others."""
         from scipy.optimize import linprog
         from scipy.sparse import vstack
 

@@ -14,16 +14,18 @@ MAX_CAPACITY = 2**30
 
 
 def cheapest_saved(part: ForwardPart, may_recompute: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The tensors of least total size from which `may_recompute` makes all the backward reads.
+    """The tensors of least total size from which `may_recompute` makes all that the backward reads.
 
-    Every tensor is an arc of its size; a recomputable op lets flow pass from what it reads to what
-    it writes; other ops, and the graph's inputs, are sources; what an op after the part reads is a
-    sink. Among equal cuts the one nearest to the backward is taken, which recomputes least.
+    Every tensor is an arc of its size; an op that may be recomputed lets flow pass from what it
+    reads to what it writes; other ops, and the graph's inputs, are sources; a tensor that an op
+    after the part reads leads to the sink. Among equal cuts, the function takes the cut nearest to
+    the backward, which recomputes least.
 
     Parameters
     ----------
     may_recompute : (num_ops,) bool
-        Ops of the part that may run again; the others' outputs are saved, or what is made of them.
+        Whether the op may run again; of the other ops, the outputs or what is made of them are
+        saved.
 
     Returns
     -------
@@ -36,13 +38,13 @@ def cheapest_saved(part: ForwardPart, may_recompute: NDArray[np.bool_]) -> NDArr
     """
     arrays = part.arrays
     num_tensors = arrays.tensor_bytes.size
-    # A result stays to the end whatever is done: saving it costs nothing.
+    # A result stays to the end in any case: saving it costs nothing.
     sizes = np.where(arrays.tensor_result, 0, arrays.tensor_bytes)
     unit = -(-int(sizes.sum()) // (MAX_CAPACITY - num_tensors))
     capacity = -(-sizes // max(1, unit))
     endless = int(capacity.sum()) + 1
 
-    # Nodes: where a tensor is made, where it is read, the ops of the part, source and sink.
+    # Nodes: one where a tensor is written, one where it is read, the part's ops, source and sink.
     tensors = np.arange(num_tensors)
     op_node = 2 * num_tensors + np.arange(part.num_ops)
     source, sink = 2 * num_tensors + part.num_ops, 2 * num_tensors + part.num_ops + 1

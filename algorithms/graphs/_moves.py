@@ -1,4 +1,4 @@
-"""Moves of the local search on a schedule, and the repair that brings it under the limit again."""
+"""Moves of the local search on a schedule, and the repair that brings it within the limit again."""
 
 from __future__ import annotations
 
@@ -49,17 +49,18 @@ from ._memory_profile import (
     undo_edits,
 )
 
-# Rows of `Profile.scratch`; no two that are in use at the same time are the same.
+# Rows of `Profile.scratch`; stacks that are in use at the same time have different rows.
 TENSORS, WAITING, DROPPED, PRICED = range(4)
 SOURCES = PRICED
 
-# Ops looked at for one eviction: all of a small graph, a sample of a large one.
+# Most ops looked at for one eviction: all of a small graph, a sample of a large graph.
 _MAX_LOOKED_AT = 1200
-# Candidates whose whole price is worked out before one is evicted.
+# Candidates whose full price is computed before one of them is evicted.
 _SHORT_LIST = 4
-# Ops looked at to price a recomputation.
+# Most ops looked at to price a recomputation.
 _MAX_PRICED = 24
-# Runs that one eviction may insert: in wide graphs what an op reads, and so on, soon is everything.
+# Most runs that one eviction may insert: in wide graphs, what an op reads, and what that is made
+# from, soon is everything.
 MAX_INSERTED = 24
 
 
@@ -73,7 +74,7 @@ def random_below(profile: Profile, count: int) -> int:
 def _remove_and_list(
     packed: PackedGraph, profile: Profile, run: int, runs: NDArray[np.int64], count: int
 ) -> int:
-    """Remove `run` and put the runs it read from into `runs`, after the first `count` of them."""
+    """Remove `run`, and append the runs that it read from to the first `count` of `runs`."""
     op, slot = profile.run[run, OP], profile.run[run, SLOT]
     remove_run(packed, profile, run)
     for r in range(packed.op[op, READS], packed.op[op + 1, READS]):
@@ -90,7 +91,7 @@ def _remove_and_list(
 
 @kernel(PACKED_GRAPH, PROFILE, INT)
 def drop_unread(packed: PackedGraph, profile: Profile, run: int) -> bool:
-    """Remove `run`, if nobody reads it and its op runs elsewhere, and then what only it read."""
+    """Remove `run`, if no run reads it and its op runs elsewhere, and then what only it read."""
     stack = profile.scratch[DROPPED]
     stack[0] = run
     depth = 1
@@ -110,7 +111,7 @@ def drop_unread(packed: PackedGraph, profile: Profile, run: int) -> bool:
 
 @kernel(PACKED_GRAPH, PROFILE, INT)
 def drop_extra(packed: PackedGraph, profile: Profile, run: int) -> bool:
-    """Remove a recomputation: the run before it serves its readers. What it alone read goes too."""
+    """Remove a recomputation, whose readers the run before serves, and what only it read."""
     if not can_edit(profile):
         return False
     sources = profile.scratch[SOURCES]
@@ -133,9 +134,9 @@ def recompute_before(
 ) -> bool:
     """Run `op` just before `follower`, and what it reads where keeping that breaks the limit.
 
-    With probability `caution` an input that breaks the limit is recomputed too; else it is kept
-    and left to repair; so are all where `most` runs have been inserted. Gives up where the step
-    would take more than `at_most_s`.
+    With probability `caution` an input that breaks the limit is recomputed, too; otherwise it is
+    kept and left to the repair; so are all inputs once `most` runs have been inserted. Gives up
+    where the step would take more than `at_most_s`.
     """
     tensors, readers = profile.scratch[TENSORS], profile.scratch[WAITING]
     depth, inserted = 0, 0
@@ -165,7 +166,7 @@ def recompute_before(
             slot = profile.run[follower, SLOT]
             source = run_before(profile, op, slot)
             if profile.end_of[first_out(profile, source) + packed.tensor[tensor, NTH]] != follower:
-                continue  # somebody reads it later anyhow
+                continue  # a later run reads it in any case
             end = last_read(packed, profile, tensor, profile.run[source, SLOT], slot)
             since = profile.run[end, SLOT] if end >= 0 else profile.run[source, SLOT]
             if max_range(profile, since + 1, slot - 1) > limit and random_unit(profile) < caution:
@@ -176,10 +177,10 @@ def recompute_before(
 def price(
     packed: PackedGraph, profile: Profile, op: int, follower: int, limit: int, enough: float
 ) -> float:
-    """About the time it takes to have `op` run again before `follower`.
+    """About the time that it takes to run `op` again before `follower`.
 
-    With it run the inputs that are no longer there and can't be kept; infinite where something
-    can't run again.
+    Inputs that are no longer alive and cannot be kept run with it; the price is infinite where
+    an op that must run again cannot.
     """
     stack = profile.scratch[PRICED]
     slot = profile.run[follower, SLOT]
@@ -237,10 +238,10 @@ def evict_at(
     noise: float,
     at_most_s: float,
 ) -> bool:
-    """Evict what is alive at `slot` and not read there; recompute it for its next reader.
+    """Evict an instance alive, and not read, at `slot`; recompute it for its next reader.
 
-    A short list of the cheapest by time per byte is priced exactly, with what recomputation needs
-    in turn; the one of the least price, blurred by `noise`, is evicted.
+    The few cheapest by time per byte are priced exactly, with what their recomputation needs in
+    turn; the instance of least price, perturbed by `noise`, is evicted.
     """
     excess = max(1, max_range(profile, slot, slot) - limit)
     if random_unit(profile) < 0.5:  # far above the limit, less than the peak is good too
@@ -300,7 +301,7 @@ def evict_at(
         reader = next_read(packed, profile, tensor, slot)
         size = packed.tensor[tensor, SIZE]
         weight = math.exp(noise * (random_unit(profile) - 0.5)) / min(size, excess)
-        # With the tensor gone, there is as much more room for what it is made from.
+        # With the tensor evicted, its bytes are additional room for what it is made from.
         took = price(packed, profile, profile.run[run, OP], reader, limit + size, best / weight)
         cost = weight * (took + 1e-30)
         if cost < best:
@@ -323,9 +324,9 @@ def repair(
 ) -> bool:
     """Evict at the peak until it is within `limit`; gives up beyond `at_most_s` or `max_steps`.
 
-    An eviction that fails, or that raises the peak, is undone and another one is tried, ever more
-    at random; after `max_failures` the repair ends. A `final` repair cannot be undone later and so
-    needs no room in the journal; in it a success makes up for all failures before.
+    An eviction that fails, or that raises the peak, is undone, and another one is tried, with
+    more and more randomness; after `max_failures` the repair ends. A `final` repair is never
+    undone later and so needs no room in the journal; in it a success resets the failures.
     """
     failures, calm = 0, noise
     for _ in range(max_steps):
@@ -366,7 +367,7 @@ def try_dropping(packed: PackedGraph, profile: Profile, limit: int, tries: int) 
 
 @kernel(PACKED_GRAPH, PROFILE, INT, INT)
 def move_run(packed: PackedGraph, profile: Profile, run: int, follower: int) -> bool:
-    """Move `run` to just before `follower`, unless somebody's input would be gone by that."""
+    """Move `run` to just before `follower`, unless an input of some run would then be missing."""
     op, now, target = profile.run[run, OP], profile.run[run, SLOT], profile.run[follower, SLOT]
     before, after = profile.run[run, PREV], profile.run[run, NEXT]
     if follower == run or profile.counts[NUM_EDITS] + 2 > profile.journal.shape[0]:

@@ -1,12 +1,13 @@
-"""Retention intervals as a constraint program: when each run starts, how long its outputs live.
+"""Retention intervals as a constraint program: when runs start, and how long their outputs live.
 
-Every op has up to C runs, the first of them always active, and every run of it one interval per
-output, from its start to its last reader. Memory is one `cumulative` constraint over these
-intervals. A run that reads a tensor is linked to one active interval of it that holds its start.
+Every op has up to C runs, of which the first is always active. Every run has one interval for each
+output, from the run's start to the output's last reader. Memory is one `cumulative` constraint over
+these intervals. A run that reads a tensor is linked to one active interval of it that contains the
+start of the run.
 
-In the fixed order, time is a grid of stages of one place per op: run c of op i stands at place i of
-its stage, and the first run at place i of stage i. In free order all runs have a place of their own
-among C times the number of ops.
+In the fixed order, time is a grid of stages with one place for each op: run c of op i stands at
+place i of its stage, and the first run at place i of stage i. In free order every run has a place
+of its own among C times the number of ops.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from ._cut_table import Order
 
 
 def load_cp_model() -> Any:
-    """OR-Tools' CP-SAT.
+    """Import OR-Tools' CP-SAT.
 
     Raises
     ------
     MissingDependencyError
-        It is not installed.
+        OR-Tools is not installed.
     """
     try:
         from ortools.sat.python import cp_model
@@ -45,20 +46,20 @@ class RetentionModel:
     Parameters
     ----------
     sizes, workspaces, saving_workspaces
-        In byte units, per tensor and per op.
+        Sizes in byte units: one for each tensor, the workspaces one for each op.
     room
         Budget less static bytes, in byte units.
     costs
-        Whole time units of a run, per op.
+        Time of a run of each op, in whole units.
     num_intervals
-        C, at least 1.
+        C, the most runs of an op; at least 1.
 
     Attributes
     ----------
     starts : list of list
         Place of each run of each op: a number or a linear expression.
     active : list of list
-        Whether that run takes place: ``True`` or a literal.
+        Whether that run is active: ``True`` or a literal.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class RetentionModel:
             constraint.only_enforce_if(real)
 
     def _add_tensors(self) -> None:
-        """Ends of the intervals, and whether an optional output is made at all."""
+        """Add the ends of the intervals, and whether an optional output is made at all."""
         model = self.model
         is_read = {t for reads in self.reads for t in reads}
         for t, p in enumerate(self.producer):
@@ -216,7 +217,7 @@ class RetentionModel:
                 model.add_bool_or([*readers.get((t, c), []), *kept, literal.Not()])
 
     def _unit(self, op: int, run: int, literal: Any, demand: int) -> None:
-        """Bytes that are there only while the run goes on."""
+        """Add `demand` bytes that are charged only while the run goes on."""
         if demand > 0:
             start = self.starts[op][run]
             self.intervals.append(self._interval(start, 1, start + 1, literal))
@@ -242,7 +243,7 @@ class RetentionModel:
                 self._unit(i, c, larger, more - less)
 
     def _add_retention(self) -> None:
-        """The intervals themselves; an output that takes over storage is charged less at first."""
+        """Add the intervals; an output that takes over storage is charged less at first."""
         for (t, c), end in self.ends.items():
             size, literal, p = self.sizes[t], self.present[t, c], self.producer[t]
             start = self.starts[p][c] if p >= 0 else 0
@@ -276,7 +277,7 @@ class RetentionModel:
         return taken
 
     def hint(self, runs: Sequence[int]) -> None:
-        """Starts the search near an op sequence; what the model cannot express is left out."""
+        """Start the search near an op sequence; what the model cannot express is left out."""
         seen = [0] * self.num_ops
         num_first = 0
         for place, op in enumerate(runs):

@@ -1,4 +1,4 @@
-"""Numbers that solvers can take, and bounds from solvers made safe against their tolerances."""
+"""Numbers in ranges that solvers accept, and bounds made safe against solvers' tolerances."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Up to this sum, times in whole units are given to a solver as they are.
+# Up to this sum, times in whole units are given to a solver unchanged.
 _WHOLE_SUM = 10**6
 # Solvers stop within 1e-6 of an optimum, and meet constraints to 1e-6; ten times that is safe.
 _TOLERANCE = 1e-5
-# Below this sum, in seconds, a unit of it would be no number any more: such times count as none.
+# Times with a sum below this, in seconds, count as zero: a unit of them would underflow.
 _LEAST_SUM_S = 1e-280
 
 
 @dataclass(frozen=True, slots=True)
 class SolverTimes:
-    """Times of ops as a solver sees them.
+    """Times of ops in units for a solver.
 
     Attributes
     ----------
     costs : (num_ops,) float64
-        Times in units of `unit_s`; whole numbers where `whole`, else with a sum of a million,
-        beside which the absolute tolerances of solvers are small.
+        Times in units of `unit_s`: whole numbers where `whole`, otherwise scaled to a sum of a
+        million, beside which the absolute tolerances of solvers are small.
     unit_s : float
         Seconds per unit.
     whole : bool
-        Every sum of costs is a whole number.
+        Whether every sum of costs is a whole number.
     """
 
     costs: NDArray[np.float64]
@@ -47,7 +47,7 @@ class SolverTimes:
 
 
 def solver_times(times_s: NDArray[np.float64]) -> SolverTimes:
-    """`times_s` in their greatest common unit if they have one, else in millionths of the sum."""
+    """`times_s` in their greatest common unit if there is one, else in millionths of the sum."""
     total = math.fsum(times_s.tolist())
     if total < _LEAST_SUM_S:
         return SolverTimes(np.zeros(times_s.size), 1.0, True)
@@ -62,15 +62,15 @@ def solver_times(times_s: NDArray[np.float64]) -> SolverTimes:
 def byte_divisor(sizes_bytes: Iterable[int]) -> int:
     """The greatest common divisor of `sizes_bytes`; 1 where all are zero.
 
-    Dividing by it all sizes, and the budget with rounding down, changes nothing.
+    Dividing all sizes by it, and the budget with rounding down, changes no solution.
     """
     return math.gcd(*sizes_bytes) or 1
 
 
 def whole_costs(times_s: NDArray[np.float64]) -> tuple[list[int], float]:
-    """(times in whole units, seconds per unit), rounded down where they have no common unit.
+    """(times in whole units, seconds per unit); times without a common unit are rounded down.
 
-    A bound on a sum of them is a bound in seconds; rounding loses a billionth of a millionth.
+    A bound on a sum of them is a bound in seconds; the rounding loses a share of 1e-15.
     """
     total = math.fsum(times_s.tolist())
     if total < _LEAST_SUM_S:
@@ -85,9 +85,9 @@ def whole_costs(times_s: NDArray[np.float64]) -> tuple[list[int], float]:
 def byte_units(sizes_bytes: NDArray[np.int64], budget_bytes: int) -> tuple[float, bool]:
     """(bytes per unit, whether all sizes are whole) for solvers that compute in floats.
 
-    The common divisor where that makes the budget a number that is small beside the solver's
-    tolerance, so that the tolerance cannot let a byte too many pass; else a ten-thousandth of the
-    budget.
+    The unit is the common divisor where the budget then is a number small beside the solver's
+    tolerance, so that the tolerance cannot let one byte too many pass; otherwise it is a
+    ten-thousandth of the budget.
     """
     divisor = byte_divisor(sizes_bytes.tolist())
     if budget_bytes / divisor <= 1e5:

@@ -1,4 +1,4 @@
-"""Schedules of the field's planners, fast, as starting points of a search."""
+"""Fast schedules of the field's planners, as starting points of a search."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .kusumoto import family_masks, lower_set_runs
 from .saved_bytes import selections
 
 MANY_OPS = 3000
-"""Above this, only the heuristics of DTR that do not walk evicted tensors, and few settings."""
+"""Above this, only the heuristics of DTR that walk no evicted tensors are used, in few settings."""
 
 MAX_LOWER_SETS = 800
-"""Kusumoto's dynamic program is quadratic in them: beyond this many it gives no seeds."""
+"""Kusumoto's dynamic program is quadratic in lower sets: beyond this many it gives no seeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A legal sequence of op runs, with what a replay says of it."""
+    """A legal sequence of op runs, with its peak and time by replay."""
 
     name: str
     runs: NDArray[np.int32]
@@ -70,11 +70,11 @@ def dtr_seeds(
     *,
     effort: Effort | None = None,
 ) -> list[Seed]:
-    """What DTR makes, a seed per heuristic that does not fail: the fastest that fits, or the least.
+    """Schedules of DTR, one per heuristic that does not fail: the fastest that fits, or the least.
 
-    DTR counts a tensor as long as it is in memory, the replay until its last read: with a little
-    more room than the budget DTR evicts less, and what it makes may still fit. With an `effort` no
-    replay is begun once that is spent, but for the first.
+    DTR counts a tensor as long as it is in memory, the replay counts it until its last read: with
+    a little more room than the budget DTR evicts less, and its schedule may still fit. With an
+    `effort`, no replay but the first is begun once the effort is spent.
     """
     few: tuple[Heuristic, ...] = ("dtr_eq", "local", "size")
     many: tuple[Heuristic, ...] = ("dtr", "msps", "neighbourhood", *few)
@@ -99,7 +99,7 @@ def dtr_seeds(
 
 
 def chen_seeds(graph: Graph, budget_bytes: int) -> list[Seed]:
-    """Segments at articulation points and anywhere: of each the fastest that fits, or the least."""
+    """Segments at articulation points and anywhere: the fastest of each that fits, or the least."""
     part = forward_part(graph.arrays)
     most = 100 if graph.num_ops <= MANY_OPS else 30
 
@@ -111,7 +111,7 @@ def chen_seeds(graph: Graph, budget_bytes: int) -> list[Seed]:
 
 
 def saved_bytes_seeds(graph: Graph, budget_bytes: int) -> list[Seed]:
-    """Knapsack and cut: the fastest setting of the knob that fits, or the one of least peak."""
+    """Knapsack and minimum cut: the fastest setting of the knob that fits, or the least peak."""
     part = forward_part(graph.arrays)
     num = 20 if graph.num_ops <= MANY_OPS else 8
     settings = selections(part, [k / num for k in range(num)])
@@ -119,7 +119,7 @@ def saved_bytes_seeds(graph: Graph, budget_bytes: int) -> list[Seed]:
 
 
 def kusumoto_seeds(graph: Graph, budget_bytes: int) -> list[Seed]:
-    """Lower sets of the approximate family, by either objective; none for very many ops."""
+    """Lower sets of the approximate family, for either objective; none for very many ops."""
     part = forward_part(graph.arrays)
     if part.num_ops == graph.num_ops:
         return []

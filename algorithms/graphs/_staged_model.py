@@ -4,11 +4,13 @@ The step is cut into stages, each of which ends with the first run of one op. Wi
 op runs at most once, in the graph's order. Variables:
 
 - ``R[s, i]``: op i runs in stage s (binary).
-- a chain of ``alive[s, w, e]`` for every tensor w: alive in stage s while its producer runs
-  (e = 0), from then to the end of its first reader's turn (e = 1), to that of its second reader,
-  and so on; the last one reaches into the next stage, where it is Checkmate's S.
+- a chain of ``alive[s, w, e]`` for every tensor w: the tensor is alive in stage s while its
+  producer runs (e = 0), from then to the end of its first reader's turn (e = 1), to the end of its
+  second reader's turn, and so on; the last element reaches into the next stage, where it is
+  Checkmate's S.
 - ``U[s, i]``: bytes alive at op i's turn, as a running sum.
 
+Op i's *turn* in a stage is its place in the graph's order there, whether the op runs or not.
 Checkmate frees a tensor with products FREE of binaries, linearised by counting hazards. A chain
 that may only fall, and must not fall before a reader runs, has the same integer points and no large
 constants, so that its linear relaxation is tighter.
@@ -38,9 +40,9 @@ class Chains:
         The op after whose turn the element before it may end: the producer for the first two
         elements (-1 for a graph input), then each reader.
     begin : (num_elements,) int64
-        The turn from which the element counts.
+        The turn from which on the element counts.
     position : (num_elements,) int64
-        Place in its tensor's chain.
+        Place of the element in its tensor's chain.
     """
 
     tensor: Ints
@@ -68,20 +70,20 @@ def chains_of(graph: Graph) -> Chains:
 
 @dataclass(frozen=True)
 class StagedModel:
-    """The MILP with the places of its variables.
+    """The MILP, and the indices of its variables.
 
     Attributes
     ----------
     milp : Milp
     stage_first_op : list of int
-        The op that each stage runs for the first time; -1 for a stage of recomputations only.
+        The op that each stage runs for the first time; -1 for a stage of recomputations alone.
     stage_num_turns : list of int
         In stage s the ops 0 .. stage_num_turns[s] - 1 have a turn.
     run_offset : list of int
         Index of ``R[s, 0]``.
     kept : list of (num_tensors,) int64
-        Index of the variable "alive at the start of stage s", one more entry than stages; -1 for
-        none.
+        Index of the variable "alive at the start of stage s", with one entry more than stages; -1
+        for none.
     """
 
     milp: Milp
@@ -121,18 +123,18 @@ def num_variables(graph: Graph, passes: int) -> int:
 
 @dataclass(frozen=True)
 class StagedSizes:
-    """The graph in byte units, and what its ops do beyond reading and writing."""
+    """Sizes of the graph in byte units, and what its ops do beyond reading and writing."""
 
     tensor: Floats
     workspace: Floats
-    saving_delta: Floats  # workspace of a run that keeps a bundle, less that of one that does not
-    earns: NDArray[np.bool_]  # bundles whose keeping makes a workspace smaller
+    saving_delta: Floats  # workspace of a run that keeps a bundle, less that of a run that does not
+    earns: NDArray[np.bool_]  # whether keeping the bundle makes a workspace smaller
     takes: Ints  # outputs that may take over storage
-    charged: NDArray[np.bool_]  # ops that add more than their outputs
+    charged: NDArray[np.bool_]  # whether the op charges more than its outputs
 
 
 def sizes_of(graph: Graph, byte_unit: float) -> StagedSizes:
-    """What the MILP needs of `graph`, in units of `byte_unit`."""
+    """The sizes that the MILP needs of `graph`, in units of `byte_unit`."""
     arrays = graph.arrays
     optional = np.flatnonzero(arrays.tensor_optional)
     has_optional = np.zeros(graph.num_ops, dtype=np.bool_)
@@ -156,7 +158,7 @@ def sizes_of(graph: Graph, byte_unit: float) -> StagedSizes:
 
 @dataclass(frozen=True)
 class StagedGraph:
-    """What all stages of a model share: the graph, its chains and sizes, the room in byte units."""
+    """What all stages of a model share: the graph, its chains and sizes, and the room."""
 
     graph: Graph
     chains: Chains
@@ -169,7 +171,7 @@ class StagedGraph:
         return cls(graph, chains_of(graph), sizes_of(graph, byte_unit), room)
 
     def inputs_alive(self, milp: Milp) -> Ints:
-        """Variables of what is alive when the step starts, by tensor: the graph's inputs."""
+        """Variables "alive when the step starts", by tensor: the graph's inputs."""
         kept = np.full(self.sizes.tensor.size, -1, dtype=np.int64)
         inputs = np.flatnonzero(self.graph.arrays.tensor_producer < 0)
         kept[inputs] = milp.variables(inputs.size, lb=1.0)
@@ -185,9 +187,9 @@ class OneStage:
     first_op
         The op that runs for the first time; -1 for a stage of recomputations alone.
     kept
-        Variable "alive when the stage starts" of each tensor; -1 for none, which is zero.
+        Variable "alive when the stage starts" of each tensor; -1 for none, which stands for zero.
     is_last
-        Whether exactly the results are alive when it ends.
+        Whether exactly the results must be alive when the stage ends.
     """
 
     first_op: int
@@ -242,10 +244,10 @@ def add_stage(
     times: NDArray[Any],
     reserved: tuple[Ints, Floats] | None = None,
 ) -> tuple[Ints, Ints]:
-    """Adds one stage; returns the indices of its runs, and of what is alive at its end.
+    """Add one stage; returns the indices of its runs, and of the variables alive at its end.
 
-    `times` are what a repeated run of each op costs. `reserved` are variables, and byte units of
-    each, that take room during the whole stage.
+    `times` is the cost of a repeated run of each op. `reserved` are variables, and the byte units
+    of each, that take room during the whole stage.
     """
     arrays, chains, sizes, room = staged.graph.arrays, staged.chains, staged.sizes, staged.room
     num_turns, kept = stage.num_turns, stage.kept
@@ -281,7 +283,7 @@ def add_stage(
     made = (position == 0) & (turn >= 0)
     producing = np.where(made, run[np.maximum(turn, 0)], -1)
 
-    # A chain may only fall, but for the run of its producer.
+    # A chain may only fall, except at the run of its producer.
     milp.rows(there.size, (alive, 1.0), (before, -1.0), (producing, -1.0))
     # Outputs that are not optional exist at least while their producer runs.
     solid = made & ~arrays.tensor_optional[tensor]
@@ -290,7 +292,8 @@ def add_stage(
     reads = position >= 2
     milp.rows(int(reads.sum()), (run[turn[reads]], 1.0), (before[reads], -1.0))
 
-    # Bundles that earn a smaller workspace fall only behind a reader, and not by being remade.
+    # A bundle that earns a smaller workspace falls only behind a reader, not by being written
+    # again.
     owed = reads & sizes.earns[tensor]
     milp.rows(int(owed.sum()), (before[owed], 1.0), (alive[owed], -1.0), (run[turn[owed]], -1.0))
     owed = (position == 1) & sizes.earns[tensor]
@@ -298,7 +301,7 @@ def add_stage(
     milp.rows(int(owed.sum()), (was, 1.0), (again, 1.0), ub=1.0)
     milp.rows(int(owed.sum()), (was, 1.0), (alive[owed], -1.0))
     if not sizes.earns.any():
-        # A repeated run of which nothing is kept is of no use.
+        # A repeated run of which nothing is kept is useless.
         again_of = np.where(position == 1, turn, -1)
         place = np.flatnonzero(again_of >= 0)
         milp.placed(
@@ -340,7 +343,7 @@ def add_stage(
 
 
 def _beside(num_rows: int, reserved: tuple[Ints, Floats] | None) -> list[tuple[Ints, Ints, Floats]]:
-    """Terms (rows, variables, bytes) of what takes room at every turn."""
+    """Terms (rows, variables, bytes) of the variables that take room at every turn."""
     if reserved is None:
         return []
     columns, sizes = reserved
@@ -357,7 +360,7 @@ def _add_extras(
     turn: Ints,
     position: Ints,
 ) -> list[tuple[Ints, Ints, Floats]]:
-    """Adds saving workspaces and take-overs; returns (ops, variables, bytes) of both."""
+    """Add saving workspaces and take-overs; returns (ops, variables, bytes) of both."""
     arrays, sizes, num_turns = staged.graph.arrays, staged.sizes, run.size
     num_ops = staged.graph.num_ops
     after_run = np.full(sizes.tensor.size, -1, dtype=np.int64)
@@ -391,7 +394,7 @@ def _add_extras(
     takes = sizes.takes[arrays.tensor_producer[sizes.takes] < num_turns]
     source, taker = arrays.tensor_takes_over[takes], arrays.tensor_producer[takes]
     shared = milp.variables(takes.size)
-    # Alive behind the taker's turn: then the storage is not free to be taken over.
+    # A tensor that is alive after the taker's turn has no storage to be taken over.
     is_read = np.flatnonzero(position >= 2)
     keys = tensor[is_read] * num_ops + turn[is_read]
     still = alive[is_read[np.searchsorted(keys, source * num_ops + taker)]]

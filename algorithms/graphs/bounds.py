@@ -1,4 +1,4 @@
-"""Bounds that hold for every planner: on the least memory of a graph, and on time at a budget."""
+"""Bounds that hold for every planner, on the least memory of a graph and on time at a budget."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ._cut_table import ORDERS, Order
 def as_finite(
     graph: Graph, bound_s: float, scope: Scope, budget_bytes: int, found: bool
 ) -> tuple[float, Scope, LeastBudget]:
-    """(bound, scope, least budget) of a plan, which holds finite numbers only.
+    """(bound, scope, least budget) of a plan, which may contain finite numbers only.
 
-    An infinite bound says that no schedule of `scope` fits: the least budget is larger.
+    An infinite bound proves that no schedule of `scope` fits: the least budget is larger.
     """
     need_bytes, op = least_memory_bytes(graph)
     least = LeastBudget(None, op, need_bytes)
@@ -37,7 +37,7 @@ def as_finite(
 
 
 def scope_of(order: Order) -> Scope:
-    """The class of schedules that a bound for `order` speaks of.
+    """The class of schedules over which a bound for `order` holds.
 
     Raises
     ------
@@ -75,9 +75,9 @@ def least_memory_bytes(graph: Graph) -> tuple[int, str]:
     """A bound on the peak of every schedule, and the op that sets it.
 
     While an op runs for the first time, these are alive besides static bytes: its inputs, outputs
-    and workspace; graph inputs that it or a descendant reads, or that are results; and what its
-    ancestors that run only once have written for its descendants or as results. The largest sum is
-    taken.
+    and workspace; graph inputs that the op or a descendant reads, or that are results; and tensors
+    that its ancestors which run only once have written for its descendants or as results. The
+    largest sum over the ops is the bound.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def least_memory_bytes(graph: Graph) -> tuple[int, str]:
     """
     arrays = graph.arrays
     sizes = arrays.tensor_bytes.tolist()
-    # Tensors that cannot be recomputed, as bits.
+    # Tensors that cannot be recomputed, one bit for each.
     lasting = [
         t
         for t, producer in enumerate(arrays.tensor_producer.tolist())
@@ -114,13 +114,13 @@ def least_memory_bytes(graph: Graph) -> tuple[int, str]:
         )
     producer_of = arrays.tensor_producer.tolist()
     inputs = sum(bit[t] for t in lasting if producer_of[t] < 0)
-    written = [inputs] * graph.num_ops  # by ancestors, and inputs
+    written = [inputs] * graph.num_ops  # written by ancestors, and graph inputs
     for i in range(graph.num_ops):
         for t in reads[i]:
             if producer_of[t] >= 0:
                 before = producer_of[t]
                 written[i] |= written[before] | sum(bit.get(w, 0) for w in writes[before])
-    wanted = [results] * graph.num_ops  # by descendants, and results
+    wanted = [results] * graph.num_ops  # read by descendants, and results
     for i in range(graph.num_ops - 1, -1, -1):
         all_wanted = wanted[i] | sum(bit.get(t, 0) for t in reads[i])
         for t in reads[i]:
@@ -162,27 +162,27 @@ def time_bound_s(
     """A bound on the time of every schedule within `budget_bytes`, and how it was found.
 
     Every op runs once; the question is how much must run again. Cuts at the first runs of ops
-    answer it (see ``_cut_table.py``): first all of them by a fractional knapsack, then the best of
-    them as an MILP that knows what recomputation reads, then several together, chosen where the
-    schedule that the MILP suggests does not fit. Each step only starts while there is effort
-    left; the first always runs.
+    answer it (see ``_cut_table.py``): first a fractional knapsack for all of them, then an MILP for
+    the best of them, which knows what recomputation reads, then an MILP for several together,
+    chosen where the schedule that the MILP suggests does not fit. Each step starts only while there
+    is effort left; the first is always taken.
 
     Parameters
     ----------
     order
-        ``"fixed"``: over schedules whose first runs come in the graph's order; ``"free"``: over
-        all.
+        ``"fixed"``: over schedules whose first runs come in the graph's order; ``"free"``: over all
+        schedules.
     time_limit_s, effort
-        Aimed at, not kept to the second; a unit of work by default.
+        A target for the time or the work, not kept to the second; a unit of work by default.
 
     Returns
     -------
     (float, str)
-        Seconds, at least the store-all time; infinite where it proves that nothing fits.
+        Seconds, at least the store-all time; infinite where it is proven that nothing fits.
 
     Notes
     -----
-    The knapsacks are O(ops + tensors + reads), 64 times; 10,000 ops take well under a second.
+    The knapsacks take O(ops + tensors + reads), 64 times; 10,000 ops take well under a second.
 
     Examples
     --------

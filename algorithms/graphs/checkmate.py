@@ -25,14 +25,14 @@ from ._scaling import byte_units, solver_times
 from ._staged_model import StagedModel, build_model, num_variables
 from .bounds import as_finite, check_order, least_memory_bytes, scope_of
 
-# Beyond this HiGHS does not solve even the relaxation in minutes.
+# Beyond this HiGHS does not solve even the relaxation within minutes.
 MAX_VARIABLES = 1_000_000
-# A plan whose extra time is within this factor of the bound is worth the demand for better.
+# Only with a plan whose extra time is within this factor of the bound is a better one asked for.
 _NEAR = 1.25
 
 
 def staged_scope(passes: int) -> Scope:
-    """The class of schedules that the MILP holds."""
+    """The class of schedules that the MILP contains."""
     return replace(FIXED_ORDER, rounds=passes)
 
 
@@ -54,27 +54,27 @@ def checkmate(
     """The fastest staged schedule within `budget_bytes`, by mixed-integer programming.
 
     First runs keep the graph's order. Before each of them every earlier op may run again at most
-    `passes` times, in rounds that keep the graph's order too; within that class a plan called
-    optimal is proven to be so. It is not the class of all schedules with that order of first runs:
-    between two of them it may pay to repeat ops in another order, or an op twice. The bound of
-    `time_bound_s` speaks of that wider class, and is reported where it is the better one; the
-    planner `cuts`, which goes with it, has the first word.
+    `passes` times, in rounds that keep the graph's order, too; within that class a plan called
+    optimal is proven optimal. The class does not contain all schedules with that order of first
+    runs: between two first runs it may pay to repeat ops in another order, or an op twice. The
+    bound of `time_bound_s` holds over that wider class, and is reported where it is the better one;
+    the planner `cuts`, which goes with that bound, is asked first.
 
     The linear relaxation comes first. Its answer is rounded as Checkmate's two-phase rounding does
-    (what is kept, by several thresholds; then the runs that this needs). If that does not meet the
-    bound, the MILP is solved in whole numbers, asking for better than the best plan so far.
-    Every answer of the solver is rounded and replayed.
+    (what is kept, by several thresholds; then the runs that this needs). If the rounded schedule
+    does not meet the bound, the MILP is solved in whole numbers, asking for better than the best
+    plan so far. Every answer of the solver is rounded and replayed.
 
     Parameters
     ----------
     order
         Only ``"fixed"``.
     time_limit_s, effort
-        As of `local_search`, of the solver in all; 30 units of work where neither is given, which
-        limit its nodes. The best plan found by then is returned. An effort without a time limit
-        leaves out an MILP whose first node alone takes more.
+        As of `local_search`, for the solver in all; 30 units of work where neither is given, which
+        limit its nodes. The planner returns the best plan found by then. An effort without a time
+        limit leaves out an MILP whose first node alone takes more.
     seed
-        Recorded; HiGHS is deterministic.
+        Recorded in the plan; HiGHS is deterministic.
     passes
         Rounds of repeats before each first run.
     start
@@ -83,14 +83,14 @@ def checkmate(
     Returns
     -------
     Plan
-        ``infeasible`` where none was found; its option of that name says whether it is proven.
+        ``infeasible`` where no schedule was found; the plan says whether that is proven.
 
     Raises
     ------
     SchedsimError
-        `start` is in another order, or `passes` less than 1.
+        `start` is in another order, or `passes` is less than 1.
     UnsupportedError
-        Another order is asked for, or the graph uses several streams or pools.
+        Another order was asked for, or the graph uses several streams or pools.
     PlannerLimitError
         The MILP would have more than a million variables.
 
@@ -159,11 +159,11 @@ class _StagedSearch:
         self.bound_s, self.scope = graph.store_all_s, FIXED_ORDER
 
     def is_proven(self) -> bool:
-        """Whether nothing better can be hoped for."""
+        """Whether nothing better is possible."""
         return self.best_s <= self.bound_s * (1 + OPTIMALITY_TOLERANCE) or math.isinf(self.bound_s)
 
     def consider(self, schedule: Schedule) -> bool:
-        """Takes `schedule` if it fits and is faster; says whether it fits."""
+        """Keep `schedule` if it fits and is faster; returns whether it fits."""
         simulation = simulate(self.graph, schedule)
         fits = simulation.peak_bytes <= self.budget_bytes
         if fits and simulation.makespan_s < self.best_s:
@@ -175,7 +175,7 @@ class _StagedSearch:
             self.bound_s, self.scope = bound_s, scope
 
     def cut(self, share: float) -> None:
-        """The bound of any planner and the schedule that it suggests, for a share of the rest."""
+        """Find the bound of `time_bound_s` and its schedule, with a share of the effort."""
         if self.budget_bytes < least_memory_bytes(self.graph)[0]:
             self.widen_bound(math.inf)
             return
@@ -187,7 +187,7 @@ class _StagedSearch:
             self.consider(search.best)
 
     def solve(self, passes: int) -> None:
-        """The relaxation, its rounding, then the MILP in whole numbers."""
+        """Solve the relaxation, round it, then solve the MILP in whole numbers."""
         scope = staged_scope(passes)
         arrays = self.graph.arrays
         sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
@@ -209,21 +209,22 @@ class _StagedSearch:
             and self.effort.watchdog_s is None
             and milp_work(model.milp.num_nonzeros) > left
         ):
-            # The solver would finish its first node, which alone takes more, and nothing ends it.
+            # The solver would finish its first node, which takes more than is left, and nothing
+            # stops it.
             self.effort.spend(left)
             return
         self.aim(model.milp)
         with self.effort.part(1.0) as part:
             answer = model.milp.solve(part)
-        if answer.infeasible and self.best is not None:  # only where better was asked for
-            # Nothing is better than the best plan by a whole unit, or by more than a tolerance.
+        if answer.infeasible and self.best is not None:  # only where better than it was asked for
+            # No plan beats the best one by a whole unit, or by more than a tolerance.
             self.widen_bound(self.best_s, scope)
         else:
             self.learn(answer, scope)
         if answer.x is not None:
             fits = self.consider(Schedule(self.graph.op_names, model.runs(answer.x)))
             if not fits and not self.effort.is_over():
-                # Over budget by less than the solver's tolerance: a plan needs a little less room.
+                # Over budget by less than the solver's tolerance: ask for a little less memory.
                 model = build_model(
                     self.graph, room * (1 - 1e-5), byte_unit, self.times.costs, passes=passes
                 )
@@ -233,9 +234,9 @@ class _StagedSearch:
                     self.consider(Schedule(self.graph.op_names, model.runs(answer.x)))
 
     def aim(self, milp: Milp) -> None:
-        """Tells what is known to be impossible; asks for better than the best plan if that is good.
+        """Tell the solver the bound, and to beat the best plan if that plan is good.
 
-        Asked for better than a poor plan, HiGHS finds its way to good ones later, not earlier.
+        Asked to beat a poor plan, HiGHS finds its way to good ones later, not earlier.
         """
         cost = np.concatenate(milp.columns["cost"])
         columns = np.flatnonzero(cost)
@@ -250,14 +251,15 @@ class _StagedSearch:
 
     def learn(self, answer: Answer, scope: Scope) -> None:
         if answer.infeasible:
-            # There may be a plan from outside the class; then none within it is better.
+            # The best plan may come from outside the class; then no plan within the class is
+            # better.
             self.widen_bound(math.inf if self.best is None else self.best_s, scope)
         else:
             self.widen_bound(self.graph.store_all_s + self.times.bound_s(answer.bound), scope)
 
 
 def rounded(graph: Graph, model: StagedModel, x: Floats) -> Iterator[Schedule]:
-    """Two-phase rounding: what is kept between stages by a threshold, then the runs it takes."""
+    """Two-phase rounding: thresholds say what is kept between stages; then the runs it takes."""
     kept = [np.where(columns >= 0, x[np.maximum(columns, 0)], 0.0) for columns in model.kept]
     for threshold in (0.5, 0.999, 0.9, 0.75, 0.25, 0.1, 0.001):
         runs = _runs_for(graph, model, [values >= threshold for values in kept])
@@ -266,7 +268,7 @@ def rounded(graph: Graph, model: StagedModel, x: Floats) -> Iterator[Schedule]:
 
 
 def _runs_for(graph: Graph, model: StagedModel, kept: list[NDArray[np.bool_]]) -> list[int] | None:
-    """The fewest runs that leave behind what is `kept` at every border; ``None`` if impossible."""
+    """The fewest runs that leave what is `kept` at every border; ``None`` if impossible."""
     arrays = graph.arrays
     runs: list[int] = []
     alive: Any = arrays.tensor_producer < 0
@@ -284,7 +286,7 @@ def _runs_for(graph: Graph, model: StagedModel, kept: list[NDArray[np.bool_]]) -
             reads = arrays.read_tensor[arrays.read_start[op] : arrays.read_start[op + 1]]
             wanted.update(reads[~alive[reads]].tolist())
         if wanted:
-            return None  # a graph input that was evicted
+            return None  # a graph input was evicted
         runs += stage[::-1]
         made = np.zeros_like(alive)
         for op in stage:

@@ -16,7 +16,7 @@ from schedsim.simulation.schedule import Schedule
 from ._forward_part import ForwardPart, forward_part
 
 MAX_THRESHOLDS = 200
-"""The search over thresholds tries this many at the most, evenly spaced among those that differ."""
+"""The search over thresholds tries at most this many, evenly spaced among the distinct ones."""
 
 
 @timed()
@@ -29,26 +29,27 @@ def chen_articulation(
 ) -> Plan:
     """The fastest plan of algorithm 3 that fits, over thresholds b.
 
-    The forward ops are walked in the graph's order. A segment ends at a candidate where the bytes
-    written since the last end pass b. Tensors that cross from a segment into a later one are kept,
-    and the last segment whole; what else the backward lacks is recomputed where it is first
-    needed, each op twice at the most. The forward part is what stands before the first loss or
-    backward op; nothing else is recomputed, and a graph without a backward is run as it is.
+    The function walks the forward ops in the graph's order. A segment ends at a candidate where the
+    bytes written since the last end pass b. Tensors that cross from a segment into a later one are
+    kept, and so is the whole last segment; anything else that the backward lacks is recomputed
+    where it is first needed, each op at most twice. The forward part is what stands before the
+    first loss or backward op; nothing else is recomputed, and a graph without a backward runs
+    unchanged.
 
     Parameters
     ----------
     candidates
         ``"articulation"``: ops whose removal disconnects the forward part, taken as an undirected
-        graph of its ops; there a single op's outputs cross. ``"all"``: every op, whatever crosses
-        kept (the "linearised" form that Checkmate compares with).
+        graph of its ops; only the outputs of one op cross there. ``"all"``: every op, where
+        whatever crosses is kept (the "linearised" form that Checkmate compares with).
     search
         ``"paper"``: the values of appendix A: 0, and six around ``b0 = sqrt(x y)``; ``"all"``:
-        those, and every b at which the segments change, `MAX_THRESHOLDS` of them at the most.
+        those, and every b at which the segments change, at most `MAX_THRESHOLDS` of them.
 
     Raises
     ------
     ValueError
-        `candidates` or `search` is none of these.
+        `candidates` or `search` is not one of these values.
 
     Notes
     -----
@@ -113,7 +114,7 @@ def segment_runs(
 def segments(
     part: ForwardPart, may_end: NDArray[np.bool_], threshold_bytes: int
 ) -> NDArray[np.int64]:
-    """The number of each op's segment, ``(num_ops,)``, for threshold b; O(ops)."""
+    """The number of each op's segment for threshold b, ``(num_ops,)``; O(ops)."""
     group = np.empty(part.num_ops, dtype=np.int64)
     number = gathered = 0
     sizes = part.op_bytes.tolist()
@@ -186,7 +187,7 @@ def _paper_thresholds(part: ForwardPart, may_end: NDArray[np.bool_]) -> list[int
 
 
 def _all_thresholds(part: ForwardPart, may_end: NDArray[np.bool_], most: int) -> list[int]:
-    # Segments change only at sums of bytes from after one candidate (or the start) to another.
+    # Segments change only at sums of bytes from one candidate (or the start) to another.
     written = np.concatenate([[0], np.cumsum(part.op_bytes)])
     ends = np.concatenate([[0], np.flatnonzero(may_end) + 1])
     if ends.size > 4 * most:

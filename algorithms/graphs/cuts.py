@@ -1,4 +1,4 @@
-"""Plans read off the bound: what the cuts evict is recomputed when it is needed."""
+"""Plans read off the bound: what the cuts evict is recomputed where it is needed."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ def cuts(
     effort: Effort | float | None = None,
     seed: int = 0,
 ) -> Plan:
-    """The schedule that pays just what the bound of `time_bound_s` asks for, where that fits.
+    """The schedule that pays exactly what the bound of `time_bound_s` asks for, where that fits.
 
-    The MILP behind the bound says what to evict at the first runs of some ops. The schedule
-    evicts it there, and recomputes it when something reads it. If it fits, it is proven optimal,
-    over all schedules in its order, or over all at all. If not, a cut is added where it is most
-    over budget, and the MILP is solved again.
+    The MILP behind the bound says what to evict at the first runs of some ops. The schedule evicts
+    it there, and recomputes it where something reads it. If the schedule fits, it is proven optimal
+    over all schedules in its order, or over all schedules. If it does not fit, a cut is added where
+    the schedule is most over budget, and the MILP is solved again.
 
-    This is no heuristic for tight budgets: while tensors are recomputed, memory is not looked at.
+    This planner is no heuristic for tight budgets: it does not look at memory during recomputation.
     On training graphs at 70 % of the store-all peak and above it often ends within a second.
 
     Parameters
     ----------
     order
-        What the bound speaks of; first runs keep the graph's order in any case.
+        The order over which the bound holds; first runs keep the graph's order in any case.
     time_limit_s, effort
-        Of the solver, in all, as of `local_search`; 10 units of work by default.
+        Limit of the solver, in all, as of `local_search`; 10 units of work by default.
     seed
-        Recorded; nothing is random.
+        Recorded in the plan; nothing is random.
 
     Notes
     -----
-    O(ops + tensors + reads) variables per cut, ten cuts at most. Source: schedsim.
+    O(ops + tensors + reads) variables for each cut, at most ten cuts. Source: schedsim.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""DTR (Kirisame et al. 2021): evict the tensor that is cheapest to lose whenever room lacks."""
+"""DTR (Kirisame et al. 2021): evict the tensor that is cheapest to lose when memory is short."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 Heuristic = Literal["dtr", "dtr_eq", "local", "lru", "size", "msps", "neighbourhood"]
 HEURISTICS: tuple[Heuristic, ...] = get_args(Heuristic)
-"""In the order of the kernel's codes."""
+"""The heuristics, in the order of the kernel's codes."""
 
 MAX_RUNS_PER_OP = 30
 MAX_STEPS = 200_000_000
-"""Steps of walks through evicted tensors; a replay beyond either limit is given up."""
+"""Most steps of walks through evicted tensors; a replay beyond this limit is given up."""
 
 _LOOKS_PER_UNIT = 1e8
 """Tensors that a replay looks at in about a second of a core."""
@@ -48,11 +48,12 @@ def dtr(
 ) -> Plan:
     """The schedule that online eviction makes of `graph` within `budget_bytes`.
 
-    The ops run in the graph's order. Where an op's outputs and workspace do not fit beside what
-    is in memory, the tensor with the least h goes, until they do. An op whose inputs have gone
-    runs their producers first, recursively, with the inputs already there pinned; so it may fail
+    The ops run in the graph's order. Where an op's outputs and workspace do not fit beside what is
+    in memory, DTR evicts the tensor with the least h, until they fit. An op with evicted inputs
+    runs their producers first, recursively, with the inputs already there pinned; so DTR may fail
     where a schedule exists. With c(t) the time of the producer, m(t) the size, s(t) the time since
-    the last use and e*(t) the evicted tensors to be recomputed before t, or after it from t::
+    the last use, and e*(t) the evicted tensors that must be recomputed before t, or after t from
+    it::
 
         dtr            (c(t) + c(e*(t))) / (m(t) s(t))
         dtr_eq         the same, e*(t) held as groups that join but never split
@@ -62,7 +63,7 @@ def dtr(
         msps           (c(t) + c(evicted ancestors)) / m(t)
         neighbourhood  c(t) + c(e*(t)), the reduced form of the paper's theorem 3.1
 
-    Of tensors with the same h the one used longest ago goes.
+    Of tensors with the same h, DTR evicts the one used longest ago.
 
     Parameters
     ----------
@@ -83,15 +84,16 @@ def dtr(
 
     Notes
     -----
-    Inputs of the graph and outputs of ``once`` ops cannot be recomputed, and are not evicted.
-    They are given up ("banished") where nothing else can go and all that depends on them is in
-    memory, which can then not be recomputed either. The account charges whole tensors as long as
-    they are in memory; the replay, which ends each at its last read, charges no more.
+    Inputs of the graph and outputs of ``once`` ops cannot be recomputed, and are not evicted. DTR
+    gives them up ("banishes" them) where nothing else can be evicted and all that depends on them
+    is in memory, which then cannot be recomputed either. DTR's account charges whole tensors as
+    long as they are in memory; the replay, which ends each tensor at its last read, charges no
+    more.
 
-    O(evictions x tensors in memory) for the heuristics without e*; each eviction with it walks
-    the evicted neighbourhood of what it touches. Where it fails within the budget, more room is
-    tried by halving, as what it makes then may still fit in the replay; the least room in which it
-    does not fail is the smallest budget reported. DTR may fail at some budget above that one.
+    O(evictions x tensors in memory) for the heuristics without e*; with e*, each eviction walks the
+    evicted neighbourhood of what it touches. Where DTR fails within the budget, larger budgets are
+    tried by halving, because the schedule may still fit in the replay; the least at which DTR does
+    not fail is the smallest budget reported. DTR may fail at some budget above that one.
 
     References
     ----------
@@ -161,12 +163,12 @@ def dtr(
 def dtr_runs(
     arrays: GraphArrays, room_bytes: int, heuristic: Heuristic = "dtr_eq"
 ) -> NDArray[np.int32] | None:
-    """The op runs that DTR makes within `room_bytes`; ``None`` where it fails.
+    """The op runs of DTR within `room_bytes`; ``None`` where DTR fails.
 
     Parameters
     ----------
     arrays
-        Those of the graph to run.
+        The arrays of the graph to run.
     room_bytes
         The budget less the static bytes.
 
@@ -183,14 +185,14 @@ def dtr_runs(
 def dtr_work(
     arrays: GraphArrays, room_bytes: int, heuristic: Heuristic
 ) -> tuple[NDArray[np.int32] | None, float]:
-    """What `dtr_runs` gives, and about the work it took: every run may look at every tensor."""
+    """The result of `dtr_runs`, and about its work: every run may look at every tensor."""
     return _replayed(dataflow(arrays), _rules(room_bytes, heuristic, True))
 
 
 def resident_after(
     arrays: GraphArrays, room_bytes: int, heuristic: Heuristic, num_ops: int
 ) -> NDArray[np.bool_] | None:
-    """Which tensors are in memory after the first runs of `num_ops` ops; ``None`` where it fails.
+    """Which tensors are in memory after the first `num_ops` ops; ``None`` where DTR fails.
 
     Examples
     --------

@@ -1,8 +1,9 @@
-"""Graphs of which something must be recomputed, for planners that know of no such rule.
+"""Graphs of which something must be recomputed, for planners that know no such rule.
 
-An op whose output must not be kept from the forward to the backward is there twice in the graph
-that they plan: as it was, and once more before its first reader of the backward, which then reads
-what the second one writes. Each is an op as any other, so every planner of graphs takes it.
+An op whose output must not be kept from the forward to the backward stands twice in the graph that
+these planners plan: once as it was, and once more before its first reader of the backward, which
+then reads what the second op writes. Both are ops like any other, so every planner of graphs takes
+them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from schedsim.simulation.simulator import simulate
 from .bounds import as_finite, least_memory_bytes, time_bound_s
 
 AGAIN = "~again"
-"""Ends the name of the second of two ops, and of what it writes."""
+"""Ends the name of the second of two such ops, and the names of what it writes."""
 
 _BOUND_WORK = 2.0
 _MOST_PLANS = 4
@@ -37,16 +38,16 @@ _TRIED_RUNS = 2_000_000
 
 @dataclass(frozen=True)
 class DoubledGraph:
-    """A graph whose ops that must run again are there twice.
+    """A graph in which every op that must run again stands twice.
 
     Attributes
     ----------
     graph
-        To plan, without rules on what is evicted.
+        The graph to plan, without rules on what is evicted.
     origin : (num_ops,) int32
         Op of the doubled graph -> op of the graph given.
     again
-        The ops of the graph given that are there twice.
+        The ops of the given graph that stand twice.
     """
 
     graph: Graph
@@ -54,12 +55,12 @@ class DoubledGraph:
     again: tuple[int, ...]
 
     def undoubled(self, given: Graph, schedule: Schedule) -> Schedule:
-        """`schedule` of the doubled graph, as one of the graph `given`. O(runs)."""
+        """`schedule` of the doubled graph as a schedule of the graph `given`; O(runs)."""
         return Schedule(given.op_names, self.origin[schedule.bind(self.graph)])
 
 
 def doubled(graph: Graph) -> DoubledGraph:
-    """`graph` with the ops that must run again twice; O(ops + reads).
+    """`graph` with every op that must run again in it twice; O(ops + reads).
 
     Examples
     --------
@@ -81,7 +82,7 @@ def doubled(graph: Graph) -> DoubledGraph:
     for i in range(begin, num):
         for tensor in ops[i].reads:
             want(tensor, i)
-    for i in range(begin - 1, -1, -1):  # what runs again reads what was made anew
+    for i in range(begin - 1, -1, -1):  # an op that runs again reads what is written anew
         if i in place:
             for tensor in ops[i].reads:
                 want(tensor, place[i])
@@ -132,17 +133,18 @@ def with_recomputed(graph: Graph, budget_bytes: int, planner: Callable[[Graph, i
     Parameters
     ----------
     planner
-        (graph without such rules, budget in bytes) -> plan, in the order of the graph.
+        (graph without such rules, budget in bytes) -> plan, with first runs in the graph's order.
 
     Returns
     -------
     Plan
-        Of `graph`. Its bound counts what must run twice, and what the cuts of the graph prove of
-        the rest; what `planner` proved of the doubled graph is no bound, as one run may serve both.
+        The plan of `graph`. Its bound counts the ops that must run twice, and what the cuts of the
+        graph prove of the rest. What `planner` proved of the doubled graph is no bound, because one
+        run may serve for both ops.
 
     Notes
     -----
-    Beside the planner, O(runs) for each of at most 300 runs that are tried to be left out.
+    Besides the planner, O(runs) for each of at most 300 repeated runs that are tried without.
     """
     split = doubled(graph)
     plan, schedule, found_bytes = _planned(graph, split, budget_bytes, planner)
@@ -175,10 +177,10 @@ def with_recomputed(graph: Graph, budget_bytes: int, planner: Callable[[Graph, i
 def _planned(
     graph: Graph, split: DoubledGraph, budget_bytes: int, planner: Callable[[Graph, int], Plan]
 ) -> tuple[Plan, Schedule | None, int | None]:
-    """The plan of the doubled graph, its schedule as one of `graph`, and a budget that would do.
+    """The doubled graph's plan, its schedule as one of `graph`, and a budget that would be enough.
 
-    A repeated op of the forward may read what the doubled graph lets it keep. What it reads is made
-    anew instead, and where that takes more memory, less is given to the planner.
+    A repeated op of the forward may read a tensor that the doubled graph lets it keep. Such a
+    tensor is recomputed instead, and where that takes more memory, the planner is given less.
     """
     inner = budget_bytes
     for _ in range(_MOST_PLANS):
@@ -198,7 +200,7 @@ def _planned(
 
 
 def _repaired(graph: Graph, schedule: Schedule) -> Schedule:
-    """`schedule`, with a run before each that would read of the forward what must be made anew."""
+    """`schedule` with additional runs before those that read what must be recomputed."""
     producer = {t: i for i, op in enumerate(graph.ops) for t in op.evicted}
     runs = schedule.bind(graph).tolist()
     end = end_of_forward(graph, runs)
@@ -220,7 +222,7 @@ def _repaired(graph: Graph, schedule: Schedule) -> Schedule:
 def _bound_s(graph: Graph, again: tuple[int, ...], budget_bytes: int) -> float:
     """Seconds that every schedule takes which runs the ops `again` twice.
 
-    Their two runs, and what the graph takes in which they cost nothing.
+    The sum of both runs of these ops, and of what the graph takes where these ops cost nothing.
     """
     if budget_bytes < least_memory_bytes(graph)[0]:
         return math.inf
@@ -235,7 +237,7 @@ def _bound_s(graph: Graph, again: tuple[int, ...], budget_bytes: int) -> float:
 
 
 def _shortened(graph: Graph, schedule: Schedule, budget_bytes: int) -> Schedule:
-    """`schedule` without repeats that it can do without, the longest first."""
+    """`schedule` without the repeated runs that it does not need, the longest first."""
     most_bytes = max(budget_bytes, simulate(graph, schedule).peak_bytes)
     runs = schedule.bind(graph).copy()
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""The memory/time curve of a graph: asked where it tells most, warm-started from neighbours."""
+"""The memory/time curve of a graph, searched at budgets where a search tells most."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .local_search import local_search
 
 _WORK = 60.0
 # Shares of the effort: when the line of blocks is given up, when the descent to the least memory
-# ends (what the line took comes on top), and when the search for more points ends. What remains of
-# the effort is spent on the points that are not proven.
+# ends (what the line took is added), and when the search for more points ends. The rest of the
+# effort is spent on the points that are not proven.
 _LINE_SHARE = 0.35
 _DESCENT_SHARE = 0.25
 _SEARCH_SHARE = 0.6
-# As long as there are so few points, more of them are worth more than better ones.
+# As long as there are so few points, more points are worth more than better ones.
 _FEW_POINTS, _FEW_SHARE = 8, 0.9
 # Budgets closer together than this part of the store-all peak count as one.
 _RESOLUTION = 500
@@ -46,45 +46,46 @@ def graph_frontier(
 ) -> ParetoCurve:
     """The memory/time curve of `graph`, by `local_search` at budgets chosen as the curve appears.
 
-    It begins at the store-all peak, and at the least memory of segments between articulation
-    points (`chen_articulation`). It halves the way down to the proven least memory, and from
-    then on between what was found and what was not, until the least feasible memory is known to
-    a 500th of the store-all peak. Then it asks in the middle of that gap between neighbouring
-    points whose rectangle, budgets times seconds, is largest: the curve runs through these
-    rectangles, and they are large where it bends and where points are far apart. Budgets asked in
-    vain, and proven bounds, make a rectangle smaller. In the end each point that is not proven
-    is searched once more, from the least budget up.
+    The search begins at the store-all peak, and at the least memory of segments between
+    articulation points (`chen_articulation`). It then halves: first the way down to the proven
+    least memory, later the distance between the least budget with a schedule and the largest
+    without, until the least feasible memory is known to a 500th of the store-all peak. Then it
+    takes the two neighbouring points whose rectangle, budgets times seconds, is largest, and
+    searches in the middle between their budgets: the curve runs through these rectangles, and they
+    are large where the curve bends and where points are far apart. Budgets searched in vain, and
+    proven bounds, make a rectangle smaller. In the end each point that is not proven is searched
+    once more, from the least budget up.
 
-    On a large graph that is a line of blocks, it begins with schedules from that line, solved once
-    for all budgets (`hierarchical`).
+    On a large graph that is a line of blocks, the search begins with schedules of that line, solved
+    once for all budgets (`hierarchical`).
 
-    Every search starts from the schedules of both neighbouring points, of which that of the
-    smaller budget fits. A point's budget is the simulated peak of its schedule; points that
-    another one beats in both are dropped.
+    Every search starts from the schedules of both neighbouring points, of which the one of the
+    smaller budget fits. A point's budget is the simulated peak of its schedule; points that another
+    point beats in both budget and time are dropped.
 
     Parameters
     ----------
     order
         ``"fixed"`` or ``"free"``, as of `local_search`.
     time_limit_s, effort
-        For the whole curve, as of `local_search`; 60 units of work where neither is given. A single
-        search over 10,000 ops is not begun for less than some seconds, so that few points are found
+        For the whole curve, as of `local_search`; 60 units of work where neither is given. On
+        10,000 ops no search is begun for less than some seconds, so that few points are found
         there.
     num_points
-        No more are looked for once there are that many; at least 2.
+        The number of points at which the search stops; at least 2.
     seed
         Seed of all random choices of the searches.
 
     Returns
     -------
     ParetoCurve
-        With the schedules; interrupting gives the curve so far. The store-all point, or one of the
-        same time and less memory, is the last.
+        The curve with its schedules; an interrupt gives the curve so far. The last point is
+        store-all, or a schedule of the same time with less memory.
 
     Raises
     ------
     SchedsimError
-        An option is out of its range.
+        An option is outside its range.
 
     Notes
     -----
@@ -130,12 +131,12 @@ def graph_frontier(
 
 
 class _Interrupted(Exception):
-    """A search ended because the user wants to."""
+    """The user interrupted a search."""
 
 
 @dataclass(frozen=True)
 class _Gap:
-    """What lies open between two neighbouring points: budgets, and seconds."""
+    """The open rectangle between two neighbouring points: budgets, and seconds."""
 
     first_bytes: int
     last_bytes: int
@@ -151,7 +152,7 @@ class _Gap:
 
 
 class _Curve:
-    """Schedules found, budgets asked, and bounds proven."""
+    """Schedules found, budgets searched, and bounds proven."""
 
     def __init__(
         self,
@@ -170,20 +171,20 @@ class _Curve:
         self.proven: list[tuple[int, float]] = [(everything.peak_bytes, graph.store_all_s)]
         self.least_bytes, _ = least_memory_bytes(graph)
         self.finest_bytes = max(1, everything.peak_bytes // _RESOLUTION)
-        self.line_share = 0.0  # of the effort, that the line took
-        # No search is worth its start for less.
+        self.line_share = 0.0  # share of the effort that the line took
+        # No search is begun with less.
         self.least_work = min(0.02 + 3e-4 * graph.num_ops, self.whole / 4)
 
     def left(self, share: float) -> float:
-        """What is left until that share of the effort is used; with it, the whole is over too."""
+        """What is left until that share of the effort is used; zero once the whole effort is."""
         return min(self.effort.left, self.effort.left - (1.0 - share) * self.whole)
 
     def is_worth_it(self, share: float) -> bool:
-        """Whether a search may begin before that share is used."""
+        """Whether a search may begin before that share of the effort is used."""
         return self.effort.allows(max(self.least_work, 1e-9) + (1.0 - share) * self.whole)
 
     def add_line(self) -> None:
-        """Take in what repeated blocks of a large graph give at budgets from all to the least."""
+        """Add schedules from the repeated blocks of a large graph, from most to least memory."""
         if self.graph.num_ops < LARGE or not blocks_repeat(self.graph):
             return
         try:
@@ -210,10 +211,10 @@ class _Curve:
                 return
 
     def descend(self) -> None:
-        """Go down to the least feasible memory."""
+        """Search downwards for the least feasible memory."""
         self.add_segments()
         too_small = self.least_bytes - 1
-        least: Simulation | None = None  # the schedule of the least peak, its time as it came
+        least: Simulation | None = None  # of the least peak, whatever its time
         while self.is_worth_it(self.descent_share()):
             lowest = self.found[0].peak_bytes if least is None else least.peak_bytes
             if lowest - too_small <= self.finest_bytes:
@@ -232,12 +233,12 @@ class _Curve:
             self.ask(least.peak_bytes, self.amount(), near=least)
 
     def descent_share(self) -> float:
-        """Of the effort, until the least memory is no more looked for."""
-        # One point alone is no curve, and between it and nothing there is no gap to ask in.
+        """The share of the effort after which the least memory is no longer looked for."""
+        # One point alone is no curve, and there is no gap below it to search in.
         return _FEW_SHARE if len(self.found) == 1 else _DESCENT_SHARE + self.line_share
 
     def add_segments(self) -> None:
-        """Begin with what segments reach: on long graphs, less memory than a short search."""
+        """Add Chen's segments: on long graphs they need less memory than a short search finds."""
         least_bytes = chen_articulation(self.graph, self.least_bytes).min_feasible_bytes
         if least_bytes is not None:
             plan = chen_articulation(self.graph, least_bytes)
@@ -245,7 +246,7 @@ class _Curve:
                 self.add(simulate(self.graph, plan.schedule))
 
     def refine(self) -> None:
-        """Ask in the largest gap, until none is open, there is no time or there are enough."""
+        """Search in the largest gap until none is open, the effort is spent or there are enough."""
         while len(self.found) < self.num_points and self.is_worth_it(self.search_share()):
             gaps = [gap for gap in self.gaps() if gap.num_budgets >= self.finest_bytes]
             if not gaps:
@@ -254,7 +255,7 @@ class _Curve:
             self.ask((gap.first_bytes + gap.last_bytes) // 2, self.amount())
 
     def polish(self) -> None:
-        """Search again at what is not proven, from the least budget up."""
+        """Search again at the points that are not proven, from the least budget up."""
         budgets = [point.budget_bytes for point in self.points() if not point.exact]
         for number, budget in enumerate(budgets):
             amount = self.effort.left / (len(budgets) - number)
@@ -263,7 +264,7 @@ class _Curve:
             self.ask(budget, max(amount, self.least_work))
 
     def amount(self) -> float:
-        """What a search may take, so that there is enough for the other points."""
+        """The effort of one search, such that enough is left for the other points."""
         left = max(1, self.num_points - len(self.found))
         most = 2 * self.whole / self.num_points
         return max(self.least_work, min(most, self.left(self.search_share()) / left))
@@ -273,7 +274,7 @@ class _Curve:
         return _FEW_SHARE if len(self.found) < _FEW_POINTS else _SEARCH_SHARE
 
     def gaps(self) -> Iterator[_Gap]:
-        """What is open between neighbours."""
+        """The open rectangles between neighbouring points."""
         for low, high in pairwise(self.found):
             vain = [b for b in self.asked if low.peak_bytes <= b < high.peak_bytes]
             least_s = max(high.makespan_s, self.bound_s(high.peak_bytes - 1))
@@ -285,7 +286,7 @@ class _Curve:
     def ask(
         self, budget_bytes: int, amount: float, near: Simulation | None = None
     ) -> Simulation | None:
-        """Search at a budget from the neighbours; the least memory seen where nothing fits."""
+        """Search at a budget from both neighbours; the least peak seen where nothing fits."""
         below = [one for one in self.found if one.peak_bytes <= budget_bytes][-1:]
         above = [one for one in self.found if one.peak_bytes > budget_bytes][:1]
         starts = [near] if near is not None else []
@@ -311,7 +312,7 @@ class _Curve:
         return seen[0] if seen else None
 
     def add(self, new: Simulation) -> None:
-        """Take a schedule in, and drop what it beats; nothing where another one beats it."""
+        """Add a schedule and drop what it beats; does nothing where another one beats it."""
         tolerance = 1 + OPTIMALITY_TOLERANCE
         for old in self.found:
             if old.peak_bytes <= new.peak_bytes and old.makespan_s <= new.makespan_s * tolerance:
@@ -324,12 +325,12 @@ class _Curve:
         self.found = sorted([*kept, new], key=lambda one: one.peak_bytes)
 
     def bound_s(self, budget_bytes: int) -> float:
-        """The best bound at a budget: one at a larger budget holds here too."""
+        """The best bound at a budget: a bound at a larger budget holds here too."""
         bounds = (bound for budget, bound in self.proven if budget >= budget_bytes)
         return max(bounds, default=self.graph.store_all_s)
 
     def points(self) -> Iterator[ParetoPoint]:
-        """The curve, with what is proven at its points."""
+        """The points of the curve, with what is proven at each."""
         for one in self.found:
             bound_s = min(self.bound_s(one.peak_bytes), one.makespan_s)
             yield ParetoPoint(
@@ -342,7 +343,7 @@ class _Curve:
             )
 
     def bounds(self) -> Iterator[BoundPoint]:
-        """The staircase of the bound: where it falls."""
+        """The staircase of the bound: the budgets at which it falls."""
         store_all_s = self.graph.store_all_s
         budgets = sorted({budget for budget, _ in self.proven if budget >= self.least_bytes})
         for budget, after in zip(budgets, [*budgets[1:], None], strict=True):
@@ -352,7 +353,7 @@ class _Curve:
                 yield BoundPoint(budget, bound_s, overhead)
 
     def is_exact(self) -> bool:
-        """Whether every point is proven, and that there is none between or below them."""
+        """Whether every point is proven, and no point can lie between or below them."""
         return (
             all(point.exact for point in self.points())
             and not list(self.open_gaps())

@@ -1,4 +1,4 @@
-"""Large graphs by their repeated blocks: options of each kind of block, then the line of blocks."""
+"""Large graphs by their repeated blocks: options for each kind, then the line of blocks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _OPTIONS_SHARE = 0.3
 """The share of the effort that is spent on the options of the blocks."""
 
 _MOST_OPTIONS = 6.0
-"""Blocks are small: more work than this finds no better options."""
+"""Most work for options: blocks are small, and more work finds no better ones."""
 
 LARGE = 500
-"""Ops from which on blocks tell a search more than it finds by itself in seconds."""
+"""From so many ops on, blocks give a search more than it finds by itself in seconds."""
 
 
 @timed()
@@ -44,24 +44,24 @@ def hierarchical(
     """A schedule from the blocks of the graph, each kind solved once, polished by local search.
 
     The graph is cut into a line of blocks where few tensors cross. Every kind of block gets a set
-    of options (what to keep, what to run again) from the planners of graphs, on the block alone; a
-    dynamic program chooses among them, and which blocks to run again as a whole, by the
-    recurrence of persistent schedules. What it gives is a schedule of ops: the local search goes on
-    from it, in the time that is left, over the whole graph.
+    of options (what to keep, what to run again) from the planners of graphs, on the block alone. A
+    dynamic program chooses among the options, and which blocks to run again as a whole, by the
+    recurrence of persistent schedules. The result is a schedule of ops: the local search goes on
+    from it over the whole graph, with the effort that is left.
 
     Parameters
     ----------
     order
         As for `local_search`.
     time_limit_s, effort
-        As of `local_search`. Under a third goes into the options of the blocks.
+        As of `local_search`. Less than a third goes into the options of the blocks.
     seed
         Seed of all random choices.
     gap
-        To the proven bound, at which to stop.
+        Gap to the proven bound at which to stop.
     solved
-        The blocks of this graph as `solved_line` gave them, so that another budget costs the
-        program and the search alone.
+        The blocks of this graph as `solved_line` gave them, so that another budget costs only the
+        dynamic program and the search.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def hierarchical(
         )
     if budget_bytes < least_memory_bytes(graph)[0]:
         solved = solved or SolvedLine(find_blocks(graph), {})
-        starts: tuple[Schedule, ...] = ()  # one op alone needs more: no line of blocks helps
+        starts: tuple[Schedule, ...] = ()  # one op alone needs more memory: no line of blocks helps
     else:
         if solved is None:
             with effort.part(1.0) as part:
@@ -145,7 +145,8 @@ def plan_budgets(
     Parameters
     ----------
     time_limit_s, effort
-        For each budget, and once, up to a third of it, for the blocks; as of `local_search`.
+        For each budget, and additionally up to a third of it once, for the blocks; as of
+        `local_search`.
 
     Raises
     ------
@@ -175,7 +176,7 @@ def plan_budgets(
 
 
 def solved_line(graph: Graph, *, effort: Effort, seed: int) -> SolvedLine:
-    """The blocks of `graph` with their options, for under a third of `effort`.
+    """The blocks of `graph` with their options, found with less than a third of `effort`.
 
     Raises
     ------
@@ -187,9 +188,9 @@ def solved_line(graph: Graph, *, effort: Effort, seed: int) -> SolvedLine:
 
 
 def blocks_repeat(graph: Graph) -> bool:
-    """Whether the graph is a line of blocks, at most half as many kinds as there are blocks.
+    """Whether the graph is a line of blocks with at most half as many kinds as blocks.
 
-    Otherwise the options of blocks cost what the search over the whole graph needs.
+    Otherwise the options of blocks take the effort that the search over the whole graph needs.
     """
     try:
         line = find_blocks(graph)
@@ -199,6 +200,6 @@ def blocks_repeat(graph: Graph) -> bool:
 
 
 def line_starts(solved: SolvedLine, budget_bytes: int) -> tuple[Schedule, ...]:
-    """The fastest schedule of the line that fits, or the one of least peak; none at times."""
+    """The line's fastest schedule that fits, or the one of least peak; at times there is none."""
     found = solved.schedules(budget_bytes)
     return tuple(simulation.schedule for simulation in found[:1])

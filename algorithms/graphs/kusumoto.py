@@ -34,47 +34,48 @@ def kusumoto(
     """The fastest plan that fits of those that grow the forward part by lower sets.
 
     A strategy is an increasing sequence of lower sets, sets of forward ops closed under
-    predecessors, that ends with all of them. After the ops of a set only its boundary is kept,
-    the ops with a reader outside. Before the backward runs over the ops between two sets, it
-    recomputes those of them that were not kept. With U what is stored before, V the ops between L
-    and the next set L', A the readers of L' outside it and B what these read outside L', the paper
-    counts
+    predecessors, that ends with the set of all of them. After the ops of a set, only the outputs of
+    its boundary are kept: the ops with a reader outside. Before the backward runs over the ops
+    between two sets, it recomputes the outputs that were not kept. With U what is stored before, V
+    the ops between L and the next set L', A the readers of L' outside it, and B what these read
+    outside L', the paper counts
 
         M(U) + 2 M(V) + M(A) + M(B)
 
-    bytes while V runs backward, the gradients of V among them. The dynamic program finds, for
-    each set and each time recomputed, the least bytes stored within a limit on that count. What it
-    counts is not what a replay does, which knows when each tensor is last read: so the program is
-    solved at several limits, the budget, and from the least possible to the one that stores all,
-    and what fits `budget_bytes` in the replay is taken.
+    bytes while V runs backward, the gradients of V included. The dynamic program finds, for each
+    set and each time recomputed, the least bytes stored within a limit on that count. The replay
+    counts differently, because it knows when each tensor is last read. So the dynamic program is
+    solved at several limits, the budget itself and others from the least possible to the one that
+    stores all, and the fastest schedule that fits `budget_bytes` in the replay is taken.
 
     Parameters
     ----------
     family
-        ``"exact"``: all lower sets; ``"approximate"``: an op with all its ancestors, for each op.
+        ``"exact"``: all lower sets; ``"approximate"``: for each op, the op with all its ancestors.
     objective
         ``"time"``: the least time recomputed (time-centric); ``"memory"``: the most, which stores
-        the least, for the replay to gain from (memory-centric).
+        the least and leaves the replay the most to gain (memory-centric).
     order
         ``"fixed"``: first runs keep the graph's order; ``"free"``: as in the paper, set by set,
         the backward of the last set first.
     max_sets
-        Sets to look at, at the most.
+        The most lower sets to look at.
     num_limits
-        Limits tried, geometrically spaced.
+        Number of limits to try, geometrically spaced.
 
     Raises
     ------
     PlannerLimitError
         The family has more than `max_sets` lower sets.
     ValueError
-        `family`, `objective` or `order` is none of these, or `num_limits` is not positive.
+        `family`, `objective` or `order` is not one of these values, or `num_limits` is not
+        positive.
 
     Notes
     -----
     O(#L^2 T) time per limit and O(#L T) memory, with #L lower sets and T steps of time; times are
-    rounded to steps where they are not few multiples of one number. The last set's ops, which are
-    followed by their own backward, are kept and not recomputed. Sizes are what an op writes; the
+    rounded to steps where they are not few multiples of one number. The last set's ops, which their
+    own backward follows, are kept and not recomputed. The size of an op is what it writes; the
     forward part is what stands before the first loss or backward op.
 
     References
@@ -104,7 +105,7 @@ def kusumoto(
     if num_limits < 1:
         raise ValueError(f"num_limits must be at least 1: {num_limits}")
     part = forward_part(graph.arrays)
-    # Without a backward there is nothing to recompute for, and no need to look at lower sets.
+    # Without a backward nothing needs to be recomputed, and no lower sets are needed.
     masks = family_masks(part, family, max_sets) if part.num_ops < graph.num_ops else []
     named = {"family": family, "objective": objective, "order": order}
 
@@ -127,7 +128,7 @@ def family_masks(
     Raises
     ------
     PlannerLimitError
-        There are more than `max_sets`.
+        The family has more than `max_sets` lower sets.
     """
     if family == "exact":
         return all_masks(part, max_sets)
@@ -149,9 +150,9 @@ def lower_set_runs(
     num_limits: int = NUM_LIMITS,
     max_steps: int = MAX_TIME_STEPS,
 ) -> Iterator[tuple[int, NDArray[np.int32]]]:
-    """(limit, op runs) of the best sequence of `masks` at each limit, without repeats.
+    """(limit, op runs) of the best sequence of `masks` at each limit, without duplicates.
 
-    The limits are `room_bytes` and `num_limits` more.
+    The limits are `room_bytes` and `num_limits` others.
     """
     from ._lower_set_kernel import best_sequence, least_limit, list_growth
 
@@ -174,10 +175,10 @@ def lower_set_runs(
 
 
 def order_by_groups(part: ForwardPart, group: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The graph's ops group by group, and those after the part from the last group back; O(reads).
+    """The graph's ops group by group, then those after the part from the last group back; O(reads).
 
-    An op after the part belongs to the latest group that it reads from, or, where what it reads of
-    the backward belongs to an earlier one, to that.
+    An op after the part belongs to the latest group that it reads from; or, where it reads a tensor
+    of the backward that belongs to an earlier group, to that group.
     """
     arrays, num_ops = part.arrays, part.arrays.op_time_s.size
     reads, start = arrays.read_tensor.tolist(), arrays.read_start.tolist()

@@ -39,12 +39,12 @@ def local_search(
 ) -> Plan:
     """The fastest schedule within `budget_bytes` found by annealing.
 
-    Several walkers start from the graph's order, from its greedy repair (evict at the peak what is
-    cheapest to recompute) and, where the order is free, from orders of less memory. Each round,
-    the worse half drops out. A move inserts, removes or shifts runs, singly or with a greedy repair
-    of the peak behind it; live memory is kept up under these edits, so that a move costs
-    microseconds. Two kinds of walkers share the time, one of many small moves, one of few
-    thorough ones.
+    Several walkers start from the graph's order, from its greedy repair (at the peak, evict what is
+    cheapest to recompute) and, where the order is free, from orders that need less memory. After
+    each round, the worse half of the walkers drops out. A move inserts, removes or shifts runs,
+    singly or with a greedy repair of the peak after it; the profile of live memory is updated with
+    every edit, so that a move costs microseconds. Two kinds of walkers share the effort: one of
+    many small moves, one of few thorough ones.
 
     Parameters
     ----------
@@ -52,46 +52,47 @@ def local_search(
         ``"fixed"``: the first runs keep the graph's order, recomputations may stand anywhere;
         ``"free"``: any legal sequence.
     time_limit_s
-        Seconds, where there is no `effort`: the search takes that long, and two runs may differ. A
-        watchdog beside an effort. The search stops earlier where the bound is met; interrupting
-        gives the best plan so far.
+        Seconds, where there is no `effort`: the search takes that long, and two runs may differ.
+        Beside an effort it is a watchdog. The search stops earlier where the bound is met; an
+        interrupt gives the best plan so far.
     effort
         Work, of which a core does one unit in about a second; 20 where neither this nor a time
         limit is given. With the same seed and the same effort the plan is the same every time.
     seed
         Seed of all random choices.
     num_threads
-        Walkers at work at a time; all cores by default. The bound has a thread of its own.
+        Walkers that run at the same time; all cores by default. The bound has its own thread.
     gap
-        To the proven bound, at which to stop.
+        Gap to the proven bound at which to stop.
     starts
-        Schedules to start from beside the usual ones. They must be legal and in `order`, and need
+        Schedules to start from beside the usual ones. They must be legal and in `order`, but need
         not fit.
     max_moves
-        Of all walkers together: these end the search instead of the work, and time is a watchdog.
+        Most moves of all walkers together: they end the search instead of the work, and time is
+        a watchdog.
     on_least
-        Called with the schedule of the least peak seen, simulated, where none fits.
+        Called with the simulation of the schedule of least peak, where no schedule fits.
 
     Returns
     -------
     Plan
-        ``optimal`` where it meets the proven bound, else ``feasible`` with its gap. Where none
-        fits, its least budget is one at which this search finds a schedule again.
+        ``optimal`` where its time meets the proven bound, else ``feasible`` with its gap. Where no
+        schedule fits, the least budget named is one at which this search finds a schedule again.
 
     Raises
     ------
     InvalidScheduleError
         One of `starts` is not legal.
     SchedsimError
-        One of `starts` is in another order, or an option is out of its range.
+        One of `starts` is in another order, or an option is outside its range.
 
     Notes
     -----
     Memory O(ops + reads) a walker. A move takes O(edits * (reads + writes of an op) * log runs).
 
-    The space is that of Checkmate (Jain et al. 2020), ops computed again before any first run;
-    annealing over recomputations after Imanishi et al. 2023 (FastSA), with another
-    neighbourhood and objective.
+    The space is that of Checkmate (Jain et al. 2020): ops may run again before any first run. The
+    annealing over recomputations follows Imanishi et al. 2023 (FastSA), with another neighbourhood
+    and another objective.
 
     Examples
     --------
@@ -109,7 +110,7 @@ def local_search(
 
     _check_options(num_threads, max_moves)
     for start in starts:
-        simulate(graph, start)  # refuses what is not legal
+        simulate(graph, start)  # raises where the start is not legal
         check_order(graph, start, order)
     scope = scope_of(order)
     effort = Effort.of(effort, time_limit_s, moves=max_moves)
@@ -120,7 +121,7 @@ def local_search(
     search.run(starts)
     best = search.best()
     if best is not None:
-        current().report(simulate(graph, best).makespan_s)  # it may not come from a walker
+        current().report(simulate(graph, best).makespan_s)  # the best may not come from a walker
     lower_bound_s = search.bound_s
     least = LeastBudget(None, search.least_op, search.least_bytes)
     if math.isinf(lower_bound_s):
@@ -135,7 +136,7 @@ def local_search(
     if best is None:
         if on_least is not None:
             on_least(search.least())
-        if search.lean is None:  # interrupted: store-all is a schedule anyhow
+        if search.lean is None:  # after an interrupt: store-all is a schedule in any case
             search.lean = simulate(graph, Schedule.store_all(graph))
         if search.lean.peak_bytes > budget_bytes:
             least = replace(least, found_bytes=search.lean.peak_bytes, op=search.lean.peak_op)

@@ -30,7 +30,7 @@ MAX_OPS = 3_000
 
 
 def retention_scope(order: Order, num_intervals: int) -> Scope:
-    """The class of schedules that the model holds."""
+    """The class of schedules that the model contains."""
     if order == "free":
         return replace(ANY_SCHEDULE, most_repeats=num_intervals - 1)
     return replace(FIXED_ORDER, most_repeats=num_intervals - 1, rounds=1)
@@ -52,34 +52,34 @@ def moccasin(
     """The fastest schedule with at most `num_intervals` runs of any op, within `budget_bytes`.
 
     CP-SAT over retention intervals: O(ops) integer variables, memory as one `cumulative`
-    constraint. In the fixed order, repeats between two first runs keep the graph's order. Its bound
-    speaks of that class alone; the bound of `time_bound_s`, of all schedules in that order, is
-    reported where it is the better one. The planner `cuts`, which goes with it, has the first word:
-    where its plan fits, it may lie outside the class. Every answer of the solver is replayed.
+    constraint. In the fixed order, repeats between two first runs keep the graph's order. The
+    model's bound holds over that class alone; the bound of `time_bound_s`, over all schedules in
+    that order, is reported where it is the better one. The planner `cuts`, which goes with that
+    bound, is asked first: where its plan fits, that plan may lie outside the class. Every answer of
+    the solver is replayed.
 
     Parameters
     ----------
     order
         ``"fixed"``: first runs keep the graph's order. ``"free"``: they need not; this is much
         harder for the solver.
-    time_limit_s, effort
-        As of `local_search`; 30 units of work where neither is given: the solver's
-        deterministic time. The best plan found by then is returned.
+    As of `local_search`; 30 units of work where neither is given, which limit the solver's
+    deterministic time. The planner returns the best plan found by then.
     seed
-        Of the solver's randomness.
+        Seed of the solver's randomness.
     num_intervals
         C, the most runs of any op.
     start
         A schedule from which the search starts; by default one of `local_search`, which takes a
         fifth of the effort.
     num_workers
-        Threads of the solver; by default one where work is counted, as several then
-        wait for each other, else one per core, at most eight.
+        Threads of the solver; by default one where work is counted, because several threads then
+        wait for each other, else one for each core, at most eight.
 
     Raises
     ------
     SchedsimError
-        `start` is in another order, or `num_intervals` less than 1.
+        `start` is in another order, or `num_intervals` is less than 1.
     MissingDependencyError
         OR-Tools is not installed.
     PlannerLimitError
@@ -87,9 +87,9 @@ def moccasin(
 
     Notes
     -----
-    Sizes are divided by their common divisor. Where that leaves numbers that are too large for the
-    solver, they are rounded up for a plan, and down, in a second search, for a bound. Source:
-    Bartan et al., MOCCASIN, ICML 2023 (arXiv 2304.14463); links of runs to intervals stand for its
+    Sizes are divided by their common divisor. Where the numbers are then still too large for the
+    solver, they are rounded up for a plan and, in a second search, down for a bound. Source: Bartan
+    et al., MOCCASIN, ICML 2023 (arXiv 2304.14463); links from runs to intervals replace the paper's
     reservoir constraints.
 
     Examples
@@ -143,7 +143,7 @@ def moccasin(
             simulation = simulate(graph, found)
             if simulation.peak_bytes <= budget_bytes and simulation.makespan_s < best_s:
                 best, best_s = found, simulation.makespan_s
-        proven_s = min(proven_s, best_s)  # the best may come from outside the class
+        proven_s = min(proven_s, best_s)  # the best plan may come from outside the class
         if proven_s > bound_s * (1 + OPTIMALITY_TOLERANCE):
             bound_s, scope = proven_s, retention_scope(order, num_intervals)
     bound_s, scope, least = as_finite(graph, bound_s, scope, budget_bytes, best is not None)
@@ -163,7 +163,7 @@ def moccasin(
 
 
 class _RetentionSearch:
-    """Solves the model, once where sizes are exact, else rounded up and rounded down."""
+    """Solutions of the model: one where sizes are exact, else one rounded up and one down."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class _RetentionSearch:
         if effort.watchdog_s is not None:
             parameters.max_time_in_seconds = max(0.01, effort.watchdog_s)
         if effort.counted:
-            # Several workers take turns: which of them is first is then no matter of chance.
+            # Several workers take turns: which of them is first then does not depend on chance.
             parameters.max_deterministic_time = max(0.01, effort.left)
             parameters.num_workers = self.num_workers or 1
             parameters.interleave_search = parameters.num_workers > 1
@@ -257,7 +257,7 @@ class _RetentionSearch:
         if effort.counted:
             finished = finished or not effort.left > 0.01 * effort.work
         elif parameters.num_workers > 1:
-            finished = False  # the first of several to find it may be another one next time
+            finished = False  # another worker may find it first the next time
         if not finished:
             effort.note_clock()
         if status == cp.INFEASIBLE:

@@ -1,4 +1,4 @@
-"""Selection by saved bytes, as PyTorch's activation memory budget: knapsack and minimum cut."""
+"""Selection by saved bytes, like PyTorch's activation memory budget: knapsack and minimum cut."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ._forward_part import ForwardPart, forward_part
 from ._minimum_cut import cheapest_saved
 
 NUM_STEPS = 10_000
-"""Steps that the knapsack divides the range of saved bytes into."""
+"""Number of steps that the range of saved bytes is divided into for the knapsack."""
 
 MAX_TABLE = 100_000_000
-"""Entries of the knapsack's table; fewer steps are taken for graphs of very many ops."""
+"""Most entries of the knapsack's table; graphs of very many ops get fewer steps."""
 
 NUM_FRACTIONS = 40
 
@@ -36,21 +36,21 @@ def saved_bytes(
 ) -> Plan:
     """The fastest plan that fits, over settings of a knob that bounds the bytes saved.
 
-    At fraction 1 the forward saves what the backward reads; at 0, the least from which everything
-    can be recomputed, the graph's inputs as a rule. Between them a 0/1 knapsack picks the ops that
-    are not to run again, the most time within that fraction of the bytes between the two ends; a
-    minimum cut then saves the least bytes from which the other ops make all that the backward
-    reads. Each backward op recomputes what it lacks when it runs; what has been recomputed stays
-    until its last use.
+    At fraction 1 the forward saves what the backward reads; at 0 it saves the least from which
+    everything can be recomputed, usually the graph's inputs. In between, a 0/1 knapsack picks the
+    ops that are not to run again: the most time within that fraction of the bytes between the two
+    ends. A minimum cut then saves the least bytes from which the other ops make all that the
+    backward reads. Each backward op, when it runs, first recomputes what it lacks; what has been
+    recomputed stays until its last use.
 
-    The bound is on saved bytes. The peak, which `budget_bytes` bounds, may well rise where the
-    bound falls, as more is recomputed at once: `saved_bytes_curve` shows it. So every setting is
-    replayed, and only those whose peak fits are taken.
+    The knob bounds saved bytes. The peak, which `budget_bytes` bounds, may well rise where the knob
+    falls, because more is recomputed at once: `saved_bytes_curve` shows it. So every setting is
+    replayed, and only settings whose peak fits are taken.
 
     Parameters
     ----------
     fraction
-        The one setting to use, from 0 to 1; all of ``0, 1/num_fractions, ..., 1`` by default.
+        The only setting to use, from 0 to 1; by default all of ``0, 1/num_fractions, ..., 1``.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def saved_bytes(
 
 @dataclass(frozen=True, slots=True)
 class SavedBytesPoint:
-    """One setting of the knob, what it saves, and what a replay says of it."""
+    """One setting of the knob, the bytes that it saves, and its peak and time by replay."""
 
     fraction: float
     saved_bytes: int
@@ -112,8 +112,8 @@ def saved_bytes_curve(
 
     Examples
     --------
-    The peak falls with the bytes saved, and rises again: a chain of which nothing is saved is
-    recomputed whole at once.
+    The peak falls with the bytes saved, and then rises again: a chain of which nothing is saved is
+    recomputed whole, at once.
 
     >>> from schedsim import Graph, Op
     >>> forward = [Op(f"f{i}", time_s=1 + i % 3, reads=(f"x{i}",), writes={f"x{i + 1}": 1})

@@ -28,30 +28,30 @@ def variant_search(
     effort: Effort,
     **options: Any,
 ) -> list[Plan]:
-    """Plans of `local_search` on `graph` with more and more of its variants, best last.
+    """Plans of `local_search` on `graph` with more and more of its variants, the best plan last.
 
-    The variants are ranked by the bytes that they save for a second; of those that exclude each
-    other the best stays. Prefixes of that ranking are searched, closing in on the best one, and
-    none of them at all is always tried. Each prefix is searched for an equal part of the effort.
+    The variants are ranked by the bytes that they save per second; of variants that exclude each
+    other only the best stays. Prefixes of that ranking are searched, closing in on the best prefix;
+    the empty prefix is always tried. Each prefix is searched with an equal part of the effort.
 
     Parameters
     ----------
     allow
-        Kinds of variants.
+        Kinds of variants that may be chosen.
     effort
         The work of all searches together.
     **options
-        Of `local_search`.
+        Options of `local_search`.
 
     Returns
     -------
     list of Plan
-        One per prefix tried; infeasible ones among them. Their bound is that of the step without
-        recomputation, which is below any schedule with variants.
+        One plan for each prefix tried, infeasible ones included. Their bound is that of the step
+        without recomputation, which is below any schedule with variants.
 
     Notes
     -----
-    About ten searches; O(variants * log variants + conflicts) beside them.
+    About ten searches, and O(variants * log variants + conflicts) beside them.
     """
     ranked = _ranked(graph, allow)
     tried: dict[int, Plan] = {}
@@ -76,10 +76,11 @@ def variant_search(
             budget_bytes,
             plan.schedule,
             planner="local_search",
-            # What it says of bounds is of the graph with these variants, no bound here.
+            # The bound of this search holds for the graph with these variants alone: no bound here.
             options={**plan.options, **given, "variants": count},
             bound_scope=ANY_SCHEDULE,
-            # Only of the searches that every budget begins with: it is found again there.
+            # Only searches that every budget begins with name a least budget: they find it again
+            # there.
             least=LeastBudget(plan.min_feasible_bytes, plan.binding_op) if first else LeastBudget(),
             seed=plan.seed,
             setting=Setting(variants=chosen),
@@ -101,13 +102,13 @@ def variant_search(
 
 
 def _rank(plan: Plan, count: int) -> tuple[bool, float, int]:
-    if plan.makespan_s is None:  # nothing fits: more variants may
+    if plan.makespan_s is None:  # nothing fits: with more variants a schedule may
         return True, -float(count), count
     return False, plan.makespan_s, count
 
 
 def _ranked(graph: Graph, allow: Collection[str]) -> list[GraphVariant]:
-    """The variants allowed, most bytes for a second first, without those that a better excludes."""
+    """The variants allowed, most bytes per second first, less those that a better one excludes."""
     readers: dict[str, int] = {}
     for op in graph.ops:
         if op.phase == "backward":
@@ -115,12 +116,12 @@ def _ranked(graph: Graph, allow: Collection[str]) -> list[GraphVariant]:
                 readers[tensor] = readers.get(tensor, 0) + 1
 
     def price(variant: GraphVariant) -> tuple[float, str]:
-        let_go: dict[str, int] = {}
+        dropped: dict[str, int] = {}
         for table in variant.instead.values():
             for tensor in table:
-                let_go[tensor] = let_go.get(tensor, 0) + 1
+                dropped[tensor] = dropped.get(tensor, 0) + 1
         # A tensor that another backward op still reads stays.
-        freed = sum(graph.size_of(t) for t, count in let_go.items() if count == readers.get(t))
+        freed = sum(graph.size_of(t) for t, count in dropped.items() if count == readers.get(t))
         made = sum(size for sizes in variant.writes.values() for size in sizes.values())
         made += sum(sum(op.writes.values()) for op in variant.adds if op.phase == "forward")
         seconds = sum(op.time_s for op in variant.adds)
@@ -140,7 +141,7 @@ def _ranked(graph: Graph, allow: Collection[str]) -> list[GraphVariant]:
 
 
 def _touches(variant: GraphVariant) -> set[tuple[str, ...]]:
-    """What no other chosen variant may touch: `GraphVariant.excludes`, for many at once."""
+    """The tensors that no other chosen variant may touch: many `GraphVariant.excludes` at once."""
     reads = {("read", op, tensor) for op, table in variant.instead.items() for tensor in table}
     writes = {("write", op, tensor) for op, sizes in variant.writes.items() for tensor in sizes}
     return reads | writes | {("op", op.name) for op in variant.adds}

@@ -1,4 +1,4 @@
-"""Annealing of a sequence of runs and copies: keep, recompute and offload traded for each other."""
+"""Annealing of a sequence of runs and copies: tensors are kept, recomputed or offloaded instead."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from schedsim.kernels.record import Ints, Reals, Record
 from ._sequence_edits import SPARE, Scratch, add_copy, gap_before, place_back, repair, tidy
 from ._timeline import LinkedGraph, Trace, evaluate
 
-# Results of `anneal` in `best`; `WORK` counts tokens timed, which measures what moves cost.
+# Places in `best`; `WORK` counts tokens timed, which measures what moves cost.
 MAKESPAN, LENGTH, MOVES, WORK = range(4)
 
 WORK_PER_UNIT = 12_000_000.0
-"""Tokens that one core times in about a second: a unit of effort."""
+"""Tokens that one core times in about a second, a unit of effort."""
 
 
 @dataclass(frozen=True, eq=False)
 class Walk(Record):
-    """One annealing: what it is of, the room that it works in, and the best that it found.
+    """One annealing: its sequence, the room that it works in, and the best sequence that it found.
 
     Attributes
     ----------
     trace, trial
-        Room for the timelines of the sequence and of its neighbour.
+        Room for the timelines of the sequence and of its neighbour sequence.
     best_tokens, best : (capacity,), (4,)
-        The fastest sequence that fits; ``best`` has its time and length, and the moves and work
-        so far.
+        The fastest sequence that fits; `best` has its time and length, and the moves and work so
+        far.
     price : float
-        Seconds that a byte over budget counts.
+        Seconds that a byte over budget costs.
     """
 
     linked: LinkedGraph
@@ -47,7 +47,7 @@ class Walk(Record):
 
 @kernel
 def seed_numba(seed: int) -> None:
-    """Seeds the generator of the kernels."""
+    """Seed the random generator of the kernels."""
     np.random.seed(seed)
 
 
@@ -63,7 +63,7 @@ def _without(tokens: Ints, num: int, at: int, count: int, into: Ints) -> int:
 
 @kernel
 def _moved(tokens: Ints, num: int, at: int, to: int, into: Ints) -> int:
-    """`tokens` with the one at `at` standing at `to`."""
+    """Write `tokens`, with the token at `at` moved to `to`, into `into`."""
     made = 0
     for k in range(num):
         if k == at:
@@ -95,7 +95,7 @@ def _pick(tokens: Ints, num: int, low: int, high: int) -> int:
 
 @kernel
 def _random_gap(linked: LinkedGraph, trace: Trace, tokens: Ints, num: int) -> Any:
-    """(instance, use, read) with something between the two; instance -1 where a few tries fail."""
+    """(instance, use, read) with a run between the two; instance -1 where a few tries find none."""
     num_ops = linked.op_s.size
     for _ in range(8):
         k = np.random.randint(num)
@@ -124,7 +124,7 @@ def _add_runs(
     depth: int,
     into: Ints,
 ) -> int:
-    """Runs the producer of `t` again before position `read`, and before it those of inputs."""
+    """Run the producer of `t` again before position `read`, and its inputs' producers before."""
     runs = 0
     chosen = np.empty(depth, np.int64)
     while runs < depth:
@@ -181,7 +181,7 @@ def _repeat_at(linked: LinkedGraph, tokens: Ints, num: int, scratch: Scratch) ->
 def _keep_instead(
     linked: LinkedGraph, trial: Trace, tokens: Ints, num: int, scratch: Scratch, copies: bool
 ) -> int:
-    """Drops some neighbouring repeated runs; with `copies`, moves what they made to the host."""
+    """Drop some neighbouring repeated runs; with `copies`, offload what they made instead."""
     num_ops = linked.op_s.size
     at = _repeat_at(linked, tokens, num, scratch)
     if at < 0:
@@ -194,7 +194,7 @@ def _keep_instead(
         if token >= num_ops or not scratch.seen[token]:
             break
         count += 1
-    # Where the outputs were read next, and used last before.
+    # Where each output was used last before, and is read next.
     made = _without(tokens, num, at, count, scratch.proposed)
     if not copies:
         return made
@@ -231,7 +231,7 @@ def _keep_instead(
 
 @kernel
 def _run_instead(linked: LinkedGraph, trace: Trace, tokens: Ints, num: int, into: Ints) -> int:
-    """Drops a copy back, and recomputes the tensor where it is read next."""
+    """Drop a copy back, and recompute the tensor where it is read next."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     at = _pick(tokens, num, num_ops + num_tensors, num_ops + 2 * num_tensors)
     if at < 0:
@@ -265,7 +265,7 @@ def _run_instead(linked: LinkedGraph, trace: Trace, tokens: Ints, num: int, into
 def _propose(
     linked: LinkedGraph, trace: Trace, trial: Trace, tokens: Ints, num: int, scratch: Scratch
 ) -> int:
-    """A neighbour of `tokens` in `scratch.proposed`; its length, -1 for none."""
+    """Write a neighbour sequence of `tokens` into `scratch.proposed`; its length, -1 for none."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     into = scratch.proposed
     kind = np.random.random()
@@ -305,17 +305,18 @@ def _propose(
 
 @kernel
 def anneal(walk: Walk, num: int, heat_s: float, num_moves: int, most_work: float) -> int:
-    """Anneals the `num` tokens in ``scratch.current``; the best that fits goes to `best_tokens`.
+    """Anneal the `num` tokens in ``scratch.current``; the best that fits goes to `best_tokens`.
 
     Parameters
     ----------
     heat_s
-        Temperature.
+        Temperature in seconds.
     num_moves, most_work
-        It ends after so many moves, or with the first that takes ``best[WORK]`` to `most_work`.
+        The annealing ends after so many moves, or with the first move that takes ``best[WORK]``
+        to `most_work`.
 
-    Returns the length of what stands in ``scratch.current`` in the end. A move takes
-    O(tokens + reads) time, up to eight times that where it repairs.
+    Returns the length of the sequence that is in ``scratch.current`` in the end. A move takes
+    O(tokens + reads) time, or up to eight times that where it repairs.
     """
     linked, trace, trial, scratch = walk.linked, walk.trace, walk.trial, walk.scratch
     best, best_tokens, price = walk.best, walk.best_tokens, walk.price

@@ -1,17 +1,17 @@
-"""A proven bound on the time of a step that may copy: memory, link and recomputation at one cut.
+"""A proven bound on the time of a step with copies: memory, link and recomputation at one cut.
 
 Take any schedule whose first runs keep the graph's order, and the moment at which op c starts for
-the first time. What a later first run reads, and an earlier op wrote, is then on the device; or
-has been copied to the host, which took its time on the link before that moment and takes its time
-back after it; or is computed again afterwards. With
+the first time. A tensor that an earlier op wrote and a later first run reads is then on the device;
+or it has been copied to the host, which took time on the link before that moment and takes time to
+copy back after it; or it is recomputed afterwards. With
 
 - ``here[t]``, ``away[t]``: tensor t is on the device, or on the host only;
 - ``again[p]``: op p runs again after that moment;
 - ``wait``: seconds by which c starts later than the ops before it take,
 
-the least of ``max(computing, copying back)`` after the cut, behind what comes before it, bounds the
-makespan. Every schedule gives such numbers. The bound of a cut is a mixed-integer linear program,
-or its relaxation; that of the step is the best over the cuts tried.
+the least of ``max(computing, copying back)`` after the cut, plus the time before the cut, bounds
+the makespan. Every schedule gives such numbers. The bound of a cut is a mixed-integer linear
+program, or its relaxation; the bound of the step is the best over the cuts tried.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ..graphs._milp import Milp, milp_work
 from ..graphs._scaling import byte_units
 from ._timeline import LinkedGraph
 
-# Solvers meet rows to 1e-6; the step lasts this many units, beside which that is small.
+# Solvers meet rows to 1e-6; the step lasts this many units, beside which 1e-6 is small.
 _UNITS = 1e4
 _SAFE_UNITS = 1e-3
-# Cuts whose relaxation is solved, and those of them that are solved in whole numbers.
+# Number of cuts whose relaxation is solved, and of those that are then solved in whole numbers.
 _NUM_CUTS, _NUM_WHOLE = 12, 3
 
 
 @dataclass(frozen=True, slots=True)
 class CopyBound:
-    """No schedule in the order of first runs is faster than `bound_s`; infinite: none fits.
+    """A bound: no schedule in the order of first runs is faster; infinite where none fits.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ def copy_bound(
 ) -> CopyBound:
     """The best bound over the cuts at the ops with most memory in store-all.
 
-    O(ops + reads) variables a cut.
+    O(ops + reads) variables for each cut.
     """
     best = CopyBound(graph.store_all_s)
     table = CutTable(graph, budget_bytes, "fixed")
@@ -79,7 +79,7 @@ def copy_bound(
 
 
 def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:
-    """The loss and the ops around the store-all peak, spread; in the graph's order."""
+    """The loss and ops around the store-all peak, spread out, in the graph's order."""
     from schedsim.simulation.schedule import Schedule
     from schedsim.simulation.simulator import simulate
 
@@ -133,7 +133,7 @@ def _cut_bound_s(
     )
     charged = np.flatnonzero(known & ~own & (arrays.tensor_bytes > 0))
     sizes = arrays.tensor_bytes[charged] / byte_unit
-    # Rounded outwards by more than the solver's tolerance, so that no schedule is cut off.
+    # Rounded outwards by more than the solver's tolerance, so that no schedule is excluded.
     milp.placed(1, (0, here[charged], sizes), lb=-np.inf, ub=room / byte_unit * (1 + 1e-9))
     if linked.host_room < int(arrays.tensor_bytes.sum()):
         host = linked.host_room / byte_unit * (1 + 1e-9)
@@ -148,7 +148,7 @@ def _cut_bound_s(
     milp.placed(1, (0, end, 1.0), (0, wait, -1.0), (0, away, -back), lb=before, ub=np.inf)
     with effort.part(1.0) as part:
         if part.counted and integral and milp_work(milp.num_nonzeros) > part.left:
-            return 0.0  # its relaxation has said what it costs to say
+            return 0.0  # the relaxation has given its bound already
         answer = milp.solve(part, integral=integral)
     if answer.infeasible:
         return math.inf if not integral else total_s
@@ -158,9 +158,10 @@ def _cut_bound_s(
 
 
 def _rounded_up(graph: Graph, linked: LinkedGraph, bound_s: float) -> float:
-    """`bound_s`, or the next sum of whole times: runs start when others end.
+    """`bound_s`, or the next sum of whole times above it.
 
-    So where the times of ops and copies have a common unit, the least makespan is a multiple of it.
+    Runs start when others end, so that the least makespan is a multiple of the common unit of the
+    times of ops and copies, where there is one.
     """
     if not math.isfinite(bound_s) or bound_s <= graph.store_all_s:
         return bound_s

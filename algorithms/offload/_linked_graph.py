@@ -1,4 +1,4 @@
-"""From a workload and a link to what the kernels read, and back to names."""
+"""A workload and a link as the arrays that the kernels read, and tokens back to names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from schedsim.plans.offloading import Offloading
 
 from ._timeline import LinkedGraph
 
-# No sum of bytes is above this.
+# An upper limit on any sum of bytes.
 _MOST_BYTES = 2**53
 
 
 def link_graph(graph: Graph, budget_bytes: int, offloading: Offloading) -> LinkedGraph:
-    """`graph`, without copies, as the kernels read it."""
+    """`graph`, without copies, and the link as arrays for the kernels."""
     arrays = graph.arrays
     sizes = arrays.tensor_bytes.tolist()
     host_bytes = offloading.host_bytes

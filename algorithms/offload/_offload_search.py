@@ -1,4 +1,4 @@
-"""The search behind `offload`: starts of several budgets, brought within one, then annealed."""
+"""The search behind `offload`: starts for several budgets are made to fit one, then annealed."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from ._linked_graph import link_graph
 from ._sequence_edits import SPARE, Scratch, make_scratch, repair, tidy
 from ._timeline import LinkedGraph, Trace, evaluate, make_trace
 
-# Temperatures at the beginning of the first round and at the end of each, in store-all times.
+# Temperatures at the start of the first round and at the end of each, in store-all times.
 _HOT, _COLD = 2e-3, 1e-6
 _COOLER = 0.5  # each round begins cooler than the one before
 _ROUNDS = 4
 _WALKERS = 6
-# Seconds that a byte over budget counts, in store-all times by store-all bytes.
+# Seconds that a byte over budget costs, in store-all times per store-all bytes.
 _PRICE = 10.0
 _TASTES = (0.0, 1.0)
-# Tokens timed by the repair of a start between looks at whether to stop.
+# Tokens that the repair of a start times before it looks again at whether to stop.
 _REPAIR_TOKENS = 200_000
 _MOST_MOVES = 1000  # at one temperature
 
@@ -49,7 +49,7 @@ Tokens = NDArray[np.int64]
 
 @dataclass
 class OffloadWalker:
-    """One annealing, with the best that it has seen."""
+    """One annealing, with the best sequence that it has seen."""
 
     number: int
     seed: int
@@ -86,8 +86,8 @@ class OffloadWalker:
         return (0, self.best_s) if self.best_s < math.inf else (1, float(self.excess))
 
     def begin(self, number: int) -> None:
-        """Begin a round: from its best again, cooler than the round before."""
-        # The kernels' generator belongs to the thread, which runs one walker to the round's end.
+        """Begin a round from the best sequence again, cooler than the round before."""
+        # The kernels' generator belongs to the thread, which runs one walker until the round ends.
         seed_numba((self.seed * 1009 + self.number * 31 + _ROUNDS - number) % 2**32)
         self.hot = _HOT * _COOLER**number
         if self.best[LENGTH]:
@@ -110,16 +110,16 @@ class OffloadWalker:
 
 
 class OffloadSearch:
-    """The best sequence within the budget, of many.
+    """The search for the best sequence within the budget, with many walkers.
 
     Parameters
     ----------
     graph
-        Without copies.
+        The graph without copies.
     linked
-        It, the link and the budget, as the kernels read them.
+        The graph, the link and the budget, as the kernels read them.
     enough_s
-        No faster one is looked for.
+        A makespan at which the search stops.
     """
 
     def __init__(
@@ -134,9 +134,9 @@ class OffloadSearch:
         self.moves = 0
 
     def start(self, starts: Iterable[Schedule], effort: Effort) -> None:
-        """Brings every start within the budget by copies, as far as they and `effort` go.
+        """Bring every start within the budget by copies, as far as copies and `effort` allow.
 
-        The first is always finished, unless the user interrupts.
+        The first start is always finished, unless the user interrupts.
         """
         longest = self.capacity
         runs = []
@@ -164,7 +164,7 @@ class OffloadSearch:
                 makespan_s = makespan_s if excess <= 0 else math.inf
                 self.found.append((makespan_s, int(max(0, excess)), tokens[:num].copy()))
                 if excess <= 0 and num == one.size:
-                    break  # it fitted as it was
+                    break  # it fitted without copies
         self.found.sort(key=lambda row: row[:2])
 
     def _repaired(
@@ -176,7 +176,7 @@ class OffloadSearch:
         taste: float,
         effort: Effort,
     ) -> tuple[int, float, int]:
-        """(tokens, makespan in s, bytes over budget) once copies have done what they can."""
+        """(tokens, makespan in s, bytes over budget) after a repair by copies."""
         while True:
             before, steps = num, max(1, _REPAIR_TOKENS // num)
             num, makespan_s, excess = repair(self.linked, trace, tokens, num, scratch, taste, steps)
@@ -187,7 +187,7 @@ class OffloadSearch:
                 return num, makespan_s, excess
 
     def consider(self, tokens: Tokens) -> None:
-        """Takes up one sequence, copies included, as it is but for what nobody needs."""
+        """Take up one sequence, copies included, without the tokens that nothing needs."""
         self.capacity = max(self.capacity, 3 * tokens.size + 4 * SPARE)
         trace = make_trace(self.linked, self.capacity)
         scratch = make_scratch(self.linked, trace)
@@ -202,7 +202,7 @@ class OffloadSearch:
         self.found.sort(key=lambda row: row[:2])
 
     def run(self, effort: Effort) -> None:
-        """Anneals from the best starts until `effort` is spent, or an interrupt ends it."""
+        """Anneal from the best starts until `effort` is spent or an interrupt ends the search."""
         walkers = [self._walker(i, row) for i, row in enumerate(self.found[:_WALKERS])]
         with Pool[OffloadWalker](effort, self.num_threads, self.enough_s) as pool:
             try:
@@ -259,7 +259,7 @@ class OffloadSearch:
 
     @property
     def best(self) -> tuple[float, Tokens] | None:
-        """(makespan in s, tokens) of the fastest that fits."""
+        """(makespan in s, tokens) of the fastest sequence that fits."""
         if not self.found or math.isinf(self.found[0][0]):
             return None
         return self.found[0][0], self.found[0][2]
@@ -267,7 +267,7 @@ class OffloadSearch:
 
 @cache
 def load_kernels() -> None:
-    """Compile the kernels, or load them, so that this does not count as time to plan in."""
+    """Compile or load the kernels beforehand, so that this does not count as planning time."""
     ops = (Op("a", writes={"x": 2}), Op("b", reads=("x",), writes={"y": 2}), Op("c", reads=("x",)))
     graph = Graph("three", ops)
     linked = link_graph(graph, 3, Offloading.over("1B/s"))

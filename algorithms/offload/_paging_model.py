@@ -1,16 +1,16 @@
 """The staged MILP of `checkmate` with paging: copies as flows on two links beside the runs.
 
 Stages and runs are those of ``graphs/_staged_model.py``, with a pause between two stages in which
-nothing runs. Stage s lasts at least as long as its runs, and as what flows on either link in it; so
-does a pause. Of every tensor w that may be copied:
+nothing runs. Stage s lasts at least as long as its runs, and at least as long as the flows on
+either link in it; the same holds for a pause. For every tensor w that may be copied there are:
 
-- ``out[s, w]``: share of it that flows to the host in stage s, while it lies on the device from
-  before the end of the stage's runs to the end of the stage; ``gone[s, w]`` is the sum so far, and
-  ``there[s, w]`` (binary) says that all of it is on the host when stage s begins;
-- ``hold[s, w]`` (binary): the host has room for it in stage s, and keeps it;
-- ``buffer[s, w]`` (binary): the device has room for it in stage s, in which ``back[s, w]`` of it
-  flows in; ``come[s, w]`` is the sum while the buffer stands, and ``lands[s, w]`` (binary) says
-  that it is all there, and alive, when the next stage begins.
+- ``out[s, w]``: the share of the tensor that flows to the host in stage s, while it lies on the
+  device from before the end of the stage's runs to the end of the stage; ``gone[s, w]`` is the sum
+  so far, and ``there[s, w]`` (binary) says that all of it is on the host when stage s begins;
+- ``hold[s, w]`` (binary): the host has room for the tensor in stage s, and keeps it;
+- ``buffer[s, w]`` (binary): the device has room for the tensor in stage s, in which the share
+  ``back[s, w]`` flows in; ``come[s, w]`` is the sum while the buffer stands, and ``lands[s, w]``
+  (binary) says that all of it is there, and alive, when the next stage begins.
 
 POET (Patil et al. 2022) pages whole tensors between two stages, and adds the time of paging or
 weighs its energy; flows that last several stages are what two links beside a device can do.
@@ -28,14 +28,14 @@ from ..graphs._milp import Floats, Ints, Milp
 from ..graphs._staged_model import OneStage, StagedGraph, add_stage, stages_of
 from ._timeline import LinkedGraph
 
-# What a second of copying costs, in seconds: of two equally fast answers, the one with fewer
-# copies is then the better.
+# The cost of a second of copying, in seconds, so that of two equally fast answers the one with
+# fewer copies is better.
 _COPY_COST = 1e-5
 
 
 @dataclass(frozen=True)
 class PagingModel:
-    """The MILP, and where its variables are.
+    """The MILP, and the indices of its variables.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class PagingModel:
     tensors : (num_copied,) int64
         Tensors that may be copied.
     run, out, gone, buffer, lands : list of arrays
-        Variables of the MILP, an array for each stage.
+        Indices of variables of the MILP, an array for each stage.
     """
 
     milp: Milp
@@ -57,8 +57,8 @@ class PagingModel:
     def tokens(self, graph: Graph, x: Floats) -> list[int]:
         """The runs and copies of a solution, as tokens of ``_timeline``.
 
-        A copy out stands behind the last run before it begins to flow, one back behind the first
-        run of the stage in which it does.
+        A copy to the host stands behind the last run before it begins to flow; a copy back stands
+        behind the first run of the stage in which it begins to flow.
         """
         num_ops, num_tensors = graph.num_ops, graph.arrays.tensor_bytes.size
         arrays = graph.arrays
@@ -134,7 +134,7 @@ def build_paging_model(
 
 
 class _PagingBuilder:
-    """Adds one stage, or one pause, after the other."""
+    """Builds the MILP one stage, or one pause, after the other."""
 
     def __init__(
         self,
@@ -154,22 +154,22 @@ class _PagingBuilder:
         self.back_times = linked.back_s[self.tensors] / unit_s
         self.milp = Milp()
         self.model = PagingModel(self.milp, self.tensors, [], [], [], [], [])
-        # What is alive when the next stage begins; -1 for no variable, which is zero.
+        # Variables "alive when the next stage begins"; -1 for no variable, which stands for zero.
         self.kept = self.staged.inputs_alive(self.milp)
         nothing = np.full(self.tensors.size, -1, dtype=np.int64)
         self.gone = self.come = nothing
         self.limited = host_room < self.bytes.sum()
 
     def stage(self, first_op: int, num_turns: int, *, is_last: bool) -> None:
-        """The first run of `first_op` behind repeats of what stands before it."""
+        """Add the stage of the first run of `first_op`, behind repeats of earlier ops."""
         buffer = self._buffers()
         stage = OneStage(first_op, num_turns, self.kept, is_last)
-        free = np.zeros(self.op_times.size)  # what runs cost is in the time of the stage
+        free = np.zeros(self.op_times.size)  # runs cost nothing here: the stage's time has them
         run, after = add_stage(self.milp, self.staged, stage, free, (buffer, self.bytes))
         self._flow(run, self.op_times[:num_turns], after, buffer, is_last=is_last)
 
     def pause(self) -> None:
-        """Time in which nothing runs, and copies may flow."""
+        """Add a pause, in which nothing runs and copies may flow."""
         buffer = self._buffers()
         after = np.full(self.kept.size, -1, dtype=np.int64)
         alive = np.flatnonzero(self.kept >= 0)
@@ -189,14 +189,14 @@ class _PagingBuilder:
         return self.milp.variables(self.tensors.size, integral=True, ub=some)
 
     def _flow(self, run: Ints, times: Floats, after: Ints, buffer: Ints, *, is_last: bool) -> None:
-        """What flows in a stage with these runs, and what is alive behind it."""
+        """Add the flows in a stage with these runs, and the variables alive behind it."""
         milp, num = self.milp, self.tensors.size
         lasts = milp.variables(1, ub=np.inf, cost=1.0)
         out = milp.variables(num, cost=_COPY_COST * self.out_times)
         back = milp.variables(num, cost=_COPY_COST * self.back_times)
         for columns, each in ((run, times), (out, self.out_times), (back, self.back_times)):
             milp.placed(1, (0, columns, each), (0, lasts, -1.0), lb=-np.inf, ub=0.0)
-        # What flows out lies on the device to the end of the stage.
+        # A tensor that flows out lies on the device to the end of the stage.
         milp.rows(num, (out, 1.0), (after[self.tensors], -1.0))
         gone = milp.variables(num)
         milp.rows(num, (gone, 1.0), (self.gone, -1.0), (out, -1.0))
@@ -208,7 +208,8 @@ class _PagingBuilder:
             milp.rows(num, (gone, 1.0), (hold, -1.0))
             milp.rows(num, (there, 1.0), (hold, -1.0))
             milp.placed(1, (0, hold, self.bytes), lb=-np.inf, ub=self.host_room)
-        # What flows back was all there when the stage began; half of it in a buffer is nothing.
+        # A tensor that flows back was all on the host when the stage began; half a tensor is
+        # useless.
         milp.rows(num, (back, 1.0), (there, -1.0))
         come = milp.variables(num)
         milp.rows(num, (come, 1.0), (self.come, -1.0), (back, -1.0))
@@ -236,7 +237,7 @@ class _PagingBuilder:
 
 
 def _worth_copying(graph: Graph, linked: LinkedGraph) -> Ints:
-    """Tensors of some bytes between whose uses something else runs, gradients left out."""
+    """Tensors of some bytes between whose uses other ops run, gradients excluded."""
     arrays = graph.arrays
     readers = np.repeat(np.arange(graph.num_ops), np.diff(arrays.read_start))
     last = np.full(arrays.tensor_bytes.size, -1, dtype=np.int64)

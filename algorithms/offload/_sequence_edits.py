@@ -1,7 +1,7 @@
-"""Edits of a sequence of runs and copies: what the search is made of.
+"""Edits of a sequence of runs and copies, of which the moves of the search consist.
 
-Every edit writes a new sequence into a buffer and returns its length, -1 where it does not apply.
-Positions come from a `Trace` that `evaluate` has filled for the sequence edited.
+Every edit writes a new sequence into a buffer and returns its length, or -1 where the edit does not
+apply. Positions come from a `Trace` that `evaluate` has filled for the sequence edited.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schedsim.kernels.record import Flags, Ints, Reals, Record
 
 from ._timeline import LinkedGraph, Trace, evaluate
 
-# Places in the buffer that must stay free: an edit adds a few tokens.
+# Free places that the buffer must have, because an edit adds a few tokens.
 SPARE = 64
 
 
@@ -33,7 +33,7 @@ class Scratch(Record):
     needed, on_host : (num_tensors,)
     seen : (num_ops,)
     noise : (1,)
-        How much chance has a say in which tensor is copied.
+        How much chance influences which tensor is copied.
     """
 
     current: Ints
@@ -65,9 +65,9 @@ def make_scratch(linked: LinkedGraph, trace: Trace) -> Scratch:
 
 @kernel
 def tidy(linked: LinkedGraph, tokens: Ints, num: int, scratch: Scratch) -> int:
-    """Drops, in place, what nobody needs: repeats and copies of which nothing is read.
+    """Drop, in place, what nothing needs: repeats and copies of which nothing is read.
 
-    A tensor is copied to the host once; its copy there stays good. O(tokens + reads).
+    A tensor is copied to the host only once; its copy there stays valid. O(tokens + reads).
     """
     needed, on_host, seen = scratch.needed, scratch.on_host, scratch.seen
     num_ops, num_tensors = linked.op_s.size, linked.size.size
@@ -75,7 +75,7 @@ def tidy(linked: LinkedGraph, tokens: Ints, num: int, scratch: Scratch) -> int:
         needed[t], on_host[t] = linked.result[t], False
     for i in range(num_ops):
         seen[i] = False
-    for k in range(num):  # first runs, and first copies, are marked by their sign
+    for k in range(num):  # the sign marks first runs and first copies
         token = tokens[k]
         if token < num_ops:
             if not seen[token]:
@@ -87,7 +87,7 @@ def tidy(linked: LinkedGraph, tokens: Ints, num: int, scratch: Scratch) -> int:
                 on_host[t] = True
                 tokens[k] = -1 - token
     for t in range(num_tensors):
-        on_host[t] = False  # from here on: whether the host's copy is needed
+        on_host[t] = False  # from here on it means: the host's copy is needed
     kept = num
     for k in range(num - 1, -1, -1):
         token = tokens[k]
@@ -123,7 +123,7 @@ def tidy(linked: LinkedGraph, tokens: Ints, num: int, scratch: Scratch) -> int:
 
 @kernel
 def gap_before(trace: Trace, instance: int, at: int) -> int:
-    """Position of the use of `instance`, its making included, before `at`; -1 for a graph input."""
+    """Position of the last use (or writing) of `instance` before `at`; -1 for a graph input."""
     for k in range(at - 1, trace.first[instance], -1):
         for r in range(trace.reads_at[k], trace.reads_at[k + 1]):
             if trace.used[r] == instance:
@@ -133,7 +133,7 @@ def gap_before(trace: Trace, instance: int, at: int) -> int:
 
 @kernel
 def place_back(linked: LinkedGraph, trace: Trace, tokens: Ints, use: int, read: int, t: int) -> int:
-    """Where the copy back goes to be there for `read`: as late as the link is free for it."""
+    """Position of the copy back that is in time for `read`: as late as the link is free for it."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     lasts = linked.back_s[t]
     begin = trace.start_s[read] - lasts
@@ -150,7 +150,7 @@ def place_back(linked: LinkedGraph, trace: Trace, tokens: Ints, use: int, read: 
 def add_copy(
     linked: LinkedGraph, tokens: Ints, num: int, t: int, use: int, back: int, into: Ints
 ) -> int:
-    """Moves tensor `t` out behind `use` and back to position `back`; see `place_back`."""
+    """Offload tensor `t` behind `use`, and copy it back at position `back`; see `place_back`."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     if num + 2 > into.size:
         return -1
@@ -183,11 +183,11 @@ def choose_gap(
     taste: float,
     scratch: Scratch,
 ) -> int:
-    """The instance best moved away from position `at`; -1 for none. O(tokens + reads).
+    """The instance that is best offloaded at position `at`; -1 for none. O(tokens + reads).
 
-    Best is the longest time unused by time of copying; `taste` says how much it counts that one
-    copy covers the excess. ``scratch.before`` and ``scratch.after`` get the uses around `at`, by
-    instance.
+    The best instance has the longest time unused per time of copying; `taste` says how much it
+    counts that one copy covers the excess. ``scratch.before`` and ``scratch.after`` get the uses
+    around `at`, by instance.
     """
     before, after, noise = scratch.before, scratch.after, scratch.noise
     made = trace.made_by[num]
@@ -233,9 +233,9 @@ def repair(
     taste: float,
     most_steps: int,
 ) -> Any:
-    """Moves tensors to the host until the sequence fits, in place as seen by the caller.
+    """Offload tensors until the sequence fits; the caller finds the result in `tokens`.
 
-    Returns (num, makespan in s, bytes over budget) of what stands in `tokens`.
+    Returns (num, makespan in s, bytes over budget) of the sequence in `tokens`.
     """
     other = scratch.other
     makespan_s, excess, at = evaluate(linked, tokens, num, trace)
@@ -246,7 +246,7 @@ def repair(
         if i < 0:
             break
         t, use, read = trace.tensor[i], scratch.before[i], scratch.after[i]
-        # Not before the position that lacks memory: back earlier, the copy would lie there too.
+        # Not before the position that lacks memory: an earlier copy back would take room there.
         back = max(place_back(linked, trace, tokens, use, read, t), at + 1)
         made = add_copy(linked, tokens, num, t, use, back, other)
         if made < 0:

@@ -1,7 +1,7 @@
-"""Schedules without copies to begin with: of the budget asked for, and of larger ones.
+"""Schedules without copies to start from: at the budget asked for, and at larger budgets.
 
-What fits a larger budget recomputes less; moving tensors to the host then brings it within the
-budget. Which of these budgets is best depends on the link, so the search looks at a ladder of them.
+A schedule that fits a larger budget recomputes less; moving tensors to the host then makes it fit
+the budget. Which of these budgets is best depends on the link, so the search tries several of them.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from ..graphs.local_search import local_search
 from ..store_all import store_all
 
 _NUM_BUDGETS = 24
-# The exact curve of a chain: the most break points kept, and points merged for a unit of effort.
+# The exact curve of a chain: most break points kept, and points merged for a unit of effort.
 _MAX_POINTS, _MERGES_PER_UNIT = 20_000_000, 2e7
 _SLOTS = 400
 
 
 def ladder(least_bytes: int, most_bytes: int, num: int = _NUM_BUDGETS) -> list[int]:
-    """Budgets from `least_bytes` to `most_bytes`, even in bytes, both ends included."""
+    """Budgets from `least_bytes` to `most_bytes`, evenly spaced, both ends included."""
     return sorted({int(b) for b in np.linspace(least_bytes, most_bytes, num)})
 
 
 def chain_starts(
     chain: Chain, budget_bytes: int, effort: Effort
 ) -> tuple[list[Plan], list[Schedule]]:
-    """(plans without copies at the budget, schedules of it and of larger budgets)."""
+    """(plans without copies at the budget, schedules at it and at larger budgets)."""
     everything = store_all(chain, 2**62)
     assert everything.peak_bytes is not None
     budgets = ladder(min(budget_bytes, everything.peak_bytes), everything.peak_bytes)
@@ -62,7 +62,7 @@ def chain_starts(
     problem = Problem(chain)
     table: Table | None = None
     if budget_bytes < problem.min_feasible_bytes:
-        plans = [frontier(chain, budget_bytes)]  # it says which budget would do
+        plans = [frontier(chain, budget_bytes)]  # it says which budget would be enough
         budgets = ladder(problem.min_feasible_bytes, everything.peak_bytes)
     else:
         plans = []
@@ -86,7 +86,7 @@ def chain_starts(
 def graph_starts(
     graph: Graph, budget_bytes: int, effort: Effort, seed: int, num_threads: int | None
 ) -> tuple[list[Plan], list[Schedule]]:
-    """(plans without copies at the budget, schedules of it and of larger budgets)."""
+    """(plans without copies at the budget, schedules at it and at larger budgets)."""
     with effort.part(0.5) as part:
         plan = local_search(
             graph, budget_bytes, effort=part, seed=seed, gap=0.001, num_threads=num_threads

@@ -1,10 +1,10 @@
-"""What a sequence of runs and copies costs: its timeline under a budget.
+"""The cost of a sequence of runs and copies: its timeline under a budget.
 
-Tokens: op ``i`` is ``i``; the copy of tensor ``t`` to the host is ``num_ops + t``, that back to the
-device ``num_ops + num_tensors + t``. The rules are those of `schedsim.simulation.engine` for three
-streams and two pools, so that both give the same times. A search asks a million times a minute:
-here the answer is written into room that is there already, and of a sequence that gets stuck the
-missing bytes are said.
+Tokens: op ``i`` is ``i``; the copy of tensor ``t`` to the host is ``num_ops + t``, its copy back to
+the device is ``num_ops + num_tensors + t``. The rules are those of `schedsim.simulation.engine` for
+three streams and two pools, so that both give the same times. There are two reasons for a second
+implementation: a search evaluates a million sequences a minute, so that the result is written into
+room that already exists; and of a sequence that gets stuck, the search must know the missing bytes.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ class LinkedGraph(Record):
 
 @dataclass(frozen=True, eq=False)
 class Trace(Record):
-    """Room for one evaluation, and what it found.
+    """Room for one evaluation, and its results.
 
     Attributes
     ----------
     start_s, end_s, memory, scratch : (capacity,)
-        By position: times; bytes of the device right after the start, static ones left out; the
+        By position: times; bytes on the device right after the start, without static bytes; the
         workspace.
     follows : (capacity,)
-        By position of a copy: the op before it, which must have started; -1 for none.
+        For the copy at a position: the op before it, which must have started; -1 for none.
     made_by, reads_at : (capacity + 1,)
-        By position: the first instance that it writes, the first of its reads in `used`.
+        By position: the first instance that the token writes, and its first read in `used`.
     used : (reads,)
         The instance behind each read, in the order of the sequence.
     tensor, is_host, first, last : (instances,)
         `first` is -1 for a graph input; `last` is -1 for an instance that is never materialised,
         and the length of the sequence for one that lives to the end.
     uses, held, takes, ready : (instances,)
-        Runs that have yet to end with it; bytes that it frees; the instance whose storage it may
-        take over, or -1; whether it is there.
+        Number of runs that have yet to read it; bytes that its end frees; the instance whose
+        storage it may take over, or -1; whether it is there.
     """
 
     start_s: Reals
@@ -131,7 +131,7 @@ def make_trace(linked: LinkedGraph, capacity: int) -> Trace:
 
 @kernel
 def link_instances(linked: LinkedGraph, tokens: Ints, num: int, trace: Trace) -> int:
-    """Instances, and which of them each read means; the number of them, -1 where illegal."""
+    """Find instances, and which of them each read means; their number, -1 where illegal."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     made = 0
     for t in range(num_tensors):
@@ -216,8 +216,8 @@ def _next(tokens: Ints, num: int, at: int, low: int, high: int) -> int:
 def evaluate(linked: LinkedGraph, tokens: Ints, num: int, trace: Trace) -> Any:
     """(makespan in s, bytes over budget, position of the most); makespan is -1 where illegal.
 
-    Over budget are the bytes that a run lacks when nothing else is left to end; it starts all the
-    same, and the times are those of a device with just so much more memory.
+    The bytes over budget are those that a run lacks when no other run or copy is left to end. The
+    run starts all the same, and the times are those of a device with that much more memory.
     O(tokens + reads + writes) time.
     """
     made = link_instances(linked, tokens, num, trace)

@@ -1,4 +1,4 @@
-"""Keep, recompute or offload, per tensor: the planner that trades all three for each other."""
+"""Keep, recompute or offload each tensor: the planner that trades all three for each other."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from ._starts import chain_starts, graph_starts
 
 _WORK = 12.0
 # Shares of the effort left: for the bound, for schedules without copies, and for the copies that
-# make these schedules fit.
+# make these schedules fit the budget.
 _BOUND_SHARE, _STARTS_SHARE, _REPAIR_SHARE = 0.2, 0.5, 0.4
-# How many schedules the engine is asked about, the best first, where it refuses the first.
+# Number of schedules that the engine is asked about, the best first, where it refuses others.
 _TRIED = 8
 
 
 def copies_scope(workload: Chain | Graph) -> Scope:
-    """The class of schedules that the bound speaks of: a chain has one order of first runs."""
+    """The class of schedules over which the bound holds: a chain has one order of first runs."""
     return COPIES if isinstance(workload, Chain) else COPIES_IN_ORDER
 
 
@@ -56,15 +56,16 @@ def offload(
 ) -> Plan:
     """The fastest schedule found that keeps, recomputes and offloads within `budget_bytes`.
 
-    It begins with schedules without copies: that of the budget, and those of larger budgets, which
-    recompute less (of a chain from the exact curve, of a graph from local search). Each is brought
-    within the budget by moving to the host what is unused longest for the time of its copies, out
-    right behind its last use and back just in time. The best are annealed: copies come, go and
-    move; repeated runs are dropped and what they made is kept or copied; copies are replaced by
-    repeated runs. Every neighbour is timed by the rules of the engine, on both links at once.
+    The search begins with schedules without copies: one for the budget, and others for larger
+    budgets, which recompute less (of a chain from the exact curve, of a graph from local search).
+    Each is brought within the budget by offloading the tensors with the longest unused time per
+    time of their copies, right behind the last use and back just in time. The best are annealed:
+    copies are added, removed and moved; repeated runs are dropped, and what they made is kept or
+    copied; copies are replaced by repeated runs. Every neighbour is timed by the rules of the
+    engine, on both links.
 
-    The plan without copies at the same budget is always a candidate, so that the outcome is never
-    worse. The engine has the last word on memory and time.
+    The plan without copies at the same budget is always a candidate, so that the result is never
+    worse than it. The engine decides on memory and time in the end.
 
     Parameters
     ----------
@@ -72,27 +73,28 @@ def offload(
         A `schedsim.plans.links.Link`, a text (``"pcie4"``, ``"25GB/s"``), or a pair of these: to
         the host, and back.
     host_bytes
-        Pinned host memory allowed; no limit by default.
+        Most pinned host memory; no limit by default.
     host_latency_s
-        Seconds that every copy takes besides, of links given as a text.
+        Seconds that every copy takes additionally, for links given as a text.
     time_limit_s, effort
-        As of `local_search`; 12 units of work where neither is given. It stops earlier where the
-        bound is met; interrupting gives the best plan so far.
+        As of `local_search`; 12 units of work where neither is given. The search stops earlier
+        where the bound is met; an interrupt gives the best plan so far.
     seed
         Seed of all random choices.
     num_threads
-        Walkers at work at a time; all cores by default.
+        Walkers that run at the same time; all cores by default.
     max_moves
-        Of all walkers together: these end the annealing instead of the work.
+        Most moves of all walkers together: they end the annealing instead of the work.
     gap
-        To the proven bound, at which to stop.
+        Gap to the proven bound at which to stop.
 
     Returns
     -------
     Plan
-        Its options store the link, so that `schedsim simulate` replays it. The bound holds for any
-        schedule with copies of a chain, and for those in the order of first runs of a graph: what
-        memory and link together cannot carry across the first run of one op is computed again.
+        The plan's setting stores the link, so that `schedsim simulate` replays the copies. The
+        bound holds for any schedule with copies of a chain, and for those in the order of first
+        runs of a graph: what memory and link together cannot carry across the first run of one op
+        is recomputed.
 
     Raises
     ------
@@ -190,15 +192,15 @@ def _finish(
         schedule = Schedule.from_names(token_names(workload.graph, tokens))
         try:
             told = setting.simulate(workload, schedule, budget_bytes)
-        except DeadlockError:  # the engine has the last word
+        except DeadlockError:  # the engine decides in the end
             continue
         if told.peak_bytes <= budget_bytes and told.makespan_s < best_s:
             best, best_s, chosen = schedule, told.makespan_s, "offload"
             break
-    # Only plans without copies say it: a search with copies may not find its least peak again.
+    # Only plans without copies name one: a search with copies may not find its least peak again.
     least = least_of([plan.least for plan in plans]) if best is None else LeastBudget()
     if least.scope != copies_scope(workload):
-        # A floor without copies is none with them.
+        # A proven least budget without copies is not proven with copies.
         least = LeastBudget(least.found_bytes, least.op)
     bound_s = bound.bound_s if np.isfinite(bound.bound_s) else workload.graph.store_all_s
     if not np.isfinite(bound.bound_s):

@@ -1,4 +1,4 @@
-"""POET: which ops to recompute and which tensors to page out, as a MILP."""
+"""POET: which ops to recompute and which tensors to page out, by a MILP."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from ._offload_search import OffloadSearch, load_kernels
 from ._paging_model import build_paging_model
 from .offload import offload
 
-# Beyond this HiGHS finds nothing in minutes; one with paging has some five times as many.
+# Beyond this HiGHS finds nothing within minutes; a model with paging has some five times as many.
 MAX_VARIABLES = 60_000
 _WORK = 30.0
 _BOUND_SHARE, _START_SHARE, _POLISH_SHARE, _MOST_POLISH = 0.1, 0.1, 0.02, 0.3
 # HiGHS keeps its time limit up to a first node that takes so many times as long; beyond that, the
 # steps between its looks at the clock are too long.
 _CLOCK_LOOKS = 500.0
-# The step lasts this many units of time: beside it the solver's tolerance is small.
+# The step lasts this many units of time, beside which the solver's tolerance is small.
 _UNITS = 1e4
 
 
@@ -57,30 +57,31 @@ def poet(
     """The fastest staged schedule with paging within `budget_bytes`, by integer programming.
 
     Runs are those of `checkmate`: a stage for each first run, in which earlier ops may run again
-    once. Beside them tensors flow to the host and back, over one stage or several; a stage lasts as
-    long as the longest of its runs and its flows. The answer's copies are put into a sequence and
-    timed by the engine, which knows no stages, so that its time may be less or more than that of
-    the MILP.
+    once. Beside the runs, tensors flow to the host and back, over one stage or several; a stage
+    lasts as long as the longer of its runs and its flows. The copies of the answer are put into a
+    sequence that the engine times. The engine knows no stages, so that its time may be less or more
+    than that of the MILP.
 
     Parameters
     ----------
     link, host_bytes, host_latency_s
         As of `offload`.
     time_limit_s, effort
-        As of `local_search`; 30 units of work where neither is given. The solver's nodes are
-        limited by it, and the best answer by then is taken. An effort without a time limit leaves
-        out a MILP whose first node alone takes more, as do seconds that are far too few for it.
+        As of `local_search`; 30 units of work where neither is given. They limit the solver's
+        nodes, and the planner takes the best answer by then. An effort without a
+        time limit leaves out a MILP whose first node alone takes more; so do seconds that are far
+        too few for the first node.
     seed
-        Of the polishing, and of the start.
+        Seed of the polishing, and of the start.
     start
-        Begin with what `offload` finds for a tenth of the effort, and ask the solver for better.
+        Start from what `offload` finds with a tenth of the effort, and ask the solver for better.
     polish
-        Anneal the answer for a moment, as `offload` does: it takes away what stages cost.
+        Anneal the answer for a short time, as `offload` does, which removes what stages cost.
 
     Returns
     -------
     Plan
-        Its bound is that of `offload`, over all schedules in this order with copies.
+        The plan; its bound is that of `offload`, over all schedules in this order with copies.
 
     Raises
     ------

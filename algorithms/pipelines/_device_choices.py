@@ -1,4 +1,4 @@
-"""What a device may choose for its stages within its memory, before anything is simulated."""
+"""The choices that a device has for its stages within its memory, before any simulation."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MOST_THRESHOLDS = 24
 
 @dataclass(frozen=True, slots=True)
 class StageChoice:
-    """Points of a stage's front that its micro-batches take in turn.
+    """Points of a stage's front, which the stage's micro-batches take in turn.
 
     Attributes
     ----------
     points
-        Indices into the front; one, or one for each micro-batch in flight.
+        Indices into the front: one, or one for each micro-batch in flight.
     time_s, late_s
-        Seconds of each point.
+        Seconds of each point: the whole time, and the part that must wait for the gradient.
     size_bytes
-        What the stage takes with them, messages that wait aside.
+        Bytes that the stage takes with these points, without messages that wait.
     """
 
     points: tuple[int, ...]
@@ -37,12 +37,12 @@ class StageChoice:
 
     @property
     def mean_s(self) -> float:
-        """Time a micro-batch, on average."""
+        """Mean time of a micro-batch, in seconds."""
         return sum(self.time_s) / len(self.time_s)
 
 
 class _Mixable(NamedTuple):
-    """Points of a stage, and the pairs of them that its micro-batches may take in turn.
+    """Points of a stage, and the pairs of points that its micro-batches may take in turn.
 
     Pair (a, b) takes point a for some micro-batches in flight and b for the others.
 
@@ -51,7 +51,7 @@ class _Mixable(NamedTuple):
     points : (n,) int64
         Indices into the front.
     more_bytes, taken_bytes : (n, n) int64
-        What a micro-batch holds more with a than with b; what all take with b.
+        Bytes by which a micro-batch holds more with a than with b; bytes that all take with b.
     time_s : (n,) float64
     faster : (n, n) bool
         Whether a is faster than b and holds more.
@@ -66,14 +66,14 @@ class _Mixable(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldStage:
-    """A stage as its device sees it: its front, and what is in flight at most.
+    """A stage as its device sees it: its front, and the most micro-batches in flight.
 
     Attributes
     ----------
     in_flight
         Micro-batches that the stage holds at once, the running one included.
     input_bytes
-        What it holds of each besides: its input.
+        Bytes of its input, which it additionally holds for each of them.
     """
 
     front: Front
@@ -81,7 +81,7 @@ class HeldStage:
     input_bytes: int
 
     def bytes_of(self, point: int) -> int:
-        """What the point takes with so many in flight."""
+        """Bytes that the stage takes with this point and so many micro-batches in flight."""
         return self.in_flight * self.held_by(point) + self.work_of(point)
 
     def held_by(self, point: int) -> int:
@@ -89,7 +89,7 @@ class HeldStage:
         return int(self.front.held_bytes[point]) + self.input_bytes
 
     def work_of(self, point: int) -> int:
-        """Bytes that the running one needs besides."""
+        """Bytes that the running micro-batch needs beyond those that it holds."""
         return int(self.front.need_bytes[point] - self.front.held_bytes[point])
 
     @cached_property
@@ -100,7 +100,7 @@ class HeldStage:
 
     @cached_property
     def to_mix(self) -> _Mixable:
-        """Pairs of the points that no other beats for so many in flight: there are few of these."""
+        """Pairs of the points that no other point beats for so many in flight, which are few."""
         front = self.front
         size = (self.in_flight - 1) * front.held_bytes + front.need_bytes
         order = np.lexsort((size, front.time_s))
@@ -132,9 +132,9 @@ class HeldStage:
 
 
 def uniform_choices(stage: HeldStage, cap_bytes: int) -> list[StageChoice]:
-    """One point for all micro-batches: those that fit and that no other beats in both times.
+    """One point for all micro-batches: the points that fit and that no other beats in both times.
 
-    By ascending time; empty where nothing fits.
+    They come by ascending time; the list is empty where nothing fits.
     """
     found: list[StageChoice] = []
     least = np.inf
@@ -190,9 +190,9 @@ def least_choice(stage: HeldStage) -> StageChoice:
 
 
 def joint_choice(stages: Sequence[HeldStage], cap_bytes: int) -> tuple[StageChoice, ...] | None:
-    """The fastest points of several stages that share a device; ``None`` where nothing fits.
+    """The fastest points of several stages on one device; ``None`` where nothing fits.
 
-    For each bound on the working set, a multiple-choice knapsack over what is held, solved by
+    For each bound on the working set, a multiple-choice knapsack over the held bytes is solved by
     merging the stages' trade-offs.
     """
     works = np.unique(np.concatenate([s.front.need_bytes - s.front.held_bytes for s in stages]))
@@ -211,7 +211,7 @@ def joint_choice(stages: Sequence[HeldStage], cap_bytes: int) -> tuple[StageChoi
 def _knapsack(
     stages: Sequence[HeldStage], room_bytes: int, work_bytes: int
 ) -> tuple[float, tuple[int, ...]] | None:
-    """Least time with this room for what is held, over points of this working set at most."""
+    """Least time with `room_bytes` for held bytes, over points of at most this working set."""
     states: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
     for stage in stages:
         front = stage.front
@@ -235,9 +235,9 @@ def _knapsack(
 
 
 def mean_bound(front: Front, held_bytes: float) -> float:
-    """No mix of points that hold `held_bytes` on average is faster: the lower convex envelope.
+    """A lower bound on the time of mixes of points that hold `held_bytes` on average.
 
-    Infinite where even the least is more.
+    It is the lower convex envelope of time over held bytes; infinite where no mix holds so little.
     """
     order = np.lexsort((front.time_s, front.held_bytes))
     hull: list[tuple[float, float]] = []

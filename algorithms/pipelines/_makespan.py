@@ -1,7 +1,7 @@
 """The step time of a pipeline from times of whole stages: one pass over its actions, compiled.
 
-What the simulator finds on the graph of single ops, where no collective takes time: layers of a
-stage run one after another.
+The result is what the simulator finds on the graph of single ops, where no collective takes time,
+because the layers of a stage run one after another.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class StageWork(Record):
     ----------
     forward_s, weights_s : (num_stages,)
     early_s, late_s : (num_stages, most_plans)
-        What its backward does before and after its gradient is there, by plan.
+        Seconds of its backward before and after its gradient is there, for each plan.
     num_plans : (num_stages,)
-        Plans of the stage, which micro-batches take one after the other.
+        Number of plans of the stage, which its micro-batches take in turn.
     """
 
     forward_s: Reals
@@ -41,10 +41,10 @@ class StageWork(Record):
 
 
 class StageTimes:
-    """The actions of an order, put in a sequence in which each one's inputs come first.
+    """The actions of an order, sorted so that the inputs of each action come before it.
 
     Parameters
-    ----------
+    The pipeline; its cuts and layers play no part here.
     pipeline
         Its cuts and layers play no part here.
 
@@ -115,10 +115,10 @@ class StageTimes:
         Parameters
         ----------
         forward_s, weights_s
-            Of each stage, for one micro-batch.
+            Seconds of each stage for one micro-batch.
         early_s, late_s
-            Of each stage, what its backward does before and after its gradient is there; one
-            number, or one for each of its plans, which micro-batches take in turn.
+            Seconds of each stage's backward before and after its gradient is there: one number, or
+            one for each of its plans, which micro-batches take in turn.
         message_s
             As `message_times` gives them.
         """

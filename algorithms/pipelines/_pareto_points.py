@@ -1,4 +1,4 @@
-"""Which of many points in three dimensions no other one beats; compiled."""
+"""The points in three dimensions that no other point beats; compiled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def undominated(held: Any, need: Any) -> Any:
     stair_need = np.empty(num, np.int64)
     size = 0
     for p in range(num):
-        # The last step that holds no more than this point needs least of those.
+        # The last step of the staircase that holds no more than this point needs the least of
+        # those.
         low, high = 0, size
         while low < high:
             middle = (low + high) // 2

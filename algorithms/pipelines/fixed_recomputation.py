@@ -1,4 +1,4 @@
-"""The same recomputation for every stage, as training frameworks offer it; and saved plans."""
+"""The same recomputation for every stage, as training frameworks offer it; saved plans replayed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def fixed_recomputation(
     Parameters
     ----------
     budget_bytes
-        Decides the status alone: the run is there even where it does not fit.
+        Decides only the status: the plan has a run even where it does not fit.
     order
         Name of the order.
     recompute
-        ``"none"``; ``"layers"`` keeps every layer's input; ``"stage"`` keeps the stage's only.
+        ``"none"``; ``"layers"`` keeps every layer's input; ``"stage"`` keeps only the stage's.
 
     Examples
     --------
@@ -57,12 +57,12 @@ def fixed_recomputation(
 
 @timed()
 def replayed(pipeline: Pipeline, saved: SavedPipelinePlan) -> PipelinePlan:
-    """A saved plan, simulated again on `pipeline`, whose cuts are the plan's.
+    """A saved plan, simulated again on `pipeline`, which must have the plan's cuts.
 
     Raises
     ------
     InvalidScheduleError
-        Its stage plans do not go with the pipeline.
+        The plan's stage plans do not fit the pipeline.
     """
     actions = make_order(
         saved.order_name,

@@ -1,10 +1,10 @@
 """Where to cut the layers of a chain into stages, one a device, under a memory budget.
 
-Stage v, of layers ``lo..hi-1``, takes ``trip(lo) + M t_v(lo, hi)`` at least: the trip to it and
-back, and M times its time for a micro-batch, recomputation included, which the memory left for its
-``in flight`` micro-batches decides. The cuts that make the largest of these least follow from a
-dynamic program over (stage, cut), as does, with bounds in the place of times, a lower bound over
-all partitions.
+Stage v, of layers ``lo..hi-1``, takes at least ``trip(lo) + M t_v(lo, hi)``: the trip to it and
+back, and M times its time for a micro-batch, recomputation included, which depends on the memory
+left for its ``in flight`` micro-batches. A dynamic program over (stage, cut) finds the cuts that
+make the largest of these least; with bounds in the place of times, it finds a lower bound over all
+partitions.
 
 References
 ----------
@@ -32,7 +32,7 @@ StageCost = Callable[[int, int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Cuts, and the largest cost of a stage under them."""
+    """Cuts of a pipeline, and the largest cost of a stage under them."""
 
     cuts: tuple[int, ...]
     cost: float
@@ -46,11 +46,12 @@ def least_largest(
     Parameters
     ----------
     cost
-        Of (stage, first layer, end); infinite where it cannot be.
+        Cost of (stage, first layer, end); infinite where that stage is impossible.
 
     Notes
     -----
-    O(stages * layers^2) costs. Of equal cuts, those that leave the earlier stages shorter.
+    O(stages * layers^2) costs. Of equally good cuts, the function takes those with the shorter
+    earlier stages.
 
     Examples
     --------
@@ -84,7 +85,7 @@ class Partitions:
     Parameters
     ----------
     pipeline
-        One stage a device; its own cuts play no part.
+        A pipeline with one stage a device; its own cuts play no part.
     """
 
     def __init__(
@@ -119,13 +120,13 @@ class Partitions:
         self._known: dict[tuple[int, int, int], float] = {}
 
     def plain_cost(self, v: int, lo: int, hi: int) -> float:
-        """As `cost`, where nothing is recomputed and memory plays no part."""
+        """The `cost` where nothing is recomputed and memory plays no part."""
         work = float(self.plain[hi] - self.plain[lo])
         loss = self.pipeline.chain.loss_s if hi == self.pipeline.chain.num_stages else 0.0
         return float(self.trip[lo]) + self.pipeline.num_micro_batches * (work + loss)
 
     def cost(self, v: int, lo: int, hi: int) -> float:
-        """Way to stage v and back, and M times its fastest time that fits; infinite if none."""
+        """Trip to stage v and back, and M times its fastest time that fits; infinite if none."""
         key = (v, lo, hi)
         if key not in self._known:
             room = self.budget_bytes - (self.static[hi] - self.static[lo])
@@ -147,7 +148,7 @@ class Partitions:
         return float(self.trip[lo]) + work
 
     def pruned(self, cost: StageCost, most: float) -> StageCost:
-        """`cost`, but infinite where it is `most` or more without any recomputation."""
+        """`cost`, made infinite where it is at least `most` even without any recomputation."""
 
         def found(v: int, lo: int, hi: int) -> float:
             return cost(v, lo, hi) if self.plain_cost(v, lo, hi) < most else math.inf
@@ -155,21 +156,21 @@ class Partitions:
         return found
 
     def best_cuts(self, most: float = math.inf) -> Cuts | None:
-        """The partition of least largest cost below `most`."""
+        """The partition with the least largest cost, if that is below `most`."""
         num = self.pipeline.chain.num_stages, self.pipeline.num_stages
         return least_largest(*num, self.pruned(self.cost, most), below=most)
 
     def lower_bound_s(self, most: float) -> float:
-        """No partition's step is shorter, in seconds; given one that takes `most`."""
+        """A lower bound in seconds over all partitions, of which one takes `most`."""
         num = self.pipeline.chain.num_stages, self.pipeline.num_stages
         found = least_largest(*num, self.pruned(self.bound, most), below=most)
         return most if found is None else found.cost
 
 
 def neighbours(pipeline: Pipeline) -> list[Pipeline]:
-    """The partitions in which a run of neighbouring cuts stands one layer earlier, or later.
+    """The partitions in which a group of neighbouring cuts lies one layer earlier, or later.
 
-    Moving several cuts together hands a layer on from one stage to another further away.
+    Moving several cuts together passes a layer from one stage to another further away.
     """
     found = []
     cuts, num = pipeline.cuts, pipeline.num_stages

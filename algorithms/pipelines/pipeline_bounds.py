@@ -14,15 +14,15 @@ from .stage_frontier import StageFrontiers
 
 
 def work_bound(pipeline: Pipeline) -> float:
-    """No schedule of this partition is faster, in seconds, whatever its order and its memory.
+    """A bound on every schedule of this partition, in seconds, whatever its order and memory.
 
-    Device k begins when a micro-batch has come through the stages before its first, then works for
-    all micro-batches, and what it ends with has those stages to go back through::
+    Device k begins when a micro-batch has come through the stages before its first stage, then
+    works for all micro-batches, and its last micro-batch has those stages to go back through::
 
         max over k of  sum_{v < k} (F_v + B_v)  +  M * (work of device k)
 
-    With a split backward, gradients of weights may come last and go nowhere: the way back is left
-    out. Messages are counted on both ways. O(stages).
+    With a split backward, gradients of weights may come last and are sent nowhere: the way back is
+    left out. Messages are counted on both ways. O(stages).
 
     Examples
     --------
@@ -41,7 +41,7 @@ def work_bound(pipeline: Pipeline) -> float:
 
 
 def round_trip_s(pipeline: Pipeline, stage: int) -> float:
-    """The least time to the begin of `stage` and back from it, in seconds."""
+    """The least time to the start of `stage` and back from it, in seconds."""
     total = 0.0
     sizes = pipeline.chain.activation_bytes().tolist()
     for v in range(stage):
@@ -56,7 +56,7 @@ def round_trip_s(pipeline: Pipeline, stage: int) -> float:
 
 
 def held_at_once(order: Order, stage: int) -> int:
-    """The most micro-batches of `stage` between their forward and their backward."""
+    """The most micro-batches of `stage` that are between their forward and their backward."""
     most = now = 0
     for actions in order:
         for action in actions:
@@ -94,11 +94,11 @@ def stage_bound(
     room_bytes: int,
     num_held: int,
 ) -> float:
-    """Least time of layers ``lo..hi-1`` for all micro-batches, in seconds, where memory is short.
+    """Least time of layers ``lo..hi-1`` for all micro-batches, in seconds, within `room_bytes`.
 
-    Any `num_held` micro-batches in a row are held together at some time, so on average they hold
-    no more than ``room_bytes / num_held`` each, and take no less than the lower convex envelope of
-    time over held bytes. Those beyond the last whole group take at least their store-all time.
+    Any `num_held` micro-batches in a row are held together at some time, so that on average they
+    hold at most ``room_bytes / num_held`` each, and take at least the lower convex envelope of time
+    over held bytes. Those after the last whole group take at least their store-all time.
     """
     layers = pipeline.chain.stages[lo:hi]
     plain = math.fsum([y.forward_s for y in layers] + [y.backward_s for y in layers])
@@ -118,11 +118,11 @@ def stage_bound(
 def memory_bound(
     fronts: StageFrontiers, pipeline: Pipeline, order: Order, budget_bytes: int
 ) -> float:
-    """As `work_bound`, with the time that recomputation must cost each stage at least.
+    """The bound of `work_bound`, with the least time that recomputation costs each stage.
 
-    Over persistent recomputation in `order`: what a micro-batch holds between its forward and its
-    backward stays until that layer's backward. For one stage a device; else `work_bound`. Infinite
-    where no recomputation fits at all.
+    It holds over persistent recomputation in `order`: what a micro-batch holds between its forward
+    and its backward stays until that layer's backward. With several stages a device it is
+    `work_bound`. It is infinite where no recomputation fits at all.
     """
     bound = work_bound(pipeline)
     if pipeline.num_chunks > 1 or pipeline.collectives:
@@ -143,5 +143,5 @@ def layer_output(pipeline: Pipeline, layer: int) -> int:
 
 
 def partition_scope(cuts: Sequence[int]) -> Scope:
-    """The class of a bound over the partitions that have this many stages."""
+    """The class of schedules of a bound over the partitions that have this many stages."""
     return replace(PERSISTENT_IN_PARTITION, partition=len(cuts) - 1)

@@ -17,6 +17,7 @@ from .fabric import Fabric
 from .rank_step import RankStep, kind_of
 from .stages import StageParts, rank_parameters, rank_stages, split_stages
 from .training import Training
+from .unit_shares import UnitShares, in_shares, tensor_by_tensor
 
 if TYPE_CHECKING:
     from ..simulation.result import Simulation
@@ -152,8 +153,13 @@ def rank_memory(
     state = lasting_bytes(model, degrees, training, stages)
     simulation = issue_simulation(model, degrees, training, fabric, rank)
     fixed = state.total + _LIBRARY_BYTES
+    shares = None
+    if training.state == "fsdp2":
+        shares = UnitShares(model, degrees, training, fabric, stages)
     allocation = play(
-        _requests(simulation, state), "cuda-caching", expandable_segments=training.expandable
+        _requests(simulation, state, shares),
+        "cuda-caching",
+        expandable_segments=training.expandable,
     )
     kinds = {
         "parameters": state.parameters,
@@ -183,13 +189,18 @@ _STREAMS = {"AG": 1, "SG": 2}
 """First word of a tensor's name -> the stream that allocates it; by default the compute stream."""
 
 
-def _requests(simulation: Simulation, state: LastingBytes) -> Requests:
+def _requests(simulation: Simulation, state: LastingBytes, shares: UnitShares | None) -> Requests:
     """Two steps as the allocator sees them; moments come at the end of the first."""
     one = requests_of(simulation)
+    if shares is not None:
+        one = tensor_by_tensor(one, shares)
+    kept_shares = [1] if shares is None else shares.of_state()
     streams = np.array([_STREAMS.get(name.partition(" ")[0], 0) for name in one.item_names])
     first = one.item_bytes.size
-    before = [state.parameters, state.gradients, state.messages, _LIBRARY_BYTES]
-    after = [state.moments // 2, state.moments - state.moments // 2]
+    parameters = in_shares(state.parameters, kept_shares)
+    before = [*parameters, state.gradients, state.messages, _LIBRARY_BYTES]
+    pairs = [(size // 2, size - size // 2) for size in in_shares(state.moments, kept_shares)]
+    after = [size for pair in pairs for size in pair]
     sizes = np.array([size for size in before if size] + [size for size in after if size])
     num_before = sum(size > 0 for size in before)
     resident = np.arange(first, first + sizes.size, dtype=np.int64)

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from schedsim.validation import step_planning  # noqa: E402
 from schedsim.validation.step_planning import BlockLevelWarning  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -119,15 +120,21 @@ def test_what_no_level_takes_is_refused_before_anything_runs(options):
     assert schedsim.rematerialize(sparse, words, "100%", **loss, **options) is not None
 
 
-def test_a_search_ends_by_work_unless_seconds_alone_are_given():
-    """The same plan on a machine that is at other work; more work for more ops."""
+def test_a_search_ends_by_work_unless_seconds_alone_are_given(monkeypatch):
+    """The same plan on a machine that is at other work; more work for more ops.
+
+    An eighth of it where that leaves no gap to the bound.
+    """
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
     made = functools.partial(
         schedsim.rematerialize, model, torch.randn(64, 8), "90%", lambda y: y.sum(), level="op"
     )
     usual, quick, timed = made(), made(effort=0.1), made(time_limit_s=0.05)
     given = [module.plan.options for module in (usual, quick, timed)]
-    assert given[0]["effort"] == 2 + len(set(usual.plan.schedule.names)) / 500
+    assert usual.plan.gap == 0
+    assert given[0]["effort"] == (2 + len(set(usual.plan.schedule.names)) / 500) / 8
+    monkeypatch.setattr(step_planning, "_SMALL_GAP", -1)  # no plan is good enough
+    assert made().plan.options["effort"] == 8 * given[0]["effort"]
     assert "time_limit_s" not in given[0]
     assert given[1]["effort"] == 0.1
     assert "effort" not in given[2]

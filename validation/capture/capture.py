@@ -11,6 +11,7 @@ from torch import nn
 from schedsim.errors import SchedsimError
 
 from ..guards.recording import Recorded, record
+from ..measure.meters import no_collection
 from ..torch_private import joint_graphs as private
 from ..torch_private.pytrees import tree_leaves
 from . import attention
@@ -124,6 +125,20 @@ def capture(
 
 
 def _captured(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    loss: Loss | None,
+    kernels: str,
+    optimizer: str | int,
+    name: str | None,
+    recorded: Recorded | None,
+) -> CapturedGraph:
+    with no_collection():  # what a trace makes lives until it is done, and is walked in vain
+        return _traced(model, inputs, kwargs, loss, kernels, optimizer, name, recorded)
+
+
+def _traced(
     model: nn.Module,
     inputs: tuple[Any, ...],
     kwargs: Mapping[str, Any],

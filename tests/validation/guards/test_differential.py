@@ -58,3 +58,25 @@ def test_each_difference_is_named_and_all_state_is_put_back():
     assert all(map(torch.equal, before, model.state_dict().values()))
     assert torch.equal(state, torch.get_rng_state())
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(("size", "noise"), [(1e-8, True), (1e-5, False)])
+def test_a_gradient_that_is_zero_but_for_rounding_has_no_digits_to_agree_in(size, noise):
+    """As of the bias of keys: a softmax takes it out, and what is left is rounding."""
+    torch.manual_seed(0)
+    model, x, target = nn.Linear(8, 8), torch.randn(64, 8), torch.randn(64, 8)
+    whole = nn.Sequential(model)
+    both = Both(whole, F.mse_loss, None)
+
+    def with_bias(share):
+        def step(x, target):
+            return F.mse_loss(F.linear(x, model.weight), target) + share * model.bias.sum()
+
+        return step
+
+    weight = torch.autograd.grad(with_bias(0.0)(x, target), model.weight)[0]
+    largest = float(weight.abs().max())
+    found = both.difference(with_bias(size * largest), with_bias(-size * largest), (x, target), {})
+    assert found is not None
+    assert "the gradient of 0.bias" in str(found)
+    assert found.rounding == noise

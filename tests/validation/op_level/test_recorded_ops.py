@@ -9,7 +9,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.capture import capture  # noqa: E402
+from schedsim.validation.dry_cuda import has_times, has_values  # noqa: E402
 from schedsim.validation.measure.cuda_requests import RequestEvent  # noqa: E402
+from schedsim.validation.models import build_model  # noqa: E402
 from schedsim.validation.op_level.recorded_ops import (  # noqa: E402
     OpRequests,
     _assembled,
@@ -24,6 +26,7 @@ from torch import nn  # noqa: E402
 import schedsim  # noqa: E402
 from schedsim.allocators import allocate  # noqa: E402
 
+CUDA = torch.device("cuda")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
@@ -97,6 +100,38 @@ def test_the_requests_of_a_step_are_those_of_the_simulator():
 def test_where_there_is_no_cuda_device_nothing_is_recorded():
     captured = capture(nn.Linear(4, 2), (torch.zeros(3, 4),), lambda y: y.sum())
     assert with_requests(captured, ()) is captured
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.skipif(
+    torch.cuda.is_available() and has_values(CUDA) and not has_times(CUDA),
+    reason="Triton's kernels do not run on the CPU",
+)
+def test_the_budget_of_a_compiled_step_bounds_what_is_reserved():
+    """Compiled groups are recorded like ops, and their runs are not joined."""
+    sizes = {"layers": 2, "hidden": 1024, "heads": 16, "seq": 512, "vocab": 8000, "batch": 16}
+    built = build_model("gpt2", **sizes, device="cuda")
+    model = built.model.train()
+    module = schedsim.rematerialize(
+        model, built.inputs, 10**12, built.loss, compile=True, effort=1.0
+    )
+
+    def reserved():
+        planned = module.prepare(*built.inputs)
+        assert any("compiled:" in note for note in planned.captured.notes)
+        assert planned.captured.workload.recorded is not None
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(3):
+            planned.module(*built.inputs).backward()
+            model.zero_grad(set_to_none=True)
+        return torch.cuda.max_memory_reserved()
+
+    most = reserved()
+    for share in (0.9, 0.75):
+        module.replan(int(share * most))
+        assert reserved() <= module.budget_bytes
 
 
 @pytest.mark.gpu
