@@ -180,9 +180,10 @@ def hrevolve(
 
     Parameters
     ----------
-    Levels below the device, the fastest first: `MemoryLevel`, or (slots, seconds to write,
-    seconds to read). Without any level, the plan is that of `revolve`. One level with room for
-    all states is the setting of disk-revolve.
+    levels
+        Levels below the device, the fastest first: `MemoryLevel`, or (slots, seconds to write,
+        seconds to read). Without any level, the plan is that of `revolve`. One level with room for
+        all states is the setting of disk-revolve.
     num_slots
         States held on the device at once, the chain's input included. By default the most that fit
         the budget; on a chain of L > 1,000 stages, at most 10^9 / L^2.

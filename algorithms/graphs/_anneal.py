@@ -61,13 +61,14 @@ class Rules(Record):
 
     Attributes
     ----------
-    Bytes that the peak may have, the graph's static bytes not counted.
-        Bytes, those of the graph's static memory not among them.
-    Share of moves that are repaired by greedy evictions before they count. Such moves take some
-    twenty times as long as the others, and reach what single edits do not.
-        twenty times as slow as the others, and reach what single steps do not.
-    Seconds per byte above `limit`, raised while the peak is above the limit and lowered while
-    it is within; then the least and the largest value of that price.
+    limit : int
+        Bytes that the peak may have, the graph's static bytes not counted.
+    thorough : float
+        Share of moves that are repaired by greedy evictions before they count. Such moves take some
+        twenty times as long as the others, and reach what single edits do not.
+    price : (3,) float64
+        Seconds per byte above `limit`, raised while the peak is above the limit and lowered while
+        it is within; then the least and the largest value of that price.
     """
 
     limit: int

@@ -39,8 +39,8 @@ def lean_schedule(
 
     Parameters
     ----------
-    Legal sequences of runs, in the order asked for.
-        Legal runs, in the order asked for.
+    lines
+        Legal sequences of runs, in the order asked for.
     least_bytes
         A bound on the peak of every schedule, in bytes.
     free

@@ -63,8 +63,9 @@ def moccasin(
     order
         ``"fixed"``: first runs keep the graph's order. ``"free"``: they need not; this is much
         harder for the solver.
-    As of `local_search`; 30 units of work where neither is given, which limit the solver's
-    deterministic time. The planner returns the best plan found by then.
+    time_limit_s, effort
+        As of `local_search`; 30 units of work where neither is given, which limit the solver's
+        deterministic time. The planner returns the best plan found by then.
     seed
         Seed of the solver's randomness.
     num_intervals

@@ -44,9 +44,9 @@ class StageTimes:
     """The actions of an order, sorted so that the inputs of each action come before it.
 
     Parameters
-    The pipeline; its cuts and layers play no part here.
+    ----------
     pipeline
-        Its cuts and layers play no part here.
+        The pipeline; its cuts and layers play no part here.
 
     Raises
     ------

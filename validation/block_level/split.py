@@ -230,7 +230,6 @@ def find_blocks(
 
     The modules are searched among the items of module lists and sequences of `model`, by running
     the model once without gradients.
-    without gradients.
 
     Raises
     ------
