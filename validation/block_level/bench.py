@@ -157,22 +157,22 @@ class Bench:
         part = self.layout.parts[i]
         step.values.pop(i + 1, None)  # it is made anew
 
-        def let_go() -> None:
+        def free_gathered() -> None:
             if self.layout.sharding is not None:
-                self.layout.sharding.let_go(i)
+                self.layout.sharding.free_gathered(i)
                 self.layout.sharding.begin_backward()
 
         def forward() -> Any:
             with torch.no_grad():
                 read = [step.values.get(value) for value in part.reads]
                 out = tree_map_only(Tensor, Tensor.detach, part.call(self.inputs, *read))
-            let_go()
+            free_gathered()
             return out
 
         def saving() -> Any:
             out = step._saving(part, i)
             step.values[i + 1] = tree_map_only(Tensor, Tensor.detach, out)
-            let_go()
+            free_gathered()
 
         consumers = [c for c, other in enumerate(self.layout.parts) if i + 1 in other.reads]
 

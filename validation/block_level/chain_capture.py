@@ -48,7 +48,7 @@ from .repeated_forward import (
 )
 from .runtime import StepLayout
 from .scheduled_blocks import ScheduledBlocks, loss_of, split_inputs
-from .sharded import Sharding
+from .sharded import Sharding, grouped_calls
 from .sizes import Sizes, static_tensors, storage_keys, tensors_in
 from .split import find_blocks
 
@@ -236,13 +236,18 @@ def capture_chain(
         own_gradients(model, loss) as keeps_gradients,
         no_collection(),
     ):
-        with torch.no_grad(), untouched(model), kept_python(recorded):
+        with (
+            torch.no_grad(),
+            untouched(model),
+            kept_python(recorded),
+            grouped_calls(model, parts) as calls,
+        ):
             whole = model(*step.arguments, **step.keywords)
             whole = loss_of(whole) if loss is None else whole
-        sharding = Sharding.of(model, parts)
+        sharding = Sharding.of(model, parts, calls)
         parts, values, state = _settled(model, parts, step, notes)
         if sharding is not None:
-            sharding = Sharding.of(model, parts)
+            sharding = Sharding.of(model, parts, calls)
         _check_whole(whole, values[-1])
         del whole
         sizes = Sizes.of(parts, values, step, model, loss)

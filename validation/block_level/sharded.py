@@ -3,12 +3,15 @@
 A block gathers its parameters when it runs, and frees them when its run is over, unless its own
 backward comes next. Between two runs, only the tensors that the schedule names and a rank's share
 of parameters and gradients are alive. Nothing is gathered ahead; the memory that gathering and
-reducing take is measured as part of the workspaces of the runs.
+reducing take is measured as part of the workspaces of the runs. Modules that were sharded in one
+call are gathered together, which is sound where they run in one part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +25,42 @@ from .block_program import BlockProgram, BlockRun
 from .parts import Part
 
 
+@dataclass(frozen=True, slots=True)
+class GroupedCall:
+    """A call of a module that was sharded in one call with others: how many parts had begun."""
+
+    module: nn.Module
+    num_begun: int
+
+
+@contextmanager
+def grouped_calls(model: nn.Module, parts: Sequence[Part]) -> Iterator[list[GroupedCall]]:
+    """The calls in a forward of `model`, run inside, of modules that gather together."""
+    calls: list[GroupedCall] = []
+    begun: list[nn.Module] = []
+    # What is around the blocks belongs to the part before and the part after; blocks to one.
+    counts = Counter(m for part in parts for m in part.modules)
+    handles = []
+    together = [m for m in model.modules() if private.is_sharded(m) and private.is_grouped(m)]
+
+    def begins(module: nn.Module, _: Any) -> None:
+        begun.append(module)
+
+    def called(module: nn.Module, _: Any) -> None:
+        calls.append(GroupedCall(module, len(begun)))
+
+    # Models without such modules get no hooks: compiled blocks would be compiled again.
+    for module in model.modules() if together else ():
+        if counts[module] == 1:
+            handles.append(module.register_forward_pre_hook(begins))
+    handles += [module.register_forward_pre_hook(called) for module in together]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 @dataclass(frozen=True)
 class Sharding:
     """The modules of each part that gather parameters, and the states of all of these modules."""
@@ -31,8 +70,12 @@ class Sharding:
     gathered_bytes: tuple[int, ...]
 
     @classmethod
-    def of(cls, model: nn.Module, parts: Sequence[Part]) -> Sharding | None:
+    def of(
+        cls, model: nn.Module, parts: Sequence[Part], calls: Sequence[GroupedCall] = ()
+    ) -> Sharding | None:
         """The sharded modules of each part; ``None`` where nothing is sharded by FSDP2.
+
+        `calls` are those of a whole forward, by `grouped_calls`.
 
         Raises
         ------
@@ -40,7 +83,7 @@ class Sharding:
             Several parts read parameters that are sharded together, or the user has chosen what to
             gather ahead.
         """
-        states = tuple(private.states(model))
+        states = tuple(dict.fromkeys(private.states(model)))  # one of several modules, once
         if not states:
             return None
         if any(map(private.prefetches, states)):
@@ -54,9 +97,16 @@ class Sharding:
             inside = {
                 m: None for module in part.modules for m in module.modules() if m is not model
             }
-            of_parts.append(tuple(m for m in inside if private.is_sharded(m)))
+            gathering = {private.state_of(m): m for m in inside if private.is_sharded(m)}
+            of_parts.append(tuple(gathering.values()))
         for name, module in model.named_modules():
-            if private.is_sharded(module) and _spans(module, parts, is_root=module is model):
+            if not private.is_sharded(module):
+                continue
+            if private.is_grouped(module):
+                spans = not _runs_at_once(private.sharded_with(module), calls)
+            else:
+                spans = _spans(module, parts, is_root=module is model)
+            if spans:
                 raise UnsupportedError(
                     f"the parameters of {name or 'the model itself'} are sharded as one group, "
                     "which is gathered for more than one block",
@@ -80,7 +130,7 @@ class Sharding:
         for state in self.states:
             private.forget_order(state)
 
-    def let_go(self, index: int) -> None:
+    def free_gathered(self, index: int) -> None:
         """Free the gathered parameters of part `index`; only the shares are kept."""
         for module in self.modules[index]:
             module.reshard()
@@ -90,7 +140,7 @@ class Sharding:
         if run.kind != "F" or not self.modules[run.index]:
             return
         if following is None or (following.kind, following.index) != ("B", run.index):
-            self.let_go(run.index)
+            self.free_gathered(run.index)
 
     def gathers(self, program: BlockProgram) -> tuple[int, int, int]:
         """(bytes gathered in a step of `program`, bytes that store-all gathers, number of gathers).
@@ -115,10 +165,19 @@ class Sharding:
         return f"gathers parameters {number} times a step, {format_bytes(total)} in all: {again}"
 
 
+def _runs_at_once(modules: Sequence[nn.Module], calls: Sequence[GroupedCall]) -> bool:
+    """Whether each of `modules` is called once, and no part begins between the calls.
+
+    They are gathered at the first call and freed after the last.
+    """
+    mine = [call for call in calls if call.module in modules]
+    return sorted(map(id, modules)) == sorted(id(call.module) for call in mine) and (
+        len({call.num_begun for call in mine}) == 1
+    )
+
+
 def _spans(module: nn.Module, parts: Sequence[Part], *, is_root: bool) -> bool:
     """Whether the parameters that `module` gathers are used by more than one part."""
-    if private.is_grouped(module):
-        return True
     if is_root and not _has_own(module):
         return False
     below = set(module.modules())

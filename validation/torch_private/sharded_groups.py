@@ -32,6 +32,11 @@ def is_grouped(module: Any) -> bool:
     return len(state_of(module)._modules) > 1
 
 
+def sharded_with(module: Any) -> tuple[nn.Module, ...]:
+    """The modules that were sharded in one call with `module`, itself among them."""
+    return tuple(state_of(module)._modules)
+
+
 def groups(state: Any) -> list[Any]:
     """The parameter groups of a state, which are gathered and reduced each in one piece."""
     several = getattr(state, "_fsdp_param_groups", None)

@@ -35,6 +35,7 @@ class Around(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(100, WIDTH)
         self.layers = nn.ModuleList(Block() for _ in range(4))
+        self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, 100)
 
     def forward(self, ids):
@@ -42,7 +43,7 @@ class Around(nn.Module):
         x = self.embedding(ids)
         for layer in self.layers:
             x = layer(x)
-        return self.head(x)
+        return self.head(self.norm(x))
 
 
 def made(kind):
@@ -57,7 +58,7 @@ def made(kind):
     )
 
     torch.manual_seed(0)
-    around = kind in ("around", "root")
+    around = kind in ("norm and head", "both ends", "root")
     make = Around if around else lambda: nn.Sequential(*(Block() for _ in range(4)))
     model, whole = make(), make()
     whole.load_state_dict(model.state_dict())
@@ -79,7 +80,10 @@ def made(kind):
         if kind == "together":
             fully_shard(layers[:2], mesh=mesh)
         else:
-            outer = [model.embedding, model.head] if kind == "around" else []
+            outer = {
+                "norm and head": [model.embedding, [model.norm, model.head]] if around else [],
+                "both ends": [[model.embedding, model.norm, model.head]] if around else [],
+            }.get(kind, [])
             for module in [*layers, *outer]:
                 fully_shard(module, mesh=mesh, **options)
         fully_shard(model, mesh=mesh, **options)
@@ -140,7 +144,7 @@ def _full(gradient):
         ("sharded", 4),
         ("bf16", 2),
         ("stays gathered", 2),
-        ("around", 2),
+        ("norm and head", 2),
         ("replicated", 4),
         ("tensor parallel", 2),
     ],
@@ -172,6 +176,7 @@ def _refused(rank, kind):
     [
         ("root", "the model itself are sharded as one group", "embedding, norm, head"),
         ("together", "gathered for more than one block", "fully_shard on each"),
+        ("both ends", "gathered for more than one block", "fully_shard on each"),
         ("ahead", "are to be gathered ahead", "leave these calls out"),
         ("whole gradients", "gradients are not reduced", "reduce in every step"),
         ("op by op", "is a DTensor", "level='block'"),

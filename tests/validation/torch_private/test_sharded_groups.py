@@ -26,6 +26,7 @@ def test_states_groups_and_bytes_of_sharded_modules(tmp_path):
         assert not private.is_sharded(model)
         assert not private.is_grouped(model[0])
         assert private.is_grouped(model[1])
+        assert private.sharded_with(model[1]) == (model[1], model[2])
         assert len(list(private.states(model))) >= 2
         state = private.state_of(model[0])
         assert not private.prefetches(state)
