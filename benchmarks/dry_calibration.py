@@ -1,184 +1,260 @@
-"""The dry CUDA device against published peaks of real GPUs: Llama 3 8B under FSDP2, eager.
+"""The dry CUDA device against published peaks of real GPUs.
 
-    python -m schedsim.validation.dry_cuda --device h100-80gb --memory 102GB -- \\
-        python benchmarks/dry_calibration.py --gpus 8
+    python benchmarks/dry_calibration.py --python ENV/bin/python       # every row, and the page
+    python benchmarks/dry_calibration.py --python ENV/bin/python --only "8 GPUs, eager"
 
-The model is written here from its published sizes; the settings are those of torchtitan's benchmark
-page of December 2024 (``benchmarks/llama3_h100_202412_torchtitan.md``): 8192 tokens, batch 2 a
-GPU, fp32 parameters sharded by FSDP2, bf16 arithmetic, fp32 reduction, AdamW, gradients clipped,
-every second matrix product and all attentions kept by selective activation checkpointing. One rank
-of a fake process group; flash attention, as PyTorch took by default then
-(``TORCH_CUDNN_SDPA_DEPRIORITIZED=1``). The page gives reserved GiB.
+ENV holds torch's CUDA build (docs/dry-cuda.md), and torchao for rows with float8. The models are
+our own (``calibration_models.py``), from published sizes; settings are those of each source. A row
+is run by ``calibration_step.py`` in a process of its own, one rank of a fake process group where
+there are several GPUs. A row that was run before is not run again, unless it is asked for by its
+name.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.nn import functional
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+HERE = Path(__file__).resolve().parent
+ROWS = HERE / "results" / "dry-calibration.jsonl"
+PAGE = HERE / "results" / "dry-calibration.md"
 
-PUBLISHED_GIB = {8: 82.4, 128: 67.0}
-HIDDEN, LAYERS, HEADS, KV_HEADS, FFN, VOCAB = 4096, 32, 32, 8, 14336, 128256
-WIDTH = HIDDEN // HEADS
-NUM_STEPS = 3  # the first lacks the optimizer's state
-
-_KEPT = {
-    torch.ops.aten.mm.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops._c10d_functional.reduce_scatter_tensor.default,
-}
+TITAN = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
+TRAINY = "torchtitan, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"
+LOSS = "torchtitan, pull request 996"
+TUNE = "torchtune, README, optimization flags"
+TUNE_8B = "torchtune, README, memory and training speed"
 
 
-def linear(given: int, made: int) -> nn.Linear:
-    """Without a bias."""
-    return nn.Linear(given, made, bias=False)
+@dataclass(frozen=True)
+class Row:
+    """A published peak, and the settings of the step that it was measured in.
+
+    Attributes
+    ----------
+    published_gib
+        As the source gives it.
+    quantity
+        What the source measured: ``reserved`` bytes, or ``active`` ones.
+    gpus
+        Ranks that parameters are sharded over; 1 for a step that is not sharded.
+    tensor
+        Ranks of tensor parallelism.
+    keeps
+        What of a layer is kept: ``all``, ``selective`` (torchtitan's), or ``full`` for its input.
+    compiled, compiled_loss, fused
+        Whether the layers, the loss and the optimizer's step are.
+    rank, few_adapters
+        Rank of adapters (0: the weights are trained), and whether only query and value have them.
+    offload
+        Whether what is kept waits in host memory.
+    conf
+        Settings of the allocator, as ``PYTORCH_ALLOC_CONF`` takes them.
+    """
+
+    name: str
+    source: str
+    published_gib: float
+    quantity: str
+    model: str
+    gpus: int = 1
+    tensor: int = 1
+    batch: int = 2
+    seq: int = 8192
+    keeps: str = "selective"
+    compiled: bool = False
+    compiled_loss: bool = False
+    fused: bool = False
+    float8: bool = False
+    pieces: int = 1
+    rank: int = 0
+    few_adapters: bool = False
+    in_backward: bool = False
+    offload: bool = False
+    conf: str = ""
+    device: str = "h100-80gb"
 
 
-def turned(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
-    """Rotary positions, as complex numbers in single precision."""
-    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * turn).flatten(3).type_as(x)
+def _tuned(name: str, published_gib: float, **options: Any) -> Row:
+    """A step of torchtune: one GPU, everything in bf16."""
+    base = {
+        "model": "llama3.2-3b",
+        "seq": 4096,
+        "keeps": "all",
+        "fused": True,
+        "device": "a100-80gb",
+    }
+    return Row(name, TUNE, published_gib, "active", **{**base, **options})
 
 
-def repeated(x: torch.Tensor) -> torch.Tensor:
-    """Keys or values, copied for every head of their group."""
-    batch, seq = x.shape[:2]
-    groups = HEADS // KV_HEADS
-    wide = x[:, :, :, None, :].expand(batch, seq, KV_HEADS, groups, WIDTH)
-    return wide.reshape(batch, seq, HEADS, WIDTH)
+_GROWING = "expandable_segments:True"
+_COMPILED = {"compiled": True}
+_2025 = {"compiled": True, "compiled_loss": True, "float8": True, "fused": True}
+_PIECES = {"compiled": True, "compiled_loss": True, "pieces": 8}
+_LEAN = {**_PIECES, "keeps": "full"}
+_8B = {"model": "llama3-8b", "fused": True, "rank": 8, "few_adapters": True, **_PIECES}
+ROWS_ASKED = (
+    Row("8 GPUs, eager", TITAN, 82.4, "reserved", "llama3-8b", 8),
+    Row("128 GPUs, eager", TITAN, 67.0, "reserved", "llama3-8b", 128),
+    Row("8 GPUs, compile", TITAN, 77.0, "reserved", "llama3-8b", 8, **_COMPILED),
+    Row("128 GPUs, compile", TITAN, 62.0, "reserved", "llama3-8b", 128, **_COMPILED),
+    Row(
+        "8 GPUs, compile, float8", TITAN, 76.8, "reserved", "llama3-8b", 8, float8=True, **_COMPILED
+    ),
+    Row(
+        "128 GPUs, compile, float8",
+        TITAN,
+        61.8,
+        "reserved",
+        "llama3-8b",
+        128,
+        float8=True,
+        **_COMPILED,
+    ),
+    Row(
+        "8 GPUs, 32,768 tokens, compile, float8",
+        TITAN,
+        83.9,
+        "reserved",
+        "llama3-8b",
+        8,
+        batch=1,
+        seq=32768,
+        keeps="full",
+        float8=True,
+        **_COMPILED,
+    ),
+    Row("32 H200, compile, float8", TRAINY, 47.96, "reserved", "llama3-8b", 32, **_2025),
+    Row("64 H200, compile, float8", TRAINY, 46.97, "reserved", "llama3-8b", 64, **_2025),
+    Row("8 GPUs, one loss", LOSS, 49.58, "reserved", "llama3-8b", 8, batch=1, conf=_GROWING),
+    Row(
+        "8 GPUs, loss in 8 chunks",
+        LOSS,
+        42.26,
+        "reserved",
+        "llama3-8b",
+        8,
+        batch=1,
+        pieces=8,
+        conf=_GROWING,
+    ),
+    _tuned("3B, packed", 60.0),
+    _tuned("3B, and compile", 51.0, **_COMPILED),
+    _tuned("3B, and cross entropy in chunks", 42.9, **_PIECES),
+    _tuned("3B, and checkpointing", 24.9, **_LEAN),
+    _tuned("3B, and optimizer in backward", 23.1, **_LEAN, in_backward=True),
+    _tuned("3B, and offloading", 21.8, **_LEAN, in_backward=True, offload=True),
+    _tuned("3B, LoRA of rank 64", 8.5, **_LEAN, rank=64, offload=True),
+    Row(
+        "8B, LoRA, A6000",
+        TUNE_8B,
+        30.3,
+        "active",
+        seq=2048,
+        keeps="all",
+        device="a100-80gb",
+        **_8B,
+    ),
+    Row(
+        "8B, LoRA, 4090",
+        TUNE_8B,
+        16.2,
+        "active",
+        seq=2048,
+        keeps="full",
+        offload=True,
+        device="rtx4090",
+        **_8B,
+    ),
+)
 
 
-class Attention(nn.Module):
-    """Causal, with grouped keys."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.out = linear(HIDDEN, HIDDEN), linear(HIDDEN, HIDDEN)
-        self.key, self.value = (linear(HIDDEN, KV_HEADS * WIDTH) for _ in range(2))
-
-    def forward(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
-        batch, seq, _ = x.shape
-        rows = (self.query(x), self.key(x), self.value(x))
-        query, key, value = (row.view(batch, seq, -1, WIDTH) for row in rows)
-        query, key = turned(query, turn), repeated(turned(key, turn))
-        heads = (one.transpose(1, 2) for one in (query, key, repeated(value)))
-        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
-        return self.out(mixed.transpose(1, 2).contiguous().view(batch, seq, -1))
-
-
-class FeedForward(nn.Module):
-    """Gated."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.up, self.down = (
-            linear(HIDDEN, FFN),
-            linear(HIDDEN, FFN),
-            linear(FFN, HIDDEN),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(functional.silu(self.gate(x)) * self.up(x))
-
-
-class Block(nn.Module):
-    """A layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention, self.feed_forward = Attention(), FeedForward()
-        self.norm1, self.norm2 = (nn.RMSNorm(HIDDEN, eps=1e-5) for _ in range(2))
-
-    def forward(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.norm1(x), turn)
-        return x + self.feed_forward(self.norm2(x))
-
-
-class Llama(nn.Module):
-    """Llama 3 8B."""
-
-    def __init__(self, seq: int) -> None:
-        super().__init__()
-        self.embedding, self.output = nn.Embedding(VOCAB, HIDDEN), linear(HIDDEN, VOCAB)
-        self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm = nn.RMSNorm(HIDDEN, eps=1e-5)
-        turn = torch.empty(1, seq, 1, WIDTH // 2, dtype=torch.complex64)
-        self.register_buffer("turn", turn, persistent=False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x, self.turn)
-        return self.output(self.norm(x))
-
-
-def selective() -> object:
-    """Every second matrix product is computed again, attention and reductions are kept."""
-    products = {True: 0, False: 0}
-
-    def policy(context: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
-        skipped = False
-        if op is torch.ops.aten.mm.default:
-            products[context.is_recompute] += 1
-            skipped = products[context.is_recompute] % 2 == 0
-        keep = op in _KEPT and not skipped
-        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(policy)
-
-
-def sharded(gpus: int, seq: int) -> Llama:
-    """The model as one of `gpus` ranks holds it, on the device."""
-    dist.init_process_group("fake", rank=0, world_size=gpus, store=FakeStore())
-    with torch.device("meta"):
-        model = Llama(seq)
-    for i, layer in enumerate(model.layers):
-        model.layers[i] = checkpoint_wrapper(layer, context_fn=selective, preserve_rng_state=False)
-    mesh = init_device_mesh("cuda", (gpus,))
-    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for i, layer in enumerate(model.layers):
-        fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=i < LAYERS - 1)
-    fully_shard(model, mesh=mesh, mp_policy=precision)
-    return model.to_empty(device="cuda")
-
-
-def main() -> None:
-    """Print the peaks of the last step beside the published one."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--gpus", type=int, default=8, choices=sorted(PUBLISHED_GIB))
-    parser.add_argument("--seq", type=int, default=8192)
-    parser.add_argument("--batch", type=int, default=2)
-    given = parser.parse_args()
-    model = sharded(given.gpus, given.seq)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, foreach=True)
-    shape = (given.batch, given.seq)
-    for _ in range(NUM_STEPS):
-        torch.cuda.reset_peak_memory_stats()
-        tokens, labels = (torch.zeros(shape, dtype=torch.long, device="cuda") for _ in range(2))
-        optimizer.zero_grad()
-        logits = model(tokens)
-        loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
-        del logits
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-        optimizer.step()
-    stats = torch.cuda.memory_stats()
-    active, reserved = (stats[f"{name}_bytes.all.peak"] / 2**30 for name in ("active", "reserved"))
-    published = PUBLISHED_GIB[given.gpus]
-    print(
-        f"{given.gpus} GPUs: active {active:.2f} GiB, reserved {reserved:.2f} GiB, published "
-        f"{published} GiB reserved, ratio {reserved / published:.3f}"
+def run(row: Row, python: str) -> dict[str, Any] | None:
+    """The peaks of a row, by PyTorch's allocator; ``None`` where the step fails."""
+    command = [python, "-m", "schedsim.validation.dry_cuda", "--device", row.device]
+    command += ["--memory", "400GB", "--", "python", str(HERE / "calibration_step.py")]
+    environment = {**os.environ, "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1"}
+    if row.conf:
+        environment["PYTORCH_ALLOC_CONF"] = row.conf
+    done = subprocess.run(
+        [*command, json.dumps(asdict(row))],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
+    if done.returncode:
+        print(f"{row.name} failed\n{done.stderr[-3000:]}", file=sys.stderr, flush=True)
+        return None
+    return asdict(row) | dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def compared(row: dict[str, Any]) -> float:
+    """What the dry device says, over what was published, less one."""
+    return float(row[f"{row['quantity']}_bytes"] / 2**30 / row["published_gib"] - 1)
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The table, in Markdown."""
+    errors = [abs(compared(row)) for row in rows]
+    close = sum(error <= 0.01 for error in errors)
+    lines = [
+        "# The dry CUDA device against published peaks",
+        "",
+        "PyTorch's own CUDA allocator and code; kernels not run; no times. Written by",
+        "`benchmarks/dry_calibration.py`: models of our own at the sources' settings.",
+        "",
+        f"{len(rows)} rows of {len({row['source'] for row in rows})} sources: median error "
+        f"{100 * statistics.median(errors):.2f} %, {close} within 1 %.",
+        "",
+        "| source | step | published | active | reserved | compared | error |",
+        "|---|---|--:|--:|--:|---|--:|",
+    ]
+    for row in rows:
+        active, reserved = (row[f"{name}_bytes"] / 2**30 for name in ("active", "reserved"))
+        lines.append(
+            f"| {row['source']} | {row['name']} | {row['published_gib']} GiB | {active:.2f} GiB "
+            f"| {reserved:.2f} GiB | {row['quantity']} | {100 * compared(row):+.2f} % |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run what is asked, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--python", default=sys.executable, help="of an environment with CUDA torch"
+    )
+    parser.add_argument("--only", nargs="*", help="these rows, by their names")
+    given = parser.parse_args()
+    known = {row["name"]: row for row in _known()}
+    wanted = {row.name for row in ROWS_ASKED} - set(known) if given.only is None else given.only
+    failed = 0
+    for row in ROWS_ASKED:
+        if row.name not in wanted:
+            continue
+        measured = run(row, given.python)
+        if measured is None:
+            failed += 1
+        else:
+            known[row.name] = measured
+            order = [known[one.name] for one in ROWS_ASKED if one.name in known]
+            ROWS.write_text("".join(json.dumps(one) + "\n" for one in order))
+            PAGE.write_text(page(order))
+            print(f"{row.name}: {100 * compared(measured):+.2f} %", flush=True)
+    return 1 if failed else 0
+
+
+def _known() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

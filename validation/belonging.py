@@ -1,4 +1,4 @@
-"""Whether a plan is of a step of this model; what the machine alone changes is allowed."""
+"""Whether a plan belongs to a step of this model; differences between machines are allowed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def captured_for(
     keywords: Mapping[str, Any],
     settings: Settings,
 ) -> tuple[CapturedStep, Settings]:
-    """The step of `model` that `plan` is of, captured, and the settings by which it was planned.
+    """The captured step of `model` that `plan` is for, and the settings by which it was planned.
 
     Raises
     ------
     SchedsimError
-        The plan is of another model or other inputs; the message names what differs.
+        The plan is for another model or other inputs; the message names what differs.
     """
     if plan.schedule is None:
         raise SchedsimError("the plan is infeasible: it has no schedule", hint="plan again")
@@ -50,8 +50,8 @@ def captured_for(
     try:
         _check_belongs(plan, captured)
     except SchedsimError:
-        # Bytes are read off a running step: memory that a thread frees late may have been counted.
-        # Ranks agree on what they read, so that all of them come to this second look, or none.
+        # Bytes are read from a running step: memory that a thread frees late may have been counted.
+        # Ranks agree on what they read, so that all of them measure a second time, or none.
         captured = _capture(plan, model, inputs, keywords, settings)
         _check_belongs(plan, captured)
     return captured, settings
@@ -67,7 +67,7 @@ def _capture(
     captured = capture_step(model, inputs, keywords, settings)
     if plan.setting.step is None:
         return captured
-    # The same optimizer state and the like beside it as were counted when it was planned.
+    # The same optimizer state and other bytes that were counted when the plan was made.
     return captured.with_added(plan.setting.step.added_bytes)
 
 
@@ -82,7 +82,7 @@ def _links(plan: Plan, level: str) -> dict[str, Any]:
 
 
 def _check_belongs(plan: Plan, captured: CapturedStep) -> None:
-    """Refuse a plan of another step; what the machine alone changes is allowed where it fits."""
+    """Refuse a plan of another step; differences between machines are allowed where they fit."""
     workload = captured.workload
     same = plan.workload.content_hash == workload_hash(workload)
     step = plan.setting.step

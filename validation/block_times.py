@@ -1,4 +1,4 @@
-"""Measured times of blocks, kept between runs, so that a model is the same workload each time."""
+"""Measured times of blocks, kept between runs, so that a model is always the same workload."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .costs.cache import ProfileCache, cached_note, is_measure
 from .environment import environment
 
 MOST_SPREAD = 1.0
-"""Rounds that lie further apart, as a share of their median, are of a machine at other work."""
+"""Larger spreads of rounds, as a share of their median, come from a machine at other work."""
 
 
 class BlockTimes:
-    """Times by the sizes of a workload and the environment that they were measured in.
+    """Times of blocks, by the sizes of a workload and the environment of the measurement.
 
     Parameters
     ----------
     device
-        Where they were, or will be, measured.
+        Device where the times were, or will be, measured.
     read
-        Whether to look; without, everything is measured again, and kept.
+        Whether to look for kept times; otherwise everything is measured again, and kept.
     num_ranks
-        Over which the parameters are sharded: the times hold their communication.
+        Ranks over which the parameters are sharded: the times include their communication.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class BlockTimes:
         self.read = read
 
     def find(self, untimed: Chain | Graph) -> tuple[Chain | Graph, str] | None:
-        """`untimed` with its times, and how old they are; ``None`` where they are not known."""
+        """`untimed` with its times, and their age in words; ``None`` where no times are known."""
         entry = self.cache.entries.get(workload_hash(untimed)) if self.read else None
         if not isinstance(entry, dict):
             return None
         held: list[Any] = [entry.get(name) for name in ("times_s", "measured_at_s", "spread")]
         known, measured_at_s, spread = held
-        # An entry of a form that is not known here is none: the blocks are measured again.
+        # An entry of an unknown form counts as none: the blocks are measured again.
         if not isinstance(known, dict) or set(known) != set(untimed.op_names):
             return None
         if not all(map(is_measure, (*known.values(), measured_at_s, spread))):
@@ -62,13 +62,12 @@ class BlockTimes:
         return replace(untimed, ops=ops), note
 
     def keep(self, timed: Chain | Graph, spread: float | None) -> None:
-        """Keep the times of `timed` for the next time; not those of a machine that was busy.
+        """Keep the times of `timed`, unless the machine was busy.
 
         Parameters
         ----------
         spread
-            How far the rounds lie apart, as a share of their median; ``None`` where nothing was
-            measured.
+            Spread of the rounds, as a share of their median; ``None`` where nothing was measured.
         """
         if spread is None or spread > MOST_SPREAD:
             return

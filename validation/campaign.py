@@ -1,8 +1,9 @@
-"""Every model by every planner at several budgets, run on the device that is here.
+"""Every model with every planner at several budgets, run on the device of this machine.
 
-``python -m schedsim.validation.campaign`` where schedsim is installed, or from a bare checkout
-``python validation/run_campaign.py``. It writes ``results/<device>.jsonl`` and the page of them;
-models that are in the file already, from the same machine and versions, are not run again.
+Run ``python -m schedsim.validation.campaign`` where schedsim is installed, or
+``python validation/run_campaign.py`` in a checkout. The command writes ``results/<device>.jsonl``
+and a page of the results; models that are already in the file, from the same machine and versions,
+are not run again.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ class Case:
     Attributes
     ----------
     name
-        How the tables call it.
+        Name in the tables.
     target
-        For `load_target`.
+        The text that `load_target` reads.
     level
         ``"block"`` or ``"op"``.
     segments
-        Numbers of equal segments that are run besides the planners' plans.
+        Numbers of equal segments, whose schedules are run besides the planners' plans.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Case:
 
 
 def cpu_cases() -> list[Case]:
-    """Small enough for minutes on one core; depths as in the originals."""
+    """Models small enough for minutes on one core; depths are those of the originals."""
     gpt2 = "model:gpt2-large,hidden=128,heads=4,seq=128,vocab=2000,batch=2"
     vit = "model:vit-b16,hidden=192,heads=3,image=112,classes=100,batch=4"
     return [
@@ -90,7 +91,7 @@ def cpu_cases() -> list[Case]:
 
 
 def cuda_cases(memory_bytes: int) -> list[Case]:
-    """The sizes that people train, batches scaled to the memory of the device."""
+    """Models at the sizes that people train, with batches scaled to the memory of the device."""
     scale = memory_bytes / (139 * 2**30)
 
     def batch(of_139_gib: int) -> int:
@@ -112,7 +113,7 @@ def cuda_cases(memory_bytes: int) -> list[Case]:
 
 @dataclass
 class _Wanted:
-    """A row to be: a planner's answer at a budget."""
+    """A row to fill: a planner's answer at a budget."""
 
     planner: str
     budget_bytes: int | None
@@ -122,12 +123,12 @@ class _Wanted:
 
 
 def run_case(case: Case, device: str, *, seconds: float, log: Any = print) -> list[dict[str, Any]]:
-    """The rows of one model, with a row of kind ``model`` at their head.
+    """The rows of one model; the first row has the kind ``model``.
 
     Parameters
     ----------
     seconds
-        For timing; the number of rounds follows from it.
+        Seconds for timing, from which the number of rounds follows.
     """
     started = time.perf_counter()
     target = load_target(case.target, device)
@@ -142,7 +143,7 @@ def run_case(case: Case, device: str, *, seconds: float, log: Any = print) -> li
     steps = MeasuredSteps(target, captured, distinct)
     with kept_gradients(target.model), untouched(target.model):
         found = _measured(steps, workload, distinct)
-        # Random schedules are there for bytes and results, not for their time.
+        # Random schedules test bytes and results, not times.
         worth = {_key(r.schedule, workload) for r in wanted if r.schedule and r.planner != "random"}
         _timed(steps, [n for n in (PLAIN, *distinct) if n in {PLAIN, *worth}], found, seconds)
     head = {
@@ -199,7 +200,7 @@ def _key(schedule: Schedule, workload: Chain | Graph) -> str:
 def _measured(
     steps: MeasuredSteps, workload: Chain | Graph, distinct: dict[str, Schedule]
 ) -> dict[str, dict[str, Any]]:
-    """By schedule, and of the plain model: bytes, results, counts; or that memory ran out."""
+    """For each schedule and the plain model: bytes, results and counts; or that memory ran out."""
     found: dict[str, dict[str, Any]] = {}
     reference: dict[str, list[torch.Tensor]] = {}
     meter = meter_for(steps.captured, steps.device)
@@ -242,7 +243,7 @@ def _predicted(simulation: Simulation) -> dict[str, Any]:
 def _timed(
     steps: MeasuredSteps, names: Sequence[str], found: dict[str, dict[str, Any]], seconds: float
 ) -> None:
-    """Add times. Each is taken right beside one of store-all, so that both see the same machine."""
+    """Add times. Each is measured right beside store-all, so that both see the same load."""
     names = [name for name in names if "out_of_memory" not in found[name]]
     if not names:
         return
@@ -307,7 +308,7 @@ def _row(
 
 
 def _known(path: Path, facts: dict[str, str]) -> tuple[list[dict[str, Any]], set[str]]:
-    """Rows of the file and names of its models, where it is of the same environment."""
+    """Rows of the file and names of its models, if the file is of the same environment."""
     if not path.is_file():
         return [], set()
     rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
@@ -332,7 +333,7 @@ def run_campaign(
     seconds: float = 12.0,
     log: Any = print,
 ) -> int:
-    """Run what is not in the file yet, write file and page; the number of models that failed."""
+    """Run what is not in the file yet, write file and page; returns the number of failed models."""
     facts = environment(device)
     path = folder / f"{torch.device(device).type}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
@@ -361,7 +362,7 @@ def run_campaign(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", help="cpu, cuda or dry:a100-80gb; cuda where it is")
     parser.add_argument("--only", help="models whose name holds this")
@@ -390,7 +391,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _start_over_on(device: str | None, arguments: Sequence[str]) -> None:
-    """Become this command on the dry device, where that is named and this process is not on it."""
+    """Start this command again on the dry device, if one is named and not used by this process."""
     if device is None or not device.startswith(PREFIX):
         return
     key = device.removeprefix(PREFIX)

@@ -9,7 +9,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-# Colour-blind safe (Okabe and Ito), a marker each.
+# Colours that are safe for colour-blind readers (Okabe and Ito), each with a marker.
 STYLES = (
     ("#0072B2", "o"),
     ("#D55E00", "s"),
@@ -77,7 +77,7 @@ def _section(folder: Path, device: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _distinct(rows: Iterable[Row]) -> list[Row]:
-    """One row per model and schedule."""
+    """One row for each model and schedule."""
     return list({(row["model"], row["level"], row["schedule"]): row for row in rows}.values())
 
 
@@ -212,7 +212,7 @@ def _saved(figure: Any, path: Path) -> None:
 
 
 def draw_scatter(run: Sequence[Row], path: Path, what: str) -> None:
-    """Measured against predicted ``"peak"`` or ``"overhead"``, a colour per model."""
+    """Plot measured against predicted ``"peak"`` or ``"overhead"``, a colour for each model."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4.8))
@@ -245,7 +245,7 @@ def draw_scatter(run: Sequence[Row], path: Path, what: str) -> None:
         axes.set(xscale="log", yscale="log")
         axes.set(xlabel="predicted peak [MB]", ylabel="measured peak [MB]")
     else:
-        # Times over store-all, not overheads: a logarithmic scale takes no zero.
+        # Times over store-all, not overheads, because a logarithmic scale has no zero.
         axes.set(xscale="log", yscale="log")
         ticks = [1, 1.2, 1.5, 2, 3, 5, 10]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
@@ -258,7 +258,7 @@ def draw_scatter(run: Sequence[Row], path: Path, what: str) -> None:
 
 
 def draw_frontiers(models: Sequence[Row], plans: Sequence[Row], path: Path) -> None:
-    """Per model, the predicted curve and its plans as measured."""
+    """Plot, for each model, the predicted curve and its measured plans."""
     from matplotlib.figure import Figure
 
     shown = [model for model in models if model["curve"]]

@@ -15,17 +15,17 @@ from .dry_cuda import LABEL, PREFIX, dry_device_name, get_dry_device, is_dry
 
 
 def default_device() -> str:
-    """``"cuda"`` where there is one, else ``"cpu"``."""
+    """``"cuda"`` if the machine has a CUDA device, else ``"cpu"``."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def check_device(name: str | None) -> str:
-    """`name`, or the default for ``None``.
+    """`name`, or the default device for ``None``.
 
     Raises
     ------
     SchedsimError
-        It is neither cpu nor cuda nor the dry device of this process, or is not here.
+        `name` is neither cpu nor cuda nor the dry device of this process, or is not available.
     """
     if name is None:
         return default_device()
@@ -39,7 +39,7 @@ def check_device(name: str | None) -> str:
 
 
 def _dry(key: str) -> str:
-    """``"cuda"`` where this process runs on the dry device called `key`."""
+    """``"cuda"`` if this process runs on the dry device called `key`."""
     get_dry_device(key)
     if dry_device_name() != key:
         raise SchedsimError(
@@ -50,7 +50,7 @@ def _dry(key: str) -> str:
 
 
 def device_name(device: str | torch.device) -> str:
-    """What the device is sold as, as far as the system says."""
+    """The product name of the device, as far as the system states it."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -63,7 +63,7 @@ def device_name(device: str | torch.device) -> str:
 
 
 def device_memory_bytes(device: str | torch.device) -> int:
-    """Memory of the device, all of it."""
+    """All memory of the device, in bytes."""
     if torch.device(device).type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     try:
@@ -73,7 +73,7 @@ def device_memory_bytes(device: str | torch.device) -> int:
 
 
 def environment(device: str | torch.device) -> dict[str, str]:
-    """What a time depends on besides the model: device, versions, threads."""
+    """What a measured time depends on besides the model: device, versions, threads."""
     facts = {
         "device": torch.device(device).type,
         "device_name": device_name(device),

@@ -1,4 +1,4 @@
-"""Steps whose gradients are numbers: what asks them for more is told so."""
+"""Backwards that cannot be differentiated again, and say so when they are asked to."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from schedsim.errors import UnsupportedError
 
 
 def first_order(backward: Callable[..., Any]) -> Any:
-    """A backward of an autograd function that refuses to be differentiated itself.
+    """Make the backward of an autograd function refuse to be differentiated itself.
 
-    As torch's `once_differentiable`, but it says so at once: gradients that are silently constant
-    would train something else.
+    Torch's `once_differentiable` does the same, but this function refuses at once: gradients that
+    are silently constant would train something else.
     """
     once: Callable[..., Any] = once_differentiable(backward)
 

@@ -1,12 +1,12 @@
-"""Models at the sizes that people train: what CUDA's allocator needs, against what was predicted.
+"""Models at the sizes that people train: what CUDA's allocator needs, beside what was predicted.
 
-``python validation/run_campaign.py --device dry:a100-80gb``, or ``--memory --device cuda`` on a
-device that is there. Of each model by blocks: the plain step, store-all, a checkpoint every block,
-with and without the results of products kept, and plans at three budgets, which bound what is
-reserved; each of these again where the allocator may reserve no more than the budget; and loops of
-three steps with AdamW, where the device has room for its state. Of models op by op: the plain step,
-store-all and plans. It writes
-``results/memory-<device>.jsonl`` and a page of it; models that are in the file are not run again.
+Run ``python validation/run_campaign.py --device dry:a100-80gb``, or ``--memory --device cuda`` on a
+machine with a CUDA device. For each model by blocks, the campaign runs the plain step, store-all, a
+checkpoint at every block with and without the results of products kept, and plans at three budgets,
+which bound the reserved bytes; each of these again where the allocator may reserve no more than the
+budget; and loops of three steps with AdamW, where the device has room for its state. For models op
+by op it runs the plain step, store-all and plans. It writes ``results/memory-<device>.jsonl`` and a
+page of the results; models that are already in the file are not run again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ KEPT = (
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
 )
-"""What selective checkpoints keep: the ops that take long."""
+"""The ops whose results selective checkpoints keep: those that take long."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ OP_EFFORT = 1.0
 
 LOOP_SHARE = 0.4
 LOOP_STEPS = 3
-"""Of the budget of a loop, and its steps: the first makes the optimizer's state."""
+"""The loop's budget as a share, and its number of steps; the first makes the optimizer's state."""
 
 
 class PerBlock:
-    """The model with ``torch.utils.checkpoint`` around every block, by the blocks of a capture."""
+    """The model with ``torch.utils.checkpoint`` around every block of a capture."""
 
     def __init__(
         self, target: LoadedTarget, captured: CapturedChain, *, selective: bool = False
@@ -143,7 +143,7 @@ class PerBlock:
 
 @contextmanager
 def limited_to(limit_bytes: int | None, device: torch.device) -> Iterator[None]:
-    """Let the allocator reserve no more than `limit_bytes`; all of the device for ``None``."""
+    """Let the allocator reserve at most `limit_bytes`, or the whole device for ``None``."""
     total = device_memory_bytes(device)
     share = 1.0 if limit_bytes is None else min(1.0, limit_bytes / total)
     torch.cuda.set_per_process_memory_fraction(share, device)
@@ -196,7 +196,7 @@ def run_memory_case(case: MemoryCase, device: str) -> list[dict[str, Any]]:
 def _plans(
     workload: Chain | Graph, most_bytes: int, steps: MeasuredSteps, shares: Sequence[float]
 ) -> Iterator[tuple[float, Plan]]:
-    """Plans at `shares` of the way from the least budget to `most_bytes`, which store-all takes."""
+    """Plans at `shares` of the way from the least budget to `most_bytes`, the need of store-all."""
     options: dict[str, Any] = {} if isinstance(workload, Chain) else {"effort": OP_EFFORT}
     top = min(most_bytes, device_memory_bytes(steps.device))
     least = try_plan(workload, 1, "auto", **options).min_feasible_bytes or top
@@ -219,14 +219,14 @@ def _told(workload: Chain | Graph, plan: Plan) -> dict[str, Any]:
 
 
 def _loops(steps: MeasuredSteps, workload: Chain | Graph) -> Iterator[dict[str, Any]]:
-    """Three steps with AdamW, of store-all and of a plan, where there is room for its state."""
+    """Three steps with AdamW, by store-all and by a plan, if there is room for its state."""
     target, captured = steps.target, steps.captured
     model = target.model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     resident = [*model.parameters(), *model.buffers(), target.inputs, dict(target.keywords)]
     assert workload.recorded is not None
     state = resident_state(model, optimizer)
-    # Parameters, gradients, state, and a moment that is as large as all parameters.
+    # Parameters, gradients, state, and one moment as large as all parameters.
     needed = 2 * state.parameters_bytes + state.gradients_bytes + state.optimizer_bytes
     if needed > device_memory_bytes(steps.device) * 9 // 10:
         return
@@ -257,7 +257,7 @@ def _loop(steps: MeasuredSteps, name: str) -> None:
 
 
 def _looped(steps: MeasuredSteps, name: str) -> dict[str, Any]:
-    """Bytes of a loop with AdamW, as users write it."""
+    """Bytes of a loop with AdamW, written as users write it."""
     _forget(steps)
     try:
         found, _ = cuda_peak(partial(_loop, steps, name), steps.device)
@@ -273,9 +273,9 @@ def _looped(steps: MeasuredSteps, name: str) -> dict[str, Any]:
 
 
 def _predicted(workload: Chain | Graph, schedule: Schedule, num_steps: int = 1) -> dict[str, Any]:
-    """Bytes of steps, by the simulator and by the model of the allocator.
+    """Bytes of steps, predicted by the simulator and by the model of the allocator.
 
-    The simulator knows nothing of the optimizer's step, which the requests of a loop hold.
+    The simulator does not count the optimizer's step, which is in the requests of a loop.
     """
     simulation = simulate(workload, schedule)
     recorded = workload.recorded
@@ -306,7 +306,7 @@ def _measured(steps: MeasuredSteps, name: str, limit_bytes: int | None) -> dict[
 def _within(steps: MeasuredSteps, name: str, plan: Plan) -> dict[str, Any]:
     """The step where the allocator may reserve no more than the budget of `plan`.
 
-    A full device has cached memory returned to it, so that less may be reserved than without limit.
+    A full device has its cached memory returned, so that less may be reserved than without a limit.
     """
     _forget(steps)
     found = _measured(steps, name, plan.budget_bytes)
@@ -328,7 +328,7 @@ def _forget(steps: MeasuredSteps) -> None:
 def run_memory_campaign(
     device: str, folder: Path, *, only: str | None = None, log: Any = print
 ) -> int:
-    """Run what is not in the file yet, write file and page; the number of models that failed."""
+    """Run what is not in the file yet, write file and page; returns the number of failed models."""
     facts = environment(device)
     key = dry_device_name() or facts["device_name"].lower().replace(" ", "-")
     path = folder / f"memory-{'dry-' if dry_device_name() else ''}{key}.jsonl"
@@ -355,7 +355,7 @@ def run_memory_campaign(
 
 
 def _known(path: Path, facts: dict[str, str]) -> list[dict[str, Any]]:
-    """Rows of the file, where it is of the same environment."""
+    """Rows of the file, if the file is of the same environment."""
     if not path.is_file():
         return []
     rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]

@@ -9,17 +9,17 @@ from typing import Any
 from schedsim.units import format_bytes_short
 
 REQUESTED_ALLOWED = (0.001, 2**16)
-"""Share of the prediction, and bytes, that the requested bytes may differ by."""
+"""Allowed difference of requested bytes: share of the prediction, and bytes."""
 
 RESERVED_ALLOWED = (0.01, 8 * 2**20)
-"""The same of the reserved bytes, whichever of the two is more."""
+"""Allowed difference of reserved bytes: share and bytes, of which the larger counts."""
 
 WELL_USED = 0.97
-"""The share of the budget that a plan which recomputes should reserve."""
+"""The share of the budget that a plan which recomputes should reserve at least."""
 
 
 def write_memory_page(path: Path) -> None:
-    """Write the page beside the file `path`, with its name and the ending .md."""
+    """Write the page beside the file `path`, under the same name with the suffix .md."""
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
     facts, rows = lines[0]["environment"], lines[1:]
     path.with_suffix(".md").write_text("\n".join(memory_page(facts, rows)) + "\n")

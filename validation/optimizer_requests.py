@@ -1,4 +1,4 @@
-"""What the optimizer's step asks of CUDA's allocator, recorded on a twin of the optimizer."""
+"""The requests of the optimizer's step to CUDA's allocator, recorded on a twin of the optimizer."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _BY_NAME: dict[str, Any] = {
 def with_optimizer(
     recorded: RecordedStep, optimizer: Any, model: nn.Module, resident: Sequence[Any]
 ) -> tuple[RecordedStep, str]:
-    """`recorded` with the requests of the optimizer's step at its end, and a line on them.
+    """`recorded` with the requests of the optimizer's step at its end, and a line about them.
 
     A twin of the optimizer, of the same class and settings, takes two steps on tensors of the forms
-    of the parameters: the first makes the state. Parameters and state of the real one are not
-    touched. An optimizer that has state already is recorded in its later steps alone, and its state
-    is among what is resident.
+    of the parameters; the first makes the state. Parameters and state of the real optimizer are not
+    touched. For an optimizer that already has state, only later steps are recorded, and its state
+    counts as resident.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def with_optimizer(
         A torch optimizer, one of ``"sgd"``, ``"sgd-momentum"``, ``"adam"``, ``"adamw"`` with
         PyTorch's own settings, or anything else, which leaves `recorded` as it is.
     resident
-        Tensors that are there before a step, nested.
+        Tensors that exist before a step, nested.
 
     Returns
     -------
@@ -47,7 +47,8 @@ def with_optimizer(
 
     Notes
     -----
-    Memory: once more parameters, gradients and state. Where that is not there, the line says so.
+    Takes memory for parameters, gradients and state once more. Where that is missing, the line says
+    so.
     """
     state = getattr(optimizer, "state", None)
     held = tensors_in(dict(state)) if state else []
@@ -63,7 +64,7 @@ def with_optimizer(
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return recorded, "the optimizer's step is not counted: no memory for a twin of it"
-    except Exception as error:  # of any optimizer's own code
+    except Exception as error:  # an optimizer's own code may raise anything
         why = " ".join(f"{type(error).__name__}: {error}".split())[:150]
         return recorded, f"the optimizer's step is not counted: {why}"
     sizes = list(recorded.block_bytes)
@@ -115,7 +116,7 @@ def _like(parameter: Tensor) -> nn.Parameter:
 
 
 def _numbered(events: Sequence[RequestEvent], sizes: list[int], *, keeps: bool) -> tuple[int, ...]:
-    """`events` as blocks after those of `sizes`, which grows; what is left is given back."""
+    """`events` with blocks numbered after those of `sizes`, which grows; the rest is given back."""
     record: list[int] = []
     at: dict[int, int] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""Random legal schedules, to test with: no planner is needed, and nothing is spared."""
+"""Random legal schedules for tests, which need no planner and save no memory on purpose."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from schedsim.simulation.schedule import Schedule
 def random_schedule(
     workload: Chain | Graph, rng: np.random.Generator, *, repeats: float = 0.7
 ) -> Schedule:
-    """The ops of `workload` in order, with forwards that have run before thrown in again.
+    """The ops of `workload` in order, with random repeats of forwards that have run before.
 
     Parameters
     ----------
     repeats
-        Thrown in per op of the workload, on average.
+        Mean number of repeats for each op of the workload.
 
     Examples
     --------

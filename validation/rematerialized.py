@@ -310,7 +310,7 @@ class Rematerialized(nn.Module):
         if difference is not None and planned.captured.level == "op" and settings.level == "auto":
             by_op, self._budget_bytes = planned, budget_bytes
             try:
-                lower = replace(settings, level="block", ranks=ranks)
+                lower = replace(settings, level="block", compile=False, ranks=ranks)
                 planned = ranks.together(
                     "plan a step", lambda: self._planned_for(key, inputs, keywords, lower)
                 )

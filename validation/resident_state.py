@@ -15,7 +15,7 @@ from .capture.optimizer_state import optimizer_bytes
 from .measure import storage_bytes
 from .measure.storage import local
 
-# Not by `|`: the site is built without torch, too, whose stand-in has no such operator.
+# Not by `|`: the site is also built without torch, and torch's stand-in has no such operator.
 Optimizer = Union[torch.optim.Optimizer, str, int, None]  # noqa: UP007
 
 
@@ -26,13 +26,13 @@ class ResidentState:
     Attributes
     ----------
     parameters_bytes, buffers_bytes
-        Each storage once.
+        Bytes of all storages, each counted once.
     gradients_bytes
-        One of each trained parameter.
+        Bytes of one gradient for each trained parameter.
     optimizer_bytes
-        State of the optimizer; `optimizer_source` says where the number is from.
+        State of the optimizer; `optimizer_source` says where the number comes from.
     extra_bytes
-        As the caller said: communication buckets, an averaged copy of the model.
+        Bytes that the caller named: communication buckets, an averaged copy of the model.
     """
 
     parameters_bytes: int
@@ -44,7 +44,7 @@ class ResidentState:
 
 
 def resident_state(model: nn.Module, optimizer: Optimizer, extra_bytes: int = 0) -> ResidentState:
-    """Count what `model` and `optimizer` hold.
+    """Count the bytes that `model` and `optimizer` hold.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def resident_state(model: nn.Module, optimizer: Optimizer, extra_bytes: int = 0)
     Raises
     ------
     SchedsimError
-        An unknown optimizer, or a negative number.
+        The optimizer is unknown, or a number is negative.
     """
     if extra_bytes < 0:
         raise SchedsimError(f"extra_bytes={extra_bytes} is negative", hint="give bytes")
@@ -74,9 +74,9 @@ def resident_state(model: nn.Module, optimizer: Optimizer, extra_bytes: int = 0)
 
 
 def counted_line(model: nn.Module, level: str) -> str:
-    """Which model state a captured step holds, and which it does not, in words.
+    """Which model state a captured step contains, and which it does not, in words.
 
-    The command line knows no optimizer, so that its state is never in the numbers.
+    The command line knows no optimizer, so that optimizer state is never in the numbers.
     """
     state = resident_state(model, "adamw")
     held = (
@@ -105,7 +105,7 @@ def _optimizer(model: nn.Module, optimizer: Optimizer) -> tuple[int, str]:
 
 
 def _foreseen(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of state after the first step, from an optimizer of the same class without memory."""
+    """Bytes of state after the first step, by an optimizer of the same class on the meta device."""
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
         parameters = []
@@ -117,7 +117,7 @@ def _foreseen(optimizer: torch.optim.Optimizer) -> int:
             if parameter.requires_grad:
                 bare.grad = torch.empty_like(bare)
             parameters.append(bare)
-        # One kernel for all parameters, and captured graphs, are for real devices.
+        # One kernel for all parameters, and captured graphs, need real devices.
         plain = {"foreach": False, "fused": False, "capturable": False}
         known = {key: value for key, value in plain.items() if key in group}
         groups.append({**group, "params": parameters, **known})
@@ -125,7 +125,7 @@ def _foreseen(optimizer: torch.optim.Optimizer) -> int:
     try:
         twin = type(optimizer)(groups)  # type: ignore[call-arg]
         twin.step()
-    except Exception as error:  # any optimizer may want what a meta tensor has not
+    except Exception as error:  # an optimizer may need what a meta tensor lacks
         raise SchedsimError(
             f"the state of {name} cannot be foreseen: {type(error).__name__}: {error}",
             hint="take one step first, so that it can be measured, or pass optimizer=BYTES",

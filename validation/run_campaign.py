@@ -1,4 +1,4 @@
-"""The campaign from a bare checkout, where schedsim is not installed."""
+"""The campaign, run from a checkout where schedsim is not installed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .measure import get_meter
 from .step_planning import PlannedStep, Settings, plan_step
 
 MOST_TRIES = 4
-"""Plans of one step, each within what the one before measured too much."""
+"""Most plans of one step, each tighter by what the plan before measured too much."""
 
 
 def kept_within(
@@ -28,9 +28,9 @@ def kept_within(
     budget_bytes: int,
     given: tuple[tuple[Any, ...], Mapping[str, Any]],
 ) -> PlannedStep:
-    """`planned` with its measured peak, where it is compiled; planned tighter where that is over.
+    """`planned` with its measured peak, if it is compiled; planned tighter if the peak is too high.
 
-    Of ranks, the highest peak is that of all.
+    With several ranks, the highest peak of any rank counts for all.
 
     Raises
     ------
@@ -65,14 +65,14 @@ def _peak(
     planned: PlannedStep,
     given: tuple[tuple[Any, ...], Mapping[str, Any]],
 ) -> int:
-    """Measured bytes of a step, with all that is resident and counted."""
+    """Measured peak of a step in bytes, with all that is resident and counted."""
     captured, (inputs, keywords) = planned.captured, given
     device = next(model.parameters()).device
     meter = get_meter("allocator" if device.type == "cpu" else None, device)
     recorded = captured.recorded
     both = Both(model, settings.loss, recorded)
     with recorded.settled() if recorded is not None else nullcontext():
-        # Twice: what a library allocates once for all is not the step's.
+        # Twice: what a library allocates once and for all does not belong to the step.
         peaks = [both.peak_bytes(planned.module, inputs, keywords, meter) for _ in range(2)]
     workload = captured.workload
     assert isinstance(workload, Graph)

@@ -1,4 +1,4 @@
-"""A budget as people give it: bytes, a text, a share of store-all, or a device."""
+"""A budget as people write it: bytes, a text, a share of store-all, or a device."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ HEADROOM = 0.06
 
 
 def budget_in_bytes(budget: int | str, store_all_bytes: int, resident: Any) -> int:
-    """The bytes that `budget` says.
+    """The number of bytes that `budget` stands for.
 
     Parameters
     ----------
     budget
-        Bytes, ``"24GiB"``, ``"80%"`` of `store_all_bytes`, or ``"cuda:0"`` for what is free there,
-        with `HEADROOM`.
+        Bytes, ``"24GiB"``, ``"80%"`` of `store_all_bytes`, or ``"cuda:0"`` for what is free on that
+        device, less `HEADROOM`.
     resident
-        Tensors that the workload counts; those on the device already are added to what is free.
+        Tensors that the workload counts; those already on the device are added to what is free.
 
     Raises
     ------
     SchedsimError
-        The text is none of these, or the device is not here.
+        The text is none of these, or there is no such device.
 
     Examples
     --------

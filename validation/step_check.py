@@ -1,4 +1,4 @@
-"""Whether a planned step is the plain one: both are run, where there is room for the plain one."""
+"""Comparison of a planned step with the plain one: both run, where there is room for the plain."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def compare(
 ) -> tuple[str, Difference | None]:
     """A line on how the planned step compares with the plain one, and the difference.
 
-    It takes the time of two steps and, for a moment, the memory of the plain one; all state is as
-    before afterwards.
+    The comparison takes the time of two steps and, for a moment, the memory of the plain step; all
+    state is restored afterwards.
     """
     if settings.check == "never":
         return "not compared with the plain step: check='never'", None
@@ -55,7 +55,7 @@ def compare(
 
 
 def _no_room(model: nn.Module, planned: PlannedStep) -> str | None:
-    """Why the plain step is not run; ``None`` where it fits."""
+    """Why the plain step does not run; ``None`` where it fits."""
     group = torch.distributed.is_available() and torch.distributed.is_initialized()
     if group and torch.distributed.get_world_size() > 1 and planned.captured.level == "block":
         return "the ranks would have to run it together"
@@ -64,12 +64,12 @@ def _no_room(model: nn.Module, planned: PlannedStep) -> str | None:
 
 
 def no_room_for(step_bytes: int, device: torch.device, resident_bytes: int) -> str | None:
-    """Why a plain step of `step_bytes` is not run; ``None`` where it fits.
+    """Why a plain step of `step_bytes` does not run; ``None`` where it fits.
 
     Parameters
     ----------
     resident_bytes
-        Of the step's, what is on the device already.
+        Bytes of the step's tensors that are already on the device.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)

@@ -1,4 +1,4 @@
-"""What a step is given, looked at before anything is traced: wrong use in one line."""
+"""The inputs of a step, checked before anything is traced: wrong use is named in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_step_inputs(
     Raises
     ------
     SchedsimError
-        `loss` is no function, is missing, a keyword is the loss's, or an input is missing.
+        `loss` is no function or is missing; a keyword belongs to the loss; an input is missing.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def check_step_inputs(
         )
     try:
         parameters = inspect.signature(model.forward).parameters
-    except (TypeError, ValueError):  # a builtin that does not say
+    except (TypeError, ValueError):  # a builtin that does not state its arguments
         return
     kinds = [p.kind for p in parameters.values()]
     if inspect.Parameter.VAR_KEYWORD not in kinds:
@@ -101,7 +101,7 @@ def check_inputs_in_place(
         )
     try:
         signature = inspect.signature(model.forward)
-    except (TypeError, ValueError):  # a builtin that does not say
+    except (TypeError, ValueError):  # a builtin that does not state its arguments
         return
     try:
         signature.bind(*inputs, **keywords)

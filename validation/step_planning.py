@@ -1,4 +1,4 @@
-"""From a model and the inputs of a step to a schedule of that step, and a module that runs it."""
+"""From a model and the inputs of a step to a schedule of the step, and a module that runs it."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ LEVELS = ("auto", "op", "block")
 COSTS = ("measured", "operations")
 UNLIMITED_BYTES = 2**53 - 1
 _EFFORT, _EFFORT_PER_OP = 2.0, 1 / 500
-"""Units of work of a search, and more for each op, unless told otherwise."""
+"""Units of work of a search, and additional units for each op, unless the caller gives them."""
 _FIRST_SHARE, _SMALL_GAP = 1 / 8, 0.001
-"""Part of that work with which a search begins, and the gap to the bound at which it is enough."""
+"""Share of that work with which a search begins, and the gap to the bound that is small enough."""
 _STATE_TRIES = 4
 SCALARS_BYTES = 16
 """Bytes of the loss and the count of a micro-batch, in a step of several micro-batches."""
 
 
 class BlockLevelWarning(UserWarning):
-    """A model cannot be planned op by op, and is planned block by block."""
+    """The model cannot be planned op by op, and is planned block by block."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How steps of a model are planned; the arguments of `rematerialize`, and who plans."""
+    """How steps of a model are planned: the arguments of `rematerialize`, and the ranks."""
 
     budget: int | str
     loss: Callable[..., Tensor] | None = None
@@ -93,11 +93,11 @@ class Settings:
 
     @property
     def bound_ranks(self) -> Ranks:
-        """Those that must follow one plan with this one."""
+        """The ranks that must follow one plan together with this rank."""
         return self.ranks if self.ranks.bound else ALONE
 
     def alike(self) -> tuple[tuple[str, str], ...]:
-        """What ranks that follow one plan must be given alike, by name, in words."""
+        """Settings that must be equal on all ranks that follow one plan, by name, in words."""
         names = (
             "level",
             "planner",
@@ -144,28 +144,28 @@ class Settings:
 
 @dataclass(frozen=True)
 class CapturedStep:
-    """A step of a model as a workload, everything resident counted.
+    """A step of a model as a workload, with everything resident counted.
 
     Attributes
     ----------
     level
         ``"op"`` or ``"block"``.
     make_module
-        From a schedule to the module that runs it; of blocks, with the graph of its copies and the
-        capacities within which they were planned.
+        A function from a schedule to the module that runs it; for blocks, from a schedule with the
+        graph of its copies and the capacities within which the copies were planned.
     most_states_bytes
-        Of generator states for repeated dropout, where these are in the memory that the plan is
-        for: the host's. The graph does not count them.
+        Most bytes of generator states for repeated dropout, where these are in the memory that the
+        plan is for: the host's. The graph does not count them.
     output_class
-        Of a model that gives its own loss in an output object: that object's class.
+        For a model that returns its own loss in an output object: the class of that object.
     splitter, num_parts, part_size, others
-        Where the step is one of `num_parts` micro-batches: what cuts them, the samples in the
-        largest, which this is, and the same for other sizes.
+        Where the step is one of `num_parts` micro-batches: what splits the batch, the number of
+        samples in the largest micro-batch, which this one is, and the captures for other sizes.
     kept_gradients_bytes
         Bytes of gradients that are counted among the static bytes.
     recorded, guards
-        What a forward was seen to do besides computing, and the Python that the plan stands for:
-        another state takes another plan.
+        What a forward was seen to do besides computing, and the state of Python that the plan
+        assumes: another state needs another plan.
     """
 
     level: str
@@ -186,18 +186,18 @@ class CapturedStep:
 
     @property
     def store_all_s(self) -> float:
-        """Seconds of the ops, once each."""
+        """Seconds of all ops, each run once."""
         return float(sum(op.time_s for op in self.workload.graph.ops))
 
     @property
     def added_bytes(self) -> int:
-        """Static bytes that are not from the model alone."""
+        """Static bytes that do not come from the model alone."""
         return self.workload.static_bytes - self._own_static_bytes
 
     _own_static_bytes: int = 0
 
     def with_added(self, added_bytes: int) -> CapturedStep:
-        """The same step beside `added_bytes` instead of what was counted: optimizer and extra."""
+        """The same step with `added_bytes` in place of the optimizer and extra bytes so far."""
         more = added_bytes - self.added_bytes
         workload = replace(self.workload, static_bytes=self.workload.static_bytes + more)
         state = replace(self.state, extra_bytes=max(0, self.state.extra_bytes + more))
@@ -205,7 +205,7 @@ class CapturedStep:
 
     @property
     def structure_hash(self) -> str:
-        """Content hash without what depends on the machine, the optimizer or the name."""
+        """Content hash without machine, optimizer and name."""
         return workload_hash(bare(self.workload, self._own_static_bytes))
 
 
@@ -216,9 +216,9 @@ class PlannedStep:
     Attributes
     ----------
     check_note
-        How the planned step compared with the plain one.
+        How the planned step compared with the plain one, in words.
     measured_bytes
-        Peak of the compiled step as it was measured, what is resident on top; ``None`` of others.
+        Measured peak of a compiled step, resident bytes included; ``None`` for other steps.
     """
 
     captured: CapturedStep
@@ -231,12 +231,12 @@ class PlannedStep:
 
     @property
     def change(self) -> StateChange | None:
-        """What is not as it was when the step was captured; ``None`` where all is."""
+        """What has changed since the step was captured; ``None`` where nothing has."""
         guards = self.captured.guards
         return None if guards is None else guards.change()
 
     def shaped(self, loss: Tensor) -> Any:
-        """`loss` in the form in which the model gives it."""
+        """`loss` in the form in which the model returns it."""
         kind = self.captured.output_class
         return loss if kind is None else kind(loss=loss)
 
@@ -263,7 +263,7 @@ def bare(workload: Chain | Graph, static_bytes: int) -> Chain | Graph:
 
 
 class _OwnLoss:
-    """The loss that a model gives itself; notes the class of the output that it comes in."""
+    """The loss that a model computes itself; it notes the class of the output object."""
 
     def __init__(self) -> None:
         self.output_class: type | None = None
@@ -280,15 +280,15 @@ class _OwnLoss:
 def capture_step(
     model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], settings: Settings
 ) -> CapturedStep:
-    """One training step of `model`, op by op where that works, else by blocks.
+    """One training step of `model`, captured op by op where that works, else by blocks.
 
-    With `settings` that say chunks or micro-batches in numbers, the step with these; of
-    micro-batches, the largest.
+    If `settings` give numbers of chunks or micro-batches, the step is captured with these; with
+    micro-batches, it is the step of the largest one.
 
     Raises
     ------
     UnsupportedError
-        Neither works, or not the level asked for.
+        Neither level works, or the level asked for does not.
     """
     num = settings.accumulate if isinstance(settings.accumulate, int) else 1
     if num == 1:
@@ -308,7 +308,8 @@ def capture_step(
         with splitter.targets_of(replace(part, buffers=buffers)):
             captured = _capture(model, own, words, each, rest)
         if captured.guards is not None and isinstance(settings.loss, nn.Module):
-            # The caller changes the loss that was given; its twin has other targets in every part.
+            # The caller changes the loss that was given; the twin of the loss has other targets in
+            # each part.
             captured = replace(captured, guards=captured.guards.of({"loss": settings.loss}))
         found[part.num_samples] = captured
     size = max(found)
@@ -317,7 +318,7 @@ def capture_step(
 
 
 def _whole(parts: list[MicroBatch]) -> list[Any]:
-    """What all parts hold together; tensors that go to each whole count once."""
+    """The tensors of all parts together; tensors that each part needs whole count once."""
     seen: set[int] = set()
     tensors = []
     for part in parts:
@@ -335,7 +336,7 @@ def _capture(
     settings: Settings,
     rest_bytes: int,
 ) -> CapturedStep:
-    """The step with chunks; `rest_bytes` of inputs are resident besides."""
+    """The step with chunks; `rest_bytes` of inputs are resident additionally."""
     state = resident_state(_held(model, settings.loss), settings.optimizer, settings.extra_bytes)
     added = state.optimizer_bytes + state.extra_bytes + rest_bytes
     chunks = {piece: int(num) for piece, num in read_chunks(settings.chunk).items()}
@@ -373,7 +374,7 @@ def _capture(
     own_loss = settings.loss or loss_of
     watched = getattr(settings.loss, "inner_loss", settings.loss)
     recorded: Recorded | None = None
-    if settings.bound_ranks.alone:  # a model that communicates is run by all, in lockstep
+    if settings.bound_ranks.alone:  # a model that communicates is run by all ranks, in lockstep
         recorded = record_step(model, own_loss, inputs, keywords, watched or own_loss)
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     if several and recorded is not None and (recorded.effects or recorded.draws):
@@ -404,7 +405,7 @@ def _capture(
                 f"loss= is missing: {error.message}",
                 hint="loss=cross_entropy, or in_place=True for a loss that the loop computes",
             ) from error
-        except Exception as error:  # of a tracer, of the model's own code on fakes
+        except Exception as error:  # raised by a tracer, or by the model's own code on fakes
             why = " ".join(str(error).split())[:300]
             ours = isinstance(error, SchedsimError | torch.OutOfMemoryError)
             if settings.level == "op" and (ours or not settings.bound_ranks.alone):
@@ -423,7 +424,7 @@ def _capture(
 
 
 def _held(model: nn.Module, loss: Any) -> nn.Module:
-    """Whatever has parameters that are trained: a loss may have some of its own."""
+    """A module with all trained parameters: the loss may have some of its own."""
     inner = getattr(loss, "inner_loss", loss)
     if not isinstance(inner, nn.Module) or next(inner.parameters(), None) is None:
         return model
@@ -431,7 +432,7 @@ def _held(model: nn.Module, loss: Any) -> nn.Module:
 
 
 def structure_of(model: nn.Module, loss: Any) -> StateSnapshot:
-    """The modules, parameters and hooks of a step, and where its forwards are from."""
+    """The modules, parameters and hooks of a step, and the functions that are its forwards."""
     own = loss if isinstance(loss, nn.Module) else None
     return StateSnapshot(
         {"model": model, "loss": own}, Reach(frozenset({"forward"})), frozenset({"_buffers"})
@@ -439,7 +440,7 @@ def structure_of(model: nn.Module, loss: Any) -> StateSnapshot:
 
 
 def _of_all(captured: CapturedStep, ranks: Ranks) -> CapturedStep:
-    """`captured` with the largest sizes and times of all ranks, so that one plan fits them."""
+    """`captured` with the largest sizes and times of all ranks, so that one plan fits all ranks."""
     if ranks.alone:
         return captured
     own = max(ranks.gather(captured._own_static_bytes, "compare steps"))
@@ -482,7 +483,7 @@ def _by_op(
             "the model lies on the meta device, where no step can run", hint="load it first"
         )
     if settings.loss is None and captured.front == "dynamo":
-        # What traced code notes is not left behind: only a run tells the class of the output.
+        # Traced code leaves no notes: only a real run shows the class of the output.
         with torch.no_grad(), untouched(model):
             own.note(model(*inputs, **keywords))
     device = next(model.parameters()).device
@@ -491,7 +492,7 @@ def _by_op(
         costs = counted_costs(captured, costs)
     captured = captured.with_costs(costs)
     static = captured.graph.static_bytes
-    # From the second micro-batch on, gradients are there before the step; the caller's may be too.
+    # From the second micro-batch on, gradients exist before the step; so may the caller's.
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     kept = state.gradients_bytes * (int(settings.keep_gradients) + int(several))
     captured = captured.with_state(added + kept)
@@ -514,7 +515,7 @@ def _by_op(
 def _with_optimizer(
     workload: Any, model: nn.Module, settings: Settings, inputs: Any
 ) -> tuple[Any, tuple[str, ...]]:
-    """`workload` with the optimizer's step, where its requests are recorded; and a line on that."""
+    """`workload` with the optimizer's step, if its requests are recorded, and a line about it."""
     if workload.recorded is None:
         return workload, ()
     held = _held(model, settings.loss)
@@ -541,7 +542,7 @@ def _by_block(
         num_ranks=len(settings.bound_ranks.members),
     )
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
-    # From the second micro-batch on, gradients are there before the step.
+    # From the second micro-batch on, gradients exist before the step.
     resident = settings.keep_gradients or several
     try:
         with given_gradients(model, settings.loss, resident=resident):
@@ -558,7 +559,7 @@ def _by_block(
             )
     except (SchedsimError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # of the model's own code, whose blocks do not stand alone
+    except Exception as error:  # raised by the model's own code, whose blocks do not run alone
         if not settings.bound_ranks.alone:
             raise
         text = " ".join(str(error).split())[:200]
@@ -573,10 +574,10 @@ def _by_block(
         captured = captured.with_input_held
     static = captured.workload.static_bytes
     if settings.keep_gradients and several:
-        added += state.gradients_bytes  # the caller's, besides those of the micro-batches
+        added += state.gradients_bytes  # the caller's gradients, besides the micro-batches'
     workload = replace(captured.workload, static_bytes=static + added)
     workload, line = _with_optimizer(workload, model, settings, (inputs, keywords))
-    # The inputs of the capture are not needed to run another step.
+    # Another step can run without the inputs of the capture.
     slim = replace(captured, workload=workload, inputs=(), keywords={})
     output_class = own.output_class if settings.loss is None else None
     return CapturedStep(
@@ -593,9 +594,9 @@ def _by_block(
 
 
 def plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings) -> Plan:
-    """The plan of a captured step within `budget_bytes`; one without a schedule where none fits.
+    """The plan of a captured step within `budget_bytes`; it has no schedule where none fits.
 
-    Of ranks, it is made by the first, and is the same on all.
+    With several ranks, the first rank makes the plan, which is the same on all ranks.
     """
     return planned_once(
         lambda: _plan_captured(captured, budget_bytes, settings), captured.workload, settings.ranks
@@ -606,7 +607,7 @@ def _plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings
     options = dict(settings.options)
     if settings.offload:
         return _plan_copies(captured, budget_bytes, settings, options)
-    # A way without copies, priced beside one with them.
+    # A plan without copies, to compare its price with a plan with copies.
     planner = "auto" if get_planner(settings.planner).needs_link else settings.planner
     search = _search_of(planner, options, settings, captured.workload)
     return _beside_states(captured, search(budget_bytes), budget_bytes, search)
@@ -615,10 +616,10 @@ def _plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings
 def _search_of(
     planner: str, options: dict[str, Any], settings: Settings, workload: Chain | Graph
 ) -> Callable[[int], Plan]:
-    """How `planner` is asked for a plan of `workload` within so many bytes.
+    """The function that asks `planner` for a plan of `workload` within so many bytes.
 
-    By default with a part of the work first, which mostly proves what all of it proves, and with
-    all of it where a gap is left. Both count work, so that the plan is the same every time.
+    By default the planner first gets a part of the work, which usually proves as much as all of it,
+    and then all of it if a gap is left. Both parts count work, so that the plan is always the same.
     """
     if planner in ("auto", "local_search"):
         given, options = options, _with_effort(options, settings, workload)
@@ -640,9 +641,9 @@ def _search_of(
 def _with_effort(
     options: dict[str, Any], settings: Settings, workload: Chain | Graph
 ) -> dict[str, Any]:
-    """`options` with what a search may spend: counted work, unless seconds alone are given.
+    """`options` with the work that a search may do, unless only seconds are given.
 
-    The same model then has the same plan on a machine that is at other work, too.
+    Because work is counted, a model gets the same plan on a busy machine, too.
     """
     if settings.time_limit_s is not None:
         return {"time_limit_s": settings.time_limit_s, **options}
@@ -654,16 +655,16 @@ def _with_effort(
 def _beside_states(
     captured: CapturedStep, plan: Plan, budget_bytes: int, search: Callable[[int], Plan]
 ) -> Plan:
-    """`plan`, or another whose generator states fit beside it; the least that fits is named so."""
+    """`plan`, or one whose generator states fit beside it; its least budget includes them."""
     spare_bytes = 0
     for left in range(_STATE_TRIES, 0, -1):
         states_bytes = _states_bytes(captured, plan)
         if plan.peak_bytes is None or plan.peak_bytes + states_bytes <= budget_bytes:
             break
-        # The graph's budget is what they leave; twice as many the next time, as another plan
-        # may repeat more.
+        # The graph's budget is what the states leave. Twice as many bytes are left the next time,
+        # because another plan may repeat more random ops.
         most_bytes = captured.most_states_bytes
-        # The last time all of them, which is what the least budget counts on.
+        # The last time all states have room, as the least budget assumes.
         more_bytes = max(states_bytes, 2 * spare_bytes) if left > 1 else most_bytes
         spare_bytes = min(more_bytes, most_bytes)
         plan = search(budget_bytes - spare_bytes)
@@ -680,7 +681,7 @@ def _beside_states(
 
 
 def _states_bytes(captured: CapturedStep, plan: Plan) -> int:
-    """The most bytes of generator states that `plan` keeps, where they count."""
+    """Most bytes of generator states that `plan` keeps, if they count."""
     if plan.schedule is None or not captured.most_states_bytes:
         return 0
     return int(getattr(captured.make_module(plan.schedule), "replay_bytes", 0))
@@ -690,7 +691,7 @@ def _most_states_bytes(captured: CapturedGraph) -> int:
     if captured.backend != "cpu":
         return 0
     num_random = sum(call.random for call in captured.program.calls)
-    # One more is put aside while a repeat runs.
+    # One additional state is put aside while a repeat runs.
     return (num_random + 1) * torch.get_rng_state().numel() if num_random else 0
 
 
@@ -713,19 +714,19 @@ def _plan_copies(
 
 
 def offloading_of(plan: Plan) -> Offloading | None:
-    """The links that `plan` copies over; ``None`` where it copies nothing."""
+    """The links over which `plan` copies; ``None`` if it copies nothing."""
     return plan.setting.link if plan.setting.copies_anything(plan.schedule) else None
 
 
 def plan_step(
     captured: CapturedStep, budget_bytes: int, store_all_bytes: int, settings: Settings
 ) -> PlannedStep:
-    """The plan of a captured step within `budget_bytes`, and its module.
+    """The plan of a captured step within `budget_bytes`, and the module that runs it.
 
     Raises
     ------
     InfeasibleBudgetError
-        It names the least budget found feasible, and the op that sets it.
+        Nothing fits; the error names the least budget found feasible, and the op that sets it.
     """
     plan = _feasible(captured, plan_captured(captured, budget_bytes, settings))
     return planned_step(captured, plan, store_all_bytes, settings)
@@ -752,7 +753,7 @@ def planned_step(
     settings: Settings,
     ways: tuple[Way, ...] = (),
 ) -> PlannedStep:
-    """`captured` with the module that runs `plan`; `settings` have one way decided."""
+    """`captured` with the module that runs `plan`; `settings` have chosen one way."""
     plan = with_origin(plan, captured, settings)
     assert plan.schedule is not None
     module = _module(captured, plan)
@@ -780,7 +781,7 @@ def _module(captured: CapturedStep, plan: Plan) -> nn.Module:
 
 
 def with_origin(plan: Plan, captured: CapturedStep, settings: Settings) -> Plan:
-    """`plan` with what `schedsim.apply` needs to know of the step that it is of."""
+    """`plan` with what `schedsim.apply` must know about the step that the plan is for."""
     known = plan.setting.step
     step = StepChanges(
         captured.level,
@@ -805,7 +806,7 @@ def resolved_budget(
 ) -> tuple[int, int]:
     """(budget, store-all peak) in bytes; the peak is 0 without `captured`.
 
-    Of ranks, the smallest budget is that of all.
+    With several ranks, the smallest budget of any rank counts for all.
     """
     most = store_all_peak(captured) if captured is not None else 0
     resident: list[Any] = [*model.parameters(), *model.buffers()]

@@ -1,4 +1,4 @@
-"""Steps of a real model, plain and scheduled, from the same start: results, bytes and times."""
+"""Plain and scheduled steps of a real model from the same start: results, bytes and times."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class StepBytes:
     Attributes
     ----------
     total_bytes
-        The most: of storages on the CPU, requested of the allocator on CUDA.
+        The peak: of storages on the CPU, requested of the allocator on CUDA.
     run_bytes
-        The most during each run of the schedule, where runs are told apart.
+        The peak during each run of the schedule, where runs can be distinguished.
     by_kind, at_run
-        What they were at the peak, and the run of it.
+        Bytes by kind at the peak, and the run at which it occurs.
     allocated_bytes, reserved_bytes
-        CUDA's, with its rounding, and with its caches.
+        Bytes by CUDA's allocator: with its rounding, and with its caches.
     """
 
     total_bytes: int
@@ -51,12 +51,12 @@ class StepBytes:
 
 
 class MeasuredSteps:
-    """Runs steps of one model by several schedules, and by none (`PLAIN`).
+    """Runs steps of one model by several schedules, and without a schedule (`PLAIN`).
 
     Parameters
     ----------
     schedules
-        Schedules to run, each by a name.
+        Schedules to run, by name.
     seed
         Seed of the random numbers of every step.
     """
@@ -78,7 +78,7 @@ class MeasuredSteps:
 
     @property
     def resident(self) -> list[Any]:
-        """Everything that is there before a step."""
+        """Everything that exists before a step."""
         model, loss = self.target.model, self.target.loss
         found: list[Any] = [*model.parameters(), *model.buffers()]
         found += [p.grad for p in model.parameters() if p.grad is not None]
@@ -87,9 +87,9 @@ class MeasuredSteps:
         return [found, self.target.inputs, dict(self.target.keywords)]
 
     def start(self) -> None:
-        """Gradients as the workload counts them, and the first random number.
+        """Set gradients as the workload counts them, and the first random number.
 
-        From where they are made, unless the capture counted them as always resident.
+        Gradients appear where they are made, unless the capture counted them as always resident.
         """
         for parameter in self.target.model.parameters():
             wanted = self.keeps_gradients and parameter.requires_grad
@@ -97,7 +97,7 @@ class MeasuredSteps:
         torch.manual_seed(self.seed)
 
     def step(self, which: str) -> Tensor:
-        """Forward and backward; the loss."""
+        """Run forward and backward; returns the loss."""
         loss: Tensor = self.modules[which](*self.target.inputs, **self.target.keywords)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -128,7 +128,7 @@ class MeasuredSteps:
         return [tensor.detach().to("cpu", copy=True) for tensor in found]
 
     def allocator_peak(self, which: str) -> int:
-        """Bytes of a step by the CPU allocator's own record, on top of what is resident."""
+        """Bytes of a step by the CPU allocator's own record, in addition to what is resident."""
         with untouched(self.target.model):
             self.start()
             resident = storage_bytes(self.resident)
@@ -136,7 +136,7 @@ class MeasuredSteps:
         return resident + reading.peak_bytes
 
     def times(self, names: list[str], rounds: int, *, warm_up: int = 1) -> dict[str, list[float]]:
-        """Seconds of steps, all names in turn in every round."""
+        """Seconds of steps; every round runs all names in turn."""
         functions = {name: partial(self.step, name) for name in names}
         return time_interleaved(
             functions, rounds=rounds, warm_up=warm_up, device=self.device, before=self.start
@@ -171,11 +171,11 @@ class MeasuredSteps:
             finally:
                 module.observe(None)
             peaks.append(tracker.peak.total_bytes)
-            # The first is from before the first run.
+            # The first peak is from before the first run.
             return StepBytes(max(peaks), peaks[1:]), self._left(loss)
 
     def _cuda_peak(self, which: str) -> tuple[StepBytes, list[Tensor]]:
-        gc.collect()  # what is dead but not yet found would be counted
+        gc.collect()  # dead tensors that have not been collected would be counted
         found, loss = cuda_peak(lambda: self.step(which), self.device)
         left = self._left(loss)
         peak = StepBytes(
@@ -196,7 +196,7 @@ class MeasuredSteps:
 
 
 class _PlainStep(nn.Module):
-    """The model and its loss, nothing scheduled."""
+    """The model and its loss, without a schedule."""
 
     def __init__(self, target: LoadedTarget) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class _PlainStep(nn.Module):
 
 
 class _Watch:
-    """Told of every run by a module, it notes the tracker's peak of each, and labels storages."""
+    """An observer of runs that notes the tracker's peak of each run, and labels storages."""
 
     def __init__(self, tracker: StorageTracker) -> None:
         self.tracker = tracker
@@ -220,7 +220,7 @@ class _Watch:
         self.kinds: list[dict[str, int]] = []
 
     def begin(self, number: int, run: Any, step: Any) -> None:
-        """A new peak."""
+        """Start a new peak."""
         self.tracker.mark()
 
     def end(self, number: int, run: Any, step: Any) -> None:
@@ -232,21 +232,21 @@ class _Watch:
             self.tracker.label_fresh("activations" if run.moves[0] == "a" else "bundles")
         else:
             self.tracker.add(list(step.gradients.values()), "gradients")
-            self.tracker.label_fresh("static")  # the scalar loss, and what it is given
+            self.tracker.label_fresh("static")  # the scalar loss, and the gradient it is given
         self.peaks.append(self.tracker.peak.total_bytes)
         self.kinds.append(self.tracker.kinds_at_peak())
 
 
 class _CudaWatch:
-    """Notes the requested bytes of each run."""
+    """An observer that notes the requested bytes of each run."""
 
     def __init__(self, device: torch.device, peaks: list[int]) -> None:
         self.device, self.peaks = device, peaks
 
     def begin(self, number: int, run: Any, step: Any) -> None:
-        """A new peak."""
+        """Start a new peak."""
         reset_peak(self.device)
 
     def end(self, number: int, run: Any, step: Any) -> None:
-        """Allocation is in order of calls: there is no need to wait for the device."""
+        """Allocations follow the order of calls, so that nothing waits for the device."""
         self.peaks.append(requested_peak(self.device))

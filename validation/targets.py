@@ -1,4 +1,4 @@
-"""What a command is pointed at: a Python file, a built-in model, or one of transformers.
+"""The target of a command: a Python file, a built-in model, or a model of transformers.
 
 ``my_model.py:build``            a function that returns (model, inputs, loss)
 ``model:resnet50,batch=4``       a model of this package, with its options
@@ -47,9 +47,9 @@ class LoadedTarget:
     Attributes
     ----------
     inputs
-        Positional inputs; those that the loss takes besides the output come last.
+        Positional inputs; those that the loss takes besides the model's output come last.
     loss
-        Of the model's output; ``None`` where the model gives its loss itself.
+        A function of the model's output; ``None`` where the model computes its loss itself.
     """
 
     name: str
@@ -60,7 +60,7 @@ class LoadedTarget:
 
     @property
     def device(self) -> torch.device:
-        """Where the model lies."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
 
@@ -70,7 +70,7 @@ def load_target(text: str, device: str | None = None) -> LoadedTarget:
     Raises
     ------
     SchedsimError
-        The text is no target, or what it names does not build.
+        The text is no target, or the target that it names cannot be built.
 
     Examples
     --------
@@ -102,9 +102,9 @@ def capture_target(
 ) -> CapturedChain | CapturedGraph:
     """`target` as a chain of blocks or a graph of ops, with times and workspaces measured.
 
-    Times are taken from earlier measurements on this machine where there are any; `remeasure`
-    measures them again. `movable`: for plans that copy blocks to the host, which the input, held by
-    the caller, is no part of.
+    Times come from earlier measurements on this machine if there are any; `remeasure` measures them
+    again. `movable` is for plans that copy blocks to the host; these do not include the input,
+    which the caller holds.
     """
     if level == "op":
         from .costs import measured_costs
@@ -119,7 +119,7 @@ def capture_target(
         raise SchedsimError(f"--level {level!r} is unknown", hint="block or op")
     times = BlockTimes(target.device, read=not remeasure)
     if not has_times(target.device):
-        rounds = min(rounds, 1)  # they are those of a data sheet
+        rounds = min(rounds, 1)  # the times are those of a data sheet
     with given_gradients(target.model, target.loss, resident=False):
         found = capture_chain(
             target.model,
@@ -167,7 +167,7 @@ class Read:
     Attributes
     ----------
     lines
-        What was captured and assumed, for people.
+        What was captured and assumed, in lines for people.
     """
 
     target: LoadedTarget
@@ -181,7 +181,7 @@ class Read:
 
     @property
     def origin(self) -> StepChanges:
-        """How the step was captured, as a plan's setting says it."""
+        """How the step was captured, in the form of a plan's setting."""
         from .step_planning import bare
 
         level = "block" if isinstance(self.captured, CapturedChain) else "op"
@@ -201,9 +201,9 @@ def read_target(
 ) -> Read:
     """The target that `text` names, captured at `level` for `device`.
 
-    ``cpu`` and ``cuda`` are measured. At the op level, any device of
-    `schedsim.workloads.devices` may be named: the model is then never allocated, and times are
-    rooflines. `movable` is as of `capture_target`.
+    ``cpu`` and ``cuda`` are measured. At the op level, any device of `schedsim.workloads.devices`
+    may be named: the model is then never allocated, and its times are rooflines. `movable` is as in
+    `capture_target`.
     """
     level = level or "block"
     if device is not None and device.partition(":")[0] not in ("cpu", "cuda", "dry"):
@@ -291,7 +291,7 @@ def _imported(file: Path) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module  # dataclasses and pickle look there
+    sys.modules[file.stem] = module  # dataclasses and pickle look for it there
     sys.path.insert(0, str(file.resolve().parent))
     try:
         spec.loader.exec_module(module)

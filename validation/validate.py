@@ -1,4 +1,4 @@
-"""A schedule run on the real model: what was predicted beside what is measured."""
+"""A schedule run on the real model: predictions beside measurements."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ UNLIMITED_BYTES = 2**53 - 1
 STORE_ALL, SCHEDULE = "store-all", "schedule"
 
 PEAK_TOLERANCE = {"storage": (1e-3, 2**16), "allocator": (5e-3, 2**16), "cuda": (1e-2, 2**20)}
-"""By meter: share of the prediction, and bytes, that the measured peak may differ by."""
+"""By meter, the allowed difference of the measured peak: share of the prediction, and bytes."""
 
 RESERVED_TOLERANCE = (0.01, 8 * 2**20)
-"""Share of what is reserved, and bytes, whichever is more, that the prediction may differ by."""
+"""Allowed difference of the prediction: share of reserved bytes, and bytes; the larger counts."""
 
 OVERHEAD_TOLERANCE = {"cpu": 0.10, "cuda": 0.03}
-"""By device: points of overhead."""
+"""By device, the allowed difference in points of overhead."""
 
 RESULT_TOLERANCE = {
     torch.float64: 1e-10,
@@ -45,17 +45,17 @@ RESULT_TOLERANCE = {
     torch.bfloat16: 5e-2,
     torch.float16: 2e-2,
 }
-"""Largest difference over the largest entry, where results are not equal to the bit."""
+"""Allowed difference over the largest entry, where results are not equal to the bit."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that must hold.
+    """One check of a validation.
 
     Attributes
     ----------
     says
-        What was compared, with the numbers and the tolerance.
+        What was compared, with numbers and tolerance.
     """
 
     name: str
@@ -65,16 +65,16 @@ class Check:
 
 @dataclass
 class Report:
-    """What a validation found; `to_dict` is the content of a ``schedsim.validation/1`` file.
+    """The findings of a validation; `to_dict` is the content of a ``schedsim.validation/1`` file.
 
     Attributes
     ----------
     predicted, measured
-        Numbers by name: peaks in bytes, overheads as shares, bytes by kind at the peak.
+        Numbers by name: peaks in bytes, overheads as shares, and bytes by kind at the peak.
     timeline
-        Per run of the schedule: its op, and the bytes predicted and measured.
+        For each run of the schedule: its op, and the bytes predicted and measured.
     checks
-        All of them must hold.
+        Checks, all of which must hold.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Report:
         return all(check.holds for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """The report as JSON-compatible values."""
         return {"schema": SCHEMA, "holds": self.holds, **asdict(self)}
 
 

@@ -152,7 +152,7 @@ def _prove_bound(
     if makespan_s == least_s:
         return plain
     if isinstance(workload, Chain):
-        found = _prove_by_programme(workload, plan.budget_bytes)
+        found = _prove_by_dynamic_program(workload, plan.budget_bytes)
         # Optimality over persistent schedules is proven in a moment; a schedule that is faster than
         # all of these, or may be, needs cuts.
         if found is not None and found.bound_s <= makespan_s:
@@ -164,7 +164,7 @@ def _prove_bound(
     return prove_by_cuts(graph, plan.budget_bytes, order, extra_s, effort, max_leaves) or plain
 
 
-def _prove_by_programme(chain: Chain, budget_bytes: int) -> ProvenBound | None:
+def _prove_by_dynamic_program(chain: Chain, budget_bytes: int) -> ProvenBound | None:
     """The optimum over persistent schedules; ``None`` where the curve is too long."""
     curve = persistent_curve(chain)
     if curve is None:

@@ -9,6 +9,7 @@ from schedsim.kernels.compiled import kernel_for as kernel
 from schedsim.kernels.record import Ints, Reals, Record
 
 from ._memory_profile import (
+    BOOL,
     EXTRA,
     EXTRA_AT,
     FIRST,
@@ -329,3 +330,24 @@ def anneal(
             best[0] = profile.total_s[0]
             best[1] = store_runs(packed, profile, found.runs)
     return num_moves
+
+
+@kernel(PACKED_GRAPH, PROFILE, Found, Rules, REAL, INT, INT, BOOL)
+def walk(
+    packed: PackedGraph,
+    profile: Profile,
+    found: Found,
+    rules: Rules,
+    heat_s: float,
+    num: int,
+    most_work: int,
+    greedy: bool,
+) -> int:
+    """`anneal` for `num` moves; or, `greedy`, the final `repair` of `num` evictions at most.
+
+    Both are one kernel for Python, as either alone would have the compiler optimise the code of
+    evictions once more: a second of a first plan. Of the repair it says whether the schedule fits.
+    """
+    if greedy:
+        return int(repair(packed, profile, rules.limit, math.inf, num, 0.3, 200, True))
+    return int(anneal(packed, profile, found, rules, heat_s, num, most_work))

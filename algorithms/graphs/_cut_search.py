@@ -178,10 +178,10 @@ class CutSearch:
                 break
             if relaxed and not self.effort.allows(enough):
                 break
-            relaxed[op] = self.solve([self.cut(op)], 0.3, integral=False)
+            relaxed[op] = self.solve([self.cut(op)], 0.3, integral=False) or 0.0
         for op in sorted(relaxed, key=lambda op: -relaxed[op])[:_MOST_WHOLE]:
             if self._may(0.2 * enough):
-                self.bound_at[op] = self.solve([self.cut(op)], 0.5, integral=True)
+                self.bound_at[op] = self.solve([self.cut(op)], 0.5, integral=True) or 0.0
 
     def several_cuts(self) -> None:
         """Solve MILPs of several cuts, adding one where the suggestion is most over budget.
@@ -211,12 +211,14 @@ class CutSearch:
             chosen.sort()
             if not self._may(relaxation_work(self.nonzeros * len(chosen))):
                 return
-            self.solve(
+            answer = self.solve(
                 [self.cut(op) for op in chosen],
                 0.8,  # an MILP that takes longer is not followed by an easier one
                 integral=True,
                 beside=[(chosen.index(op) - 1, again) for op, again in sorted(beside)],
             )
+            if answer is None:
+                return
 
     def choose(self, chosen: list[int], ops: list[int]) -> None:
         """Add those of `ops` to `chosen` whose place among the others is sure."""
@@ -249,15 +251,18 @@ class CutSearch:
         *,
         integral: bool,
         beside: Sequence[tuple[int, int]] = (),
-    ) -> float:
+    ) -> float | None:
         """The cost that an MILP proves, in solver units; its schedule is looked at, too.
 
-        The MILP may take `share` of the effort left.
+        The MILP may take `share` of the effort left. ``None`` where a clock ends the search before
+        HiGHS would solve the first relaxation: until then HiGHS looks at no clock.
         """
         known = 0.0
         if integral and len(cuts) > 1:
             known = self.extra_s / self.times.unit_s * (1 - 1e-9)
         milp, alive = cut_milp(self.table, cuts, self.times.costs, beside=beside, at_least=known)
+        if not self.effort.counted and not self.effort.allows(relaxation_work(milp.num_nonzeros)):
+            return None
         if self.effort.counted:
             # An MILP that is too expensive in whole numbers is relaxed: its optimum is a bound as
             # well.

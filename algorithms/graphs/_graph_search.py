@@ -19,7 +19,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
 from .._pool import Pool, RoundPart
-from ._anneal import anneal
+from ._anneal import walk
 from ._cut_search import CutSearch
 from ._cut_table import Order
 from ._greedy_order import greedy_order
@@ -127,7 +127,7 @@ class GraphSearch:
         bounding = threading.Thread(target=self._find_bound, args=(pool,))
         before = self.effort.spent
         # A graph that the bound solves needs no walkers, whose kernels take seconds to compile.
-        first = bound is not None and self.effort.counted and not at_hand(anneal)
+        first = bound is not None and self.effort.counted and not at_hand(walk)
         if first and not self._done(pool):
             bounding.start()
             _wait_for(bounding)

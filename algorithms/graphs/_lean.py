@@ -18,10 +18,9 @@ from schedsim.dataflow.graph import Graph
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
-from ._anneal import Found, Rules, anneal
+from ._anneal import Found, Rules, walk
 from ._forward_part import forward_part
 from ._memory_profile import LARGEST, NUM_EDITS, PackedGraph, Profile, make_profile, store_runs
-from ._moves import repair
 from .chen_articulation import segment_runs
 
 # Evictions and moves come in chunks, after each of which the schedule of lowest peak is kept.
@@ -88,15 +87,14 @@ def _lowered(packed: PackedGraph, profile: Profile, limit: int, num_ops: int) ->
             lowest, size = peak, store_runs(packed, profile, runs)
 
     note()
+    found = Found(np.zeros_like(runs), np.array([np.inf, 0.0]))
+    rules = Rules(limit, 0.3, np.zeros(3))
     for _ in range(_EVICTION_CHUNKS):
-        repair(packed, profile, limit, np.inf, _EVICTIONS, 0.3, 200, True)
+        walk(packed, profile, found, rules, 0.0, _EVICTIONS, 0, True)
         note()
     profile.counts[NUM_EDITS] = 0
-    unit = num_ops / max(1, lowest)
-    price = np.array([_PRICE[0] * unit, _PRICE[1] * unit, _PRICE[2] * unit])
-    found = Found(np.zeros_like(runs), np.array([np.inf, 0.0]))
-    rules = Rules(limit, 0.3, price)
+    rules.price[:] = np.array(_PRICE) * (num_ops / max(1, lowest))
     for _ in range(_MOVE_CHUNKS):
-        anneal(packed, profile, found, rules, 0.5, _MOVES, 2**62)
+        walk(packed, profile, found, rules, 0.5, _MOVES, 2**62, False)
         note()
     return runs[:size].copy()

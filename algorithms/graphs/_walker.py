@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 
-from ._anneal import Found, Rules, anneal
+from ._anneal import Found, Rules, walk
 from ._memory_profile import (
     LARGEST,
     NUM_EDITS,
@@ -24,7 +24,6 @@ from ._memory_profile import (
     store_runs,
     work_per_unit,
 )
-from ._moves import repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ class GraphWalker:
         before = int(counts[WORK])
         until = before + max(1, int(work * self.work_per_unit))
         heat_s = self.heat_s * _COLD**share
-        made = anneal(
+        made = walk(
             self.packed,
             self.profile,
             self.found,
@@ -154,6 +153,7 @@ class GraphWalker:
             heat_s,
             most_moves,
             until,
+            False,
         )
         self.note_least()
         return (int(counts[WORK]) - before) / self.work_per_unit, int(made)
@@ -200,7 +200,7 @@ class GraphWalker:
             steps = min(at_once, self.evictions_left)
             self.evictions_left -= steps
             before = self._signature()
-            if repair(self.packed, profile, rules.limit, np.inf, steps, 0.3, 200, True):
+            if walk(self.packed, profile, self.found, rules, 0.0, steps, 0, True):
                 self.evictions_left = 0
             # Where no step has an effect it goes no further; many are needed to know.
             self.idle = self.idle + steps if self._signature() == before else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -11,12 +12,14 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.arrays import GraphArrays
 from schedsim.dataflow.graph import Graph
+from schedsim.plans.effort import Effort
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, best_of, timed
+from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 
 if TYPE_CHECKING:
-    from ._dtr_memory import Dataflow
+    from ._dtr_memory import Dataflow, EvictionRules
 
 Heuristic = Literal["dtr", "dtr_eq", "local", "lru", "size", "msps", "neighbourhood"]
 HEURISTICS: tuple[Heuristic, ...] = get_args(Heuristic)
@@ -29,6 +32,9 @@ MAX_STEPS = 200_000_000
 _LOOKS_PER_UNIT = 1e8
 """Tensors that a replay looks at in about a second of a core."""
 
+_STEPS_PER_UNIT = 1e8
+"""Steps of walks in such a second, about."""
+
 
 @timed()
 def dtr(
@@ -37,6 +43,8 @@ def dtr(
     *,
     heuristic: Heuristic | Literal["all"] = "dtr",
     deallocation: Literal["eager", "never"] = "eager",
+    time_limit_s: float | None = None,
+    effort: Effort | float | None = None,
 ) -> Plan:
     """The schedule that online eviction makes of `graph` within `budget_bytes`.
 
@@ -65,6 +73,9 @@ def dtr(
         ``"eager"``: a tensor leaves memory after the last first run of an op that reads it, and
         for good after the last op that could need it, as known from the graph. ``"never"``: only
         evictions free memory, as for a runtime that learns of no deallocation.
+    time_limit_s, effort
+        As of `local_search`, for all replays together; a replay that would take more than what is
+        left is given up. Without either, each replay ends by itself, or at 30 runs an op.
 
     Raises
     ------
@@ -109,28 +120,44 @@ def dtr(
     names = HEURISTICS if heuristic == "all" else (heuristic,)
     flow = dataflow(graph.arrays)
     eager = deallocation == "eager"
+    limited = None
+    if effort is not None or time_limit_s is not None:
+        limited = Effort.of(effort, time_limit_s)
+    given = {} if limited is None else limited.to_options()
+
+    def is_over() -> bool:
+        return limited is not None and limited.is_over()
 
     def schedules(budget: int) -> Iterator[tuple[Mapping[str, Any], Schedule]]:
         for name in names:
-            runs = _replay(flow, budget - graph.static_bytes, name, eager)
+            if is_over():
+                return
+            rules = _rules(budget - graph.static_bytes, name, eager)
+            left = math.inf if limited is None else limited.left
+            runs, work = _replayed(flow, rules, left)
+            if limited is not None:
+                limited.spend(work)
+                if work >= left and not limited.counted:
+                    limited.note_clock()  # given up for the seconds that are left
             if runs is not None:
-                options = {"heuristic": name, "deallocation": deallocation}
+                options = {"heuristic": name, "deallocation": deallocation, **given}
                 yield options, Schedule(graph.op_names, runs)
 
     plan = best_of(graph, budget_bytes, schedules(budget_bytes), planner="dtr")
+    least = LeastBudget()  # how far down it would go is not known from one budget
     if not plan.feasible:
         low, high = budget_bytes, _most_bytes(graph)
         found = list(schedules(high))
-        while high - low > max(1, high // 200):
+        while high - low > max(1, high // 200) and not is_over():
             middle = (low + high) // 2
             more = list(schedules(middle))
             found += more
             low, high = (low, middle) if more else (middle, high)
         plan = best_of(graph, budget_bytes, found, planner="dtr")
         if not plan.feasible:
-            return replace(plan, least=replace(plan.least, found_bytes=high))
-    # One budget does not show how far down the peak would go.
-    return replace(plan, least=LeastBudget())
+            least = replace(plan.least, found_bytes=high)
+    record = plan.search if limited is None else SearchRecord(ended_by=limited.ended_by)
+    return replace(plan, least=least, search=record, options={**plan.options, **given})
 
 
 def dtr_runs(
@@ -152,18 +179,14 @@ def dtr_runs(
     >>> dtr_runs(graph.arrays, 8).tolist(), dtr_runs(graph.arrays, 7)
     ([0, 1], None)
     """
-    return _replay(dataflow(arrays), room_bytes, heuristic, True)
+    return _replayed(dataflow(arrays), _rules(room_bytes, heuristic, True))[0]
 
 
 def dtr_work(
     arrays: GraphArrays, room_bytes: int, heuristic: Heuristic
 ) -> tuple[NDArray[np.int32] | None, float]:
     """The result of `dtr_runs`, and about its work: every run may look at every tensor."""
-    flow = dataflow(arrays)
-    runs, num_runs = _replayed(flow, room_bytes, heuristic, True)
-    return runs, (num_runs + arrays.op_time_s.size) * (
-        flow.tensor_bytes.size + 100
-    ) / _LOOKS_PER_UNIT
+    return _replayed(dataflow(arrays), _rules(room_bytes, heuristic, True))
 
 
 def resident_after(
@@ -179,9 +202,9 @@ def resident_after(
     [True]
     """
     from ._dtr_kernel import DONE, replay
-    from ._dtr_memory import RESIDENT, EvictionRules
+    from ._dtr_memory import RESIDENT
 
-    rules = EvictionRules(room_bytes, HEURISTICS.index(heuristic), True)
+    rules = _rules(room_bytes, heuristic, True)
     ended, _, state = replay(dataflow(arrays), rules, num_ops, _limits(arrays))
     return state == RESIDENT if ended == DONE else None
 
@@ -222,26 +245,29 @@ def _limits(arrays: GraphArrays) -> NDArray[np.int64]:
     return np.array([MAX_RUNS_PER_OP * arrays.op_time_s.size, MAX_STEPS], dtype=np.int64)
 
 
-def _replay(
-    flow: Dataflow, room_bytes: int, heuristic: Heuristic, eager: bool
-) -> NDArray[np.int32] | None:
-    return _replayed(flow, room_bytes, heuristic, eager)[0]
+def _rules(room_bytes: int, heuristic: Heuristic, eager: bool) -> EvictionRules:
+    from ._dtr_memory import EvictionRules
+
+    # More than all tensors changes nothing, nor does less than nothing; both fit in 64 bits.
+    return EvictionRules(max(-1, min(2**53, room_bytes)), HEURISTICS.index(heuristic), eager)
 
 
 def _replayed(
-    flow: Dataflow, room_bytes: int, heuristic: Heuristic, eager: bool
-) -> tuple[NDArray[np.int32] | None, int]:
-    """(the runs, or ``None`` where DTR fails; the number of runs made)."""
-    from ._dtr_kernel import DONE, replay
-    from ._dtr_memory import EvictionRules
+    flow: Dataflow, rules: EvictionRules, most_work: float = math.inf
+) -> tuple[NDArray[np.int32] | None, float]:
+    """(the runs, or nothing where it fails or takes more than `most_work`; the work it took)."""
+    from ._dtr_kernel import DONE, TOO_LONG, replay
 
-    num_ops = flow.op_time_s.size
-    limits = np.array([MAX_RUNS_PER_OP * num_ops, MAX_STEPS], dtype=np.int64)
-    # More than all tensors changes nothing, nor does a negative number; both fit in 64 bits.
-    room_bytes = max(-1, min(2**53, room_bytes))
-    rules = EvictionRules(room_bytes, HEURISTICS.index(heuristic), eager)
+    num_ops, run_work = flow.op_time_s.size, (flow.tensor_bytes.size + 100) / _LOOKS_PER_UNIT
+    usual = (MAX_RUNS_PER_OP * num_ops, MAX_STEPS)
+    most_runs, most_steps = most_work / run_work, most_work * _STEPS_PER_UNIT
+    few = most_runs < usual[0] or most_steps < usual[1]
+    limits = np.array([min(usual[0], most_runs), min(usual[1], most_steps)]).astype(np.int64)
     ended, runs, _ = replay(flow, rules, num_ops, limits)
-    return runs if ended == DONE else None, int(runs.size)
+    work = (int(runs.size) + num_ops) * run_work
+    if ended == TOO_LONG and few:
+        work = max(work, most_work)
+    return runs if ended == DONE else None, work
 
 
 def _most_bytes(graph: Graph) -> int:

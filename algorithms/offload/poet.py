@@ -19,6 +19,7 @@ from schedsim.plans.search import SearchRecord
 from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 
+from ..graphs._milp import milp_work
 from ..graphs._scaling import byte_units
 from ..graphs._staged_model import num_variables
 from ..store_all import store_all
@@ -32,6 +33,9 @@ from .offload import offload
 MAX_VARIABLES = 60_000
 _WORK = 30.0
 _BOUND_SHARE, _START_SHARE, _POLISH_SHARE, _MOST_POLISH = 0.1, 0.1, 0.02, 0.3
+# HiGHS keeps its time limit up to a first node that takes so many times as long; beyond that, the
+# steps between its looks at the clock are too long.
+_CLOCK_LOOKS = 500.0
 # The step lasts this many units of time, beside which the solver's tolerance is small.
 _UNITS = 1e4
 
@@ -64,7 +68,9 @@ def poet(
         As of `offload`.
     time_limit_s, effort
         As of `local_search`; 30 units of work where neither is given. They limit the solver's
-        nodes, and the planner takes the best answer by then.
+        nodes, and the planner takes the best answer by then. An effort without a
+        time limit leaves out a MILP whose first node alone takes more; so do seconds that are far
+        too few for the first node.
     seed
         Seed of the polishing, and of the start.
     start
@@ -180,6 +186,15 @@ def _solve(
         cost = np.concatenate(model.milp.columns["cost"])
         columns = np.flatnonzero(cost)
         model.milp.placed(1, (0, columns, cost[columns]), lb=0.0, ub=best_s / unit_s)
+    watchdog_s = effort.watchdog_s
+    most = effort.left if watchdog_s is None else _CLOCK_LOOKS * watchdog_s
+    if milp_work(model.milp.num_nonzeros) > most:
+        # The solver would finish its first node, whatever the effort, and look at a clock too late.
+        if watchdog_s is None:
+            effort.spend(effort.left)
+        else:
+            effort.note_clock()
+        return None, {"solved": False, "programme": "its first node takes more than the effort"}
     with effort.part(1.0 - _POLISH_SHARE) as part:
         answer = model.milp.solve(part)
     told: dict[str, Any] = {"solved": answer.finished}

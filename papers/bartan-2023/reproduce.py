@@ -18,7 +18,7 @@ SOURCE = Source(
     what="peaks, budgets and overheads of the random and network graphs",
 )
 # Overheads in percent printed for MOCCASIN at 90 and 80 % of the peak, and for Checkmate's
-# programme where it ended in time.
+# MILP where it ended in time.
 GRAPHS = {
     "RL1": ((0.8, 2.3), (0.8, 2.3)),
     "RL2": ((0.9, 4.9), (0.9, None)),
@@ -87,7 +87,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
             )
             if checkmate[k] is not None:
                 yield Claim(
-                    what=f"{name} at {100 * fraction:.0f} %: optimum of Checkmate's programme",
+                    what=f"{name} at {100 * fraction:.0f} %: optimum of Checkmate's MILP",
                     claimed=checkmate[k],
                     ours=overhead_percent(plan),
                     unit="%",

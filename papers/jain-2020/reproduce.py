@@ -1,4 +1,4 @@
-"""Checkmate 2020: the staged programme loses nothing on a small net; table 2; largest batch."""
+"""Checkmate 2020: the staged MILP loses nothing on a small net; table 2; largest batch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
             claimed=1,
             ours=None if staged is None else staged / whole,
             seen="text" if budget == 4 else "formula",
-            why="" if staged is not None else "the programme did not end in 20 s",
+            why="" if staged is not None else "the MILP did not end in 20 s",
         )
     if not instances:
         return
@@ -124,7 +124,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
             why="The graph is not among the instances.",
         )
     yield Claim(
-        what="8-layer net: seconds of the unpartitioned programme over the partitioned",
+        what="8-layer net: seconds of the unpartitioned MILP over the partitioned",
         claimed=9.4 * 3600 / 0.23,
         ours=None,
         seen="text",

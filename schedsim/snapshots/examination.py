@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .history import AllocatedBlock, Moment, peak_of, rounded
+from .left_over import left_over_addresses
 from .reading import Snapshot
 from .request_replay import SETTINGS, Replayed, replays
-from .roles import ACTIVATION, ROLES, place_of, role_of
+from .roles import ACTIVATION, LEFT_OVER, ROLES, place_of, role_of
 
 SCHEMA = "schedsim.snapshot-findings/1"
 
@@ -49,6 +50,7 @@ class Findings:
         segments, and in gaps between blocks in use.
     savable_bytes
         Activations at the peak except the largest one: an upper limit on what a plan can save.
+        What is left from earlier steps is not among them: the program holds it, not the step.
     settings
         The bytes that the run would reserve under other settings of the allocator.
     """
@@ -102,8 +104,11 @@ def examine(snapshot: Snapshot, confs: Iterable[str] = SETTINGS) -> Findings:
     by_role = dict.fromkeys(ROLES, 0)
     together: dict[tuple[str, str], list[int]] = {}
     largest = 0
+    left_over = left_over_addresses(snapshot, peak)
     for block in peak.blocks:
         role = role_of(block.frames, known=block.known)
+        if role == ACTIVATION and block.address in left_over:
+            role = LEFT_OVER
         by_role[role] += block.requested_bytes
         row = together.setdefault((role, place_of(block.frames)), [0, 0])
         row[0] += 1

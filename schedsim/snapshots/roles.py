@@ -8,7 +8,8 @@ from .reading import Frame
 
 PARAMETER, GRADIENT, OPTIMIZER = "parameter", "gradient", "optimizer"
 ACTIVATION, WORKSPACE, UNKNOWN = "activation", "workspace", "before the record"
-ROLES = (PARAMETER, GRADIENT, OPTIMIZER, ACTIVATION, WORKSPACE, UNKNOWN)
+LEFT_OVER = "left from earlier steps"
+ROLES = (PARAMETER, GRADIENT, OPTIMIZER, ACTIVATION, LEFT_OVER, WORKSPACE, UNKNOWN)
 
 _WORKSPACE_NAMES = ("CUDABlas", "BlasWorkspace", "cublasLt", "cudnn_frontend", "CudnnWorkspace")
 _BACKWARD_NAMES = ("torch::autograd::Engine", "_engine_run_backward", "AccumulateGrad")
@@ -21,6 +22,7 @@ _PARAMETER_NAMES = ("_apply", "to_empty", "reset_parameters", "__init__", "load_
 def role_of(frames: Sequence[Frame], *, known: bool = True) -> str:
     """One of `ROLES`, from the stack of a request, innermost first.
 
+    `LEFT_OVER` is not among the answers: a stack does not tell how long a block lives.
     Without C++ frames, requests of a backward pass have no stack, as autograd makes them in a
     thread of its own. So a `known` request with an empty stack counts as a gradient.
 

@@ -1,4 +1,4 @@
-"""The ops of single blocks, run as a step runs them, with their bytes measured."""
+"""Measurement of single blocks: their ops, run as in a step, and the bytes that they take."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from .step_copies import check_movable
 from .transfers import Mover
 
 READINGS_OF_RANKS = 8
-"""At least, of what communicates: a thread of gloo may hold a buffer for a moment too long."""
+"""Fewest readings of a part that communicates: a thread of gloo may hold a buffer for too long."""
 
 MOST_READINGS_OF_RANKS = 20
-"""After so many, the least of each count is taken, whether or not it was read twice."""
+"""Most readings: after so many, the least of each count is taken, even if it was read only once."""
 
 
 PAUSE_S = 0.002
-"""A pause after each run that communicates, in which threads free what they are done with."""
+"""A pause after each run that communicates, in which threads free what they have finished with."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Bytes of one reading of a part, as they were counted, beyond those alive before it.
+    """The byte counts of one reading of a part, beyond the bytes alive before the part ran.
 
-    Of the loss, which is one op, only `saving_peak_bytes` and `backward_peak_bytes`.
+    For the loss, which is one op, only `saving_peak_bytes` and `backward_peak_bytes` are set.
     """
 
     forward_peak_bytes: int
@@ -46,26 +46,26 @@ class Counts:
 
     @classmethod
     def least(cls, readings: Sequence[Counts]) -> Counts:
-        """Each count's least. What is held too long only ever adds to a count.
+        """The least of each count: memory that is held for too long only ever adds to a count.
 
-        It may add to one count and not to the next, so that differences of counts are taken of the
-        least ones: the least of the differences would be too little.
+        It may add to one count and not to the next. Differences must therefore be taken between the
+        least counts: the least of the differences would be too small.
         """
         return cls(*(min(column) for column in zip(*map(astuple, readings), strict=True)))
 
     @classmethod
     def are_sure(cls, readings: Sequence[Counts]) -> bool:
-        """Whether each count's least was read twice."""
+        """Whether the least of each count was read at least twice."""
         columns = zip(*map(astuple, readings), strict=True)
         return all(column.count(min(column)) >= 2 for column in columns)
 
 
 @dataclass
 class Measured:
-    """What one part was measured to take: bytes, and a list of times for each kind of run.
+    """The measured bytes of one part, and a list of measured times for each kind of run.
 
-    `made_bytes`: gradients of parameters that the part's backward is the first to make.
-    `replayed_s`: a forward that keeps its bundle and the backward right after it, together.
+    `made_bytes`: bytes of the parameter gradients that the part's backward is the first to make.
+    `replayed_s`: a forward that keeps its bundle, together with the backward right after it.
     """
 
     saved_bytes: int = 0
@@ -79,7 +79,7 @@ class Measured:
     backward_s: list[float] = field(default_factory=list)
 
     def rounds(self) -> list[tuple[float, float, float]]:
-        """Per round: a forward alone, a replay with its backward, and the two of store-all."""
+        """For each round: a forward alone, a replay with its backward, and both of store-all."""
         kept = zip(self.saving_s, self.backward_s, strict=True)
         stored = [saving + backward for saving, backward in kept]
         return list(zip(self.forward_s, self.replayed_s, stored, strict=True))
@@ -91,7 +91,7 @@ class Bench:
     Attributes
     ----------
     releases_output
-        Whether a step lets the model's output go with the forward of the loss, as measured.
+        Whether a step drops the model's output after the forward of the loss, as measured.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class Bench:
         self.rows: list[Measured] = []
 
     def measure_bytes(self, values: list[Any]) -> list[Measured]:
-        """A row per part, the loss last; times are left for `timing.measure_times`."""
+        """A row for each part, the loss last; `timing.measure_times` adds the times later."""
         rows = self.rows = [Measured() for _ in range(len(self.layout.parts) + 1)]
         counts = []
-        for i in range(len(rows) - 1, -1, -1):  # as gradients are made
-            self._once(i, values)  # warm: libraries choose kernels, caches fill
+        for i in range(len(rows) - 1, -1, -1):  # in the order in which gradients are made
+            self._once(i, values)  # warm-up: libraries choose kernels, caches fill
             counts.append(self._least_counts(i, values))
             rows[i].made_bytes = self.made.settle()
         for i, row in enumerate(rows):
@@ -124,7 +124,7 @@ class Bench:
         return rows
 
     def check_movable(self, i: int, values: list[Any], expected_bytes: int) -> None:
-        """Refuse part i where copies to the host would not find all that it keeps."""
+        """Refuse part i if copies to the host would not find all that the part keeps."""
         step = self._step(values, has_copies=True)
         step.values.pop(i + 1, None)
         part = self.layout.parts[i]
@@ -140,7 +140,7 @@ class Bench:
         return step
 
     def _ops(self, i: int, values: list[Any]) -> tuple[Any, Any, Any, Any]:
-        """(forward, saving forward, give a gradient, backward) of part i, to be run in order."""
+        """(forward, saving forward, give a gradient, backward) of part i, to call in this order."""
         step = self._step(values)
         num = len(self.layout.parts)
         if i == num:
@@ -155,24 +155,24 @@ class Bench:
 
             return None, loss_forward, None, loss_backward
         part = self.layout.parts[i]
-        step.values.pop(i + 1, None)  # made anew
+        step.values.pop(i + 1, None)  # it is made anew
 
-        def let_go() -> None:
+        def free_gathered() -> None:
             if self.layout.sharding is not None:
-                self.layout.sharding.let_go(i)
+                self.layout.sharding.free_gathered(i)
                 self.layout.sharding.begin_backward()
 
         def forward() -> Any:
             with torch.no_grad():
                 read = [step.values.get(value) for value in part.reads]
                 out = tree_map_only(Tensor, Tensor.detach, part.call(self.inputs, *read))
-            let_go()
+            free_gathered()
             return out
 
         def saving() -> Any:
             out = step._saving(part, i)
             step.values[i + 1] = tree_map_only(Tensor, Tensor.detach, out)
-            let_go()
+            free_gathered()
 
         consumers = [c for c, other in enumerate(self.layout.parts) if i + 1 in other.reads]
 
@@ -192,7 +192,7 @@ class Bench:
         return forward, saving, give, backward
 
     def _can_release_output(self, values: list[Any]) -> bool:
-        """Whether nobody keeps the model's output beyond the forward of the loss."""
+        """Whether nothing keeps the model's output beyond the forward of the loss."""
         step, num = self._step(values), len(self.layout.parts)
         step.layout = replace(self.layout, releases_output=True)
         del step.values[num]
@@ -206,7 +206,7 @@ class Bench:
                 run()
 
     def _least_counts(self, i: int, values: list[Any]) -> Counts:
-        """The least counts of part `i`; ranks that communicate all take as many readings."""
+        """The least counts of part `i`; ranks that communicate all take equally many readings."""
         readings = [self._counts(i, values)]
         if self.ranks.alone:
             return readings[0]
@@ -243,11 +243,11 @@ class Bench:
     def _set_bytes(self, i: int, values: list[Any], counts: Counts, row: Measured) -> None:
         sizes = self.sizes.value_bytes
         saving, backward = counts.saving_peak_bytes, counts.backward_peak_bytes
-        if i == len(self.layout.parts):  # both halves are one op, which writes the gradient
+        if i == len(self.layout.parts):  # the loss is one op, which writes the gradient
             held = max(0, max(saving, backward) - sizes[i])
             freed = max(0, max(saving, backward - sizes[i]) - sizes[i])
-            # The memory rule charges the output to the last part's backward still: that must not be
-            # the peak, which would be less than predicted.
+            # The memory rule still charges the output to the last part's backward. The peak must
+            # not lie there, because it would then be smaller than predicted.
             last = self.layout.parts[-1]
             behind = sum(sizes[value] for value in last.reads if value)
             behind += self.rows[-2].backward_workspace_bytes + self.rows[-2].made_bytes

@@ -1,4 +1,4 @@
-"""A schedule made ready to run: what each run is, whether it keeps its bundle, what dies."""
+"""A schedule made ready to run: the op of each run, whether it keeps its bundle, what it frees."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from schedsim.simulation.simulator import simulate
 _TENSOR = re.compile(r"([ard])(\d+)(?:\.(\d+|loss))?(@host)?")
 
 GRADIENT = "g"
-"""Begins the name of gradients of parameters, which autograd keeps."""
+"""Begins the names of parameter gradients, which autograd keeps."""
 
 Tensor = tuple[str, int, int]
-"""``("a", j, -1)`` value j, ``("r", j, -1)`` the bundle of part j - 1, ``("d", j, i)`` the gradient
-of value j from part i (L: from the loss). In host memory: ``("a@", j, -1)``, ``("r@", j, -1)``."""
+"""``("a", j, -1)`` is value j, ``("r", j, -1)`` the bundle of part j - 1, ``("d", j, i)`` the
+gradient of value j from part i (L: from the loss). In host memory: ``("a@", j, -1)``,
+``("r@", j, -1)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,16 @@ class BlockRun:
         ``F3`` is (``"F3"``, ``"F"``, 3); the loss has kind ``"loss"``; a copy back of ``a4`` has
         kind ``"h2d"`` and index 4, and copies ``moves``.
     saves
-        A forward whose bundle is read.
+        Whether the run is a forward whose bundle is read.
     first, last
-        The first, the last run of its op.
+        Whether the run is the first, the last run of its op.
     frees
-        What dies at its end.
+        Tensors that die at the end of the run.
     makers
-        Of a schedule with copies, the number of the run that made each of these: another instance
-        may have taken its place.
+        In a schedule with copies, the number of the run that made each of these tensors: another
+        instance may have taken its place.
     moves
-        What a copy copies; of ``a4`` it is ``("a", 4, -1)``.
+        The tensor that a copy copies; for ``a4`` it is ``("a", 4, -1)``.
     """
 
     name: str
@@ -78,15 +79,15 @@ def make_program(
     Parameters
     ----------
     workload
-        With the copies that the schedule runs, where it runs any.
+        The workload with the copies that the schedule runs, where it runs any.
     capacities
-        Within which these copies were planned, by pool: which runs wait for memory.
+        By pool, the capacities within which these copies were planned: they decide which runs wait.
 
     Raises
     ------
     InvalidScheduleError
-        The schedule is not legal on `workload`, or runs the loss or a backward twice, which would
-        add its parameters' gradients twice.
+        The schedule is not legal on `workload`, or it runs the loss or a backward twice, which
+        would add the gradients of parameters twice.
     """
     graph = workload.graph
     copying = not graph.one_stream
@@ -146,14 +147,14 @@ def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> BlockP
         name = arrays.tensor_names[tensor]
         if made[i] < 0 or name[0] == GRADIENT or (last < 0 and name in saved):
             continue
-        if last < 0:  # made, and read by nobody
+        if last < 0:  # it is made, but no run reads it
             frees[number_of[first]].append((_parsed(name, num_parts), number_of[first]))
             continue
         if name in saved and names[first][0] == "F":
             saving.add(first)
         if freed[i] < len(place):
             frees[place[freed[i]]].append((_parsed(name, num_parts), number_of[first]))
-    # Parts that keep nothing but what they read and give still have a graph for their backward.
+    # Parts that keep nothing but what they read and return still have a graph for their backward.
     bare = {run for run in saving_runs(names) if f"r{int(names[run][1:]) + 1}" not in saved}
     saving |= bare
     order = [names[run] for run in at]
@@ -179,13 +180,14 @@ def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> BlockP
 def _issue_order(
     events: list[int], names: list[str], freeing: set[int]
 ) -> tuple[list[int], list[int]]:
-    """Runs in the order in which to queue them; of each event, the last run queued up to it.
+    """Runs in issue order; for each event, the last run that was issued up to it.
 
-    That of their starts, but that a copy which starts while an op computes is queued before that
-    op: behind it, it would wait for it. Unless memory comes free in between, which it may need.
+    The issue order is the order of starts, with one exception: a copy that starts while an op
+    computes is issued before that op, because behind it the copy would wait for the op. The
+    exception does not apply where memory is freed in between, which the copy may need.
     """
     moved: list[list[int]] = []  # groups of positions; the positions of copies go before the op's
-    computing = -1  # the group of the op that runs, -1 for none
+    computing = -1  # the group of the op that is running; -1 for none
     for position, event in enumerate(events):
         run, starts = event // 2, event % 2 == 0
         if not starts:

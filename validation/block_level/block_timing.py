@@ -1,4 +1,4 @@
-"""Times of blocks, taken in whole steps, where caches and weights are as they are in training."""
+"""Times of blocks, measured in whole steps, where caches and weights are as in training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .parts import StepInputs
 from .runtime import BlockStep, StepLayout
 
 SHARE_OF_MEMORY = {"cpu": 0.5, "cuda": 0.8}
-"""A step that takes more than this is not run only to be timed."""
+"""A step that would take a larger share than this is not run only to measure times."""
 
 
 def measure_times(
@@ -36,10 +36,10 @@ def measure_times(
     rounds: int,
     ranks: Ranks = ALONE,
 ) -> str:
-    """Add `rounds` times of each op to `rows`, one per part, the loss last; how it was done.
+    """Add `rounds` times of each op to `rows`, one row a part, the loss last; how, in words.
 
-    Two kinds of steps are timed, those that replay every block, and store-all where that fits; on
-    `ranks` where it fits all.
+    Two kinds of steps are timed: the step that replays every block, and store-all where that fits;
+    with several `ranks`, where it fits on all of them.
     """
     replay, everything = _replaying(workload), Schedule.store_all(workload)
     room = SHARE_OF_MEMORY[device.type] * device_memory_bytes(device)
@@ -66,7 +66,7 @@ def measure_times(
 
 
 IMPLAUSIBLE = 20.0
-"""Kept times so many times as long as a step now were measured on a busy machine."""
+"""Kept times that are so many times as long as a step now were measured on a busy machine."""
 
 
 def step_seconds(
@@ -75,13 +75,13 @@ def step_seconds(
     workload: Chain | Graph,
     device: torch.device,
 ) -> float:
-    """Seconds of the runs of one step that replays every block, cold as it is."""
+    """Seconds of the runs of one step that replays every block, without warm-up."""
     runs = _timed_step(layout, inputs, workload, _replaying(workload), device)
     return sum(seconds for _, seconds in runs)
 
 
 def spread_of(rows: Sequence[Measured]) -> float:
-    """How far the rounds of an op lie apart, as a share of their median; of most ops, in time."""
+    """The spread of the rounds of an op, as a share of their median, over most ops by time."""
     shares, weights = [], []
     for row in rows:
         for times in (row.forward_s, row.saving_s, row.backward_s, row.replayed_s):
@@ -119,33 +119,33 @@ def _timed_step(
 
 
 def _clock_of(device: torch.device) -> _Clock:
-    """What tells the time of runs on `device`: of a dry one, its data sheet does."""
+    """The clock for runs on `device`; on a dry device, its data sheet gives the times."""
     if not has_times(device):
         return _RooflineClock()
     return _CudaClock() if device.type == "cuda" else _Clock()
 
 
 class _Clock:
-    """Seconds of each run, on the CPU."""
+    """Measures the seconds of each run on the CPU."""
 
     def __init__(self) -> None:
         self.marks: list[tuple[BlockRun, Any, Any]] = []
         self.started: Any = None
 
     def counting(self) -> AbstractContextManager[Any]:
-        """To be entered around the step."""
+        """A context manager to enter around the step."""
         return nullcontext()
 
     def now(self) -> Any:
-        """A mark in time."""
+        """The present moment."""
         return time.perf_counter()
 
     def begin(self, number: int, run: BlockRun, step: BlockStep) -> None:
-        """A run starts."""
+        """Note that a run starts."""
         self.started = self.now()
 
     def end(self, number: int, run: BlockRun, step: BlockStep) -> None:
-        """A run ends."""
+        """Note that a run ends."""
         self.marks.append((run, self.started, self.now()))
 
     def times(self) -> list[tuple[BlockRun, float]]:
@@ -154,10 +154,10 @@ class _Clock:
 
 
 class _CudaClock(_Clock):
-    """Seconds of each run by events on the stream, without waiting in between."""
+    """Measures the seconds of each run by events on the stream, without waiting in between."""
 
     def now(self) -> Any:
-        """An event after what has been started so far."""
+        """An event after all work that has been issued so far."""
         event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
@@ -169,7 +169,7 @@ class _CudaClock(_Clock):
 
 
 class _RooflineClock(_Clock):
-    """Seconds of each run by the data sheet of the device that the dry one stands for."""
+    """Computes the seconds of each run from the data sheet of the device that is emulated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class _RooflineClock(_Clock):
         self.clock = RooflineClock(get_dry_device(dry_device_name() or "").roofline)
 
     def counting(self) -> AbstractContextManager[Any]:
-        """The mode that sees the ops."""
+        """The mode that observes the ops."""
         return self.clock
 
     def now(self) -> Any:

@@ -1,4 +1,4 @@
-"""From a model to a chain, or a graph of blocks: sizes by storage, workspaces, times."""
+"""Capture of a model as a chain, or a graph of blocks: sizes by storage, workspaces, times."""
 
 from __future__ import annotations
 
@@ -55,22 +55,22 @@ from .split import find_blocks
 
 @dataclass(frozen=True)
 class CapturedChain:
-    """A model as a chain of blocks, and how to train it by a schedule of that chain.
+    """A model as a chain of blocks, with a method to train it by a schedule of that chain.
 
     Attributes
     ----------
     workload
-        The chain; a graph where the blocks are no line (a U-Net).
+        The chain; a graph where the blocks form no line (a U-Net).
     notes
-        What was joined, assumed or left out, a line each.
+        What was joined, assumed or left out, one line each.
     meter
-        Name of the meter that the workspaces are from.
+        Name of the meter that measured the workspaces.
     times_spread
-        How far the rounds of the times lie apart, as a share of their medians; ``None`` where none
-        were measured.
+        The spread of the measured times over rounds, as a share of their medians; ``None`` where
+        no times were measured.
     keeps_gradients
-        Whether gradients are counted as resident from before the step; otherwise from the backward
-        that makes them, as workspace of what runs after it.
+        Whether gradients count as resident from before the step. Otherwise they count from the
+        backward that makes them, as workspace of the runs after it.
     """
 
     workload: Chain | Graph
@@ -85,7 +85,7 @@ class CapturedChain:
 
     @property
     def chain(self) -> Chain:
-        """The chain; `UnsupportedError` where the blocks are no line."""
+        """The chain; raises `UnsupportedError` where the blocks form no line."""
         if isinstance(self.workload, Chain):
             return self.workload
         raise UnsupportedError(
@@ -107,7 +107,7 @@ class CapturedChain:
             `workload` with the copies to host memory that the schedule runs
             (`schedsim.plans.links.with_copies`).
         capacities
-            By pool, within which these were planned.
+            By pool, the capacities within which these copies were planned.
 
         Raises
         ------
@@ -120,8 +120,8 @@ class CapturedChain:
 
     @property
     def with_input_held(self) -> CapturedChain:
-        """The same with the input counted as static: the caller holds it, so that a copy of it
-        to the host would free nothing."""
+        """The same capture with the input counted as static: the caller holds the input, so that a
+        copy of it to the host would free nothing."""
         workload = self.workload
         static_bytes = workload.static_bytes
         if isinstance(workload, Chain):
@@ -156,35 +156,37 @@ def capture_chain(
 ) -> CapturedChain:
     """`model` as a chain of its blocks, with the sizes and times measured on its device.
 
-    The blocks are the items of an `nn.Sequential`; or what ``model.blocks()`` lists as (name,
-    module, names read); or `blocks`, or the longest line of repeated blocks found in the model,
-    with what is before and after them as first and last stages. A block that changes its input in
-    place, or hands on a view of it, is joined to the one before.
+    The blocks are the items of an `nn.Sequential`; or the blocks that ``model.blocks()`` lists as
+    (name, module, names read); or `blocks`; or the longest line of repeated blocks found in the
+    model, with what runs before and after them as first and last stages. A block that changes its
+    input in place, or returns a view of it, is joined to the block before.
 
     Parameters
     ----------
     inputs
-        Of one step: a tuple, one tensor, or a mapping of keywords.
+        Inputs of one step: a tuple, one tensor, or a mapping of keywords.
     loss
-        Makes a scalar of the model's output; ``None`` where the output is one, or has ``.loss``.
-        What it takes besides comes last among `inputs`: ``(x, target)`` for ``cross_entropy``.
+        Makes a scalar of the model's output; ``None`` where the output is the loss, or has a
+        ``.loss``. What the loss takes besides the output comes last among `inputs`: ``(x, target)``
+        for ``cross_entropy``.
     kwargs
         Keyword inputs.
     meter
-        What counts the workspaces: ``"storage"`` (the default on the CPU), ``"allocator"``, or
-        ``"cuda"`` (the default there); see `schedsim.validation.measure`.
+        The meter that counts the workspaces: ``"storage"`` (the default on the CPU),
+        ``"allocator"``, or ``"cuda"`` (the default on CUDA); see `schedsim.validation.measure`.
     rounds
-        Timed runs per block; the medians are taken. 0 leaves the times at zero.
+        Number of timed runs of each block, of which the median counts. 0 leaves the times at zero.
     known_times
-        Given the workload without times, the same with times, or ``None`` to measure them.
+        A function from the workload without times to the workload with times, or to ``None`` if
+        they must be measured.
     movable
-        Refuse blocks that keep bytes which no copy to the host finds.
+        Whether to refuse blocks that keep bytes which no copy to the host finds.
     recorded
-        What a forward of the step was seen to do besides computing: so that repeats draw the same
-        numbers of Python, and change what it holds once.
+        What a forward of the step was seen to do besides computing, so that repeated runs draw the
+        same random numbers of Python, and change what Python holds only once.
     ranks
-        Those that measure together, as `model` communicates; by default all that it is sharded
-        over. They run the same steps in the same order.
+        The ranks that measure together, because `model` communicates; by default all ranks over
+        which the model is sharded. They run the same steps in the same order.
 
     Returns
     -------
@@ -197,13 +199,12 @@ def capture_chain(
 
     Notes
     -----
-    Bytes are measured block by block; times in whole steps, that replay every block and that store
-    all where that fits. Parameters, their gradients, buffers and random numbers are left as they
-    were. Static bytes are parameters, buffers and the tensors of the loss
-    and of side inputs; gradients too where parameters have some when this is called. Otherwise
-    gradients of parameters count from the backward that makes them. A forward's time is what
-    replaying the block makes a step longer, and the
-    times of store-all add up to what was measured.
+    Bytes are measured block by block; times in whole steps, of which one kind replays every block
+    and the other stores all, where that fits. Parameters, their gradients, buffers and random
+    numbers are restored. Static bytes are parameters, buffers, and the tensors of the loss and of
+    side inputs; also gradients, if parameters have some when this is called. Otherwise gradients of
+    parameters count from the backward that makes them. The time of a forward is what replaying the
+    block adds to a step, and the times of store-all add up to what was measured.
 
     Examples
     --------
@@ -253,7 +254,7 @@ def capture_chain(
         needs = sizes.needs_gradient
         layout = StepLayout(parts, loss, num_extra, needs, state, devices, python, sharding)
         if sharding is not None and meter is None and device.type == "cpu":
-            meter = "allocator"  # storages that are emptied and filled again
+            meter = "allocator"  # the storages of sharded parameters are emptied and filled again
         chosen = get_meter(meter, device)
         made = MadeGradients(trained_parameters(model, loss))
         bench = Bench(layout, step, sizes, chosen, device, ranks, made)
@@ -265,10 +266,10 @@ def capture_chain(
         workload = lowered(name or type(model).__name__, parts, sizes, rows, library)
         timed = known_times(workload) if known_times is not None else None
         spread: float | None = None
-        # Where one rank measures, all do: each of its steps is a collective of all.
+        # Where one rank measures, all ranks do: each step of a rank is a collective of all.
         known = ranks.all(timed is not None, "look up times")
         if known and timed is not None and rounds:
-            # One step now: kept times may be of a machine that was busy at that time.
+            # One step is timed now: the kept times may be of a machine that was busy then.
             kept_s = timed[0].store_all_s
             now_s = step_seconds(layout, step, workload, device)
             known = ranks.all(kept_s <= IMPLAUSIBLE * now_s, "check times")
@@ -359,7 +360,7 @@ def _device(model: nn.Module) -> torch.device:
 def _check_whole(whole: Any, composed: Any) -> None:
     """Refuse blocks whose composition is another function than the model."""
     pairs = list(zip(tensors_in(whole), tensors_in(composed), strict=False))
-    # Nearly equal will do: some kernels add in another order each time.
+    # Nearly equal is enough: some kernels add in another order each time.
     if not pairs or not all(a.shape == b.shape and nearly_equal(a, b) for a, b in pairs):
         raise UnsupportedError(
             "the blocks one after another do not give what the model gives",
@@ -383,10 +384,11 @@ def _check_side(parts: Sequence[Part], step: StepInputs) -> None:
 def _settled(
     model: nn.Module, parts: Sequence[Part], step: StepInputs, notes: list[str]
 ) -> tuple[list[Part], list[Any], list[Buffers]]:
-    """Parts that leave their inputs alone, the value of each, and the buffers that each changes.
+    """Parts that do not change their inputs, the value of each, and the buffers that each changes.
 
-    A part that changes what it reads in place, or whose output is a view of it, could not be run
-    again by itself, or would have its memory counted twice: it is joined to the part before.
+    A part that changes what it reads in place, or whose output is a view of what it reads, could
+    not be run again by itself, or its memory would be counted twice. It is joined to the part
+    before.
     """
     settled: list[Part] = []
     values: list[Any] = [(step.arguments, dict(step.keywords), step.extra)]

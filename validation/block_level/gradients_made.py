@@ -1,4 +1,4 @@
-"""Which gradients of parameters the backward of each part is the first to make, and their bytes."""
+"""The parameter gradients that the backward of each part is the first to make, and their bytes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..measure.storage import local
 
 
 def trained_parameters(model: nn.Module, loss: Any) -> list[nn.Parameter]:
-    """Parameters that get a gradient: the model's, and the loss's where the loss is a module."""
+    """Parameters that get a gradient: the model's, and those of the loss where it is a module."""
     found = [*model.parameters()]
     found += [*loss.parameters()] if isinstance(loss, nn.Module) else []
     return [p for p in dict.fromkeys(found) if p.requires_grad]
 
 
 def forget_gradients(model: nn.Module, loss: Any) -> None:
-    """As ``zero_grad`` does."""
+    """Drop the gradients, as ``zero_grad`` does."""
     for parameter in trained_parameters(model, loss):
         parameter.grad = None
 
 
 @contextmanager
 def given_gradients(model: nn.Module, loss: Any, *, resident: bool) -> Iterator[None]:
-    """Let every trained parameter have a gradient in the block, of zeros, or none; then its own."""
+    """Give trained parameters gradients of zeros, or none, in the block; then restore their own."""
     parameters = trained_parameters(model, loss)
     own = [(p, p.grad) for p in parameters]
     try:
@@ -43,11 +43,11 @@ def given_gradients(model: nn.Module, loss: Any, *, resident: bool) -> Iterator[
 
 @contextmanager
 def own_gradients(model: nn.Module, loss: Any) -> Iterator[bool]:
-    """Gradients of zeros during the block where there are some, and the ones that were there after.
+    """Replace existing gradients by zeros during the block, and restore them after it.
 
-    Hooks that wait for a gradient, an optimizer's step among them, do not see those of the block.
-    Gives whether any are there. Those of sharded parameters always are: what holds them is ours
-    neither to free nor to count.
+    Hooks that wait for a gradient, such as an optimizer's step, do not see the gradients of the
+    block. Yields whether there are any gradients. Sharded parameters always count as having some:
+    what holds those gradients is not ours to free or to count.
     """
     parameters = trained_parameters(model, loss)
     sharded = any(local(p) is not p for p in parameters)
@@ -60,20 +60,20 @@ def own_gradients(model: nn.Module, loss: Any) -> Iterator[bool]:
 
 
 class MadeGradients:
-    """Counts the gradients that appear, piece by piece, from the last part to the first."""
+    """Counts the gradients that appear part by part, from the last part to the first."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = parameters
         self._there = self._ids()
 
     def forget(self) -> None:
-        """Take away what this piece has made, so that it can make that again."""
+        """Drop the gradients that this part has made, so that it can make them again."""
         for parameter in self.parameters:
             if id(parameter) not in self._there:
                 parameter.grad = None
 
     def settle(self) -> int:
-        """Bytes that this piece has made, which stay from now on."""
+        """Bytes of the gradients that this part has made, which stay from now on."""
         new = [p.grad for p in self.parameters if id(p) not in self._there]
         self._there = self._ids()
         return storage_bytes([gradient for gradient in new if gradient is not None])

@@ -1,4 +1,4 @@
-"""What was measured of blocks, as a chain or a graph."""
+"""The measurements of blocks, lowered to a chain or a graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sizes import Sizes
 def lowered(
     name: str, parts: Sequence[Part], sizes: Sizes, rows: Sequence[Measured], library: int
 ) -> Chain | Graph:
-    """The workload: a chain where the parts are a line. `rows` has one per part, the loss last."""
+    """The workload: a chain where the parts form a line. `rows`: one row a part, the loss last."""
     times = _times(parts, sizes, rows)
     made = [row.made_bytes for row in rows]
     # A chain's stages hold them; a graph has them as tensors.
@@ -59,7 +59,7 @@ def _graph(
     loss_workspace_bytes: int,
     made_bytes: Sequence[int],
 ) -> Graph:
-    """The blocks as a graph, lowered as a chain is; a gradient per reader of each value."""
+    """The blocks as a graph, lowered as a chain is; each reader of a value has its own gradient."""
     num = len(parts)
     size = sizes.value_bytes
     readers = {
@@ -123,12 +123,12 @@ def _graph(
 def _times(
     parts: Sequence[Part], sizes: Sizes, rows: Sequence[Measured]
 ) -> list[tuple[float, float]]:
-    """(forward, backward) seconds of each part; parts of one kind share the median of them all.
+    """(forward, backward) seconds of each part; parts of one kind share the median of all of them.
 
-    The forward's time is what a step that replays the part takes longer than store-all. That is
-    not what a forward takes by itself: its backward, which comes right after the replay, finds
-    its data in the caches, or the allocator has to work more. All else is the backward's, so that
-    the times of store-all add up to those measured.
+    The time of a forward is the time that replaying the part adds to a step. That is not the time
+    of a forward by itself: the backward, which comes right after the replay, finds its data in the
+    caches, or the allocator has to do more work. The rest is the backward's time, so that the times
+    of store-all add up to the measured ones.
     """
     pools: dict[Any, list[Measured]] = {}
     keys = []
@@ -145,10 +145,10 @@ def _times(
         pool = pools[key]
         rounds = [times for row in pool for times in row.rounds()]
         stored = _median([stored for _, _, stored in rounds])
-        # Shares within a round, as the machine may be slower in some rounds than in others.
+        # Shares are taken within a round, because the machine may be slower in some rounds.
         alone = stored * _median([forward / whole for forward, _, whole in rounds if whole])
         longer = stored * _median([(f + r) / whole - 1.0 for f, r, whole in rounds if whole])
-        # Not trusted beyond half of the forward's own time: it is a difference of noisy times.
+        # The difference of noisy times is trusted only up to half of the forward's own time.
         longer = min(max(longer, 0.5 * alone), 1.5 * alone)
         found.append((longer, max(0.0, stored - longer)))
     return found

@@ -1,4 +1,4 @@
-"""A model as parts: what the stages of a chain, or the blocks of a graph, run."""
+"""A model as parts: the callables that the stages of a chain, or the blocks of a graph, run."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from schedsim.errors import UnsupportedError
 
 
 class OtherPath(UnsupportedError):
-    """A step takes another way through the model than the one that was split into blocks."""
+    """A step takes another path through the model than the one that was split into blocks."""
 
 
 @dataclass
 class StepInputs:
-    """What one step is given, and what the parts of a split model leave for each other.
+    """The inputs of one step, and what the parts of a split model leave for each other.
 
     Attributes
     ----------
     arguments, keywords
-        What the model is called with.
+        Arguments with which the model is called.
     extra
-        What the loss takes besides the output.
+        What the loss takes besides the model's output.
     side
-        Arguments of the blocks of a split model besides the activation, block by block.
+        For each block of a split model, its arguments besides the activation.
     prefix_rng, prefix_python
-        Random state, and what Python held, from which the first part of a split model ran.
+        Random state, and what Python held, when the first part of a split model began.
     """
 
     arguments: tuple[Any, ...]
@@ -52,9 +52,9 @@ class Part:
     name : str
     call : Call
     reads : tuple of int
-        Values read: 0 is the input of the step, i + 1 the output of part i.
+        Values that the part reads: 0 is the input of the step, i + 1 the output of part i.
     modules : tuple of Module
-        Those that run in it, for their buffers.
+        The modules that run in the part; their buffers are the part's.
     """
 
     name: str
@@ -64,12 +64,12 @@ class Part:
 
 
 def is_line(parts: Sequence[Part]) -> bool:
-    """Whether every part reads what the one before it made, and nothing else."""
+    """Whether every part reads the output of the part before it, and nothing else."""
     return all(part.reads == (i,) for i, part in enumerate(parts))
 
 
 def joined(first: Part, second: Part) -> Part:
-    """The two as one part; `second` reads what `first` makes, alone."""
+    """Both parts as one part; `second` must read the output of `first` alone."""
 
     def call(step: StepInputs, *values: Any) -> Any:
         return second.call(step, first.call(step, *values))
@@ -78,7 +78,7 @@ def joined(first: Part, second: Part) -> Part:
 
 
 def sequential_parts(model: nn.Sequential) -> list[Part]:
-    """A part per item; plain `nn.Sequential` inside is unfolded, subclasses of it are one item."""
+    """One part for each item; plain `nn.Sequential` items are unfolded, subclasses are one item."""
     items = list(_unfolded(model, ""))
     parts = []
     for i, (name, module) in enumerate(items):
@@ -102,7 +102,7 @@ def named_parts(blocks: Sequence[tuple[str, nn.Module, Sequence[str]]]) -> list[
     Raises
     ------
     UnsupportedError
-        A block reads what no block before it makes.
+        A block reads a name that no block before it makes.
     """
     places = {"input": 0}
     parts = []

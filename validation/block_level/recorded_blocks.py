@@ -1,4 +1,4 @@
-"""What the blocks of a step ask of CUDA's allocator, recorded in one step that replays them."""
+"""The requests of a step's blocks to CUDA's allocator, recorded in one step that replays them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def record_blocks(
 ) -> RecordedStep:
     """Run a step on `device` that replays every block but the last, and record its requests.
 
-    What a forward asks for is recorded with and without its bundle. Gradients of parameters are
-    among what is recorded where they are ``None`` before; the caller takes them away again.
+    The requests of a forward are recorded with and without its bundle. Gradients of parameters are
+    among what is recorded where they are ``None`` before; the caller removes them again.
 
     Notes
     -----
-    Takes one step, and the memory of one that keeps the inputs of blocks.
+    Takes one step, and the memory of a step that keeps the inputs of blocks.
     """
     schedule = _replaying(len(layout.parts))
     program = make_program(workload, schedule, len(layout.parts))
@@ -70,12 +70,12 @@ def _resident(model: nn.Module, loss: Any, step: StepInputs) -> list[Any]:
 
 @dataclass
 class _Marks:
-    """Marks the runs of a step, and notes where their values and gradients lie.
+    """Marks the runs of a step, and notes where their values and gradients are stored.
 
     Attributes
     ----------
     holders
-        By run, the address of each storage that it made for a value or a gradient -> its tensor.
+        For each run, the address of each storage that it made for a value or a gradient -> tensor.
     """
 
     record: RequestRecord
@@ -85,11 +85,11 @@ class _Marks:
     bundles: dict[str, str] = field(default_factory=dict)
 
     def begin(self, number: int, run: BlockRun, step: BlockStep) -> None:
-        """Requests from now on are of this run."""
+        """Attribute the requests from now on to this run."""
         self.record.mark(_key(run))
 
     def end(self, number: int, run: BlockRun, step: BlockStep) -> None:
-        """Note what it left, and let what is freed now be freed by the rule of the simulator."""
+        """Note what the run left, and attribute later frees by the rule of the simulator."""
         key = _key(run)
         found: dict[int, str] = {}
         if run.kind == "F":
@@ -157,8 +157,8 @@ def _assembled(
     for block, key in enumerate(made_in):
         if not holders[block] and key in watch.bundles and ~block not in records[key]:
             holders[block] = watch.bundles[key]
-    # A block that was freed only after the end of its run, and that no tensor accounts for, counts
-    # as freed at that end.
+    # A block that was freed only after the end of its run, and that belongs to no tensor, counts as
+    # freed at that end.
     for key, block in late:
         if not holders[block]:
             records[key].append(~block)
@@ -174,7 +174,7 @@ def _assembled(
 def _with_plain(
     records: Mapping[str, list[int]], holders: Sequence[str]
 ) -> dict[str, tuple[int, ...]]:
-    """The records; of the last forward, which ran once, one without its bundle too."""
+    """The records; for the last forward, which ran once, also one without its bundle."""
     found = {key: tuple(record) for key, record in records.items()}
     for key, record in records.items():
         name = key.removesuffix(SAVING)

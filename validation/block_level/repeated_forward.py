@@ -1,7 +1,7 @@
 """Running a forward again as if for the first time: random numbers, buffers, autocast.
 
-What a repeat must not do: draw new random numbers, move running statistics a second time, or leave
-any buffer other than it found it.
+A repeat must not draw new random numbers, move running statistics a second time, or leave any
+buffer other than it found it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ..torch_private.module_tables import AnyBatchNorm, buffers_of
 
 
 def generators(model: nn.Module) -> tuple[str, ...]:
-    """The devices whose random numbers `model` may draw: the CPU, and those it lies on."""
+    """The devices whose random numbers `model` may draw: the CPU, and those of its tensors."""
     devices = {str(p.device) for p in model.parameters() if p.device.type == "cuda"}
     return ("cpu", *sorted(devices))
 
 
 PYTHON = "python"
-"""Among devices: the default generators of Python and NumPy."""
+"""Stands among devices for the default generators of Python and NumPy."""
 
 
 @dataclass(frozen=True)
 class RandomState:
-    """States of the default generators of some devices, and of Python's where these are named."""
+    """States of the default generators of some devices, and of Python's where it is named."""
 
     states: tuple[tuple[str, Any], ...]
 
@@ -42,7 +42,7 @@ class RandomState:
         return cls(tuple((device, _get_state(device)) for device in devices))
 
     def restore(self) -> None:
-        """Make these states the present ones."""
+        """Set the generators to these states."""
         for device, state in self.states:
             if device == PYTHON:
                 restore_python_generators(state)
@@ -77,9 +77,9 @@ def _get_state(device: str) -> Any:
 
 @contextmanager
 def frozen_statistics(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Let the batch norms in training below `modules` normalise without moving their statistics.
+    """Make batch norms in training below `modules` normalise without moving their statistics.
 
-    In training the output depends on the batch alone, so it is the same to the bit.
+    In training their output depends only on the batch, so that it is equal to the bit.
     """
     found = {
         module
@@ -100,7 +100,7 @@ Buffers = list[tuple[nn.Module, str, Tensor]]
 
 
 def other_buffers(modules: Iterable[nn.Module]) -> Buffers:
-    """The buffers below `modules` that are no statistics of a batch norm."""
+    """The buffers below `modules`, statistics of batch norms excepted."""
     found: Buffers = []
     seen: set[int] = set()
     for root in modules:
@@ -115,7 +115,7 @@ def other_buffers(modules: Iterable[nn.Module]) -> Buffers:
 
 
 def changed_buffers(before: Buffers) -> list[tuple[nn.Module, str]]:
-    """The buffers of `before` (module, name, copy) whose values are others now."""
+    """The buffers of `before` (module, name, copy) whose values have changed since."""
     return [
         (module, name)
         for module, name, copy in before
@@ -124,7 +124,7 @@ def changed_buffers(before: Buffers) -> list[tuple[nn.Module, str]]:
 
 
 def same_values(one: Tensor, two: Tensor) -> bool:
-    """Whether two tensors are equal to the bit, not-a-numbers in the same places included."""
+    """Whether two tensors are equal to the bit, with NaNs in the same places."""
     if one.shape != two.shape or one.dtype != two.dtype:
         return False
     if not has_values(one.device):
@@ -133,7 +133,7 @@ def same_values(one: Tensor, two: Tensor) -> bool:
 
 
 def nearly_equal(one: Tensor, two: Tensor) -> bool:
-    """Whether two tensors of one shape are equal but for rounding."""
+    """Whether two tensors of one shape are equal up to rounding."""
     if not has_values(one.device):
         return True
     if not one.is_floating_point():
@@ -142,13 +142,13 @@ def nearly_equal(one: Tensor, two: Tensor) -> bool:
 
 
 def copies(buffers: Buffers) -> Buffers:
-    """The same with copies of their values."""
+    """The same buffers with copies of their values."""
     return [(module, name, buffer.clone()) for module, name, buffer in buffers]
 
 
 @contextmanager
 def replaced_buffers(snapshot: Buffers) -> Iterator[None]:
-    """Run with copies of `snapshot` in place of the buffers, which come back as they were."""
+    """Run the block with copies of `snapshot` in place of the buffers, then restore the buffers."""
     kept = [(module, name, buffers_of(module)[name]) for module, name, _ in snapshot]
     try:
         for module, name, value in snapshot:
@@ -161,9 +161,10 @@ def replaced_buffers(snapshot: Buffers) -> Iterator[None]:
 
 @contextmanager
 def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
-    """Leave the buffers of `model` and `loss`, and the random numbers, as they were before.
+    """Restore the buffers of `model` and `loss`, and the random numbers, after the block.
 
-    Copies are kept on the host, so that no meter takes them for the model's.
+    Generators that modules hold as attributes are among these.
+    Copies are kept on the host, so that no meter counts them as the model's.
     """
     state = RandomState.now((*generators(model), PYTHON))
     roots = [model, loss] if isinstance(loss, nn.Module) else [model]
@@ -174,6 +175,13 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
         for name, buffer in buffers_of(module).items()
         if buffer is not None
     ]
+    held = [
+        (value, value.get_state())
+        for root in roots
+        for module in root.modules()
+        for value in vars(module).values()
+        if isinstance(value, torch.Generator)
+    ]
     try:
         yield
     finally:
@@ -181,12 +189,14 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
             for module, name, buffer, value in saved:
                 buffer.copy_(value)
                 buffers_of(module)[name] = buffer
+        for generator, own in held:
+            generator.set_state(own)
         state.restore()
 
 
 @dataclass(frozen=True)
 class AutocastState:
-    """Which devices cast automatically, and to what."""
+    """Which devices cast automatically, and to which type."""
 
     devices: tuple[tuple[str, torch.dtype], ...]
 
@@ -204,7 +214,7 @@ class AutocastState:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Cast as then. Without the cache: a cast made under no_grad must not serve another run."""
+        """Cast as then, without the cache: a cast made under no_grad must not serve other runs."""
         if not self.devices:
             yield
             return

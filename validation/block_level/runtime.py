@@ -1,10 +1,10 @@
 """One step of a scheduled model over eager blocks, run by run.
 
-What is alive is what the schedule's memory rule says. A forward that keeps its bundle runs under
-autograd with its saved tensors packed: those that share the storage of an input of the block are
-noted by place, not kept, and taken from that input again when the backward runs, so that an input
-may die and be recomputed in between. All others are the bundle. A forward that keeps nothing runs
-under no_grad.
+At every run, exactly the tensors are alive that the schedule's memory rule names. A forward that
+keeps its bundle runs under autograd with its saved tensors packed. A saved tensor that shares the
+storage of an input of the block is noted by place, not kept, and taken from that input again when
+the backward runs, so that the input may die and be recomputed in between. All other saved tensors
+are the bundle. A forward that keeps nothing runs under no_grad.
 """
 
 from __future__ import annotations
@@ -39,44 +39,45 @@ from .step_copies import Copies
 from .transfers import Mover
 
 ANCHOR = torch.empty((), requires_grad=True)
-"""Makes the outputs of our own autograd functions require a gradient; it never gets one."""
+"""Makes the outputs of our autograd functions require a gradient; it never gets one itself."""
 
 
 class Observer(Protocol):
-    """Told of every run, before it and after it."""
+    """An object that is told of every run, before and after it."""
 
     def begin(self, number: int, run: BlockRun, step: BlockStep) -> None:
-        """Run `number` of the schedule is about to start."""
+        """Called when run `number` of the schedule is about to start."""
         ...
 
     def end(self, number: int, run: BlockRun, step: BlockStep) -> None:
-        """It is over, and nothing has been freed yet."""
+        """Called when the run is over, before anything is freed."""
         ...
 
 
 @dataclass(frozen=True)
 class StepLayout:
-    """What does not change from step to step.
+    """The parts of a model and their properties, which do not change from step to step.
 
     Attributes
     ----------
     parts, loss
-        The model, and what makes a scalar of its output (``None``: the output is it).
+        The model's parts, and the function that makes a scalar of its output (``None``: the output
+        is the loss).
     num_extra
-        How many of the last positional inputs go to the loss instead of the model.
+        Number of the last positional inputs that go to the loss instead of the model.
     needs_gradient
-        Of each value, for each leaf of its tree, whether a gradient flows to it.
+        For each value, whether a gradient flows to each leaf of its tree.
     state
-        Of each part, its buffers besides batch norms' that a forward changes.
+        For each part, the buffers besides batch norms' that a forward changes.
     devices
-        Whose random numbers are replayed.
+        Devices whose random numbers are replayed.
     python
-        Places outside of tensors that a forward changes: repeats find them as the first run did,
-        and leave them as they are.
+        Places outside of tensors that a forward changes: repeated runs find them as the first run
+        did, and leave them unchanged.
     sharding
-        Where parameters are sharded over ranks: which part gathers what.
+        Where parameters are sharded over ranks: which parameters each part gathers.
     releases_output
-        Whether the model's output goes with the forward of the loss, unless somebody keeps it.
+        Whether the model's output is dropped after the forward of the loss, if nothing keeps it.
     """
 
     parts: Sequence[Part]
@@ -94,8 +95,8 @@ class StepLayout:
 class _Cell:
     """Where a bundle finds its inputs while its backward runs, and leaves their gradients.
 
-    `held`: what it keeps, where that may be copied to the host. `kept`: keys of the storages that
-    it keeps, or will look for.
+    `held`: the tensors that the bundle keeps, where they may be copied to the host. `kept`: keys of
+    the storages that it keeps, or will look for.
     """
 
     inputs: Mapping[int, list[Any]] | None = None
@@ -110,12 +111,12 @@ class _Held:
     __slots__ = ("__weakref__", "content")
 
     def __init__(self, content: Any) -> None:
-        self.content = content  # a tensor, a `_Place`, or None while it is elsewhere
+        self.content = content  # a tensor, a `_Place`, or None while the tensor is elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A saved tensor that is a view of an input: which value and leaf, and the view."""
+    """A saved tensor that is a view of an input: number of the value, its leaf, and the view."""
 
     value: int
     leaf: int
@@ -126,16 +127,16 @@ class _Place:
 
 @dataclass
 class _Bundle:
-    """What a forward kept: the autograd graph, by its ends."""
+    """What a forward kept: the autograd graph, held by its output edges."""
 
-    edges: list[Any]  # one per leaf of the output, None where no gradient flows
+    edges: list[Any]  # one for each leaf of the output, None where no gradient flows
     cell: _Cell
 
 
 class _Gate(torch.autograd.Function):
-    """Hands tensors into a block, and their gradients out of it into a cell.
+    """Passes tensors into a block, and their gradients out of the block into a cell.
 
-    No leaf is involved, which would keep the tensors alive with the graph.
+    No leaf tensor is involved, because the graph would keep it alive.
     """
 
     @staticmethod
@@ -151,7 +152,7 @@ class _Gate(torch.autograd.Function):
 
 
 class BlockStep:
-    """One step: values, bundles and gradients that are alive, and how each op runs on them."""
+    """One step: the values, bundles and gradients that are alive, and how each op runs on them."""
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class BlockStep:
         self._loss: _Bundle | None = None
 
     def forward(self) -> Tensor:
-        """Run up to the loss, and return it."""
+        """Run the schedule up to the loss, and return the loss."""
         runs, at = self.program.runs, self.program.loss_run
         for number in range(at):
             self._run(number, runs[number])
@@ -186,7 +187,7 @@ class BlockStep:
         return self._loss_forward()
 
     def backward(self, gradient: Tensor) -> None:
-        """Run the rest, from `gradient` of the loss on."""
+        """Run the rest of the schedule, from `gradient` of the loss on."""
         runs, at = self.program.runs, self.program.loss_run
         if self._loss is None:
             raise SchedsimError(
@@ -254,7 +255,7 @@ class BlockStep:
         return out
 
     def _gated(self, reads: Sequence[int], cell: _Cell) -> list[Any]:
-        """The values read, with those tensors behind a gate that take part in gradients."""
+        """The values read; tensors that take part in gradients are behind a gate."""
         gated = []
         for value in reads:
             tree = self.values.get(value)
@@ -281,7 +282,8 @@ class BlockStep:
             return _holding(places, cell)
 
         def pack(tensor: Tensor) -> Any:
-            # Detached: an output saved by its own node would keep that node alive, in a circle.
+            # Detached: an output saved by its own node would keep that node alive, by a reference
+            # cycle.
             if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
                 return tensor.detach()
             cell.kept.add(storage_key(tensor))
@@ -324,9 +326,9 @@ class BlockStep:
         return compact(out.detach())
 
     def _release_output(self, cell: _Cell) -> None:
-        """Let the model's output go where neither the loss nor the last part keeps it.
+        """Drop the model's output if neither the loss nor the last part keeps it.
 
-        So does the plain step; of logits it is a large part of the peak.
+        The plain step drops it, too; logits are a large part of the peak.
         """
         last = len(self.layout.parts)
         bundle = self.bundles.get(last - 1)
@@ -354,7 +356,7 @@ class BlockStep:
             self.gradients[value, index] = found
 
     def _gradient_of(self, value: int) -> list[Tensor | None]:
-        """Per leaf of `value`, the sum over its consumers."""
+        """For each leaf of `value`, the sum of the gradients from its consumers."""
         from_all = [row for (v, _), row in sorted(self.gradients.items()) if v == value]
         if len(from_all) == 1:
             return from_all[0]
@@ -367,7 +369,7 @@ class BlockStep:
     def _pulled(
         self, bundle: _Bundle, reads: Sequence[int], given: Sequence[Tensor | None], made: int = -1
     ) -> dict[int, list[Tensor | None]]:
-        """Run a bundle's backward; per value read, the gradients of those leaves that need one."""
+        """Run a bundle's backward; for each value read, gradients of the leaves that need one."""
         pairs = [
             (edge, gradient)
             for edge, gradient in zip(bundle.edges, given, strict=True)
@@ -430,7 +432,7 @@ def _placed(tensor: Tensor, places: Mapping[int, tuple[int, int, torch.dtype]]) 
 
 
 def _place_in(cell: _Cell, value: int, out: Any) -> None:
-    """Let what a bundle keeps of its part's own output be looked up there, as it may leave."""
+    """Take what a bundle keeps of its part's own output from there, as the output may leave."""
     places = {
         storage_key(leaf): (value, i, leaf.dtype)
         for i, leaf in enumerate(leaves_of(out))
@@ -450,20 +452,20 @@ def _edges(out: Any) -> list[Any]:
 
 
 def leaves_of(tree: Any) -> list[Any]:
-    """The leaves of a tree; most are a single tensor."""
+    """The leaves of a tree; most trees are a single tensor."""
     return [tree] if isinstance(tree, Tensor) else tree_flatten(tree)[0]
 
 
 def detached(tree: Any) -> Any:
-    """The tree with its tensors outside of autograd."""
+    """The tree with its tensors detached from autograd."""
     return tree.detach() if isinstance(tree, Tensor) else tree_map_only(Tensor, Tensor.detach, tree)
 
 
 def compact(tensor: Tensor) -> Tensor:
-    """`tensor`, copied where it is a piece of a larger storage that it would keep alive.
+    """`tensor`, copied if it is a piece of a larger storage that it would keep alive.
 
-    The gradient of a joined tensor is a view of all of it, and a mean over differences may come in
-    the storage of these.
+    The gradient of a concatenated tensor is a view of the whole gradient, and the gradient of a
+    mean over differences may share the storage of the differences.
     """
     own = tensor.numel() * tensor.element_size()
     return tensor if tensor.untyped_storage().nbytes() <= own else tensor.clone()
@@ -473,7 +475,7 @@ _NOTHING: Any = nullcontext()
 
 
 class _Conditions:
-    """Entered around a forward run: the random numbers, buffers and casts of its first run."""
+    """Entered around a forward run: restores random numbers, buffers and casts of the first run."""
 
     def __init__(self, step: BlockStep, run: BlockRun) -> None:
         self.step, self.run = step, run
@@ -514,7 +516,7 @@ class _Conditions:
         if not run.first:
             self.before.restore()
         elif RandomState.now(step.layout.devices) != self.before:
-            step._random[run.index] = self.before  # it drew: repeats draw the same
+            step._random[run.index] = self.before  # it drew numbers: repeats must draw the same
         if run.last:
             step._random.pop(run.index, None)
             step._buffers.pop(run.index, None)
@@ -522,7 +524,7 @@ class _Conditions:
 
 
 def _present(buffers: Buffers) -> Buffers:
-    """The same places with what they hold now."""
+    """The same places with the values that they hold now."""
     found: Buffers = []
     for module, name, _ in buffers:
         value = module._buffers[name]

@@ -23,7 +23,7 @@ from .transfers import Mover
 
 
 class _Scheduled(torch.autograd.Function):
-    """The whole step as one node of autograd; parameters' gradients are added within."""
+    """The whole step as one node of autograd; gradients of parameters are added inside of it."""
 
     @staticmethod
     def forward(ctx: Any, step: BlockStep, anchor: Tensor, _asked: Tensor | None) -> Tensor:
@@ -44,22 +44,22 @@ class _Scheduled(torch.autograd.Function):
 
 
 class ScheduledBlocks(nn.Module):
-    """``module(*inputs)`` gives the loss; ``backward`` on it runs the rest of the schedule.
+    """``module(*inputs)`` gives the loss; ``backward`` on the loss runs the rest of the schedule.
 
-    Parameters are shared with the model. Without gradients (under no_grad), the model is simply
+    Parameters are shared with the model. Without gradients (under no_grad), the model itself is
     called.
 
     Attributes
     ----------
     model : Module
     loss : callable or None
-        May be replaced between steps, for other targets.
+        It may be replaced between steps, for other targets.
     run_counts : dict
         Op name -> how often it ran in the last step.
     observer : Observer or None
-        Told of every run.
+        It is told of every run.
     mover : Mover or None
-        Of a schedule with copies: its host memory, ``mover.pool``.
+        For a schedule with copies: its host memory is ``mover.pool``.
     """
 
     def __init__(self, model: nn.Module, layout: StepLayout, program: BlockProgram) -> None:
@@ -80,12 +80,12 @@ class ScheduledBlocks(nn.Module):
 
     @property
     def gathering(self) -> str:
-        """What the schedule gathers of sharded parameters, in words; empty where none are."""
+        """What the schedule gathers of sharded parameters, in words; empty without sharding."""
         sharding = self._layout.sharding
         return "" if sharding is None else sharding.note(self._program)
 
     def forward(self, *inputs: Any, **keywords: Any) -> Tensor:
-        """The loss of one step on `inputs`, as the model takes them."""
+        """The loss of one step on `inputs`, which are those that the model takes."""
         if not torch.is_grad_enabled():
             return self._plain(inputs, keywords)
         if any(isinstance(x, Tensor) and x.requires_grad for x in tree_leaves((inputs, keywords))):
@@ -108,9 +108,10 @@ class ScheduledBlocks(nn.Module):
         return loss
 
     def _asked(self) -> Tensor | None:
-        """A parameter by which a call of `torch.autograd.grad` is noticed.
+        """A parameter that reveals a call of `torch.autograd.grad`.
 
-        It gets no gradient here, and so none of its hooks may run; those of ranks cannot be seen.
+        The parameter gets no gradient here, so that none of its hooks may run; hooks of ranks
+        cannot be seen.
         """
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return None
@@ -128,7 +129,7 @@ def plain_loss(
     keywords: Mapping[str, Any],
     num_extra: int = 0,
 ) -> Tensor:
-    """The loss of the model itself, with nothing scheduled."""
+    """The loss of the model itself, without a schedule."""
     given = split_inputs(inputs, keywords, num_extra)
     out = model(*given.arguments, **given.keywords)
     if loss is None:
@@ -145,7 +146,7 @@ def split_inputs(
 
 
 def loss_of(out: Any) -> Tensor:
-    """The scalar that a model gives which computes its own loss."""
+    """The scalar in the output of a model that computes its own loss."""
     found = out if isinstance(out, Tensor) else getattr(out, "loss", None)
     if not isinstance(found, Tensor):
         raise UnsupportedError(

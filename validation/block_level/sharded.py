@@ -1,10 +1,10 @@
 """Blocks whose parameters are sharded over ranks by FSDP2.
 
-A block gathers its parameters when it runs, and frees them when its run is over, unless its
-own backward comes next: between two runs nothing is alive but what the schedule says, and a rank's
-share of parameters and gradients. Nothing is gathered ahead, and what gathering and reducing take
-is in the workspaces of the runs, measured. Modules sharded in one call gather together, which is
-sound where they run in one part.
+A block gathers its parameters when it runs, and frees them when its run is over, unless its own
+backward comes next. Between two runs, only the tensors that the schedule names and a rank's share
+of parameters and gradients are alive. Nothing is gathered ahead; the memory that gathering and
+reducing take is measured as part of the workspaces of the runs. Modules that were sharded in one
+call are gathered together, which is sound where they run in one part.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def grouped_calls(model: nn.Module, parts: Sequence[Part]) -> Iterator[list[Grou
 
 @dataclass(frozen=True)
 class Sharding:
-    """The modules of each part that gather parameters, and the states of all modules."""
+    """The modules of each part that gather parameters, and the states of all of these modules."""
 
     modules: tuple[tuple[Any, ...], ...]
     states: tuple[Any, ...]
@@ -80,7 +80,7 @@ class Sharding:
         Raises
         ------
         UnsupportedError
-            Parameters are sharded together that several parts read, or the user has said what to
+            Several parts read parameters that are sharded together, or the user has chosen what to
             gather ahead.
         """
         states = tuple(dict.fromkeys(private.states(model)))  # one of several modules, once
@@ -117,7 +117,7 @@ class Sharding:
         return cls(tuple(of_parts), states, sizes)
 
     def check(self) -> None:
-        """Refuse steps whose gradients stay whole."""
+        """Refuse steps whose gradients are not sharded."""
         if not all(map(private.reduces, self.states)):
             raise UnsupportedError(
                 "gradients are not reduced in this step (set_requires_gradient_sync(False)): whole "
@@ -126,12 +126,12 @@ class Sharding:
             )
 
     def begin_backward(self) -> None:
-        """Gather nothing ahead: the order of a schedule is not that of the forward reversed."""
+        """Gather nothing ahead: a schedule's order is not the reversed order of the forward."""
         for state in self.states:
             private.forget_order(state)
 
-    def let_go(self, index: int) -> None:
-        """Keep the shares alone of part `index`."""
+    def free_gathered(self, index: int) -> None:
+        """Free the gathered parameters of part `index`; only the shares are kept."""
         for module in self.modules[index]:
             module.reshard()
 
@@ -140,12 +140,12 @@ class Sharding:
         if run.kind != "F" or not self.modules[run.index]:
             return
         if following is None or (following.kind, following.index) != ("B", run.index):
-            self.let_go(run.index)
+            self.free_gathered(run.index)
 
     def gathers(self, program: BlockProgram) -> tuple[int, int, int]:
-        """(bytes gathered in a step of `program`, the same that store-all gathers, its number).
+        """(bytes gathered in a step of `program`, bytes that store-all gathers, number of gathers).
 
-        Every forward gathers, and every backward but one right after its own forward.
+        Every forward gathers, and so does every backward that does not follow its own forward.
         """
         total = number = 0
         for run, before in zip(program.runs, (None, *program.runs), strict=False):
@@ -177,7 +177,7 @@ def _runs_at_once(modules: Sequence[nn.Module], calls: Sequence[GroupedCall]) ->
 
 
 def _spans(module: nn.Module, parts: Sequence[Part], *, is_root: bool) -> bool:
-    """Whether what `module` gathers is for more than one part."""
+    """Whether the parameters that `module` gathers are used by more than one part."""
     if is_root and not _has_own(module):
         return False
     below = set(module.modules())

@@ -51,11 +51,11 @@ class Sizes:
         model: nn.Module,
         loss: Any,
     ) -> Sizes:
-        """The sizes of a step whose `values` are there to be looked at."""
+        """The sizes of a step whose `values` exist, so that they can be inspected."""
         resident = static_tensors(model, loss)
         gradients = [t.grad for t in resident if t.grad is not None]
         side = [t for args, kwargs in step.side for t in tensors_in((args, kwargs))]
-        # The loss and the gradient it is given, two scalars, are there through the backward.
+        # The loss and its gradient, two scalars, are alive through the whole backward.
         scalars = 2 * torch.get_default_dtype().itemsize
         static = storage_bytes([*resident, *gradients, *side]) + scalars
         known = storage_keys([*resident, *side])
@@ -64,7 +64,7 @@ class Sizes:
             tensors = [t for t in tensors_in(value) if storage_key(t) not in known]
             sizes.append(storage_bytes(tensors))
             if number == 0:
-                known |= storage_keys(value)  # what passes the input on adds nothing
+                known |= storage_keys(value)  # a part that passes the input on adds nothing
         needs: list[tuple[bool, ...]] = [tuple(False for _ in tree_flatten(values[0])[0])]
         for i, part in enumerate(parts):
             needs.append(_needs(part, step, values, values[i + 1], needs))
@@ -87,7 +87,7 @@ def _needs(
     for value in part.reads:
         leaves, spec = tree_flatten(values[value] if value else None)
         for i, wanted in enumerate(needs[value] if value else ()):
-            if wanted:  # a new tensor of the same data, which requires a gradient
+            if wanted:  # a new tensor with the same data, which requires a gradient
                 leaves[i] = leaves[i].detach().requires_grad_()
         read.append(spec.unflatten(leaves))
     with torch.enable_grad():

@@ -1,11 +1,11 @@
 """Splitting a model around its repeated blocks, without touching its code.
 
 The forward of a model such as GPT-2 runs something, then its blocks one after another, then
-something more. The blocks are known as modules; what is before and after them is not. Here the
-model's own forward is run with the blocks replaced: for the part before, by stand-ins that note
-their arguments, the last of which stops the run; for the part after, by stand-ins that hand on the
-activation. The part after therefore repeats what is before (an embedding, most often), which its
-measured time and bytes include.
+something more. The blocks are known as modules; what runs before and after them is not. Here the
+model's own forward runs with the blocks replaced. For the part before the blocks, the replacements
+note their arguments, and the last one stops the run; for the part after the blocks, the
+replacements return the activation. The part after therefore repeats what runs before the blocks
+(usually an embedding), and its measured time and bytes include that.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a block takes and gives the activation.
+    """The argument by which a block takes the activation, and how it returns it.
 
     Attributes
     ----------
     place : int or str
         Position, or keyword.
     in_tuple : bool
-        The block returns a tuple, the activation first.
+        Whether the block returns a tuple, with the activation first.
     """
 
     place: int | str
@@ -54,7 +54,7 @@ class Slot:
     def without(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with nothing in the activation's place."""
+        """The arguments with ``None`` in place of the activation."""
         return self.put(None, args, kwargs)
 
     def put(
@@ -70,16 +70,16 @@ class Slot:
         return out[0] if self.in_tuple else out
 
     def wrap(self, value: Any) -> Any:
-        """`value` as a block returns it."""
+        """`value` in the form in which a block returns it."""
         return (value,) if self.in_tuple else value
 
 
 class _Reached(BaseException):
-    """The last block was reached. No `Exception`, so that no model catches it."""
+    """The last block was reached. It is no `Exception`, so that no model catches it."""
 
 
 class _NoLine(BaseException):
-    """A block was left out, or what passes between two was changed."""
+    """A block was left out, or the activation was changed between two blocks."""
 
 
 class SplitModel:
@@ -91,7 +91,7 @@ class SplitModel:
         self.python = Places(())
 
     def watch(self, recorded: Recorded) -> None:
-        """Let what is before the blocks run again as it ran first, generators and Python too."""
+        """Make what runs before the blocks run again as at first, with generators and Python."""
         names = {id(m): name for name, m in self.model.named_modules()}
         inside = [f"model.{names[id(block)]}." for block in self.blocks]
         self.python = recorded.places.outside(inside)
@@ -99,7 +99,7 @@ class SplitModel:
             self.generators = (*self.generators, PYTHON)
 
     def parts(self, names: Sequence[str]) -> list[Part]:
-        """What is before the blocks, the blocks, and what is after."""
+        """The parts: what runs before the blocks, each block, and what runs after them."""
         inside = {id(m) for block in self.blocks for m in block.modules()}
         around = tuple(m for m in self.model.modules() if id(m) not in inside)
         parts = [Part("before", self._before, (0,), around)]
@@ -160,8 +160,8 @@ class SplitModel:
         return call
 
     def _after(self, step: StepInputs, value: Any) -> Any:
-        # What is before runs again here, with the random numbers of its first run, and without
-        # moving statistics; from the last block on, everything is as it was.
+        # What runs before the blocks runs again here, with the random numbers of its first run, and
+        # without moving statistics; from the last block on, everything is as it was.
         now = RandomState.now(self.generators)
         before = ExitStack()
 
@@ -183,9 +183,9 @@ class SplitModel:
             return self._called(step)
 
     def _called(self, step: StepInputs) -> Any:
-        """The model, called as it is; of a sharded one, which holds nothing itself, its forward.
+        """The output of the model; for a sharded model that holds nothing itself, of its forward.
 
-        What gathers for the whole model would be cut short with it.
+        Hooks that gather for the whole model would be interrupted together with the model.
         """
         call = self.model.forward if is_sharded(self.model) else self.model
         return call(*step.arguments, **step.keywords)
@@ -193,7 +193,7 @@ class SplitModel:
     @contextmanager
     def _replaced(self, stand_in: Callable[[int], Callable[..., Any]]) -> Iterator[None]:
         own = [block.__dict__.get("forward") for block in self.blocks]
-        # Hooks of a block run where the block does: it gathers nothing where it stands in.
+        # Hooks of a block run where the block runs: its replacement gathers nothing.
         hooks = [(b.__dict__, {name: b.__dict__[name] for name in _HOOKS}) for b in self.blocks]
         try:
             for k, block in enumerate(self.blocks):
@@ -215,7 +215,7 @@ class _Call:
     """One call of a candidate block."""
 
     module: nn.Module
-    place: int | str | None  # where it takes what the call before it gave
+    place: int | str | None  # the argument that is the result of the call before it
     in_tuple: bool
     extra_outputs: int
 
@@ -226,15 +226,16 @@ def find_blocks(
     keywords: Mapping[str, Any],
     blocks: Sequence[nn.Module] | None = None,
 ) -> SplitModel:
-    """The longest run of modules, each fed by the one before it; `blocks` where they are given.
+    """The longest line of modules, each fed by the one before it; `blocks` where they are given.
 
-    Looked for among the items of the module lists and sequences of `model`, by running it once
+    The modules are searched among the items of module lists and sequences of `model`, by running
+    the model once without gradients.
     without gradients.
 
     Raises
     ------
     UnsupportedError
-        There is no such run, or the blocks given are not one.
+        There is no such line, or the given blocks do not form one.
     """
     calls = _recorded(model, arguments, keywords, blocks or _candidates(model))
     run = _longest_run(calls)

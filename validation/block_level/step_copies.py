@@ -1,4 +1,4 @@
-"""The copies of one step: what leaves for host memory, what comes back, and when memory is free."""
+"""The copies of one step: what goes to host memory, what comes back, and when memory is free."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from .runtime import BlockStep
 
 Key = tuple[str, int]
-"""``("a", j)`` value j, ``("r", j)`` the bundle of part j - 1."""
+"""``("a", j)`` is value j, ``("r", j)`` the bundle of part j - 1."""
 
 
 class Copies:
     """Runs the copies of a step, and frees memory when the plan says.
 
     On CUDA nothing here waits: events order the streams. Memory that a copy to the host still reads
-    is freed behind that copy's event, at the place in the issue order at which the plan has it
-    free; so a step holds on the device what the plan says it does, at every run.
+    is freed behind the event of that copy, at the place in the issue order at which the plan frees
+    it. So at every run the device holds what the plan says it holds.
     """
 
     def __init__(self, step: BlockStep, mover: Mover) -> None:
         self.step, self.mover = step, mover
         self.parked: dict[Key, Parked] = {}
-        self.owners: dict[Key, int] = {}  # which run's instance is there
-        self.held: dict[Key, list[Any]] = {}  # places that a bundle's tensors came from
-        self.arriving: dict[Key, Any] = {}  # events
+        self.owners: dict[Key, int] = {}  # the run whose instance is on the device
+        self.held: dict[Key, list[Any]] = {}  # places that a bundle's tensors were taken from
+        self.arriving: dict[Key, Any] = {}  # events of copies back
         self.leaving: dict[Key, list[Any]] = {}
         self._static: set[int] | None = None
 
     def before(self, run: BlockRun) -> None:
-        """Wait, on the device, for what `run` reads."""
+        """Make the device wait for what `run` reads."""
         if not self.arriving or run.moves is not None:
             return
         layout = self.step.layout
@@ -54,7 +54,7 @@ class Copies:
             self.mover.wait(self.arriving.pop(key, None))
 
     def run(self, run: BlockRun) -> None:
-        """A copy."""
+        """Start a copy."""
         assert run.moves is not None
         key: Key = run.moves[:2]
         if run.kind == "d2h":
@@ -98,13 +98,13 @@ class Copies:
         kind, value = key
         self.mover.wait(self.arriving.pop(key, None))
         if kind == "a":
-            # The model's output may be gone: the loss drops it where nobody reads it again.
+            # The model's output may be gone: the loss drops it if nothing reads it again.
             tensors, spec = tree_flatten(self.step.values.get(value, ()))
             self.held[key] = [spec]
         else:
             holders = [h for h in self._holders(self.step.bundles[value - 1]) if _is_moved(h)]
             tensors = [held.content for held in holders]
-            # Weakly: autograd drops each holder when its node has run.
+            # Weak references: autograd drops each holder when its node has run.
             self.held[key] = [weakref.ref(held) for held in holders]
         parked = self.mover.out(tensors, self._kept())
         self.parked[key] = parked
@@ -131,7 +131,7 @@ class Copies:
         return [held for held in found if held is not None]
 
     def _kept(self) -> set[int]:
-        """Storages that stay: parameters, buffers, and what the step was given."""
+        """Storages that stay: parameters, buffers, and the inputs of the step."""
         if self._static is None:
             inputs = self.step.inputs
             given = [inputs.arguments, dict(inputs.keywords), inputs.extra, inputs.side]
@@ -154,7 +154,7 @@ def check_movable(step: BlockStep, index: int, expected_bytes: int, name: str) -
     Raises
     ------
     SchedsimError
-        Its bundle holds less in saved tensors than was measured of it.
+        The saved tensors of its bundle hold fewer bytes than were measured for the bundle.
     """
     copies = step.copies
     assert copies is not None

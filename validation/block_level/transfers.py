@@ -1,9 +1,9 @@
-"""Tensors of a step copied to host memory and back, beside the computation where that is CUDA.
+"""Tensors of a step copied to host memory and back, on CUDA beside the computation.
 
 On CUDA, copies run on two streams of their own, from and to pinned memory. A copy starts behind
-what was queued before it; whoever needs what it brings, or the memory that it leaves, waits for its
-event on the device, never on the host. On the CPU, "host" is a second set of buffers, and a copy is
-over when its call returns.
+what was issued before it. A run that needs the copied tensor, or the memory that the copy frees,
+waits for the event of the copy on the device, never on the host. On the CPU, "host" is a second set
+of buffers, and a copy is over when its call returns.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ..torch_private.storage_refs import storage_key
 
 
 class HostPool:
-    """Buffers of host memory, kept from step to step; pinned for CUDA.
+    """Buffers of host memory, kept from step to step, and pinned for CUDA.
 
     Attributes
     ----------
     used_bytes, peak_bytes
-        In use now, and at most so far.
+        Bytes in use now, and the most in use so far.
     """
 
     def __init__(self, *, pinned: bool) -> None:
@@ -37,7 +37,7 @@ class HostPool:
         self._free: dict[int, list[tuple[Tensor, Any]]] = {}
 
     def take(self, size_bytes: int) -> tuple[Tensor, Any]:
-        """A buffer, and the event of the copy that was the last to read it."""
+        """A buffer, and the event of the last copy that reads it."""
         self.used_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         free = self._free.get(size_bytes)
@@ -49,12 +49,12 @@ class HostPool:
         return torch.from_numpy(np.empty(size_bytes, dtype=np.uint8)), None
 
     def give(self, buffer: Tensor, read: Any) -> None:
-        """Take `buffer` back; the next to write it waits for the event `read`."""
+        """Take `buffer` back; the next copy that writes it waits for the event `read`."""
         self.used_bytes -= buffer.numel()
         self._free.setdefault(buffer.numel(), []).append((buffer, read))
 
     def release(self) -> None:
-        """Let the buffers that are not in use go."""
+        """Free the buffers that are not in use."""
         self._free.clear()
 
 
@@ -76,7 +76,7 @@ class Parked:
     Attributes
     ----------
     views
-        Of each tensor; ``None`` for one that was not copied.
+        The view of each tensor; ``None`` for a tensor that was not copied.
     left, back
         Events: of the copy to the host, and of the last copy back.
     """
@@ -89,7 +89,7 @@ class Parked:
 
 
 class Mover:
-    """Copies tensors of one device out and back in."""
+    """Copies tensors of one device to the host and back."""
 
     def __init__(self, device: torch.device) -> None:
         if device.type == "cuda" and device.index is None:
@@ -102,7 +102,7 @@ class Mover:
         self._in: Any = stream(device) if self.on_cuda else None
 
     def out(self, tensors: list[Any], keep: set[int]) -> Parked:
-        """Start copying the storages of `tensors` out, but for those with a key in `keep`.
+        """Start copying the storages of `tensors` to the host, except those with a key in `keep`.
 
         The tensors must stay alive until `left` has been waited for.
         """
@@ -149,7 +149,7 @@ class Mover:
         sizes = [buffer.numel() for buffer in parked.buffers]
         made = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes]
         if self.on_cuda:
-            # The memory comes from the computing stream: what that has queued may still use it.
+            # The memory comes from the computing stream, whose issued work may still use it.
             self._in.wait_stream(torch.cuda.current_stream(self.device))
             self._in.wait_event(parked.left)
             with torch.cuda.stream(self._in):
@@ -170,12 +170,12 @@ class Mover:
         return tensors, parked.back
 
     def wait(self, event: Any) -> None:
-        """What is queued from now on runs after `event`."""
+        """Make the work that is issued from now on run after `event`."""
         if event is not None:
             torch.cuda.current_stream(self.device).wait_event(event)
 
     def forget(self, parked: Parked) -> None:
-        """Take the host memory of `parked` back."""
+        """Take back the host memory of `parked`."""
         for buffer in parked.buffers:
             self.pool.give(buffer, parked.back if parked.back is not None else parked.left)
         parked.buffers = []
@@ -191,7 +191,7 @@ def _bytes_of(storage: torch.UntypedStorage, device: torch.device) -> Tensor:
 
 
 def measured_links(device: torch.device, size_bytes: int = 2**26) -> tuple[Link, Link]:
-    """What copies of `size_bytes` reach here: to the host, and back. A few tenths of a second."""
+    """Measured links of copies of `size_bytes`, to the host and back; takes tenths of a second."""
     mover = Mover(device)
     tensor = torch.zeros(size_bytes, dtype=torch.uint8, device=device)
     times: list[list[float]] = [[], []]

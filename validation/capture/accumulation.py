@@ -1,4 +1,4 @@
-"""Sums of gradients in place, as autograd takes them."""
+"""Sums of gradients in place, as autograd computes them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ aten = torch.ops.aten
 def add_in_place(program: Program) -> None:
     """Let sums of gradients overwrite one of their parts, in the run that reads that part last.
 
-    The autograd engine does so where nobody else holds the part (``InputBuffer`` in
-    torch/csrc/autograd). A sum that kept both would hold a third tensor of their size: of a tied
-    embedding, the largest of a language model. Gradients that the loss took in its forward are
-    scaled in place too.
+    The autograd engine does so where nothing else holds the part (``InputBuffer`` in
+    torch/csrc/autograd). A sum that kept both parts would hold a third tensor of their size, which
+    for a tied embedding is the largest tensor of a language model. Gradients that the loss computed
+    in its forward are scaled in place, too.
     """
-    given = {program.values[v].storage for v in program.tangents}  # whoever gave it may hold it
+    given = {program.values[v].storage for v in program.tangents}  # the caller may hold these
     results = frozenset({*result_storages(program), *given})
     for call in program.calls:
         if call.is_gradient_sum and call.target is aten.add.Tensor and not call.kwargs:
@@ -35,7 +35,7 @@ def add_in_place(program: Program) -> None:
 
 
 def _is_kept_gradient(program: Program, value: int) -> bool:
-    """Whether `value` is a gradient that a loss took in its forward, to be scaled in backward."""
+    """Whether `value` is a gradient that a loss computed in forward, to be scaled in backward."""
     maker = program.values[value].call
     name = schema_name(program.calls[maker].target) if maker >= 0 else ""
     return name == "schedsim::chunked_cross_entropy"

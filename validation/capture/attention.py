@@ -70,7 +70,7 @@ def _flash(
     is_causal: bool,
     scale: float | None,
 ) -> torch.Tensor:
-    # The kernel wants widths in multiples of 8; PyTorch pads them, and scales by the true width.
+    # The kernel needs widths in multiples of 8; PyTorch pads them, and scales by the true width.
     width = query.size(-1)
     scale = width**-0.5 if scale is None else scale
     padding = -width % 8

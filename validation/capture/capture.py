@@ -47,15 +47,15 @@ def capture(
 ) -> CapturedGraph:
     """The graph of one training step of `model`: forward, loss and backward, op by op.
 
-    Tensors have sizes and no memory meanwhile: a model on the meta device is captured as it is, a
-    real one is neither copied nor changed. Autocast counts where the call stands inside of it. A
+    Meanwhile tensors have sizes but no memory: a model on the meta device is captured directly, a
+    real model is neither copied nor changed. Autocast counts if the call stands inside of it. A
     model that checkpoints by itself is captured with its own recomputation: switch that off, so
     that a plan can decide.
 
     Parameters
     ----------
     model
-        In the mode (train or eval) in which the step shall run.
+        The model, in the mode (train or eval) in which the step will run.
     inputs
         Positional inputs, real, fake or on the meta device. Those that the loss requires besides
         the output come last: ``(x, target)`` for ``loss=cross_entropy``.
@@ -65,16 +65,16 @@ def capture(
     kwargs
         Keyword inputs of the model.
     kernels
-        ``"native"`` for those of this machine, or ``"cuda"`` to count attention as CUDA's fused
-        kernels store it where there is no CUDA.
+        ``"native"`` for the kernels of this machine, or ``"cuda"`` to count attention as CUDA's
+        fused kernels store it on a machine without CUDA.
     optimizer
-        Whose state is resident too: ``"none"``, ``"sgd"``, ``"sgd-momentum"``, ``"adam"``,
-        ``"adamw"``, or a number of bytes.
+        Optimizer whose state is also resident: ``"none"``, ``"sgd"``, ``"sgd-momentum"``,
+        ``"adam"``, ``"adamw"``, or a number of bytes.
     name
-        Of the graph; the model's class by default.
+        Name of the graph; the model's class by default.
     recorded
-        What a forward of the step was seen to do besides computing; without it, one is run where
-        model and inputs have memory.
+        What a forward of the step was seen to do besides computing; without it, a forward is run
+        if model and inputs have memory.
 
     Returns
     -------
@@ -87,8 +87,8 @@ def capture(
     Raises
     ------
     UnsupportedError
-        The model cannot be traced as one graph; the message names the line in its way, and the
-        hint the way by blocks.
+        The model cannot be traced as one graph; the message names the line that prevents it, and
+        the hint how to plan by blocks.
     SchedsimError
         Unknown `kernels` or `optimizer`.
 
@@ -121,7 +121,7 @@ def capture(
         try:
             return _captured(model, inputs, kwargs, loss, kernels, optimizer, name, recorded)
         finally:
-            state.restore()  # what a trace left on objects that the skeleton shares
+            state.restore()  # undoes what a trace left on objects that the skeleton shares
 
 
 def _captured(
@@ -134,7 +134,7 @@ def _captured(
     name: str | None,
     recorded: Recorded | None,
 ) -> CapturedGraph:
-    with no_collection():  # what a trace makes lives until it is done, and is walked in vain
+    with no_collection():  # a trace makes many objects that live until its end: no garbage
         return _traced(model, inputs, kwargs, loss, kernels, optimizer, name, recorded)
 
 
@@ -176,7 +176,7 @@ def _traced(
 
 
 def has_memory(model: nn.Module, inputs: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a step can be run: nothing is on the meta device, and nothing fake."""
+    """Whether a step can be run: nothing is on the meta device, and no tensor is fake."""
     tensors = [*model.parameters(), *model.buffers()]
     tensors += [t for t in tree_leaves((inputs, dict(kwargs))) if isinstance(t, torch.Tensor)]
     return not any(t.device.type == "meta" or private.is_fake(t) for t in tensors)

@@ -1,4 +1,4 @@
-"""What `capture` returns: a graph that planners take, and the way back to the model."""
+"""The result of `capture`: a graph that planners take, and the way back to the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OpCosts(Protocol):
-    """What `CapturedGraph.with_costs` needs: seconds and workspace of each op, by name."""
+    """The costs that `CapturedGraph.with_costs` needs: seconds and workspace of ops, by name."""
 
     @property
     def time_s(self) -> Mapping[str, float]: ...
@@ -38,27 +38,27 @@ class OpCosts(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CapturedGraph:
-    """A training step of a model as a graph, with what it takes to run schedules of it.
+    """A training step of a model as a graph, with all that is needed to run schedules of it.
 
     Attributes
     ----------
     graph : Graph
         Ops in the order in which the step was traced; one tensor per storage.
     backend : str
-        ``"cpu"`` or ``"cuda"``: whose kernels the graph holds.
+        ``"cpu"`` or ``"cuda"``: the device whose kernels the graph calls.
     notes : tuple of str
         Lines that say what a user must know.
     front : str
         ``"direct"`` or ``"dynamo"``: how the model was traced.
     runnable : bool
-        Whether `module` works: not with substituted kernels, nor for a model without memory.
+        Whether `module` works: not with substituted kernels, nor without memory.
     program : Program
         The calls behind the ops.
     guards : StateSnapshot or None
-        The Python that the graph holds as it was; a change makes it the graph of another step.
+        The Python state that the graph assumes; after a change the step has another graph.
     join : callable or None
-        From a schedule's runs to those that are run in their place, as
-        `compiled.joining.JoinedRuns`; ``None`` to run them as they are.
+        From a schedule's runs to the runs in their place, as `compiled.joining.JoinedRuns`;
+        ``None`` to run the schedule unchanged.
     """
 
     graph: Graph
@@ -87,8 +87,8 @@ class CapturedGraph:
         Parameters
         ----------
         costs
-            By op name; an op that is not named keeps what it has. Tensors that the kernels were
-            found to return in another size are corrected.
+            Costs by op name; an op without a name there keeps its costs. Sizes of tensors that
+            kernels were found to return in another size are corrected.
         """
         sizes = costs.size_bytes
         ops = tuple(
@@ -104,7 +104,7 @@ class CapturedGraph:
         return replace(self, graph=replace(self.graph, ops=ops), notes=notes)
 
     def with_state(self, extra_bytes: int) -> CapturedGraph:
-        """The same step with `extra_bytes` more resident all the time (optimizer state, say)."""
+        """The same step with `extra_bytes` more static bytes (optimizer state, for example)."""
         graph = replace(self.graph, static_bytes=self.graph.static_bytes + extra_bytes)
         return replace(self, graph=graph)
 

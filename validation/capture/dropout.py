@@ -17,7 +17,7 @@ Factors = dict[tuple[float, torch.dtype], float]
 
 
 def eager_factor(p: float, dtype: torch.dtype) -> float | None:
-    """What eager dropout on the CPU scales by, where ``native_dropout`` gives other results.
+    """The factor of eager dropout on the CPU, if ``native_dropout`` gives other results.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def eager_factor(p: float, dtype: torch.dtype) -> float | None:
 def dropout_by_factor(
     x: torch.Tensor, p: float, _train: bool, factor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``native_dropout`` with a factor of its own; the same draws, the same memory."""
+    """``native_dropout`` with the given factor; the same draws, the same memory."""
     mask = torch.empty(x.shape, dtype=torch.bool, device=x.device).bernoulli_(1.0 - p)
     return x.mul(mask).mul_(factor), mask
 

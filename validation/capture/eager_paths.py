@@ -1,8 +1,8 @@
-"""Libraries that take another path while they are traced: here they take the one that trains.
+"""Libraries that take another path while they are traced: here they take the path of training.
 
-transformers asks ``is_tracing`` before it looks at a mask, and builds an explicit mask where it may
-not look: other bits, more memory, and no fused attention on CUDA. A trace of ours answers what is
-asked of tensors, so that nothing needs to be avoided.
+transformers asks ``is_tracing`` before it looks at a mask, and builds an explicit mask while it is
+traced: with other bits, more memory, and no fused attention on CUDA. Our trace answers what Python
+asks of tensors, so that no such path is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMES = ("is_tracing", "is_fake_tensor")
 
 @contextlib.contextmanager
 def eager_paths() -> Iterator[None]:
-    """Have transformers, where it is loaded, take the path of a plain step."""
+    """Make transformers, if it is loaded, take the path of a plain step."""
     replaced: list[tuple[Any, str, Any]] = []
     for name, module in list(sys.modules.items()):
         if not name.startswith("transformers."):

@@ -1,4 +1,4 @@
-"""What a step leaves behind: updated buffers, and one gradient per parameter."""
+"""The effects of a step: updated buffers, and one gradient for each parameter."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def add_updates(
 ) -> None:
     """Add the copies of new values into the buffers (or inputs) that the step changes.
 
-    Each runs once, after every op that reads the old value; those ops may not repeat either, as
-    they would find the new one. BatchNorm in training is the exception: a repeated run reads no
-    running statistics.
+    Each copy runs once, after every op that reads the old value; those ops may not repeat either,
+    because they would read the new value. BatchNorm in training is the exception: a repeated run
+    reads no running statistics.
 
     Parameters
     ----------
     mutations
-        Pairs of values: what is changed, and its new content.
+        Pairs of values: the value that changes, and its new content.
     expects
-        Calls that may end the step, which is to leave nothing changed: they come first.
+        Calls that may end the step before it changes anything: they come first.
     """
     waited = [i for i, call in enumerate(program.calls) if any(call is one for one in expects)]
     values = program.values
@@ -63,7 +63,7 @@ def add_updates(
 
 
 class _Readers(NamedTuple):
-    """Ops that read what is changed: in every run, or only in a run that makes the new value."""
+    """Ops that read what is changed: in every run, or only in a run that writes the new value."""
 
     always: list[int]
     at_first: list[int]
@@ -72,8 +72,8 @@ class _Readers(NamedTuple):
 def order_draws(program: Program) -> None:
     """Keep first runs of random ops in the order of the model, so that each draws its numbers.
 
-    Where the data does not force two that follow each other into that order, as on parallel
-    branches, the later one waits for the earlier by an empty tensor. O(calls) for each such pair.
+    If the data does not force two successive random ops into that order, as on parallel branches,
+    the later op waits for the earlier one by an empty tensor. O(calls) for each such pair.
     """
     draws = [i for i, call in enumerate(program.calls) if call.random]
     for earlier, later in pairwise(draws):
@@ -107,9 +107,9 @@ def _name_of(program: Program, value: int) -> str:
 def add_gradients(program: Program, gradients: dict[str, list[int]]) -> None:
     """Make one tensor of each parameter's gradient, in the form in which autograd keeps it.
 
-    A parameter under several names gets the sum of its gradients, added in the order in which they
-    are made. Autograd takes a gradient over as it is where its strides are the parameter's and
-    nobody else holds it; the copy that it would make elsewhere is an op of the graph here.
+    A parameter with several names gets the sum of its gradients, added in the order in which they
+    are made. Autograd takes over a gradient directly if its strides are the parameter's and nothing
+    else holds it; the copy that autograd would otherwise make is an op of the graph here.
     """
     _Gradients(program).add(gradients)
 
@@ -119,7 +119,7 @@ class _Gradients:
         self.program = program
         self.taken: set[int] = set()
         self.inserted: list[tuple[int, Call]] = []
-        self.places: dict[int, int] = {}  # new value -> where its maker is put
+        self.places: dict[int, int] = {}  # new value -> place of the call that makes it
 
     def add(self, gradients: dict[str, list[int]]) -> None:
         program = self.program
@@ -144,7 +144,7 @@ class _Gradients:
         insert_all(program, self.inserted)
 
     def _own(self, name: str, source: int, value: int) -> int:
-        """`value`, or a copy of it where autograd would not simply take it over."""
+        """`value`, or a copy of it if autograd would not take it over directly."""
         values, storages = self.program.values, self.program.storages
         held, like = values[value], values[source]
         given = {values[tangent].storage for tangent in self.program.tangents}
@@ -168,7 +168,7 @@ class _Gradients:
         layout: tuple[tuple[int, ...], tuple[int, ...]],
         at: int,
     ) -> int:
-        """A new backward call at `at`; the value it makes."""
+        """Add a backward call at `at`; returns the value that it makes."""
         program = self.program
         shape, stride = layout
         like = program.values[args[0].value]
@@ -198,7 +198,7 @@ class _Gradients:
 
 
 def _same_layout(gradient: Value, parameter: Value) -> bool:
-    """Whether strides agree wherever they matter."""
+    """Whether the strides agree in all dimensions where they matter."""
     pairs = zip(gradient.shape, gradient.stride, parameter.stride, strict=True)
     return all(size == 1 or mine == its for size, mine, its in pairs)
 
@@ -211,7 +211,7 @@ def laid_out(
 
 
 def _dense(value: Value) -> tuple[int, ...]:
-    """The strides of an elementwise result: dense, in the order of the input's."""
+    """The strides of an elementwise result: dense, in the order of the input's strides."""
     order = sorted(range(len(value.shape)), key=lambda d: (value.stride[d], -d))
     stride = [0] * len(value.shape)
     step = 1
@@ -222,7 +222,7 @@ def _dense(value: Value) -> tuple[int, ...]:
 
 
 def insert_all(program: Program, inserted: list[tuple[int, Call]]) -> None:
-    """Put each call before the one that is at its index now; those at one place keep their order.
+    """Insert each call before the call at its index; calls at one index keep their order.
 
     O(values + calls), however many are inserted.
     """

@@ -1,4 +1,4 @@
-"""The two ways from a step to its joint graph: trace it directly, or have Dynamo read it first."""
+"""The two ways from a step to its joint graph: direct tracing, or Dynamo's reading of the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAY_OUT = (
 
 
 class Span(NamedTuple):
-    """A stay in a module: the autograd sequence numbers given out meanwhile."""
+    """A stay in a module: the autograd sequence numbers that were given out meanwhile."""
 
     start: int
     stop: int
@@ -34,19 +34,19 @@ class Span(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """A joint graph and where its forward ops come from.
+    """A joint graph, and the modules that its forward ops come from.
 
     Attributes
     ----------
     spans
-        Stays in modules, where the model was traced directly.
+        Stays in modules, if the model was traced directly.
     front
         ``"direct"`` or ``"dynamo"``.
     has_loss
-        Whether what is outside of the model is the loss.
+        Whether the code outside of the model is the loss.
     renamed
-        Name of a parameter or buffer in the traced module -> its name in the step, where that is
-        another.
+        Name of a parameter or buffer in the traced module -> its name in the step, if the two
+        differ.
     """
 
     graph_module: torch.fx.GraphModule
@@ -62,7 +62,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     Raises
     ------
     UnsupportedError
-        Neither works; the message names the line of the model that is in the way.
+        Neither way works; the message names the line of the model that prevents it.
     """
     spans: list[Span] = []
     has_loss = skeleton.step.loss_function is not None
@@ -73,7 +73,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
         return Traced(graph_module, tuple(spans), "direct", has_loss, {})
     except SchedsimError:
         raise
-    except Exception as error:  # whatever the model's own code raises on fakes
+    except Exception as error:  # the model's own code may raise anything on fakes
         direct = error
     finally:
         for handle in handles:
@@ -89,7 +89,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
 
 
 def _renamed(step: nn.Module, traced: nn.Module) -> dict[str, str]:
-    """What Dynamo calls otherwise: some versions make one word of a path."""
+    """Names that Dynamo changes: some versions turn a path into one word."""
     names: dict[int, str] = {}
     for name, tensor in _named_tensors(step):
         names.setdefault(id(tensor), name)
@@ -112,7 +112,7 @@ def _recurrence(skeleton: Skeleton) -> Any:
     Raises
     ------
     UnsupportedError
-        They drop out by cuDNN, whose numbers nobody can draw again.
+        Their dropout is cuDNN's, whose numbers cannot be drawn again.
     """
     layers = [m for m in skeleton.step.modules() if isinstance(m, nn.RNNBase)]
     if not layers:
@@ -129,11 +129,11 @@ def _recurrence(skeleton: Skeleton) -> Any:
 
 
 def _watch(step: nn.Module, spans: list[Span]) -> list[Any]:
-    """Hooks that note when which module is traced; `spans` is filled in the order of exit."""
+    """Hooks that note when each module is traced; `spans` is filled in the order of exit."""
     entered: list[tuple[str, int]] = []
     handles = []
     for name, module in step.named_modules():
-        # What the step runs outside of the model is the loss.
+        # Code that the step runs outside of the model is the loss.
         path = "" if name == "model" else name.removeprefix("model.")
         path = "loss" if name in ("", "loss_function") and step.loss_function else path
 

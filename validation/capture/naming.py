@@ -12,11 +12,11 @@ from .program import Program
 
 
 class Namer:
-    """Finds where nodes of a trace come from, and gives the calls of a program unique names."""
+    """Finds the modules of nodes of a trace, and gives the calls of a program unique names."""
 
     def __init__(self, traced: Traced) -> None:
-        # Sequence number of an autograd node -> path of the innermost module. Modules are left
-        # from the inside out, so the inner ones are painted last.
+        # Sequence number of an autograd node -> path of the innermost module. Modules are left from
+        # the inside out, so that the inner modules are written last.
         self.paths: dict[int, str] = {}
         self.elsewhere = "loss" if traced.has_loss else ""
         step = Span(0, 0, "")
@@ -31,12 +31,12 @@ class Namer:
             self.paths[start - 1] = ""
 
     def module(self, node: torch.fx.Node) -> str:
-        """Path of the module whose forward the node belongs to, its backward too; may be empty."""
+        """Path of the module whose forward or backward the node belongs to; it may be empty."""
         told = private.module_path(node)
         if told is not None:
             return clean(told)
         if private.is_gradient_sum(node):
-            return ""  # made by the engine; its number is that of some other node
+            return ""  # the engine made it, and its number belongs to another node
         return self.paths.get(private.node_sequence_number(node), self.elsewhere)
 
     def place(self, node: torch.fx.Node) -> str:

@@ -16,7 +16,7 @@ _COUNTS, _COUNT_BYTES = ("adam", "adamw"), 4
 def optimizer_bytes(optimizer: str | int, model: nn.Module) -> int:
     """Bytes that `optimizer` keeps for `model`: its moments, in the parameters' own formats.
 
-    Adam's besides count their steps in a tensor for each parameter.
+    Adam's also count their steps, in one tensor for each parameter.
 
     Parameters
     ----------

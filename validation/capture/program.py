@@ -10,7 +10,7 @@ import torch
 
 aten = torch.ops.aten
 
-# These copy all that lies under their first argument, also what it does not show.
+# These ops copy the whole storage under their first argument, also what it does not show.
 COPIES_OF_STORAGES = (
     aten.copy.default,
     aten.slice_scatter.default,
@@ -37,9 +37,9 @@ class Value:
     shape, stride, dtype, device
         As in PyTorch.
     call
-        The call that makes it, -1 for what exists when the step starts.
+        The call that makes it; -1 if it exists when the step starts.
     position
-        Which of the call's outputs it is.
+        Position among the outputs of the call.
     """
 
     storage: int
@@ -53,16 +53,16 @@ class Value:
 
 @dataclass(slots=True)
 class Storage:
-    """Bytes that one or more values look at.
+    """The bytes behind one or more values.
 
     Attributes
     ----------
     size_bytes
-        On the graph's device; 0 for what lies elsewhere.
+        Bytes on the graph's device; 0 for a storage elsewhere.
     kind
         ``static`` (parameters, buffers, constants), ``input``, ``tangent`` or ``computed``.
     call
-        The call that allocates it, -1 for what exists when the step starts.
+        The call that allocates it; -1 if it exists when the step starts.
     """
 
     size_bytes: int
@@ -77,25 +77,25 @@ class Call:
     Attributes
     ----------
     name
-        Readable and unique.
+        A readable and unique name.
     target
         The op.
     args, kwargs
-        Its arguments, with `Ref` where a tensor goes.
+        Arguments, with a `Ref` in place of each tensor.
     outputs
         The value of each output; -1 for one that is no tensor.
     is_tuple
         Whether the function returns a tuple or list.
     is_view
-        Its outputs share its input's storage: it costs nothing.
+        Whether its outputs share its input's storage, so that it costs nothing.
     phase
         ``forward``, ``loss`` or ``backward``.
     once
-        It may not run twice.
+        Whether it may not run twice.
     random
-        It draws random numbers.
+        Whether it draws random numbers.
     optional
-        Positions of outputs that are only computed where somebody reads them.
+        Positions of outputs that are computed only if a later call reads them.
     lean
         Target and arguments of the form without the optional outputs.
     takes_over
@@ -104,11 +104,11 @@ class Call:
     over
         Position of the output that takes over.
     is_gradient_sum
-        The autograd engine made it, to add up the gradients of one tensor.
+        Whether the autograd engine made it, to add up the gradients of one tensor.
     tokens
-        Calls that must have run before, though no tensor says so.
+        Calls that must have run before, although no tensor says so.
     module
-        Path of the module that it comes from, empty where it is not known.
+        Path of the module that it comes from; empty if unknown.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Call:
 
 @dataclass(slots=True)
 class Program:
-    """A whole step.
+    """A whole step as calls.
 
     Attributes
     ----------
@@ -146,13 +146,13 @@ class Program:
     constants
         Value -> a tensor that the model holds outside of parameters and buffers.
     outputs
-        Values that the forward half gives: the loss, or all that a part of a step returns.
+        Values that the forward half returns: the loss, or all outputs of a part of a step.
     tangents
-        Values of the gradients of outputs, which the backward half is given.
+        Values of the gradients of outputs, which the backward half gets.
     held
-        Those of outputs and tangents that somebody else holds to the end of the step.
+        Outputs and tangents that other code holds to the end of the step.
     seed
-        The call that turns outputs into their gradients: where forward ends.
+        The call that turns outputs into their gradients: the end of the forward.
     gradients
         Name of a parameter -> value of its gradient.
     input_gradients
@@ -175,18 +175,18 @@ class Program:
 
     @property
     def loss(self) -> int:
-        """The output of a whole step."""
+        """The value of the loss of a whole step."""
         (loss,) = self.outputs
         return loss
 
     @property
     def tangent(self) -> int:
-        """The gradient of the loss of a whole step."""
+        """The value of the gradient of the loss of a whole step."""
         (tangent,) = self.tangents
         return tangent
 
     def base_reads(self, call: Call) -> list[int]:
-        """Storages that `call` reads and that are not resident anyway, in order of appearance."""
+        """Storages, not resident in any case, that `call` reads, in order of appearance."""
         found: dict[int, None] = {}
         for value in refs((call.args, call.kwargs)):
             storage = self.values[value].storage
@@ -208,7 +208,7 @@ def refs(tree: Any) -> Iterator[int]:
 
 
 def map_refs(tree: Any, change: Callable[[int], Any]) -> Any:
-    """Nested arguments with every reference replaced by what `change` makes of its value."""
+    """Nested arguments with every reference replaced by ``change(value)``."""
     if isinstance(tree, Ref):
         return change(tree.value)
     if isinstance(tree, tuple):

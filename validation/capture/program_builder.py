@@ -25,11 +25,11 @@ from .varying_sizes import VaryingSize, broadcast, product
 
 aten = torch.ops.aten
 
-# The same tensor under another name: nothing to run.
+# These ops give the same tensor another name: nothing runs.
 _ALIASES = (aten.detach.default, aten.alias.default)
 
 _COMMUNICATE = ("c10d", "c10d_functional", "_c10d_functional", "_dtensor", "symm_mem")
-"""Namespaces of ops that ranks run together."""
+"""Namespaces of ops that all ranks run together."""
 
 
 def build_program(traced: Traced, skeleton: Skeleton) -> Program:
@@ -45,16 +45,16 @@ def build_program(traced: Traced, skeleton: Skeleton) -> Program:
 
 
 class NoLossError(UnsupportedError):
-    """What the step returns is no loss: no level can plan it."""
+    """The step returns something that is no loss: no level can plan it."""
 
 
 class ProgramBuilder:
-    """Calls, values and storages from the nodes of a joint graph.
+    """Builds calls, values and storages from the nodes of a joint graph.
 
     Parameters
     ----------
     device
-        The kind whose bytes count.
+        The kind of device whose bytes count.
     """
 
     def __init__(self, traced: Traced, device: str) -> None:
@@ -64,7 +64,7 @@ class ProgramBuilder:
         self.program = Program()
         self.namer = Namer(traced)
         self.by_key: dict[int, int] = {}  # storage of the trace -> storage of the program
-        # What a node of the trace became: a reference, a constant, or a tuple of them.
+        # The result for each node of the trace: a reference, a constant, or a tuple of these.
         self.became: dict[torch.fx.Node, Any] = {}
         self.factors: Factors = {}
 
@@ -90,7 +90,7 @@ class ProgramBuilder:
         return len(program.values) - 1
 
     def _size(self, size: Any) -> Any:
-        """An ``int``, or a formula where the trace left the size open."""
+        """An ``int``, or a formula if the trace left the size open."""
         if not private.is_symbolic(size):
             return size
         text = private.size_text(size) if isinstance(size, torch.SymInt) else None
@@ -101,7 +101,7 @@ class ProgramBuilder:
         return int(text) if text.lstrip("-").isdecimal() else VaryingSize(text)
 
     def _number(self, node: torch.fx.Node) -> Any:
-        """What a node that computes a number from sizes gives."""
+        """The result of a node that computes a number from sizes."""
         made = node.meta["val"]
         if isinstance(made, torch.SymInt):
             return self._size(made)
@@ -201,7 +201,7 @@ class ProgramBuilder:
                 self._refuse_dynamic(fake, node)
                 call.outputs.append(-1)
                 became.append(fake)
-        # From a generator of its own a repeat would draw other numbers.
+        # With a generator of its own, a repeat would draw other numbers.
         call.once = isinstance(kwargs.get("generator"), torch.Generator) or _runs_once(target)
         _correct_sizes(program, call)
         shared = [program.values[v].storage in arguments for v in call.outputs if v >= 0]
@@ -224,13 +224,13 @@ class ProgramBuilder:
             )
 
     def _put_seed(self, name: str) -> None:
-        """The call between forward and backward: the hand-over to autograd.
+        """Put the call between forward and backward: the hand-over to autograd.
 
-        All that depends on it stands in the backward half of every legal schedule.
+        Every call that depends on it stands in the backward half of every legal schedule.
         """
         program = self.program
         given = set(program.tangents)
-        for call in program.calls:  # what a pass of torch put in may not say where it belongs
+        for call in program.calls:  # calls that a pass of torch inserted may not name their half
             if given & set(refs((call.args, call.kwargs))):
                 call.phase = "backward"
                 given.update(call.outputs)
@@ -271,8 +271,8 @@ class _StepProgramBuilder(ProgramBuilder):
                 self._function(node, is_loss=_base(node) is _base(loss))
         program = self.program
         program.outputs = [self._ref(loss)]
-        program.held = [*program.outputs, *program.tangents]  # by the caller, and by autograd
-        # The caller holds what the first run returns; another would only add to it.
+        program.held = [*program.outputs, *program.tangents]  # held by the caller and by autograd
+        # The caller holds what the first run returns; another run would only add memory.
         made_loss = program.storages[program.values[program.loss].storage].call
         if made_loss < 0:
             raise UnsupportedError(
@@ -347,7 +347,7 @@ class _StepProgramBuilder(ProgramBuilder):
             )
 
     def _name(self, role: private.Role) -> str:
-        """Name in the model of the parameter or buffer that `role` is of."""
+        """Name in the model of the parameter or buffer with this `role`."""
         key = str(role.key)
         return self.skeleton.canonical[self.renamed.get(key, key)]
 
@@ -358,7 +358,7 @@ class _StepProgramBuilder(ProgramBuilder):
         return table[self._name(role)]
 
     def _put_expects(self, outputs: list[tuple[Any, private.Role]]) -> list[Call]:
-        """Calls that ask again what Python asked, each as soon as its tensors are there."""
+        """Put calls that repeat Python's questions, each as soon as its tensors exist."""
         questions = self.skeleton.step.questions
         asked = {role.key: node for node, role in outputs if role.kind == "output"}
         program, position, inserted = self.program, 1, []
@@ -386,12 +386,12 @@ class _StepProgramBuilder(ProgramBuilder):
 
 
 def seed_gradient(*outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Stands for the hand-over to autograd, which brings the gradients of `outputs`."""
+    """Stands for the hand-over to autograd, which returns the gradients of `outputs`."""
     raise AssertionError("the runtime replaces this call")
 
 
 def needed_for(outputs: list[torch.fx.Node]) -> set[torch.fx.Node]:
-    """The nodes that the outputs depend on; asked for membership only."""
+    """The nodes that the outputs depend on; used only to test membership."""
     stack, seen = list(outputs), set(outputs)
     while stack:
         for node in stack.pop().all_input_nodes:
@@ -402,7 +402,7 @@ def needed_for(outputs: list[torch.fx.Node]) -> set[torch.fx.Node]:
 
 
 def _base(node: torch.fx.Node) -> torch.fx.Node:
-    """The node that computes: behind getitems and other names."""
+    """The node that computes the value, behind getitems and aliases."""
     while node.target is operator.getitem or node.target in _ALIASES:
         node = node.all_input_nodes[0]
     return node
@@ -417,7 +417,7 @@ def _phase(node: torch.fx.Node, is_loss: bool) -> str:
 def _draws(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a run changes the random state.
 
-    Attention ops carry the tag of random ones even without dropout, so arguments are looked at.
+    Attention ops are tagged as random even without dropout, so that arguments decide.
     """
     if target is torch.ops.schedsim.recurrent.default:
         return recurrent.draws(args)
@@ -434,7 +434,7 @@ def _draws(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _runs_once(target: OpOverload) -> bool:
-    """Whether other ranks wait for each run of it, or its second run may give other bits."""
+    """Whether other ranks wait for each run of it, or a second run may give other bits."""
     tag = getattr(torch.Tag, "nondeterministic_bitwise", None)  # not of every torch
     return str(target.namespace) in _COMMUNICATE or (tag is not None and tag in target.tags)
 
@@ -444,7 +444,7 @@ def _masked_out(
 ) -> tuple[int, ...]:
     """Positions of the gradients that the op is asked not to compute.
 
-    Some fakes of such ops return them all the same.
+    Some fakes of such ops return these gradients all the same.
     """
     names = [argument.name for argument in schema_of(target).arguments]
     mask = (dict(zip(names, args, strict=False)) | kwargs).get("output_mask", ())
@@ -462,7 +462,7 @@ _FULL_SIZED = (
 
 
 def _correct_sizes(program: Program, call: Call) -> None:
-    """Count the storage that the kernel really returns, where tracing shows another."""
+    """Count the storage that the kernel really returns, if tracing shows another size."""
     if call.target in _FULL_SIZED:
         shapes = [program.values[v].shape for v in refs(call.args[:2])]
         storage = program.storages[program.values[call.outputs[0]].storage]
@@ -475,11 +475,12 @@ def _correct_sizes(program: Program, call: Call) -> None:
 
 
 def _make_lean(call: Call) -> None:
-    """BatchNorm in training: statistics are updated by the first run alone.
+    """Make only the first run of BatchNorm in training update its statistics.
 
-    The functional op returns new running statistics besides what is normalised by the batch's own;
-    a run whose statistics nobody reads is the form without them, so that recomputing neither reads
-    nor changes the running ones. Its backward takes them and does not use them in training.
+    The functional op returns new running statistics besides the output, which is normalised by the
+    batch's own. A run whose statistics nothing reads takes the form without them, so that
+    recomputing neither reads nor changes the running statistics. The backward gets them but ignores
+    them in training.
     """
     if call.target is aten._native_batch_norm_legit_functional.default and call.args[5] is True:
         x, weight, bias, _mean, _var, training, momentum, eps = call.args

@@ -1,9 +1,10 @@
 """Recurrent layers of torch (`nn.LSTM`, `nn.GRU`, `nn.RNN`) as one op of the graph.
 
-Tracing would take them apart into the ops of every time step, without the dropout between layers,
-and never run their fused CPU kernels. Here the layer stays whole: its op runs the kernels of the
-plain model, and its backward runs them again for what they keep, from the same random numbers. The
-bits are the plain model's; the graph is small; the price is one more forward of the layer.
+Tracing would decompose them into the ops of every time step, without the dropout between layers,
+and would never run their fused CPU kernels. Here a layer stays whole: its op runs the kernels of
+the plain model, and its backward runs them again for what they save, from the same random numbers.
+The bits are those of the plain model and the graph is small; the price is one additional forward of
+the layer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 class Recurrence(NamedTuple):
-    """What is computed, whatever the tensors: the last arguments of the ops, in their order."""
+    """The settings of the layer: the last arguments of the ops, in their order."""
 
     kind: str
     bias: bool
@@ -73,7 +74,7 @@ def _eager_forward(
     how = Recurrence(*given)
     random = draws((x, batch_sizes, states, weights, *how))
     state = torch.get_rng_state() if random else torch.empty(0, dtype=torch.uint8)
-    # Which kernel runs depends on whether a gradient is wanted: as in training.
+    # The kernel depends on whether a gradient is needed: it must be the one of training.
     with private.autograd_within_an_op():
         wanted = [w.detach().requires_grad_() for w in weights]
         found = _run(x.detach(), batch_sizes, states, wanted, how)
@@ -93,7 +94,7 @@ def _own(tensor: Tensor) -> Tensor:
     schema=f"({_TENSORS}, {_HOW}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def _forward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output, final states (the second empty but for an LSTM), and the generator before."""
+    """Output, final states (the second is empty except for an LSTM), and the generator before."""
     return _eager_forward(*given)
 
 
@@ -123,7 +124,7 @@ def _eager_backward(*given: Any) -> list[Tensor]:
     ]
     num = len(states)
     with torch.random.fork_rng([]), private.autograd_within_an_op():
-        if generator.numel() and bool(generator.any()):  # zeros where the op is only measured
+        if generator.numel() and bool(generator.any()):  # zeros while the op is only measured
             torch.set_rng_state(generator)
         found = _run(flat[0], batch_sizes, flat[1 : 1 + num], flat[1 + num :], how)
         pairs = [
@@ -151,7 +152,7 @@ def _eager_backward(*given: Any) -> list[Tensor]:
     schema=f"({_GRADIENTS}, {_TENSORS}, Tensor generator, {_HOW}, bool[] wanted) -> Tensor[]",
 )
 def _backward(*given: Any) -> list[Tensor]:
-    """Gradients of the input, the states and the weights; empty where none is wanted."""
+    """Gradients of the input, the states and the weights; empty where none is needed."""
     return _eager_backward(*given)
 
 

@@ -1,1 +1,1 @@
-"""Compiled steps: ops fused into groups that inductor compiles once, run in the planned order."""
+"""Compiled steps: groups of fused ops, each compiled once by inductor, run in the planned order."""

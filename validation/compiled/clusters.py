@@ -10,23 +10,23 @@ from ..capture.to_graph import result_storages
 from .fusible import fusible_target
 
 MOST_OPS = 64
-"""In a cluster: beyond, code is compiled slowly and gains nothing."""
+"""Most ops of a cluster: larger clusters compile slowly and gain nothing."""
 
 
 @dataclass
 class StorageReaders:
-    """Who makes and who reads each storage, ops alone; views are looked through.
+    """The op that makes each storage, and the ops that read it; views are looked through.
 
     Attributes
     ----------
     ops
         Indices of the calls that are ops.
     reads, writes
-        Of each op, storages (static ones too).
+        For each op, the storages that it reads and writes (static ones too).
     maker
         Storage -> the op that makes it.
     readers
-        Storage -> ops that read it.
+        Storage -> the ops that read it.
     """
 
     program: Program
@@ -54,18 +54,18 @@ class StorageReaders:
 
 
 class FusionClusters:
-    """Fusible ops of one half of a step, merged while no two clusters need each other.
+    """Fusible ops of one half of a step, merged as long as no two clusters need each other.
 
     Parameters
     ----------
     program
-        Decomposed.
+        A decomposed program.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.reading = StorageReaders(program)
-        self.of: dict[int, int] = {i: i for i in self.reading.ops}  # op -> its cluster's first
+        self.of: dict[int, int] = {i: i for i in self.reading.ops}  # op -> first op of its cluster
         self.members: dict[int, list[int]] = {i: [i] for i in self.reading.ops}
         self.results = set(result_storages(program))
         self.after: dict[int, set[int]] = {i: set() for i in self.reading.ops}  # op -> ops
@@ -76,24 +76,24 @@ class FusionClusters:
                     self.after[reading.maker[storage]].add(i)
             for token in program.calls[i].tokens:
                 self.after[token].add(i)
-        for i in reading.ops:  # the seed stands between the halves
+        for i in reading.ops:  # the op that draws the seed stands between the halves
             if i < program.seed:
                 self.after[i].add(program.seed)
             elif i > program.seed:
                 self.after[program.seed].add(i)
 
     def can_fuse(self, op: int) -> bool:
-        """Whether op is one that may join others."""
+        """Whether `op` may join other ops."""
         call = self.program.calls[op]
-        fixed = call.random or call.tokens  # one that runs once makes its whole group run once
+        fixed = call.random or call.tokens  # a group with an op that runs once runs once
         return not fixed and fusible_target(call.target) and min(call.outputs, default=-1) >= 0
 
     def same_half(self, a: int, b: int) -> bool:
-        """Whether both stand on one side of the hand-over to autograd."""
+        """Whether both ops stand on the same side of the hand-over to autograd."""
         return (a < self.program.seed) == (b < self.program.seed)
 
     def merge_vanishing(self) -> None:
-        """Merge each maker with all readers of what it makes, where all can be: it vanishes."""
+        """Merge each op with all readers of its output, if possible: the output then vanishes."""
         reading = self.reading
         by_size = sorted(
             reading.maker, key=lambda s: (-self.program.storages[s].size_bytes, reading.maker[s])
@@ -107,7 +107,7 @@ class FusionClusters:
                     self.merge([maker, *readers])
 
     def merge(self, ops: list[int]) -> bool:
-        """Make one cluster of those of `ops`, unless it would need itself through another."""
+        """Merge `ops` into one cluster, unless it would need itself through another cluster."""
         heads = list(dict.fromkeys(self.of[op] for op in ops))
         if len(heads) == 1:
             return True
@@ -124,7 +124,7 @@ class FusionClusters:
         return True
 
     def _returns(self, heads: list[int], union: list[int]) -> bool:
-        """Whether a way out of `union` leads back into it."""
+        """Whether a path out of `union` leads back into it."""
         inside = set(heads)
         stack = [self.of[n] for op in union for n in self.after[op] if self.of[n] not in inside]
         seen = set(stack)
@@ -140,7 +140,7 @@ class FusionClusters:
         return False
 
     def ordered(self) -> list[list[int]]:
-        """Clusters in an order that data allows, each about where its last op stood."""
+        """Clusters in an order that the data allows, each near the place of its last op."""
         waits = dict.fromkeys(self.members, 0)
         follow: dict[int, set[int]] = {head: set() for head in self.members}
         for head, ops in self.members.items():

@@ -21,23 +21,23 @@ from .group import FusedGroup, Groups
 from .joining import JoinedRuns, join_runs
 
 _MEASURING_S = 0.01
-"""Seconds to spend on each group whose joining is tried, and on its parts."""
+"""Seconds to measure each candidate for joining, and its parts."""
 
 
 class CompileWarning(UserWarning):
-    """A step that was to be compiled runs uncompiled."""
+    """A step that should have been compiled runs uncompiled."""
 
 
 def compiled_graph(captured: CapturedGraph) -> CapturedGraph:
-    """`captured` with its fusible ops in groups, each distinct one compiled; times are zero.
+    """`captured` with its fusible ops in groups, each distinct group compiled; times are zero.
 
-    Whatever plans and runs captured steps takes it: a schedule of groups and kernels runs in its
-    own order, with no tensors but those that the graph counts, so that its peak is the plan's.
+    The result can be planned and run like any captured step: a schedule of groups and kernels runs
+    in its own order, with only the tensors that the graph counts, so that its peak is the plan's.
 
     Raises
     ------
     RuntimeError
-        Inductor cannot compile, as where there is no C++ compiler.
+        Inductor cannot compile, for example because there is no C++ compiler.
     """
     groups = Groups()
     program = fused(captured.program, groups)
@@ -64,14 +64,14 @@ def compiled_graph(captured: CapturedGraph) -> CapturedGraph:
 
 
 class StepJoiner:
-    """Joins the neighbours of schedules of one step; what was measured serves all of them."""
+    """Joins neighbouring runs of schedules of one step; measurements serve all of them."""
 
     def __init__(self, program: Program, groups: Groups, device: torch.device) -> None:
         self._program, self._groups, self._device = program, groups, device
         self._known: dict[str, tuple[float, int]] = {}
 
     def __call__(self, graph: Graph, runs: Sequence[int]) -> JoinedRuns:
-        """`runs` of `graph` joined within the peak that they have apart."""
+        """`runs` of `graph` joined, within the peak that they have without joining."""
         peak = simulate(graph, Schedule(graph.op_names, runs)).peak_bytes
         limit = peak - graph.static_bytes
         return join_runs(self._program, runs, limit, self._groups, self._measured)
@@ -85,7 +85,7 @@ class StepJoiner:
 
 
 def compiled_where_it_works(captured: CapturedGraph) -> CapturedGraph:
-    """As `compiled_graph`; `captured` as it is, with a warning, where inductor cannot compile."""
+    """The `compiled_graph`; if inductor cannot compile, `captured` itself, with a warning."""
     try:
         return compiled_graph(captured)
     except (RuntimeError, AssertionError, NotImplementedError, OSError) as error:
@@ -96,7 +96,7 @@ def compiled_where_it_works(captured: CapturedGraph) -> CapturedGraph:
 
 
 def fused_where_it_works(program: Program, name: str) -> Program:
-    """The groups of a part of a step, compiled when they first run; `program` where that fails."""
+    """The groups of a part of a step, compiled on their first run; `program` where that fails."""
     try:
         with inductor.outside_of_traces():
             return fused(program, Groups())

@@ -1,4 +1,4 @@
-"""A program with its ops taken apart as inductor takes them apart, before they are fused anew."""
+"""A program whose ops are decomposed as inductor decomposes them, before they are fused."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _DRAWS = {aten.rand.default: "rand", aten.randn.default: "randn"}
 
 
 def decompose(program: Program) -> Program:
-    """`program` in inductor's terms: its ops taken apart where the parts can be fused.
+    """`program` with its ops decomposed as in inductor, where the parts can be fused.
 
-    Random numbers of dropout come of seeds, one each, that are drawn once at the start of the step:
-    a repeated run finds the same numbers without a generator's state. What inductor would not fuse
-    stays as it is. O(size of the program), and one trace for each distinct op.
+    Random numbers of dropout come from seeds, one for each dropout, that are drawn once at the
+    start of the step: a repeated run gets the same numbers without a generator's state. Ops that
+    inductor would not fuse are left unchanged. O(size of the program), and one trace for each
+    distinct op.
     """
     return _Decomposer(program).decompose()
 
@@ -44,8 +45,8 @@ class _Decomposer:
             input_gradients=dict(program.input_gradients),
         )
         self.known: dict[str, torch.fx.Graph | None] = {}
-        self.is_storage: dict[int, int] = {}  # of the old program -> what it is a part of now
-        self.moved: dict[int, int] = {}  # old call -> the last of its parts
+        self.is_storage: dict[int, int] = {}  # old storage -> new storage of which it is a part
+        self.moved: dict[int, int] = {}  # old call -> last of its parts
         self.num_draws = 0
         self.seeds = -1  # value
         self.device = program.values[program.outputs[0]].device
@@ -103,7 +104,7 @@ class _Decomposer:
         return torch.empty_strided(v.shape, v.stride, dtype=v.dtype, device=v.device)
 
     def _fits(self, call: Call, graph: torch.fx.Graph) -> bool:
-        """Whether the parts can be run or fused, and give tensors of the layout that was."""
+        """Whether the parts can be run or fused, and return tensors of the old layout."""
         nodes = [node for node in graph.nodes if node.op == "call_function"]
         if any(node.op == "get_attr" for node in graph.nodes):
             return False
@@ -150,7 +151,7 @@ class _Decomposer:
         arguments = list(dict.fromkeys(refs((call.args, call.kwargs))))
         became: dict[torch.fx.Node, Any] = {}
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        storage_of: dict[int, int] = {}  # of the trace -> of the new program
+        storage_of: dict[int, int] = {}  # storage of the trace -> storage of the new program
         for node, value in zip(placeholders, arguments, strict=True):
             became[node] = Ref(value)
             storage_of[storage_key(node.meta["val"])] = new.values[value].storage
@@ -160,7 +161,7 @@ class _Decomposer:
         for value, node in zip(call.outputs, made, strict=False):
             if value >= 0:
                 if node in value_of:
-                    return False  # one tensor as two outputs
+                    return False  # one tensor is two outputs
                 value_of[node] = value
         for node in graph.nodes:
             if node.op != "call_function":
@@ -211,7 +212,7 @@ class _Decomposer:
                 )
             else:
                 value = known
-                if key in storage_of:  # a view of a part: the old storage is that part's
+                if key in storage_of:  # a view of a part: the old storage belongs to that part
                     self.is_storage[new.values[value].storage] = storage_of[key]
             if key not in storage_of:
                 storage_of[key] = new.values[value].storage
@@ -226,7 +227,7 @@ class _Decomposer:
         became[node] = tuple(found) if part.is_tuple else found[0]
 
     def _draw(self, part: Call, node: torch.fx.Node) -> None:
-        """Make `part` numbers of a seed, the next of the step's."""
+        """Make `part` draw its numbers from the next seed of the step."""
         index = len(self.new.calls)
         seed = self._value((), (), torch.int64, self.device, self.new.values[self.seeds].storage)
         view = Call(f"{part.name}.seed", aten.select.int, (Ref(self.seeds), 0, self.num_draws), {})
@@ -251,7 +252,7 @@ class _Decomposer:
     def _keep(self, call: Call) -> None:
         index = len(self.new.calls)
         kept = replace(call, tokens=tuple(self.moved[token] for token in call.tokens))
-        if call.takes_over >= 0:  # groups find anew what may overwrite what
+        if call.takes_over >= 0:  # groups decide again what may overwrite what
             kept.takes_over, kept.overwriting = -1, None
         self.new.calls.append(kept)
         for position, value in enumerate(kept.outputs):
@@ -300,7 +301,7 @@ def _is_view(node: torch.fx.Node) -> bool:
 
 
 def _plain(tree: Any) -> Any:
-    """Arguments of a graph's node as plain tuples, lists and dicts."""
+    """Arguments of a graph's node with plain tuples, lists and dicts."""
     if isinstance(tree, Ref):
         return tree
     if isinstance(tree, dict):

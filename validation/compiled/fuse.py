@@ -1,4 +1,4 @@
-"""From a program to the program that runs compiled: its calls are groups and kernels."""
+"""From a program to the program that runs compiled, whose calls are groups and kernels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .takeover import takeover
 
 
 def fused(program: Program, groups: Groups) -> Program:
-    """`program` with its fusible ops in groups; what is computed is the same within rounding.
+    """`program` with its fusible ops in groups; its results are the same within rounding.
 
-    A group is one call: its true outputs, and nothing of what is between its ops. O(n^2) at worst
-    in the number of ops, some milliseconds for hundreds.
+    A group is one call: it has only its true outputs, and no tensor between its ops. O(n^2) at
+    worst in the number of ops, some milliseconds for hundreds of ops.
     """
     parts = decompose(program)
     inline_cheap(parts)
@@ -26,7 +26,7 @@ def fused(program: Program, groups: Groups) -> Program:
 
 
 def _assembled(parts: Program, clusters: FusionClusters, groups: Groups) -> Program:
-    """The program whose calls are the clusters of `parts`, views after what they look at."""
+    """The program whose calls are the clusters of `parts`, with views behind their sources."""
     views = [i for i, call in enumerate(parts.calls) if call.is_view]
     order = clusters.ordered()
     calls: list[Call] = []
@@ -98,7 +98,7 @@ class _Escaping:
 
 
 def _escaping(parts: Program, clusters: FusionClusters, ops: list[int]) -> _Escaping:
-    """The calls of a cluster with the views that they look through, and what leaves it."""
+    """The calls of a cluster with the views that they look through, and the values leaving it."""
     reading, values = clusters.reading, parts.values
     inside = set(ops)
     outputs = []

@@ -1,4 +1,4 @@
-"""Which ops inductor fuses into loops, and which are kernels of their own."""
+"""Which ops inductor fuses into loops, and which are separate kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAVY = frozenset(
         aten.convolution_backward.default,
     }
 )
-"""Kernels of a library, quicker as they are."""
+"""Kernels of a library, which are quicker unfused."""
 
 _REDUCTIONS = (
     aten.sum.default,
@@ -61,7 +61,7 @@ _NOT = (aten.native_dropout.default,)
 
 
 def fusible_target(target: Any) -> bool:
-    """Whether inductor makes a loop of `target` that others can join."""
+    """Whether inductor turns `target` into a loop that other ops can join."""
     if not isinstance(target, OpOverload) or target in _NOT:
         return False
     if target in _REDUCTIONS or target in _MOVES or is_draw(target) or is_iota(target):
@@ -70,14 +70,14 @@ def fusible_target(target: Any) -> bool:
 
 
 def elementwise_target(target: Any) -> bool:
-    """Whether an element of the result takes an element of each argument, and little time."""
+    """Whether a result's element needs one element of each argument, and little time."""
     if target in (aten.where.self, aten.full.default, aten.scalar_tensor.default):
         return True
     return fusible_target(target) and (torch.Tag.pointwise in target.tags or is_convert(target))
 
 
 def is_draw(target: Any) -> bool:
-    """Whether `target` makes random numbers of a seed."""
+    """Whether `target` makes random numbers from a seed."""
     return _named(target, "prims::inductor_random")
 
 
@@ -87,7 +87,7 @@ def is_convert(target: Any) -> bool:
 
 
 def is_iota(target: Any) -> bool:
-    """Whether `target` counts."""
+    """Whether `target` makes a range of numbers."""
     return _named(target, "prims::iota")
 
 

@@ -1,4 +1,4 @@
-"""A group of fused ops: one function of tensors, compiled once for all places where it stands."""
+"""A group of fused ops: one function of tensors, compiled once for all of its places."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 
 
 class FusedGroup:
-    """Called with tensors, returns the group's outputs; inductor compiles it when first called.
+    """A callable from tensors to the group's outputs; inductor compiles it on the first call.
 
     Attributes
     ----------
     key
         Text that is equal for groups of equal code.
     calls
-        The ops, on numbers: those of the arguments first.
+        The ops, on numbered values: the arguments have the first numbers.
     outputs
-        The numbers that are returned.
+        The numbers of the values that are returned.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class FusedGroup:
         self._overwriting: dict[tuple[int, int], OverwritingGroup] = {}
 
     def overwriting(self, position: int, over: int) -> OverwritingGroup:
-        """The group with output `over` written in the place of argument `position`."""
+        """The group, with output `over` written in place of the argument at `position`."""
         if (position, over) not in self._overwriting:
             self._overwriting[position, over] = OverwritingGroup(self, position, over)
         return self._overwriting[position, over]
 
     @property
     def num_ops(self) -> int:
-        """Those that are computed, views among them."""
+        """Number of ops that are computed, views included."""
         return len(self.calls)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
@@ -56,7 +56,7 @@ class FusedGroup:
         return made if len(self.outputs) > 1 else made[0]
 
     def compile(self) -> Callable[[list[Any]], Sequence[Any]]:
-        """Compile it, once."""
+        """Compile the group, once."""
         if self._compiled is None:
             self._compiled = self.compiled_as(self.uncompiled)
         return self._compiled
@@ -72,7 +72,7 @@ class FusedGroup:
         return inductor.compile_function(function, examples, mode)
 
     def uncompiled(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
-        """The group op by op."""
+        """The outputs of the group, computed op by op."""
         held: dict[int, Any] = dict(enumerate(tensors))
         for call in self.calls:
             made = call.target(
@@ -85,7 +85,7 @@ class FusedGroup:
 
 
 class OverwritingGroup:
-    """A group one of whose outputs takes over the storage of an argument, which comes first."""
+    """A group with one output that takes over the storage of an argument, which comes first."""
 
     def __init__(self, group: FusedGroup, position: int, over: int) -> None:
         self._group, self._position, self._over = group, position, over
@@ -99,7 +99,7 @@ class OverwritingGroup:
         return (*made[:over], part, *made[over:]) if made else part
 
     def compile(self) -> Callable[[list[Any]], Sequence[Any]]:
-        """Compile it, once."""
+        """Compile the group, once."""
         if self._compiled is None:
             self._compiled = self._group.compiled_as(self._overwrite)
         return self._compiled
@@ -117,7 +117,7 @@ class Groups:
         self.known: dict[str, FusedGroup] = {}
 
     def compile(self) -> None:
-        """Compile all of them."""
+        """Compile all groups."""
         for group in self.known.values():
             group.compile()
 
@@ -129,7 +129,7 @@ class Groups:
         Parameters
         ----------
         outputs
-            Those of their outputs that are still wanted.
+            The outputs of `parts` that are still needed.
         """
         local: dict[int, int] = {}
         inputs: dict[int, None] = {}
@@ -152,12 +152,12 @@ class Groups:
     def make(
         self, program: Program, calls: Sequence[int], outputs: Sequence[int]
     ) -> tuple[FusedGroup, list[int]]:
-        """The group of `calls` (in order, views among them), and the values that it is called with.
+        """The group of `calls` (in order, views included), and the values that it is called with.
 
         Parameters
         ----------
         outputs
-            Values that it returns.
+            Values that the group returns.
         """
         made = {v for i in calls for v in program.calls[i].outputs}
         inputs: dict[int, None] = {}
@@ -189,7 +189,7 @@ class Groups:
 def _flattened(
     program: Program, parts: Sequence[Call], local: dict[int, int], inputs: dict[int, None]
 ) -> list[Call]:
-    """The ops of groups that run one after another, by numbers of their own; fills the tables."""
+    """The ops of groups that run one after another, numbered anew; fills both tables."""
     storages = {program.values[v].storage for part in parts for v in part.outputs if v >= 0}
     calls: list[Call] = []
     number = count(_LOCAL)
@@ -241,7 +241,7 @@ def _renumbered(call: Call, numbers: dict[int, int]) -> Call:
 
 
 _LOCAL = 1 << 20
-"""Numbers of what a joined group makes begin here; those of its inputs at 0."""
+"""Numbers of values made in a joined group begin here; numbers of its inputs begin at 0."""
 
 
 def _layout(value: Value) -> Layout:

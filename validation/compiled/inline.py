@@ -1,4 +1,4 @@
-"""Cheap values of forward that backward computes again beside what reads them."""
+"""Cheap values of the forward that the backward recomputes beside the ops that read them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from .clusters import StorageReaders
 from .fusible import elementwise_target, fusible_target
 
 MOST_OPS = 8
-"""The most ops of an expression that is computed once more in place of being kept."""
+"""The most ops of an expression that is recomputed instead of kept."""
 
 SMALL_SHARE = 8
-"""A tensor this many times smaller is kept without asking."""
+"""A tensor this many times smaller is kept in any case."""
 
 
 def inline_cheap(program: Program) -> None:
-    """Let backward ops compute what they read of forward, where that keeps nothing more.
+    """Let backward ops recompute values of the forward, where nothing more is kept for that.
 
-    A value goes where every backward op that reads it can be fused with its expression, of few
-    elementwise ops on tensors that backward reads anyway, or that are small. It need not be saved
-    then, at the price of some arithmetic inside of a loop that runs anyway: what torch.compile's
-    partitioner does too. O(size of the program).
+    A value is recomputed if every backward op that reads it can be fused with its expression: a few
+    elementwise ops on tensors that backward reads anyway, or that are small. The value need then
+    not be saved, at the price of some arithmetic inside of a loop that runs anyway; torch.compile's
+    partitioner does the same. O(size of the program).
     """
     _Inliner(program).run()
 
@@ -50,14 +50,14 @@ class _Inliner:
                 for reader in readers:
                     self._compute_again(storage, set(expression), reader)
         insert_all(program, self.inserted)
-        for i, call in enumerate(program.calls):  # a view is no maker
+        for i, call in enumerate(program.calls):  # a view makes no storage
             if not call.is_view:
                 for v in call.outputs:
                     if v >= 0:
                         program.storages[program.values[v].storage].call = i
 
     def _expression(self, storage: int, size: int, backward: dict[int, list[int]]) -> list[int]:
-        """The storages to be computed again for `storage`; empty where that is not cheap."""
+        """The storages to recompute for `storage`; empty where that is not cheap."""
         program, reading = self.program, self.reading
         found = {storage: None}
         stack = [storage]
@@ -77,7 +77,7 @@ class _Inliner:
         return list(found)
 
     def _compute_again(self, storage: int, expression: set[int], reader: int) -> None:
-        """Have `reader` read a copy of `storage` that is made just before it."""
+        """Make `reader` read a copy of `storage` that is recomputed just before it."""
         program = self.program
         made: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""Groups that run one after another become one, where that is quicker and needs no more bytes."""
+"""Groups that run one after another are joined, where that is quicker and needs no more bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUICKER = 0.97
 """Share of the time of its parts that a joined group may take at most."""
 
 MOST_PARTS = 4
-"""Groups in one: more is compiled for little."""
+"""Most groups in one: joining more costs compilation and gains little."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class JoinedRuns:
     Attributes
     ----------
     program
-        With a call more at its end for each distinct joined group.
+        The program, with an additional call at its end for each distinct joined group.
     runs
         Indices of the program's ops.
     parts
@@ -44,9 +44,9 @@ def join_runs(
 ) -> JoinedRuns:
     """`runs` with neighbours joined, within `limit_bytes` of tensors that the step makes.
 
-    A joined group loads and stores once what its parts load and store each; what they alone read is
-    never made. Its inputs and outputs live together, though, which must fit: it is counted for each
-    run by itself. O(runs + reads), and a measurement for each distinct candidate.
+    A joined group loads and stores once what its parts load and store each; a tensor that only its
+    parts read is never made. But its inputs and outputs are alive together, which must fit: this is
+    counted for each run separately. O(runs + reads), and a measurement for each distinct candidate.
     """
     return _Joiner(program, runs, limit_bytes, groups, measure).join()
 
@@ -67,11 +67,11 @@ class _Joiner:
         self.parts: dict[int, tuple[int, ...]] = {}
         self.known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         self.refused: set[str] = set()
-        self.workspace: dict[int, int] = {}  # of joined ops
+        self.workspace: dict[int, int] = {}  # joined op -> workspace
         self._lifetimes()
 
     def _lifetimes(self) -> None:
-        """Bytes alive before each run; of each run, what it makes and when that is read last."""
+        """Bytes alive before each run; for each run, the storages it makes and their last reads."""
         program, kept = self.program, set(result_storages(self.program))
         end = len(self.runs)
         current: dict[int, tuple[int, int]] = {}  # storage -> the run that made it, its last read
@@ -119,7 +119,7 @@ class _Joiner:
         return JoinedRuns(self.program, tuple(found), self.parts)
 
     def _joined(self, begin: int, end: int) -> int:
-        """The op that stands for runs `begin` to `end`, -1 where they are better apart."""
+        """The op that stands for runs `begin` to `end`; -1 where they are better apart."""
         program = self.program
         calls = [program.calls[self.ops[run]] for run in self.runs[begin:end]]
         if not all(isinstance(call.target, FusedGroup) and not call.tokens for call in calls):
@@ -131,7 +131,7 @@ class _Joiner:
             return -1
         own = set(written)
         if not any(own & set(program.base_reads(call)) for call in calls):
-            return -1  # they share nothing that would be loaded once
+            return -1  # the runs share nothing that would be loaded only once
         staying = {s for k in range(begin, end) for s, last in self.made[k].items() if last >= end}
         outputs = tuple(
             v
@@ -151,7 +151,7 @@ class _Joiner:
         return op
 
     def _measured(self, runs: tuple[int, ...], calls: list[Call], outputs: tuple[int, ...]) -> int:
-        """The op of the joined group, where it is quicker than its parts."""
+        """The op of the joined group, if it is quicker than its parts."""
         program = self.program
         group, inputs = self.groups.join(program, calls, outputs)
         if group.key in self.refused:

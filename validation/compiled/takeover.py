@@ -1,4 +1,4 @@
-"""Which output of a group may be written in the place of which of its inputs."""
+"""Which output of a group may be written in place of which of its inputs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ def takeover(
 ) -> tuple[int, int]:
     """Positions of an input and of an output that may take over its storage; (-1, -1) for none.
 
-    The largest such. The input is read element by element for as many elements, by nothing that
-    is added up in the group, so that code which has written an element never reads it again.
+    The largest such input is taken. It is read element by element, for as many elements as the
+    output has, and by no sum in the group, so that code which has written an element never reads it
+    again.
 
     Parameters
     ----------
     calls
-        Of the group, in order, views among them.
+        Calls of the group, in order, views included.
     results
         Storages that outlive the step.
     """
@@ -49,7 +50,7 @@ def takeover(
 
 
 def _is_read_by_element(program: Program, calls: Sequence[int], value: int) -> bool:
-    """Whether all that follows from `value` in `calls` has its shape and is made by element."""
+    """Whether all values that follow from `value` have its shape and are computed by element."""
     values, shape = program.values, program.values[value].shape
     following = {value}
     for i in calls:

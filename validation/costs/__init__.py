@@ -1,4 +1,4 @@
-"""What each op of a captured graph costs: measured here, or by roofline on a device elsewhere."""
+"""The cost of each op of a captured graph: measured here, or by the roofline of another device."""
 
 from .calibration import Calibration, fit_calibration
 from .counted import counted_costs

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = "schedsim.profiles/2"
-"""The form of the entries. It is part of the file's name: versions of schedsim that write other
-forms keep files of their own, and neither overwrites the other's."""
+"""The format of the entries. It is part of the file's name: versions of schedsim that write other
+formats keep files of their own, and no version overwrites another's."""
 
 
 def cache_folder() -> Path:
@@ -22,7 +22,7 @@ def cache_folder() -> Path:
 
 
 def cached_note(what: str, age_s: float, spread: float) -> str:
-    """That `what` was measured before, how long ago, and how far its runs lay apart.
+    """A note that `what` was measured before, with its age and the spread of its runs.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def _age(seconds: float) -> str:
 
 
 def is_measure(value: Any) -> bool:
-    """Whether `value`, read from a cache, may be a time, a size or a spread.
+    """Whether `value`, read from a cache, can be a time, a size or a spread.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def is_measure(value: Any) -> bool:
 
 
 class ProfileCache:
-    """Entries of one environment.
+    """The cached entries of one environment.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class ProfileCache:
         self.entries: dict[str, Any] = self._read()
 
     def _read(self) -> dict[str, Any]:
-        # A cache that cannot be read is an empty one: everything in it can be measured again.
+        # A cache that cannot be read counts as empty: everything in it can be measured again.
         try:
             document = json.loads(self.path.read_text())
         except (OSError, ValueError):
@@ -82,7 +82,7 @@ class ProfileCache:
         return entries if isinstance(entries, dict) else {}
 
     def save(self) -> None:
-        """Write all entries, those that another process has added meanwhile too."""
+        """Write all entries, including those that another process has added meanwhile."""
         self.entries = self._read() | self.entries
         document = {"schema": SCHEMA, "environment": self.environment, "entries": self.entries}
         try:

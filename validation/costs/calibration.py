@@ -1,4 +1,4 @@
-"""Calibrations: which share of its data sheet a device reaches, fitted to a measured profile."""
+"""Calibrations: the share of its data sheet that a device reaches, fitted to a measured profile."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Calibration:
     ----------
     efficiency
         Kind of op (``matmul``, ``convolution``, ``attention``, ``memory``) -> share of the roofline
-        that is reached, above 0; 1 where it is missing.
+        that is reached, above 0; 1 for a missing kind.
     launch_s
-        Seconds that any op takes at least.
+        Least seconds of any op.
     source
-        What it was fitted to.
+        What the calibration was fitted to.
     """
 
     efficiency: Mapping[str, float] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Calibration:
         return max(_ideal_s(work, device) / share, self.launch_s)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write it as a JSON file."""
+        """Write the calibration as a JSON file."""
         document = {
             "schema": SCHEMA,
             "efficiency": dict(self.efficiency),
@@ -70,7 +70,7 @@ def load_calibration(path: str | PathLike[str]) -> Calibration:
     Raises
     ------
     SchedsimError
-        It cannot be read, or a field is missing or out of range.
+        The file cannot be read, or a field is missing or out of range.
     """
     try:
         document: Any = json.loads(Path(path).read_text())
@@ -103,8 +103,9 @@ def _is_positive(value: object) -> bool:
 def fit_calibration(captured: CapturedGraph, measured: Costs, device_name: str) -> Calibration:
     """Efficiencies of the device called `device_name` from a profile measured on it.
 
-    For each kind, the sum of roofline times over the sum of measured ones, after the time to start
-    a kernel, which is that of the quickest op, is taken off.
+    The efficiency of a kind is the sum of its roofline times over the sum of its measured times.
+    The time to start a kernel, that of the quickest op, is first subtracted from the measured
+    times.
     """
     device = get_device(device_name)
     program = captured.program

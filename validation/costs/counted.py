@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from ..capture.captured import CapturedGraph
 
 _TIE_SHARE = 1e-3
-"""The share of the measured time that counts too: it decides where operations are equal."""
+"""The share of the measured time that also counts: it decides where operations are equal."""
 
 
 def counted_costs(captured: CapturedGraph, measured: Costs) -> Costs:
     """`measured` with times in proportion to floating-point operations.
 
-    Those of matrix products, convolutions and attention are counted, as
-    `torch.utils.flop_counter` does; what moves memory alone is next to free. The times of a whole
-    step add up to about what was measured, so that an overhead is a share of its operations.
+    Matrix products, convolutions and attention are counted, as `torch.utils.flop_counter` does; ops
+    that only move memory are almost free. The times of a whole step add up to about what was
+    measured, so that an overhead is a share of the step's operations.
 
-    Where arithmetic is dear and memory fast beside it (a wide model on a GPU), that is near the
-    plan by times; where pointwise kernels are slow (a CPU), it is not.
+    Where arithmetic is expensive and memory is fast beside it (a wide model on a GPU), the plan is
+    close to the plan by times; where pointwise kernels are slow (a CPU), it is not.
     """
     program = captured.program
     flops = {}

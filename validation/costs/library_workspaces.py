@@ -1,8 +1,8 @@
-"""What cuBLAS is lent for one product: temporary bytes of an op on a CUDA device.
+"""The workspace of cuBLAS for one product: temporary bytes of an op on a CUDA device.
 
-Since PyTorch 2.15 the workspace comes from the caching allocator at each product and goes with it
-(before, it stayed with the handle). A product with a bias vector goes to cuBLASLt, which is lent
-less. What cuDNN takes for convolutions is not known without the device.
+Since PyTorch 2.15 the workspace is allocated from the caching allocator at each product and freed
+with it (before, it stayed with the handle). A product with a bias vector goes to cuBLASLt, which
+gets less. The workspace of cuDNN for convolutions is not known without the device.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PRODUCTS = {aten.mm, aten.bmm, aten.baddbmm, aten.mv, aten.addmv, aten.dot, ate
 
 
 def workspace_bytes(device_name: str) -> int:
-    """Bytes that a product is lent on the device called `device_name`; 0 where it is not CUDA's.
+    """Workspace bytes of a product on the device called `device_name`; 0 if it is not CUDA's.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def workspace_bytes(device_name: str) -> int:
 
 
 def workspace_of(program: Program, call: Call, device_name: str) -> int:
-    """Bytes that one run of `call` is lent on the device called `device_name`."""
+    """Workspace bytes of one run of `call` on the device called `device_name`."""
     packet: Any = getattr(call.target, "overloadpacket", None)
     most = workspace_bytes(device_name)
     if packet not in _PRODUCTS or not most:

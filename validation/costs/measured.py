@@ -1,4 +1,4 @@
-"""Times and workspaces of ops, measured on the device that is here."""
+"""Times and workspaces of ops, measured on a device of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .table import Costs
 
 
 class Measurable(Protocol):
-    """A program, and the kind of device whose kernels it holds."""
+    """An object with a program, and the kind of device whose kernels the program calls."""
 
     @property
     def program(self) -> Program: ...
@@ -32,20 +32,20 @@ class Measurable(Protocol):
 
 
 class Measurement(NamedTuple):
-    """What one op was measured to take.
+    """The measured costs of one op.
 
     Attributes
     ----------
     time_s
         Median of the timed runs.
     workspace_bytes
-        The most that the allocator held during a run beyond the outputs.
+        Most bytes that the allocator held during a run, beyond the outputs.
     output_bytes
-        Storage of each output, -1 for what is no tensor.
+        Storage of each output; -1 for an output that is no tensor.
     spread
-        How far the middle half of the timed runs lies apart, as a share of their median.
+        Distance of the quartiles of the timed runs, as a share of their median.
     measured_at_s
-        When, in seconds of the clock of the machine.
+        Time of the measurement, in seconds of the machine's clock.
     """
 
     time_s: float
@@ -64,19 +64,19 @@ def measured_costs(
 ) -> Costs:
     """Times and workspaces of the ops of `captured`, each distinct op and shape run by itself.
 
-    Warm, the median of at least five runs (three where they take seconds); CUDA runs are timed by
-    events. Workspaces are from the allocator's own record of one run. An op is given random
+    Times are the median of at least five warm runs (three where a run takes seconds); CUDA runs are
+    timed by events. Workspaces come from the allocator's own record of one run. An op gets random
     numbers, random indices where they are rows of a table or places of a pool, and zeros for other
     integers.
 
     Parameters
     ----------
     device
-        Where to measure; it must be of the kind whose kernels the graph holds.
+        Device to measure on; it must be of the kind whose kernels the graph calls.
     use_cache
-        Whether to take entries from the cache folder; new ones are left there in any case.
+        Whether to read entries from the cache folder; new entries are stored there in any case.
     target_s
-        Seconds to spend on each distinct op, about.
+        About the seconds to spend on each distinct op.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def measured_costs(
     Raises
     ------
     SchedsimError
-        The device is of another kind, or is not here.
+        The device is of another kind, or is not available.
 
     Notes
     -----
@@ -101,7 +101,7 @@ def measured_costs(
         raise SchedsimError("there is no CUDA device here", hint="use roofline_costs")
     program = captured.program
     cache = ProfileCache(environment(place))
-    kept = use_cache or target_s > 0  # what is timed in no time at all is of no use to others
+    kept = use_cache or target_s > 0  # times taken in no time at all are of no use to others
     cached: dict[str, Measurement] = {}
     known: dict[str, Measurement] = {}
     names = tensor_names(program)
@@ -125,7 +125,7 @@ def measured_costs(
         found = known[key]
         times[call.name], workspaces[call.name] = found.time_s, found.workspace_bytes
         # An op that copies the whole storage under an argument cannot be sized here: the made-up
-        # argument has no more storage than it shows.
+        # argument has no larger storage than its shape.
         seen = call.target not in COPIES_OF_STORAGES
         for value, size in zip(call.outputs, found.output_bytes, strict=True):
             if value >= 0 and size >= 0 and seen:
@@ -139,7 +139,7 @@ def measured_costs(
 
 
 def _entry(kept: Any, num_outputs: int) -> Measurement | None:
-    """What the cache holds of an op; ``None`` for nothing, or for what is of no form known here."""
+    """The cached measurement of an op; ``None`` if there is none, or its format is unknown."""
     if not isinstance(kept, list) or len(kept) != len(Measurement._fields):
         return None
     time_s, workspace_bytes, output_bytes, spread, measured_at_s = kept
@@ -154,14 +154,14 @@ def _entry(kept: Any, num_outputs: int) -> Measurement | None:
 
 
 def _note(cached: Mapping[str, Measurement], num_kinds: int) -> str:
-    """How old the oldest of the times is that were not measured now, and how far they spread."""
+    """The age of the oldest times that were not measured now, and their spread."""
     age_s = max(0.0, time.time() - min(one.measured_at_s for one in cached.values()))
     spread = statistics.median(one.spread for one in cached.values())
     return cached_note(f"times of {len(cached)} of {num_kinds} kinds of op", age_s, spread)
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """What times on `device` depend on."""
+    """The environment on which times on `device` depend."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         return {"device": name, "torch": torch.__version__, "cuda": str(torch.version.cuda)}
@@ -186,7 +186,7 @@ def measure_call(
 ) -> Measurement:
     """Run `call` by itself on made-up inputs."""
     make = made_up_tensors(program, call, device)
-    function = getattr(call.target, "probe", call.target)  # of one that checks, without checking
+    function = getattr(call.target, "probe", call.target)  # a function that checks runs unchecked
     devices = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices):
         args, kwargs = map_refs(call.args, make), map_refs(call.kwargs, make)
@@ -215,7 +215,7 @@ def measure_call(
 def made_up_tensors(
     program: Program, call: Call, device: torch.device
 ) -> Callable[[int], torch.Tensor]:
-    """What makes of a value that `call` reads a tensor of its form, on `device`."""
+    """A function from a value that `call` reads to a tensor of the value's form on `device`."""
     bound = _index_bound(program, call)
 
     def make(value: int) -> torch.Tensor:
@@ -223,7 +223,8 @@ def made_up_tensors(
         place = device if v.device.type == device.type else v.device
         span = 1 + sum((n - 1) * s for n, s in zip(v.shape, v.stride, strict=True))
         made = torch.empty(span if all(v.shape) else 0, dtype=v.dtype, device=place)
-        # Away from zero and below one: nothing overflows, and no number is too small to be quick.
+        # Away from zero and below one: nothing overflows, and no number is so small that it is
+        # slow.
         if v.dtype.is_floating_point:
             made.uniform_(0.1, 0.9)
         else:
@@ -234,9 +235,10 @@ def made_up_tensors(
 
 
 def _index_bound(program: Program, call: Call) -> int:
-    """One more than the largest index that may stand in the op's index tensors; 0 if not known.
+    """One more than the largest valid index in the op's index tensors; 0 if unknown.
 
-    Where every index is the same, kernels that add to what is indexed wait for each other.
+    Indices must differ: where all are equal, kernels that add to indexed entries wait for each
+    other.
     """
     aten = torch.ops.aten
     packet = getattr(call.target, "overloadpacket", None)
@@ -251,7 +253,7 @@ def _index_bound(program: Program, call: Call) -> int:
 
 
 def _cpu_times(run: Callable[[], Any], target_s: float) -> list[float]:
-    # On one thread, what other processes take of the cores does not count.
+    # On one thread, time that other processes take of the cores does not count.
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     times: list[float] = []
     begun = time.perf_counter()
@@ -263,7 +265,7 @@ def _cpu_times(run: Callable[[], Any], target_s: float) -> list[float]:
 
 
 def _is_enough(num_runs: int, spent_s: float, target_s: float) -> bool:
-    """Five runs at least, or three of an op that takes seconds; no more than a thousand."""
+    """At least five runs, or three of an op that takes seconds; at most a thousand."""
     if num_runs < 5:
         return num_runs >= 3 and spent_s > max(50 * target_s, 1.0)
     return spent_s >= target_s or num_runs >= 1000
@@ -290,7 +292,7 @@ def _cuda_times(run: Callable[[], Any], device: torch.device, target_s: float) -
 
 
 def _cpu_workspace(run: Callable[[], Any]) -> int:
-    """The allocator's record of one run: the highest balance, less what is left at its end."""
+    """By the allocator's record of one run: the highest balance, less the balance at the end."""
     kept: list[Any] = []
     changes = allocations(lambda: kept.append(run()))
     balance = peak = 0

@@ -1,4 +1,4 @@
-"""Times of ops on a device that is not here: the slower of arithmetic and memory traffic."""
+"""Times of ops on a device that is not here: the larger of arithmetic and memory time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def roofline_costs(
     Parameters
     ----------
     captured
-        Flops and bytes are those of its ops. Workspaces are the matrix library's, a product at a
-        time, where the device is CUDA's, else none.
+        The graph whose ops give flops and bytes. Workspaces are those of the matrix library, one
+        product at a time, on a CUDA device; otherwise there are none.
     device_name
-        As in ``schedsim.workloads.devices``.
+        A name of ``schedsim.workloads.devices``.
     calibration
-        Or a calibration file: which share of each peak is reached, and the time to start a kernel.
+        A calibration or its file: the share of each peak that is reached, and the launch time.
 
     Returns
     -------

@@ -20,17 +20,17 @@ _NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class RooflineClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, adds up what the ops that run would take by a device's data sheet.
+    """Adds up, while it is entered, the times of the ops that run, by a device's data sheet.
 
     Parameters
     ----------
     device_name
-        As in ``schedsim.workloads.devices``.
+        A name of ``schedsim.workloads.devices``.
 
     Attributes
     ----------
     elapsed_s : float
-        Of the ops so far, one after another.
+        Seconds of the ops so far, one after another.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def _work(func: Any, args: Any, kwargs: Any, out: Any) -> Work:
         return Work(0, 0, "memory", name)
     packet = func.overloadpacket
     moved = sum(_touched(tensor) for tensor in {id(t): t for t in (*inputs, *outputs)}.values())
-    if packet is torch.ops.aten.embedding:  # of the table only the rows that are looked up
+    if packet is torch.ops.aten.embedding:  # only the looked-up rows of the table count
         moved -= _touched(inputs[0]) - _touched(outputs[0])
     if packet not in flop_registry:
         return Work(sum(t.numel() for t in outputs), moved, "memory", name)

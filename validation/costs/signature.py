@@ -9,7 +9,7 @@ from ..torch_private.op_modes import schema_of
 
 
 def signature(program: Program, call: Call) -> str:
-    """Text that is equal for equal work: ``aten.mm.default((float32[8, 4]/4,1@cpu), ...)``."""
+    """A text that is equal for equal work: ``aten.mm.default((float32[8, 4]/4,1@cpu), ...)``."""
 
     def layout(value: int) -> str:
         v = program.values[value]

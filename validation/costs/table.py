@@ -17,11 +17,11 @@ class Costs:
     workspace_bytes
         Op -> temporary bytes of one run; an op that is missing was not measured.
     source
-        Where the numbers are from, in words.
+        Where the numbers come from, in words.
     size_bytes
-        Tensor -> bytes that its kernel really returned, where that is not what tracing says.
+        Tensor -> bytes that its kernel really returned, where they differ from tracing.
     notes
-        Lines that say what a user must know.
+        Lines that a user must know.
     """
 
     time_s: Mapping[str, float]

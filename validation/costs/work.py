@@ -21,18 +21,18 @@ _CPU_ATTENTION = {
 
 
 class Work(NamedTuple):
-    """What an op does.
+    """The arithmetic and the memory traffic of an op.
 
     Attributes
     ----------
     flops
-        Of matrix products and convolutions, or one per element.
+        Operations of matrix products and convolutions, or one for each element.
     moved_bytes
-        Inputs read and outputs written, once each.
+        Bytes of inputs read and outputs written, each counted once.
     kind
         ``"matmul"``, ``"convolution"``, ``"attention"`` or ``"memory"``.
     dtype
-        ``"fp32"``, ``"bf16"`` or ``"fp16"``, of the arithmetic.
+        Type of the arithmetic: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
     """
 
     flops: int
@@ -47,7 +47,7 @@ def work_of(program: Program, call: Call) -> Work:
     inputs = list(dict.fromkeys(refs((call.args, call.kwargs))))
     outputs = [v for v in call.outputs if v >= 0]
     moved = sum(_touched(program, v) for v in [*inputs, *outputs])
-    if packet is aten.embedding:  # of the table only the rows that are looked up
+    if packet is aten.embedding:  # only the looked-up rows of the table count
         moved -= _touched(program, inputs[0]) - _touched(program, outputs[0])
     kind = _kind(str(packet))
     if packet in _CPU_ATTENTION:
@@ -74,7 +74,7 @@ def _touched(program: Program, value: int) -> int:
 
 
 def _counted_flops(program: Program, call: Call) -> int:
-    """By PyTorch's own formulas, on tensors without memory."""
+    """Operations by PyTorch's own formulas, on tensors without memory."""
 
     def stand_in(value: int) -> torch.Tensor:
         v = program.values[value]

@@ -28,24 +28,24 @@ def schedsim(
     *,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Dynamo's graph as a function whose training steps stay within a budget.
+    """Dynamo's graph as a function that keeps training steps within a budget.
 
     Parameters
     ----------
     options
-        The fields of `DropInOptions`; ``budget`` is needed. Graphs that come with the same mapping
-        are parts of the same steps, and share its budget.
+        The fields of `DropInOptions`; ``budget`` is required. Graphs with the same mapping are
+        parts of the same steps, and share its budget.
 
     Raises
     ------
     SchedsimError
-        An option is not understood.
+        An option is invalid.
     """
     return compiled_part(session_of(options), graph_module, inputs)
 
 
 def session_of(options: Mapping[str, Any] | None) -> Session:
-    """The session of one `torch.compile`: each has a mapping of options of its own."""
+    """The session of one `torch.compile`: each call has its own mapping of options."""
     key = id(options)
     if key not in _sessions:
         _sessions[key] = (options, Session(DropInOptions.read(options)))
@@ -57,7 +57,7 @@ def session_of(options: Mapping[str, Any] | None) -> Session:
 def compiled_part(
     session: Session, graph_module: torch.fx.GraphModule, inputs: list[Any]
 ) -> Callable[..., Any]:
-    """`graph_module` as a part of the steps of `session`; as it is, with a line, where not."""
+    """`graph_module` as a part of the steps of `session`; unchanged, with a note, if not."""
     names = private.input_names(graph_module)
 
     def prepare(joint: torch.fx.GraphModule, num_outputs: int, fixed: frozenset[int]) -> TracedPart:

@@ -1,4 +1,4 @@
-"""A search for a better schedule beside the loop: what it finds is taken up between steps."""
+"""A search for a better schedule beside the loop; its result is used from the next step on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class BackgroundSearch(Generic[Result]):
-    """One search at a time, in a thread of its own.
+    """Runs one search at a time, in its own thread.
 
     Examples
     --------
@@ -27,14 +27,14 @@ class BackgroundSearch(Generic[Result]):
         self._found: Result | None = None
 
     def start(self, search: Callable[[], Result]) -> bool:
-        """Begin `search`, unless another runs or its result was not taken yet."""
+        """Begin `search`, unless a search is running or its result has not been taken yet."""
         if self._thread is not None:
             return False
 
         def run() -> None:
             try:
                 self._found = search()
-            except Exception:  # the loop goes on with the schedule that it has
+            except Exception:  # the loop goes on with its present schedule
                 log.exception("a search in the background failed")
 
         self._thread = threading.Thread(target=run, name="schedsim search")
@@ -42,7 +42,7 @@ class BackgroundSearch(Generic[Result]):
         return True
 
     def taken(self) -> Result | None:
-        """What a search has found that has ended, once."""
+        """The result of a search that has ended; it is given once."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread.join()
@@ -50,6 +50,6 @@ class BackgroundSearch(Generic[Result]):
         return found
 
     def wait(self) -> None:
-        """Until no search runs."""
+        """Wait until no search runs."""
         if self._thread is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""What torch.compile(model, backend="schedsim", options={...}) is given."""
+"""The options of torch.compile(model, backend="schedsim", options={...})."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ class DropInOptions:
     Attributes
     ----------
     budget
-        Of everything resident and the step: bytes, ``"24GiB"``, ``"80%"`` of the store-all peak,
-        or ``"cuda:0"`` for what is free there.
+        Bytes of everything resident and the step: a number, ``"24GiB"``, ``"80%"`` of the
+        store-all peak, or ``"cuda:0"`` for what is free there.
     optimizer
-        Whose state is counted, as of `schedsim.rematerialize`; without it, the state of a torch
-        optimizer is counted from its first step on.
+        Optimizer whose state is counted, as of `schedsim.rematerialize`; without it, the state of a
+        torch optimizer is counted from its first step on.
     extra_bytes
-        Whatever else is resident and the parts do not see: targets, an averaged copy. On CUDA
-        what is allocated when a step begins is counted without.
+        Bytes of whatever else is resident and not seen by the parts: targets, an averaged copy. On
+        CUDA, what is allocated when a step begins is counted in any case.
     planner, effort
         As of `schedsim.plan`, for each part of a step.
     time_limit_s
         A watchdog beside the effort.
     compile
-        Compile each half of the schedule.
+        Whether to compile each half of the schedule.
     keep
-        Patterns of ops that shall run once, as of `schedsim.dataflow.run_once`: names of ops or
+        Patterns of ops that must run once, as of `schedsim.dataflow.run_once`: names of ops or
         paths of modules.
     largest
-        Dimension of the inputs -> the most that it will be, where sizes differ from step to step:
-        ``{1: 2048}``. Plans are made for it from the start, and not for the largest seen.
+        Dimension of the inputs -> its largest size, where sizes differ from step to step:
+        ``{1: 2048}``. Plans are made for this size from the start, not for the largest size seen.
     dynamic
-        Of a model in place, as of `torch.compile`: ``False`` plans each shape by itself.
+        For a model in place, as of `torch.compile`: ``False`` plans each shape separately.
     check
-        ``"plan"``: a new schedule is run beside another one, on the inputs of the step that comes,
-        before it is trusted, at its first two sizes: two steps each. Of a model in place, the first
-        step of each new graph is compared with the plain one too, at the price of two steps, and
-        with a number N every N-th one. ``"never"``.
+        ``"plan"``: before a new schedule is trusted, it runs beside another one on the inputs of
+        the next step, at its first two sizes, at the price of two steps each. For a model in place,
+        the first step of each new graph is also compared with the plain one, at the price of two
+        steps; with a number N, every N-th step is. ``"never"``: nothing is compared.
     background
-        Search for a quicker schedule beside the loop where inputs larger than planned for fit by
-        one that is known.
+        Whether to search for a quicker schedule beside the loop, when inputs are larger than
+        planned for and fit by a schedule that is known.
     """
 
     budget: int | str

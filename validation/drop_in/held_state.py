@@ -1,4 +1,4 @@
-"""What is resident in a user's loop from before a step to after it, as far as it can be seen."""
+"""Bytes resident in a user's loop from before a step to after it, as far as they can be seen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ register_optimizer_step_post_hook(_note)
 class HeldState:
     """Bytes of parameters, buffers, gradients and optimizers of the parts seen so far.
 
-    Optimizers are seen at their first step, wherever they were made.
+    Optimizers are seen at their first step, wherever they are created.
     """
 
     def __init__(self, options: DropInOptions) -> None:
@@ -66,7 +66,7 @@ class HeldState:
 
     @property
     def total_bytes(self) -> int:
-        """All of it, now."""
+        """All of these bytes, at present."""
         alive = self._alive()
         gradients = [t.grad for t in alive if t.is_leaf and t.grad is not None]
         optimizers = max(self._foreseen_bytes, self._optimizer_bytes())

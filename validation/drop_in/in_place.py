@@ -1,4 +1,4 @@
-"""A model that stays itself, and trains within a budget: rematerialize(..., in_place=True)."""
+"""A model that keeps its class and trains within a budget: rematerialize(..., in_place=True)."""
 
 from __future__ import annotations
 
@@ -45,23 +45,24 @@ def in_place(
     Parameters
     ----------
     inputs, keywords
-        Of one call, to trace and to plan a first step with; nothing of it is left behind. Unless
-        ``options.check`` is ``"never"``, a step of a made-up loss is compared with the plain one.
+        Inputs of one call, with which a first step is traced and planned; no trace of that step is
+        left. Unless ``options.check`` is ``"never"``, a step with a made-up loss is compared with
+        the plain one.
 
     Raises
     ------
     InfeasibleBudgetError
         The forward and backward of `model` alone do not fit.
     UnsupportedError
-        The step by its schedules is not the plain one.
+        The step by the schedules differs from the plain one.
     SchedsimError
-        It is within a budget already.
+        The model has a budget already.
     """
     if model in _sessions:
         raise SchedsimError("the model has a budget already", hint="schedsim.restore(model)")
     session = Session(options)
     call = _BudgetedCall(model, session)
-    # The call of a module looks here first; copies and pickles of the module leave it behind.
+    # A call of the module looks here first; copies and pickles of the module do not contain it.
     call_instead(model, call)
     _sessions[model] = session
     try:
@@ -77,12 +78,12 @@ def in_place(
 
 
 def _rehearsed(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-    """Trace a forward and plan it; where that fails and the plain one does not, say so."""
+    """Trace a forward and plan it; raises if that fails and the plain forward does not."""
     try:
         model(*inputs, **keywords)
     except SchedsimError:
         raise
-    except Exception as error:  # of Dynamo, of a kernel, of the model itself
+    except Exception as error:  # raised by Dynamo, by a kernel, by the model itself
         call_as_itself(model)(*inputs, **keywords)
         text = " ".join(str(error).split())[:200]
         raise UnsupportedError(
@@ -103,7 +104,7 @@ def _compared(
     call = replacement_of(model)
     assert call is not None
     rounded = session.options.compile
-    # Dynamo traces a function no more once it was called in a mode that looks at every op.
+    # Dynamo no longer traces a function that was called in a mode which looks at every op.
     with as_itself(model), untouched(model):
         found = difference(model, model, call, inputs, keywords, rounded)
     name = type(model).__name__
@@ -121,19 +122,19 @@ def _compared(
 
 
 def restore(model: nn.Module) -> nn.Module:
-    """`model` without a budget, as it was before `rematerialize(..., in_place=True)`."""
+    """Remove the budget of `model`, and return it as it was before ``in_place=True``."""
     _sessions.pop(model, None)
     call_instead(model, None)
     return model
 
 
 def session_in(model: nn.Module) -> Session:
-    """What was planned for a model with a budget.
+    """The session of a model with a budget.
 
     Raises
     ------
     SchedsimError
-        It has none.
+        The model has no budget.
     """
     if model not in _sessions:
         raise SchedsimError(
@@ -144,11 +145,11 @@ def session_in(model: nn.Module) -> Session:
 
 
 class _NewGraph(BaseException):
-    """Dynamo has a graph that was not compared; a BaseException, which it lets pass."""
+    """Dynamo has a graph that was not compared; a BaseException, because Dynamo lets it pass."""
 
 
 class _BudgetedCall:
-    """The call of a model: by its schedules where it trains, else as it is."""
+    """The call of a model: by its schedules in training, otherwise the model's own."""
 
     def __init__(self, model: nn.Module, session: Session) -> None:
         self._model: Any = model
@@ -165,7 +166,7 @@ class _BudgetedCall:
             if self._compares and not self._may_trace and not session.is_rehearsing:
                 if session.num_forwards == self._num_forwards and not _has_begun():
                     raise _NewGraph
-                self._is_due = True  # what has run of this call is not to run again
+                self._is_due = True  # the part of this call that has run must not run again
             return compiled_part(session, graph_module, inputs)
 
         self._run: Any = torch.compile(run, backend=backend, dynamic=session.options.dynamic)
@@ -187,7 +188,7 @@ class _BudgetedCall:
                 self._compare(inputs, keywords)
         if self._is_plain:
             return call_as_itself(model)(*inputs, **keywords)
-        self._may_trace = True  # where it could not be compared
+        self._may_trace = True  # where no comparison was possible
         try:
             return self._planned(inputs, keywords)
         finally:
@@ -195,7 +196,7 @@ class _BudgetedCall:
 
     @property
     def _compares(self) -> bool:
-        """Whether steps of the loop are compared; ranks would have to do it together."""
+        """Whether steps of the loop are compared; several ranks would have to compare together."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         return self._session.checks and not distributed
 
@@ -203,10 +204,10 @@ class _BudgetedCall:
         self._num_forwards = before = self._session.num_forwards
         breaks = graph_breaks()
         with ExitStack() as stack:
-            # A hook that is registered later is part of the step.
+            # A hook that is registered later must become part of the step.
             settings: dict[str, Any] = {"skip_nnmodule_hook_guards": False}
-            # What a library says once (transformers, of the loss) is no reason to break a graph.
-            # The plain step, which the first one is compared with, says it.
+            # A message that a library prints once (transformers, about the loss) need not break a
+            # graph: the plain step, with which the first step is compared, prints it.
             settings |= without_logging(("warning_once", "info_once"))
             if self._has_whole_recurrence:
                 settings["allow_rnn"] = True
@@ -230,9 +231,9 @@ class _BudgetedCall:
         return found
 
     def _compare(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-        """Run a step by the schedules beside the plain one; where they differ, only the latter.
+        """Run a step by the schedules beside the plain step; if they differ, keep to the plain.
 
-        New graphs are traced and planned in it. Nothing of either step is left.
+        New graphs are traced and planned on the way. Neither step changes any state.
         """
         model, session, self._is_due = self._model, self._session, False
         name, failed = type(model).__name__, []
@@ -249,7 +250,7 @@ class _BudgetedCall:
             rounded = session.options.compile
             try:
                 found = frugal_difference(model, model, planned, inputs, keywords, rounded)
-            except Exception as error:  # of the plain step: it takes no hooks, no second backward
+            except Exception as error:  # the plain step forbids hooks, or a second backward
                 text = " ".join(str(error).split())[:200]
                 session.note(f"a new graph was not compared: {type(error).__name__}: {text}")
         if failed:
@@ -271,13 +272,13 @@ class _BudgetedCall:
 
 
 def _has_begun() -> bool:
-    """Whether code of the call is running, when Dynamo asks for a graph: not its first frame."""
+    """Whether Dynamo asks for a graph while code of the call runs: not for its first frame."""
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         code = frame.f_code
         if code.co_filename == __file__ and code.co_name == "_planned":
             return False
-        if code.co_filename == __file__ and "run" in code.co_name:  # as it is, or resumed
+        if code.co_filename == __file__ and "run" in code.co_name:  # unchanged, or resumed
             return True
         frame = frame.f_back
     return False
@@ -285,7 +286,7 @@ def _has_begun() -> bool:
 
 @contextmanager
 def as_itself(model: nn.Module) -> Iterator[None]:
-    """With `model` called as if it had no budget."""
+    """Let `model` be called in the block as if it had no budget."""
     call = replacement_of(model)
     call_instead(model, None)
     try:
@@ -295,7 +296,7 @@ def as_itself(model: nn.Module) -> Iterator[None]:
 
 
 def _has_recurrence_on_cpu(model: nn.Module) -> bool:
-    """Whether Dynamo is to take recurrent layers as one op each, which it refuses otherwise."""
+    """Whether Dynamo must take recurrent layers as one op each, or would refuse them."""
     layers = [m for m in model.modules() if isinstance(m, nn.RNNBase)]
     return bool(layers) and all(p.device.type == "cpu" for m in layers for p in m.parameters())
 
@@ -306,6 +307,6 @@ def _inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*inputs: Any, **keywords: Any) -> Any:
         return function(*inputs, **keywords)
 
-    # What Dynamo knows hangs on the code: each model has its own, or one is traced for another.
+    # What Dynamo knows depends on the code object: without copies, models would share a trace.
     run.__code__ = run.__code__.replace()
     return run

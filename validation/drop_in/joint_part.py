@@ -1,4 +1,4 @@
-"""From the joint graph of a part of a step to a program: many outputs, gradients given for them."""
+"""The joint graph of a part of a step as a program with many outputs and their gradients."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ..torch_private import joint_graphs as private
 
 
 class JointPart(NamedTuple):
-    """A part of a step as a program, and where its arguments and results go.
+    """A part of a step as a program, and the places of its arguments and results.
 
     Attributes
     ----------
     program
-        Its `held` are outputs that the caller gets.
+        The program; its `held` values are outputs that the caller gets.
     inputs
         For each argument of the forward half, its value; -1 for a number.
     gradients
@@ -34,9 +34,9 @@ class JointPart(NamedTuple):
         For each output of the forward half, a `Ref`, a number (a `VaryingSize` where it is open),
         or ``None``.
     device
-        The kind whose kernels it holds.
+        The kind of device whose kernels the program calls.
     open_sizes
-        Sizes that the trace left open: name -> where it stands among the arguments.
+        Sizes that the trace left open: name -> place among the arguments.
     """
 
     program: Program
@@ -48,18 +48,18 @@ class JointPart(NamedTuple):
 
 
 class OpenSize(NamedTuple):
-    """A size that may be another in each step.
+    """A size that may differ from step to step.
 
     Attributes
     ----------
     position, dim
-        The argument, and its dimension; -1 where the argument is the number itself.
+        The argument, and its dimension; -1 if the argument is the number itself.
     source
-        Where Dynamo says it comes from, like ``L['x'].size()[1]``.
+        Expression by which Dynamo names it, like ``L['x'].size()[1]``.
     traced
-        What it was when it was traced.
+        Its value during tracing.
     most
-        The largest that it may become, where the caller told torch; else ``None``.
+        Its largest value, if the caller told torch; otherwise ``None``.
     """
 
     position: int
@@ -82,12 +82,12 @@ def joint_part(
     fixed
         Positions of the inputs that are parameters and buffers.
     names
-        Where Dynamo says that the inputs come from.
+        Expressions by which Dynamo names the inputs.
 
     Raises
     ------
     UnsupportedError
-        It holds a construct that cannot be scheduled; the message names it.
+        The graph contains a construct that cannot be scheduled; the message names it.
     """
     return _JointBuilder(graph_module, num_outputs, fixed, names).part()
 
@@ -187,7 +187,7 @@ class _JointBuilder(ProgramBuilder):
         return self.sources[position] if position < len(self.sources) else f"argument{position}"
 
     def _open_sizes(self) -> dict[str, OpenSize]:
-        """Those that the program needs, and where they are found at run time."""
+        """The open sizes that the program needs, with their places at run time."""
         needed = {name for size in open_sizes(self.program) for name in size.names}
         for name in sorted(needed - self.found.keys()):
             raise UnsupportedError(
@@ -201,7 +201,7 @@ class _JointBuilder(ProgramBuilder):
         return name if name not in self.program.parameters else f"{name}#{position}"
 
     def _hold(self, outputs: list[tuple[torch.fx.Node | None, private.Role]]) -> None:
-        """What the caller gets lives on; its maker runs once, as a repeat would only add to it."""
+        """Let the caller's outputs live on; their ops run once: a repeat would only add memory."""
         program = self.program
         for node, role in outputs:
             if node is None or not isinstance(self.became[node], Ref) or role.kind == "mutation":
@@ -213,7 +213,7 @@ class _JointBuilder(ProgramBuilder):
                 program.calls[storage.call].once = True
 
     def _protect_changed(self, outputs: list[tuple[torch.fx.Node | None, private.Role]]) -> None:
-        """Ops that read what changes after the forward half run once, within it."""
+        """Make ops run once, within the forward half, if they read what changes after that half."""
         program = self.program
         changed = {
             program.values[self.inputs[int(role.key)]].storage
@@ -239,7 +239,7 @@ class _JointBuilder(ProgramBuilder):
         names = {value: name for name, value in program.parameters.items()}
         own = {i: names[self.inputs[i]] for i, v in enumerate(found) if v >= 0 and i in self.fixed}
         add_gradients(program, {name: [found[i]] for i, name in own.items()})
-        # Gradients of other inputs are on their way to another node, which takes them as they are.
+        # Gradients of other inputs go to another autograd node, which accepts any form.
         rest = {i: v for i, v in enumerate(found) if v >= 0 and i not in own}
         program.input_gradients.update(rest)
         made = rest | {i: program.gradients[name] for i, name in own.items()}

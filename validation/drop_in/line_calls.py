@@ -1,4 +1,4 @@
-"""The calls of a step of several parts as a line, and which budgets the line fits."""
+"""The calls of a step of several parts as a line, and the budgets that the line fits."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .traced_part import TracedPart
 
 
 class AroundCall(NamedTuple):
-    """Bytes that a call of a part finds, whatever the schedules of the parts.
+    """Bytes around a call of a part, independent of the schedules of the parts.
 
     Attributes
     ----------
     shared
-        Inputs of the call that are outputs of earlier calls, and count there.
+        Bytes of inputs that are outputs of earlier calls, and are counted there.
     before
-        Resident when its forward begins: the step's, and what code before it holds.
+        Bytes resident when the forward of the call begins: the step's, and what earlier code holds.
     between
-        The most that the code after its forward takes, until the next part begins; of the last
+        Most bytes that the code after the forward takes until the next part begins; after the last
         call, until the first backward.
     later
-        What later backwards leave before its own begins: gradients and the like.
+        Bytes that later backwards leave before this backward begins, such as gradients.
     at_end
-        What is left of the code after the last forward when backward begins.
+        Bytes that the code after the last forward still holds when backward begins.
     """
 
     shared: int
@@ -43,12 +43,12 @@ def bytes_around_calls(
     sizes: Sequence[Binding],
     resident_bytes: int,
 ) -> list[AroundCall]:
-    """What each call of `record` finds around it at `sizes`, beside `resident_bytes`; O(calls).
+    """The bytes around each call of `record` at `sizes`, beside `resident_bytes`; O(calls).
 
     Parameters
     ----------
     parts, sizes
-        Of each call: its part, and the sizes that its open dimensions take.
+        For each call: its part, and the values of the part's open sizes.
     """
 
     def scaled(num_bytes: int, i: int) -> int:
@@ -79,7 +79,7 @@ def bytes_around_calls(
 
 
 def call_in_line(choices: tuple[PartCost, ...], around: AroundCall) -> CallInLine:
-    """A call that may take `choices`, in its place."""
+    """A call that may take any of `choices`, with the bytes around it."""
     return CallInLine(
         choices,
         around.shared,
@@ -90,18 +90,18 @@ def call_in_line(choices: tuple[PartCost, ...], around: AroundCall) -> CallInLin
 
 
 def store_all_peak(calls: Sequence[CallInLine]) -> int:
-    """The peak of the step in which every call takes its first choice, which stores all."""
+    """The peak of the step in which every call takes its first choice, which is store-all."""
     every = divide([replace(call, choices=call.choices[:1]) for call in calls], 2**62)
     return every.peak_bytes if every is not None else 0
 
 
 def least_budget(calls: Sequence[CallInLine], too_little: int) -> int:
-    """A budget that `calls` fit, within 1 % of `too_little` of the least one.
+    """A budget that `calls` fit, above the least one by at most 1 % of `too_little`.
 
     Parameters
     ----------
     too_little
-        A positive budget that they do not fit.
+        A positive budget that the calls do not fit.
 
     Notes
     -----

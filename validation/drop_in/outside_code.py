@@ -1,4 +1,4 @@
-"""What the caller's own code takes between the halves of parts: read off one whole step."""
+"""The memory of the caller's own code between the halves of parts, measured in one whole step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..torch_private.profiler_records import is_profiling
 
 
 class OutsideBytes(NamedTuple):
-    """Bytes that the code between two marks takes, beyond what was there at the first mark.
+    """Bytes that the code between two marks takes, beyond the bytes at the first mark.
 
     Attributes
     ----------
     most
         The most bytes at any time.
     left
-        Bytes that are still there at the second mark.
+        Bytes that remain at the second mark.
     """
 
     most: int
@@ -27,20 +27,20 @@ class OutsideBytes(NamedTuple):
 
 
 class OutsideMeter(Protocol):
-    """Reads bytes between marks of a step."""
+    """Measures bytes between marks of a step."""
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to measure."""
 
     def mark(self) -> None:
         """End a stretch, and begin the next."""
 
     def stop(self) -> list[OutsideBytes]:
-        """The stretches: one more than there were marks."""
+        """The measured stretches: one more than there were marks."""
 
 
 class CpuOutside:
-    """By the record of the CPU allocator."""
+    """Measures by the record of the CPU allocator."""
 
     def __init__(self) -> None:
         self._record = AllocatorRecord()
@@ -60,7 +60,7 @@ class CpuOutside:
 
 
 class CudaOutside:
-    """By the statistics of the CUDA allocator; its peak counter is reset at each mark."""
+    """Measures by the statistics of the CUDA allocator, whose peak is reset at each mark."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -86,7 +86,7 @@ class CudaOutside:
 
 
 def outside_meter(device: torch.device) -> OutsideMeter | None:
-    """The meter for `device`; ``None`` where somebody else is profiling."""
+    """The meter for `device`; ``None`` if another profiler is running."""
     if device.type == "cuda":
         return CudaOutside(device)
     return None if is_profiling() else CpuOutside()

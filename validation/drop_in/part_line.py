@@ -1,4 +1,4 @@
-"""One budget for a line of parts: which schedule of each, at the least time of all."""
+"""One budget for a line of parts: a schedule for each part, at the least total time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 
 class PartCost(NamedTuple):
-    """What a part takes under one of its schedules, beside what else is resident.
+    """The bytes and the time of a part under one of its schedules, beside what is resident.
 
     Attributes
     ----------
     number
         The number of the schedule.
     kept_bytes
-        Bytes between its halves: what the part saved, and its outputs.
+        Bytes between the halves: what the part saved, and its outputs.
     forward_bytes, backward_bytes
-        The peak of each half; the latter with what was kept.
+        The peak of each half; the backward's with what was kept.
     time_s
         Seconds of both halves.
     """
@@ -31,21 +31,21 @@ class PartCost(NamedTuple):
 
 @dataclass(frozen=True)
 class CallInLine:
-    """A part in its place in a step.
+    """A call of a part, in its place in a step.
 
     Attributes
     ----------
     choices
-        What it may take.
+        Schedules that the call may take, with their costs.
     shared_bytes
-        Bytes of inputs that are outputs of earlier calls, and count there.
+        Bytes of inputs that are outputs of earlier calls, and are counted there.
     before_bytes
-        Resident when its forward begins: the step's, and what code before it has kept.
+        Bytes resident when the forward begins: the step's, and what earlier code has kept.
     between_bytes
-        The most that code after its forward takes until the next part begins, in forward; of the
-        last, until the first backward.
+        Most bytes that the code after the forward takes until the next part begins; after the last
+        call, until the first backward.
     backward_before_bytes
-        Resident when its backward begins, beside what it and earlier calls have kept: gradients.
+        Bytes resident when the backward begins, beside what this and earlier calls have kept.
     """
 
     choices: tuple[PartCost, ...]
@@ -55,7 +55,7 @@ class CallInLine:
     backward_before_bytes: int
 
     def peak_bytes(self, kept_bytes: int, cost: PartCost) -> int:
-        """The most while it runs, or the code after it, where earlier calls keep `kept_bytes`."""
+        """Most bytes during the call and the code after it, if earlier calls keep `kept_bytes`."""
         own = kept_bytes - self.shared_bytes
         return max(
             self.before_bytes + own + cost.forward_bytes,
@@ -70,7 +70,7 @@ class LinePlan(NamedTuple):
     Attributes
     ----------
     costs
-        What each call takes, in the order of the calls.
+        The cost of each call, in the order of the calls.
     peak_bytes, time_s
         The peak and the seconds of the step.
     """
@@ -83,15 +83,15 @@ class LinePlan(NamedTuple):
 _MOST_STATES = 4096
 
 _State = tuple[int, float, int, Any]
-"""Kept bytes, time, peak, and the choices: (those before, the last)."""
+"""Kept bytes, time, peak, and the choices as a pair (earlier choices, last choice)."""
 
 
 def divide(calls: Sequence[CallInLine], budget_bytes: int) -> LinePlan | None:
-    """The choices of least time whose step stays within `budget_bytes`; ``None`` where none do.
+    """The choices of least time whose step stays within `budget_bytes`; ``None`` if there are none.
 
-    What a call may take depends on earlier ones through what they keep alone, so that the choices
-    for a prefix which keep more and take longer are dropped. Where more than 4096 are left, those
-    that keep nearly the same are merged, rounding up what is kept.
+    A call depends on earlier calls only through the bytes that they keep. So the choices for a
+    prefix that keep more and take longer than others are dropped. Where more than 4096 are left,
+    choices that keep nearly the same are merged, with the kept bytes rounded up.
 
     Notes
     -----
@@ -127,7 +127,7 @@ def divide(calls: Sequence[CallInLine], budget_bytes: int) -> LinePlan | None:
 
 
 def peak_of(calls: Sequence[CallInLine], costs: Sequence[PartCost]) -> int:
-    """The peak of a step with these choices."""
+    """The peak of a step in which the calls have these costs."""
     kept = most = 0
     for call, cost in zip(calls, costs, strict=True):
         most = max(most, call.peak_bytes(kept, cost))

@@ -1,4 +1,4 @@
-"""The bytes of a part of a step at the sizes of a batch: evaluated, not measured again."""
+"""The bytes of a part of a step at other batch sizes, evaluated instead of measured again."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ..capture.varying_sizes import numbers_of
 from .joint_part import OpenSize
 
 Binding = tuple[int, ...]
-"""Numbers for the open sizes of a part, in its order; empty where it has none."""
+"""Numbers for the open sizes of a part, in the part's order; empty where it has none."""
 
 Bytes = NDArray[np.int64]
 
 
 class MeasuredSizes(NamedTuple):
-    """A part as it was measured at some sizes.
+    """Measurements of a part at some sizes.
 
     Attributes
     ----------
     graph
-        With the times and workspaces of its ops there.
+        The graph, with the times and workspaces of its ops at these sizes.
     touched_bytes : (num_ops,) int64
-        Read and written by each op, parameters aside.
+        Bytes read and written by each op, parameters excluded.
     extra_bytes : (num_tensors,) int64
-        Bytes by which storages were larger than their shapes say.
+        Bytes by which storages were larger than their shapes imply.
     """
 
     graph: Graph
@@ -46,15 +46,15 @@ class PartSizes:
     Parameters
     ----------
     program
-        Whose sizes may be formulas.
+        The program, whose sizes may be formulas.
     open_sizes
-        Where these are found among the arguments of a step.
+        Places of the open sizes among the arguments of a step.
 
     Notes
     -----
     A tensor's bytes follow from its formula. A workspace is known where it was measured: at sizes
-    none of which is larger, as much is charged; at others, more, as the bytes that the op touches
-    grow.
+    none of which is larger, the same workspace is charged; at other sizes it grows with the bytes
+    that the op touches.
     """
 
     def __init__(self, program: Program, open_sizes: Mapping[str, OpenSize]) -> None:
@@ -92,13 +92,13 @@ class PartSizes:
         order = graph.arrays.tensor_names
         if self._tensor_numbers is None or order != self._order:
             self._order = order
-            # What is not a storage says that an op has run, and is empty.
+            # An argument that is no storage stands for an op that has run, and has no bytes.
             sizes = [self._bytes_by_name.get(name, 0) for name in order]
             self._tensor_numbers = numbers_of(sizes, self.names)
         return np.array(self._tensor_numbers(binding), np.int64)
 
     def limit(self, binding: Binding, largest: Mapping[int, int]) -> Binding:
-        """`binding`, or larger where torch or the caller named more for a dimension of an input."""
+        """`binding`, made larger where torch or the caller named a larger size for a dimension."""
         found = []
         for number, at in zip(binding, self.open_sizes, strict=True):
             dim = re.search(r"size\(\)\[(\d+)\]$", at.source)
@@ -107,7 +107,7 @@ class PartSizes:
         return tuple(found)
 
     def in_words(self, binding: Binding) -> str:
-        """Where the open sizes come from, and their numbers; empty where there are none."""
+        """The sources of the open sizes with their numbers; empty where there are none."""
         pairs = zip(self.open_sizes, binding, strict=False)
         words = [f"{at.source} = {number}" for at, number in pairs]
         return f", at {', '.join(words)}" if words else ""
@@ -153,5 +153,5 @@ def _touched(graph: Graph, tensor_bytes: Bytes) -> Bytes:
 
 
 def longest(bindings: Sequence[Binding]) -> Binding:
-    """The largest in each place of some bindings of one part."""
+    """The largest number at each place of some bindings of one part."""
     return tuple(max(numbers) for numbers in zip(*bindings, strict=True))

@@ -1,13 +1,14 @@
-"""A step of a model in place beside the plain one, from the same state: before the loop and in it.
+"""Comparison of a model's step in place with the plain step, before the loop and within it.
 
-In the loop it comes with every new graph of Dynamo: that another schedule of the same graph gives
-the same says nothing of the graph. Then nothing is kept but numbers that stand for bits, and what
-the plain step saves for its backward lies outside of the device's memory.
+Within the loop, the comparison comes with every new graph of Dynamo: that two schedules of one
+graph agree says nothing about the graph. Such a comparison keeps only numbers that represent bits,
+and what the plain step saves for its backward is stored outside of the device's memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ Step = Callable[..., Any]
 
 
 def made_up_loss(output: Any) -> Tensor:
-    """A scalar to which every entry of `output` that can be differentiated matters otherwise."""
+    """A scalar in which every differentiable entry of `output` has another weight."""
     own = getattr(output, "loss", None)
     if isinstance(own, Tensor) and own.requires_grad and not own.ndim:
         return own
@@ -40,12 +41,24 @@ def made_up_loss(output: Any) -> Tensor:
     return total
 
 
+def _tensors(output: Any) -> list[Tensor]:
+    """The tensors of `output`; those of a dataclass that is unknown to torch, too."""
+    found: list[Tensor] = []
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            found += [t for field in fields(leaf) for t in _tensors(getattr(leaf, field.name))]
+    return found
+
+
 def _differentiable(output: Any) -> list[Tensor]:
-    leaves = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]
+    leaves = [t for t in _tensors(output) if t.requires_grad]
     if not leaves:
         raise UnsupportedError(
             "no output of the model needs a gradient",
-            hint="is some parameter left with requires_grad?",
+            hint="is some parameter left with requires_grad? Outputs are tensors, in lists, dicts "
+            "and dataclasses",
         )
     return leaves
 
@@ -58,14 +71,15 @@ def difference(
     keywords: Mapping[str, Any],
     rounded: bool,
 ) -> Difference | None:
-    """What a step by `planned` does otherwise than one by `plain`; state stays as it was.
+    """The difference of a step by `planned` from one by `plain`; all state is restored.
 
     Parameters
     ----------
     plain, planned
-        Give the output of `model`, which must be called as itself while this runs.
+        Functions that give the output of `model`, which must be called without its budget
+        meanwhile.
     rounded
-        The planned step is known to round otherwise.
+        Whether the planned step is known to round differently.
     """
     recorded = record_step(model, made_up_loss, inputs, keywords)
     both = Both(model, made_up_loss, recorded)
@@ -86,9 +100,9 @@ def frugal_difference(
     keywords: Mapping[str, Any],
     rounded: bool,
 ) -> Difference | None:
-    """As `difference`; a step that is equal to the bit takes no more memory than the planned one.
+    """The `difference`; with equal bits it takes no more memory than the planned step.
 
-    Where bits differ, steps are run once more to say by how much, with the memory of the plain one.
+    Where bits differ, the steps run once more to measure by how much, with the plain step's memory.
     """
     if not rounded:
         recorded = record_step(model, _Digest.of, inputs, keywords)
@@ -107,19 +121,19 @@ def frugal_difference(
                 return None
         except SchedsimError:
             raise
-        except Exception:  # said by the comparison below
+        except Exception:  # the comparison below reports it
             pass
     return difference(model, plain, planned, inputs, keywords, rounded)
 
 
 def digest(tensor: Tensor) -> Tensor:
-    """A small tensor that stands for the bits of `tensor`, its shape and strides."""
+    """A small tensor that represents the bits of `tensor`, its shape and its strides."""
     *_, number = bits_of(tensor)
     return torch.tensor([*tensor.shape, *tensor.stride(), number - (1 << 63)])
 
 
 class _OutputForm(NamedTuple):
-    """Of a tensor: all but its numbers."""
+    """The form of a tensor: everything but its numbers."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -128,7 +142,7 @@ class _OutputForm(NamedTuple):
 
 
 class _Digest(torch.autograd.Function):
-    """A scalar that stands for the bits of outputs; its backward gives made-up gradients."""
+    """A scalar that represents the bits of outputs; its backward returns made-up gradients."""
 
     @classmethod
     def of(cls, output: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a plain step saves for its backward, put where it takes no memory of the device."""
+"""What a plain step saves for its backward, stored where it takes no memory of the device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from ..torch_private.storage_refs import storage_key
 
 @contextmanager
 def saved_elsewhere(resident: Iterable[Tensor]) -> Iterator[None]:
-    """Save for backward on the host, or from the host in a file; forward and backward in the block.
+    """Save tensors for backward on the host, or from the host in a file, within the block.
 
-    Kernels are those of the plain step, and get tensors of the same strides.
+    Both forward and backward must run in the block. The kernels are those of the plain step, and
+    get tensors of the same strides.
 
     Parameters
     ----------
     resident
-        Saved as they are, like anything else with their memory: parameters and buffers.
+        Tensors that are saved unchanged, with all that shares their memory: parameters, buffers.
     """
     known = {storage_key(tensor) for tensor in resident if tensor.layout is torch.strided}
     with tempfile.TemporaryFile() as file:
@@ -43,7 +44,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _span(tensor: Tensor) -> Tensor:
-    """The stretch of memory from its first entry to its last."""
+    """The range of memory from the tensor's first entry to its last."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     length = 1 + sum((size - 1) * stride for size, stride in pairs)
     return tensor.detach().as_strided((length,), (1,))

@@ -1,8 +1,8 @@
-"""A new schedule of a part beside another one: both are run on the inputs of the step that comes.
+"""Comparison of a new schedule of a part with another one, on the inputs of the next step.
 
-A difference of a bit in an output or a gradient would train something else, without a word. Nothing
-is kept of a run but numbers that stand for the bits of each tensor, so that the check needs no more
-memory than the larger of the two.
+A difference of one bit in an output or a gradient would silently train something else. Of each run,
+only numbers that represent the bits of each tensor are kept, so that the check needs no more memory
+than the larger of the two runs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def difference(
     part: TracedPart, number: int, other: int, arguments: Mapping[int, Any], binding: Binding
 ) -> str | None:
-    """What the schedule `number` of `part` gives otherwise than `other`; ``None`` for nothing.
+    """The difference between the schedules `number` and `other` of `part`; ``None`` if none.
 
     Parameters
     ----------
     arguments
-        Value of the program -> what the forward is called with.
+        Value of the program -> argument of the forward.
 
     Notes
     -----
-    It takes the time of two steps of the part; of three where bits differ, as some kernels give
-    others every time.
+    Takes the time of two steps of the part, or of three where bits differ, because some kernels
+    give other bits every time.
     """
 
     def left(number: int) -> dict[str, tuple[Any, ...]]:
@@ -67,7 +67,7 @@ def difference(
 def _left_by(
     part: TracedPart, number: int, arguments: Mapping[int, Any], binding: Binding
 ) -> dict[str, tuple[Any, ...]]:
-    """What stands for outputs, gradients and the generator after both halves, by name."""
+    """Numbers for the outputs, gradients and generator after both halves, by name."""
     program, halves = part.program, part.halves_of(number)
     constants, sizes = program.constants, part.sizes_of(number, binding)
     counts = [0] * part.graph.num_ops
@@ -109,14 +109,14 @@ class _Formed(Protocol):
 
 
 def made_up_gradient(form: _Formed, seed: int) -> torch.Tensor:
-    """A gradient in which every entry is another; nothing but itself is made."""
+    """A gradient in which every entry differs; nothing but the gradient is allocated."""
     device = form.device
     found = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=device)
     return found.normal_(generator=torch.Generator(device).manual_seed(seed))
 
 
 def bits_of(tensor: Any) -> tuple[Any, ...]:
-    """Numbers that stand for every bit of `tensor` and its place. O(entries)."""
+    """Numbers that represent every bit of `tensor` and its place. O(entries)."""
     if not isinstance(tensor, torch.Tensor):
         return (tensor,)
     form = (tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
@@ -128,8 +128,8 @@ def bits_of(tensor: Any) -> tuple[Any, ...]:
     for piece in _pieces(flat):
         mixed = torch.arange(1, piece.numel() + 1, device=piece.device).mul_(_WEIGHT)
         mixed.add_(piece.view(_INTEGERS[piece.element_size()]))
-        # Each step maps numbers one to one, so that no change of one entry is lost. A sum of
-        # weighted entries would lose the top bits of two of them.
+        # Each step maps numbers one to one, so that no change of a single entry is lost. A sum of
+        # weighted entries would lose the top bits of two entries.
         for shift, factor in _MIX:
             mixed.bitwise_xor_((mixed >> shift).bitwise_and_((1 << (64 - shift)) - 1))
             mixed.mul_(factor)
@@ -149,21 +149,21 @@ def _pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 Compare = Callable[[int, int], str | None]
-"""What one schedule gives otherwise than another."""
+"""Gives the difference between two schedules, by their numbers."""
 
 
 class ScheduleTrust:
-    """Which schedules of a part may run, and which were seen to be those of another.
+    """Which schedules of a part may run, and which of them were seen to equal another.
 
-    A schedule is compared at the first two sizes at which it comes: formulas for sizes may be right
-    at one alone.
+    A schedule is compared at the first two sizes at which it runs, because formulas for sizes may
+    be right at one size only.
 
     Attributes
     ----------
     num_compared
-        How often two schedules were run.
+        Number of comparisons of two schedules.
     refused
-        Schedule -> the one that runs instead.
+        Refused schedule -> the schedule that runs instead.
     """
 
     def __init__(self) -> None:
@@ -172,11 +172,11 @@ class ScheduleTrust:
         self._seen: dict[int, set[Binding]] = {}
 
     def trust(self, number: int, binding: Binding) -> None:
-        """Its step was compared otherwise, or another's was with it."""
+        """Trust `number` at these sizes, because its step was compared in another way."""
         self._seen.setdefault(number, set()).add(binding)
 
     def is_new(self, number: int, binding: Binding) -> bool:
-        """Whether `number` is to be compared before it runs at these sizes."""
+        """Whether `number` must be compared before it runs at these sizes."""
         seen = self._seen.get(number, set())
         return len(seen) < 2 and binding not in seen
 
@@ -192,9 +192,10 @@ class ScheduleTrust:
 
         Notes
         -----
-        What was trusted before is believed rather than what was not. Where no such schedule fits, a
-        new one is compared with another new one: two that agree run, without being trusted yet; of
-        two that differ neither does, and the trusted one runs, even if it takes more memory.
+        A schedule that is already trusted decides over one that is not. If no trusted schedule
+        fits, a new one is compared with another new one. Two that agree run, without being trusted
+        yet; of two that differ neither runs, and the trusted one runs, even if it takes more
+        memory.
         """
         others = [one for one in others if one != number and one not in self.refused]
         trusted = [one for one in others if one in self._seen]

@@ -1,4 +1,4 @@
-"""The steps of one compiled model: which parts they run, and what the code between them takes."""
+"""The steps of one compiled model: the parts that they run, and the memory of code between them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class PartCall:
     Attributes
     ----------
     binding
-        Numbers for its open sizes.
+        Numbers for the part's open sizes.
     header, place
-        Lives as long as what the forward has saved, and where it is meanwhile.
+        An object that lives as long as what the forward has saved, and its place meanwhile.
     kept_bytes
-        Predicted: saved by it, and its outputs.
+        Predicted bytes that the call saves, with its outputs.
     shared_bytes
         Bytes of inputs that are outputs of earlier calls.
     """
@@ -59,36 +59,36 @@ class PartCall:
 
     @property
     def is_open(self) -> bool:
-        """Whether its backward may still come."""
+        """Whether the backward of the call may still come."""
         if self.is_done:
             return False
         return self.header is None or not is_gone(self.header)
 
 
 class Session:
-    """What the parts of the steps of one `torch.compile` share.
+    """The state that the parts of the steps of one `torch.compile` share.
 
-    The first step that is whole is run frugally and its code between the parts is measured; from
-    the next on the budget is divided among the parts by what was seen.
+    The first whole step runs frugally, and the code between its parts is measured; from the next
+    step on, the budget is divided among the parts by these measurements.
 
     Attributes
     ----------
     plans : StepPlans
         Chooses the schedules by which parts run.
     check_note
-        How a step compared with the plain one.
+        How a step compared with the plain one, in words.
     checks
-        Whether a new schedule is compared with another before it runs.
+        Whether a new schedule is compared with another one before it runs.
     num_compared
-        How often a step of the loop was compared with the plain one.
+        Number of steps of the loop that were compared with the plain one.
     is_rehearsing
-        What runs is no step of the loop: nothing is learnt of it.
+        Whether the running step is no step of the loop, so that nothing is learnt from it.
     """
 
     def __init__(self, options: DropInOptions) -> None:
         self.options = options
         self.parts: list[TracedPart] = []
-        # What ops take is measured by the profiler that measures the code between parts.
+        # Ops are measured by the same profiler that measures the code between parts.
         self.plans = StepPlans(options, self.parts, self._stop_measuring)
         self.num_forwards = 0
         self.is_rehearsing = False
@@ -104,7 +104,7 @@ class Session:
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
-        """What runs in the block is no step of the loop, and may come in the midst of one."""
+        """Mark the block as no step of the loop; it may come in the middle of a step."""
         before, calls, self.is_rehearsing = self.is_rehearsing, self._calls, True
         self._calls = list(calls)
         self._stop_measuring()
@@ -112,21 +112,21 @@ class Session:
             yield
         finally:
             self.is_rehearsing = before
-            self._calls = calls  # the loop's: those of the block may live on, in a cycle
+            self._calls = calls  # the loop's calls: those of the block may live on, in a cycle
 
     def note(self, line: str) -> None:
-        """Say `line` in the report, once."""
+        """Add `line` to the report, once."""
         if line not in self.check_note:
             self.check_note += f"; {line}"
 
     def add(self, part: TracedPart) -> None:
-        """Take `part` among those that steps may run."""
+        """Add `part` to the parts that steps may run."""
         self.parts.append(part)
 
     # -- what the parts report --------------------------------------------------------------------
 
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
-        """The number of the schedule by which `part` shall run."""
+        """The number of the schedule by which `part` must run."""
         self.num_forwards += 1
         self._held.see(arguments[i] for i in part.fixed_positions)
         index = self.parts.index(part)
@@ -147,12 +147,12 @@ class Session:
         return number
 
     def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
-        """Schedules by which a step of `part`, beside what is there, is within the budget."""
+        """Schedules of `part` with which the step fits the budget, beside what is resident."""
         earlier = sum(call.kept_bytes for call in self._calls[:-1] if call.is_open)
         return self.plans.within(part, binding, self._held.total_bytes + earlier)
 
     def refuse(self, part: TracedPart, instead: int, wrong: str) -> None:
-        """The call that began runs by another schedule, as its own is not the step."""
+        """Run the present call by another schedule, because its own gives another step."""
         call = self._calls[-1]
         call.number, call.kept_bytes = instead, part.cost(instead, call.binding).kept_bytes
         line = f"a schedule of {part.name} is not its step: {wrong}; another one runs instead"
@@ -160,7 +160,7 @@ class Session:
         warnings.warn(line, ReplannedWarning, stacklevel=2)
 
     def forward_ends(self, part: TracedPart, outputs: list[Any], header: torch.Tensor) -> None:
-        """Its saved tensors live as long as `header`."""
+        """Note that a forward has ended, whose saved tensors live as long as `header`."""
         call = self._calls[-1]
         call.header = weakly(header)
         call.place = header.data_ptr()
@@ -178,13 +178,14 @@ class Session:
             if call.place == header.data_ptr():
                 call.is_done = True
         if self._meter is not None and all(call.is_done for call in self._calls):
-            # Backward runs with a copy of the thread's state, which would begin the record again.
+            # Backward runs with a copy of the thread's state, which would start the record again.
             close_later(self._read_step)
 
     def _free_forgotten(self) -> None:
-        """Let the collector look, where an earlier call stays open though a later one is done.
+        """Run the cycle collector if an earlier call stays open although a later one is done.
 
-        Its outputs may lie in a cycle of references. While it is open no step begins.
+        The outputs of the earlier call may be in a reference cycle. No step begins while it is
+        open.
         """
         opened = [i for i, call in enumerate(self._calls) if call.is_open]
         done = any(call.is_done for call in self._calls[opened[0] :]) if opened else False
@@ -204,7 +205,7 @@ class Session:
     # -- steps ------------------------------------------------------------------------------------
 
     def _resident_bytes(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
-        """What is there before a step, its inputs aside."""
+        """Bytes that exist before a step, its inputs excluded."""
         found = self._held.total_bytes
         if part.device == "cuda":
             device = next(t.device for t in arguments if isinstance(t, torch.Tensor) and t.is_cuda)
@@ -212,8 +213,8 @@ class Session:
         return found
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
-        # The profiler's ranges that are open here were begun under the record that ends here; they
-        # write to it as they end, if any record runs by then. The next one begins a step later.
+        # Profiler ranges that are open here began under the record that ends here. As they end,
+        # they write to any record that runs by then. So the next record starts a step later.
         may_start = self._meter is None
         self._read_step()
         self._stop_measuring()
@@ -246,7 +247,7 @@ class Session:
             return
         stretches, self._meter = self._meter.stop(), None
         after: dict[str, list[OutsideBytes]] = {"after forward": [], "after backward": []}
-        if len(stretches) != len(self._marks) + 1:  # backward ran otherwise than once after all
+        if len(stretches) != len(self._marks) + 1:  # backward did not run exactly once
             self._is_missing = True
             return
         for (what, _), stretch in zip(self._marks, stretches[1:], strict=True):
@@ -266,31 +267,31 @@ class Session:
 
     @property
     def numbers(self) -> dict[Key, int]:
-        """The schedule of each call, by number; a call is a part and how often it ran before."""
+        """The schedule number of each call; a call is a part and how often it ran before."""
         return self.plans.numbers
 
     @property
     def budget_bytes(self) -> int | None:
-        """Once a step has come."""
+        """The budget in bytes, once a step has come; else ``None``."""
         return self.plans.budget_bytes
 
     @property
     def peak_bytes(self) -> int | None:
-        """Predicted, of the steps planned last; ``None`` before."""
+        """Predicted peak of the steps planned last; ``None`` before."""
         return self.plans.peak_bytes
 
     @property
     def plan(self) -> Plan | None:
-        """The last that was made."""
+        """The plan that was made last."""
         return self.plans.plan
 
     @property
     def store_all_bytes(self) -> int:
-        """About what a step takes that recomputes nothing, as far as its parts are known."""
+        """About the bytes of a step that recomputes nothing, as far as its parts are known."""
         return self.plans.store_all_bytes() + self._held.total_bytes
 
     def report(self) -> str:
-        """What was planned; for people."""
+        """A description of what was planned, for people."""
         if self.budget_bytes is None:
             return "no step has come yet"
         counted = Counter(key[0] for key in self.numbers)

@@ -1,4 +1,4 @@
-"""By which schedules the parts of a step run: planned for the largest, evaluated for others."""
+"""The schedules of the parts of a step: planned for the largest sizes, evaluated for others."""
 
 from __future__ import annotations
 
@@ -31,43 +31,43 @@ log = logging.getLogger("schedsim.drop_in")
 _KEPT_SHARES = (0.25, 0.5, 0.0)
 _LINE_SHARES = (0.7, 0.45, 0.25, 0.1)
 _SMALLER_SHARES = (0.85, 0.7)
-"""Shares of the open sizes planned for: smaller batches, which need to recompute less."""
+"""Shares of the open sizes that are also planned for: smaller batches recompute less."""
 _GUESSED_OUTPUTS = 3
-"""Sizes of the outputs that a loss takes, before it is measured: a copy, its own, a gradient."""
+"""Bytes of an unmeasured loss, in sizes of the outputs: a copy, the loss's own, a gradient."""
 _LONGER = 1.25
-"""By how much outputs are larger than any before, so that the code around is measured again."""
+"""Growth of outputs over all before at which the code around is measured again."""
 _SCRATCH_BYTES = 1 << 12
-"""Of a comparison of two schedules, at a time when little else is there."""
+"""Bytes of a comparison of two schedules, at a time when little else is resident."""
 _LONGER_KEPT, _SLOW = 1.1, 1.01
-"""From which growth, and for which overhead, a better schedule is searched in the background."""
+"""Growth of sizes and overhead from which on a better schedule is searched in the background."""
 
 
 class StepPlans:
     """Schedules for the calls of parts, within one budget.
 
-    A call whose open sizes are others than those planned for is run by the quickest schedule known
-    whose peak, evaluated at its sizes, is within the budget. Where none is, the step is planned
-    anew.
+    If a call's open sizes differ from those planned for, it runs by the quickest known schedule
+    whose peak, evaluated at the call's sizes, is within the budget. If there is none, the step is
+    planned anew.
 
     Parameters
     ----------
     parts
-        Those seen so far; more may come.
+        Parts seen so far; more may come.
     before_measuring
-        Called before ops are measured.
+        Function that is called before ops are measured.
 
     Attributes
     ----------
     budget_bytes
-        Once a step has come.
+        The budget in bytes, once a step has come.
     peak_bytes
-        Predicted, of the steps planned last; ``None`` before.
+        Predicted peak of the steps planned last; ``None`` before.
     numbers
-        Of schedules, for the sizes planned for.
+        Numbers of the schedules for the sizes planned for.
     resident_bytes
-        From before a step to after it, the most seen.
+        Most bytes seen that are resident from before a step to after it.
     records
-        A step of each kind seen, the one of the largest outputs.
+        A record of each kind of step seen, the one with the largest outputs.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class StepPlans:
     # -- for the session --------------------------------------------------------------------------
 
     def begin(self, resident_bytes: int) -> None:
-        """A step begins beside `resident_bytes`: plan, where something new was seen."""
+        """Begin a step beside `resident_bytes`, and plan if something new was seen."""
         self._take_up()
         grown = resident_bytes > self.resident_bytes
         self.resident_bytes = max(resident_bytes, self.resident_bytes)
@@ -106,7 +106,7 @@ class StepPlans:
             self._frugal.clear()
 
     def learn(self, record: StepRecord) -> None:
-        """A step was measured."""
+        """Take in the measurements of a step."""
         same = [known for known in self.records if known.keys == record.keys]
         if same and self._output_bytes(same[0]) > self._output_bytes(record):
             return
@@ -114,7 +114,7 @@ class StepPlans:
         self._chosen.clear()
 
     def is_longest(self, key: Key, binding: Binding) -> bool:
-        """Whether the outputs of this call are so large that the code around is to be measured."""
+        """Whether this call's outputs are so large that the code around it must be measured."""
         if not binding:
             return False
         part = self._parts[key[0]]
@@ -137,7 +137,7 @@ class StepPlans:
         Parameters
         ----------
         resident_bytes, earlier_bytes
-            Beside the step, and kept by its earlier calls.
+            Bytes beside the step, and bytes that its earlier calls keep.
         """
         self._see(key[0], binding)
         if key not in self.numbers:
@@ -156,9 +156,9 @@ class StepPlans:
         return self._chosen[at]
 
     def within(self, part: TracedPart, binding: Binding, beside_bytes: int) -> list[int]:
-        """Schedules of `part` of which a step beside these bytes is within the budget.
+        """Schedules of `part` with which a step beside these bytes is within the budget.
 
-        The quickest is the first: where that repeats least, it is the least like any other.
+        The quickest comes first: it repeats least, and so differs most from the others.
         """
         if self.budget_bytes is None:
             return []
@@ -175,7 +175,7 @@ class StepPlans:
         ]
 
     def store_all_bytes(self) -> int:
-        """What the parts keep where nothing is recomputed."""
+        """Bytes that the parts keep if nothing is recomputed."""
         return sum(self._store_all(part, part.sizes.traced).backward_bytes for part in self._parts)
 
     def _output_bytes(self, record: StepRecord) -> int:
@@ -188,7 +188,7 @@ class StepPlans:
     # -- sizes that differ ------------------------------------------------------------------------
 
     def _see(self, index: int, binding: Binding) -> None:
-        """Note the largest batch: the one for which plans are made."""
+        """Note the largest batch, for which plans are made."""
         part = self._parts[index]
         if not part.is_measured:
             self._measure(part, part.sizes.limit(binding, self._options.largest))
@@ -206,7 +206,7 @@ class StepPlans:
             part.measure(binding)
 
     def _fitting(self, key: Key, binding: Binding) -> int | None:
-        """The quickest schedule known with which a call of these sizes stays within the budget."""
+        """The quickest known schedule with which a call of these sizes stays within the budget."""
         part = self._parts[key[0]]
         costs = [part.cost(number, binding) for number in range(len(part.schedules))]
         costs = [cost for cost in costs if cost.number not in part.trust.refused]
@@ -223,7 +223,7 @@ class StepPlans:
                 if self.resident_bytes + single_peak_bytes(record, part, binding, cost) > budget:
                     return False
                 continue
-            # In a line, what others may take follows from what this call was to take.
+            # In a line, the bytes that others may take depend on the bytes planned for this call.
             planned, least = self._planned[key]
             if part.output_bytes(binding) > part.output_bytes(planned):
                 return False
@@ -232,7 +232,7 @@ class StepPlans:
         return True
 
     def _improve(self, key: Key, binding: Binding, number: int) -> None:
-        """Search in the background for a call larger than planned for, which runs slowly."""
+        """Search in the background for a call that is larger than planned for and runs slowly."""
         part, (known, _) = self._parts[key[0]], self._planned[key]
         now, then = (self._store_all(part, one) for one in (binding, known))
         much_larger = now.kept_bytes > _LONGER_KEPT * then.kept_bytes
@@ -247,7 +247,7 @@ class StepPlans:
         self._search_beside.start(lambda: (key, binding, self._search(workload, budget, 1.0)))
 
     def _take_up(self) -> None:
-        """Use what a search in the background has found, from this step on."""
+        """Use the result of a background search from this step on."""
         found = self._search_beside.taken()
         if found is None:
             return
@@ -259,11 +259,11 @@ class StepPlans:
             self._chosen.clear()
 
     def wait(self) -> None:
-        """Until no search runs in the background; the next step uses what it found."""
+        """Wait until no background search runs; the next step uses the result."""
         self._search_beside.wait()
 
     def _grown(self, key: Key, binding: Binding, earlier_bytes: int) -> int:
-        """A schedule for a call that no schedule known fits."""
+        """A schedule for a call that fits by no known schedule."""
         part = self._parts[key[0]]
         in_lines = any(key in record.keys and len(record.keys) > 1 for record in self.records)
         if in_lines and earlier_bytes:
@@ -284,7 +284,7 @@ class StepPlans:
         return self.numbers[key] if found is None else found
 
     def _follow(self, key: Key, binding: Binding) -> None:
-        """Take this call, and others of the same steps in proportion, for the largest."""
+        """Take this call, and the other calls of its steps in proportion, as the largest."""
         part = self._parts[key[0]]
         binding = part.sizes.limit(binding, self._options.largest)
         known = self._planned[key][0]
@@ -300,14 +300,14 @@ class StepPlans:
                         self._largest[index] = tuple(became.get(size, size) for size in other)
 
     def _late(self, key: Key, binding: Binding) -> int:
-        """The schedule of least memory, for a call that is larger than a step's first one said."""
+        """The schedule of least memory, for a call larger than its step's first call implied."""
         part = self._parts[key[0]]
         self._say(
             f"{part.name} has larger inputs than its step began with"
             f"{part.sizes.in_words(binding)}: this step may exceed the budget",
             PlainStepWarning,
         )
-        self._planned_records = 0  # planned anew when the next step begins
+        self._planned_records = 0  # plan anew when the next step begins
         self._largest[key[0]] = binding
         costs = [part.cost(number, binding) for number in range(len(part.schedules))]
         return min(costs, key=lambda cost: (cost.backward_bytes, cost.kept_bytes)).number
@@ -320,14 +320,14 @@ class StepPlans:
     # -- planning ---------------------------------------------------------------------------------
 
     def _budget(self, workload: Graph) -> int:
-        """In bytes; a share is of the store-all peak of what is known of a step."""
+        """The budget in bytes; a share is taken of the known store-all peak of a step."""
         if self.budget_bytes is None or not self.records:
             store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
             self.budget_bytes = budget_in_bytes(self._options.budget, store_all, [])
         return self.budget_bytes
 
     def _frugal_number(self, index: int, binding: Binding, earlier_bytes: int) -> int:
-        """A schedule that leaves room for whatever may follow."""
+        """A schedule that leaves room for whatever may come later in the step."""
         part = self._parts[index]
         static = self.resident_bytes + earlier_bytes
         guessed = _GUESSED_OUTPUTS * part.output_bytes(binding)
@@ -346,7 +346,7 @@ class StepPlans:
         room = budget - static - part.input_bytes(binding) - part.given_bytes(binding)
         plan: Plan | None = None
         for share in _KEPT_SHARES:
-            # The last share is 0: the plan may keep anything, and only a loss is known to follow.
+            # The last share is 0: the plan may keep anything, as only a loss is known to follow.
             outside = max(guessed, room - int(share * store_all.kept_bytes)) if share else guessed
             plan = self._search(part.workload(static, outside, binding), budget, 0.3)
             if plan.schedule is not None:
@@ -359,7 +359,7 @@ class StepPlans:
         return number
 
     def _measured_at(self, part: TracedPart, binding: Binding) -> Binding:
-        """Sizes at which `part` was measured, and which say enough of `binding`."""
+        """Sizes at which `part` was measured, from which `binding` can be evaluated well enough."""
         for known in part.sizes.measured:
             if all(mine <= its for mine, its in zip(binding, known, strict=True)):
                 return known
@@ -391,7 +391,7 @@ class StepPlans:
         self._replan()
 
     def _replan(self, searches: bool = True) -> bool:
-        """Plan for all steps seen; whether there are plans, where no schedule is to be searched."""
+        """Plan for all steps seen; returns whether there are plans without a further search."""
         self._chosen.clear()
         numbers: dict[Key, int] = {}
         chosen: dict[Key, PartCost] = {}
@@ -432,7 +432,7 @@ class StepPlans:
                 warnings.warn(f"keep={pattern!r} names no op of the step", stacklevel=2)
 
     def _plan_single(self, record: StepRecord) -> Plan:
-        """The plan of a step of one part: the code between its halves is one op of the graph."""
+        """The plan of a step of one part; the code between its halves is one op of the graph."""
         index = record.keys[0][0]
         part, binding = self._parts[index], self._largest[index]
         self._measure(part, binding)
@@ -452,7 +452,7 @@ class StepPlans:
         return plan
 
     def _plan_smaller(self, record: StepRecord, binding: Binding) -> None:
-        """Schedules for batches smaller than `binding`, where less need be repeated."""
+        """Plan schedules for batches smaller than `binding`, which need less recomputation."""
         part = self._parts[record.keys[0][0]]
         assert self.budget_bytes is not None
         for share in _SMALLER_SHARES if binding else ():
@@ -467,7 +467,7 @@ class StepPlans:
                 part.add(plan.schedule)
 
     def _divided(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan | None:
-        """As `_plan_line`, by the schedules that are known."""
+        """Plan as `_plan_line` does, with only the schedules that are known."""
         calls = self._calls_in_line(record, chosen, None)
         return divide(calls, self._line_budget(calls))
 
@@ -524,7 +524,7 @@ class StepPlans:
     ) -> tuple[PartCost, ...]:
         """Schedules of `part` that keep different amounts, with peaks within `share` of `room`.
 
-        Without `share`, those that are known.
+        Without `share`, they are the schedules that are already known.
         """
         costs = [self._store_all(part, binding)]
         costs += [part.cost(number, binding) for number in range(len(part.schedules))]

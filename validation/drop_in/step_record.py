@@ -1,4 +1,4 @@
-"""What was measured of a step of parts, and what the code around them takes at other sizes."""
+"""Measurements of a step of parts, and the bytes of the code around the parts at other sizes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from .part_sizes import Binding
 from .traced_part import TracedPart
 
 Key = tuple[int, int]
-"""Index of a part, and how often it has been called in the step before."""
+"""Index of a part, and how often the step has called it before."""
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The parts that a step called, and what the code between them took.
+    """The parts that a step called, and the bytes of the code between them.
 
     Attributes
     ----------
     bindings
-        Of each call, the numbers for its open sizes.
+        For each call, the numbers for its open sizes.
     shared_bytes
-        Of each call, inputs that are outputs of earlier ones.
+        For each call, bytes of inputs that are outputs of earlier calls.
     after_forward
-        Of each call, the code after its forward, to the next part.
+        For each call, bytes of the code after its forward, up to the next part.
     after_backward
-        Of each call, the code after its backward, to the next part in backward.
+        For each call, bytes of the code after its backward, up to the next part in backward.
     """
 
     keys: tuple[Key, ...]
@@ -38,9 +38,9 @@ class StepRecord:
 
 
 def scaled_bytes(num_bytes: int, measured: int, now: int) -> int:
-    """What code takes whose inputs were `measured` bytes and are `now`.
+    """Bytes of code whose inputs had `measured` bytes when it was measured, and have `now` bytes.
 
-    The code takes no less for smaller inputs: part of what it takes may not depend on them.
+    The result is never smaller for smaller inputs: part of the bytes may not depend on them.
 
     Examples
     --------
@@ -51,13 +51,13 @@ def scaled_bytes(num_bytes: int, measured: int, now: int) -> int:
 
 
 def bytes_between_halves(record: StepRecord, part: TracedPart, binding: Binding) -> tuple[int, int]:
-    """What the code between the halves of a step's one part takes, beside the gradients given.
+    """Bytes of the code between the halves of a step's only part, beside the given gradients.
 
     Returns
     -------
     (held, most)
-        What the caller still holds when backward begins, a loss or what it logs, and the most that
-        the code takes beyond that.
+        What the caller still holds when backward begins, such as a loss or logged values, and the
+        most that the code takes beyond that.
     """
     measured = record.bindings[0]
     given, after = part.given_bytes(measured), record.after_forward[0]
@@ -74,7 +74,7 @@ def single_peak_bytes(
     Parameters
     ----------
     cost
-        What the part takes at these sizes, by the schedule in question.
+        The cost of the part at these sizes, by the schedule in question.
     """
     between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
     held, outside = bytes_between_halves(record, part, binding)

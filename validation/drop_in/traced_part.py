@@ -1,4 +1,4 @@
-"""A part of a step, traced by Dynamo, at run time: both halves by one of its schedules."""
+"""A part of a step, traced by Dynamo, at run time: both halves run by one of its schedules."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ _MOST_COSTS = 4096
 
 
 class _MeasuredAt(NamedTuple):
-    """A program at some sizes, for whoever measures it."""
+    """A program at some sizes, for code that measures it."""
 
     program: Program
     backend: str
 
 
 class TracedPart:
-    """What AOTAutograd calls for one graph of Dynamo.
+    """The object that AOTAutograd calls for one graph of Dynamo.
 
-    Sizes that Dynamo left open differ from call to call; a *binding* holds their numbers. Bytes
-    and costs are asked for by binding, and evaluated.
+    Sizes that Dynamo left open differ from call to call; a *binding* holds their numbers. Bytes and
+    costs are evaluated for a binding.
 
     Attributes
     ----------
     name
         The name of its workload.
     program
-        Its sizes are formulas where they are open.
+        The program; open sizes are formulas in it.
     sizes : PartSizes
         Bytes by binding.
     graph : Graph
-        At the sizes that were measured last, without static bytes; the op ``outside`` stands for
-        all that happens between the halves.
+        The graph at the sizes measured last, without static bytes; the op ``outside`` stands for
+        all code between the halves.
     schedules : list of Schedule
-        Those that calls in flight may be of, by number.
+        Schedules by number; calls in flight may use any of them.
     run_counts
         Op -> number of runs in the last call.
     trust : ScheduleTrust
@@ -94,7 +94,7 @@ class TracedPart:
         return program, with_once(graph, self.session.options.keep)
 
     def measure(self, binding: Binding) -> None:
-        """Fill in times and workspaces of the ops at these sizes, once."""
+        """Measure times and workspaces of the ops at these sizes, once."""
         if binding in self.sizes.measured:
             return
         program, graph = self._graph_at(binding)
@@ -115,13 +115,13 @@ class TracedPart:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it was, at any sizes."""
+        """Whether the part was measured, at any sizes."""
         return bool(self.sizes.measured)
 
     def workload(self, static_bytes: int, outside_bytes: int, binding: Binding = ()) -> Graph:
         """The part beside `static_bytes`, with `outside_bytes` at the peak between its halves.
 
-        At sizes other than those measured, bytes are evaluated, and times as they were measured.
+        At sizes other than the measured ones, bytes are evaluated, and times are the measured ones.
         """
         if binding in self.sizes.measured:
             graph = self.sizes.measured[binding].graph
@@ -139,7 +139,7 @@ class TracedPart:
 
     @property
     def states_bytes(self) -> int:
-        """At most, of generator states and the note on the call, beside the graph's own."""
+        """Most bytes of generator states and the note on the call, beside the graph's own."""
         num_random = sum(call.random for call in self.program.calls)
         states = (num_random + 1) * torch.get_rng_state().numel() if num_random else 0
         return 8 * (1 + len(self.sizes.names)) + (states if self.device == "cpu" else 0)
@@ -158,7 +158,7 @@ class TracedPart:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of the gradients of parameters, all of which the backward half leaves."""
+        """Bytes of the gradients of parameters, all of which exist after the backward half."""
         traced = self.sizes.traced
         return self._bytes("gradient", list(self.program.gradients.values()), traced)
 
@@ -181,7 +181,7 @@ class TracedPart:
         ]
 
     def cost(self, number: int, binding: Binding = ()) -> PartCost:
-        """What it takes by schedule `number`, at the sizes of `binding`; O(its runs)."""
+        """The cost of the part by schedule `number`, at the sizes of `binding`; O(runs)."""
         key = (number, binding)
         if key not in self._costs:
             if len(self._costs) > _MOST_COSTS:
@@ -212,7 +212,7 @@ class TracedPart:
     # -- as code ----------------------------------------------------------------------------------
 
     def add(self, schedule: Schedule) -> int:
-        """The number of `schedule`, which calls can be run by from now on."""
+        """Add `schedule`, by which calls can run from now on; returns its number."""
         for number, known in enumerate(self.schedules):
             if known == schedule:
                 return number
@@ -224,7 +224,7 @@ class TracedPart:
         return len(self.schedules) - 1
 
     def forward(self, arguments: list[Any]) -> list[Any]:
-        """The outputs, and after them what `backward` needs; `arguments` is emptied."""
+        """The outputs, followed by what `backward` needs; `arguments` is emptied."""
         found = dict(zip(self._joint.inputs, arguments, strict=True))
         binding = self.sizes.read(arguments)
         number = self.session.forward_begins(self, arguments, binding)
@@ -262,8 +262,8 @@ class TracedPart:
         return [*returned, header, *states, *kept, *carried]
 
     def _compared(self, number: int, found: dict[int, Any], binding: Binding) -> int:
-        """The schedule to run instead of `number`, after a look at what it gives."""
-        if self.session.is_rehearsing:  # a whole step of it is compared with the plain one
+        """Compare the schedule `number`; returns the number of the schedule to run."""
+        if self.session.is_rehearsing:  # a whole step is compared with the plain one anyway
             self.trust.trust(number, binding)
             return number
 
@@ -281,7 +281,7 @@ class TracedPart:
         return self._halves[number]
 
     def sizes_of(self, number: int, binding: Binding) -> Any:
-        """What that code is given for its open sizes."""
+        """The numbers that this code gets for its open sizes."""
         return self._numbers[number](binding)
 
     def backward(self, arguments: list[Any]) -> list[Any]:

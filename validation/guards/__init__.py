@@ -1,1 +1,1 @@
-"""What a step takes from Python, watched: a change means another plan, no stale one."""
+"""What a step reads from Python, watched: a change leads to another plan, not to a stale one."""

@@ -1,8 +1,8 @@
 """Values that Python asks of tensors: ``if mask.all()``, ``x.max().item()``.
 
-A trace over tensors without memory cannot answer. The answers of one real run are noted, given to
-the trace in the same order, and checked by every step that runs by it: the tensors are computed
-again, and another answer ends the step before it has changed anything.
+A trace over tensors without memory cannot answer such questions. The answers of one real run are
+noted and given to the trace in the same order. Every step that runs by the trace checks them: it
+computes the tensors again, and another answer ends the step before the step has changed anything.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class OtherAnswer(SchedsimError):
 
 
 class Question(NamedTuple):
-    """What was asked of some tensors, and what they answered.
+    """A question that was asked of some tensors, and the answer.
 
     Attributes
     ----------
     function
-        Called as ``function(*arguments)``, the tensors among its flat arguments given by position.
+        Called as ``function(*arguments)``; its flat arguments give tensors by position.
     leaves, spec
-        Of ``(args, kwargs)``; ``None`` where a tensor goes.
+        Leaves and structure of ``(args, kwargs)``; ``None`` stands in place of a tensor.
     """
 
     function: Callable[..., Any]
@@ -59,11 +59,11 @@ class Question(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The question in words."""
         return _QUESTIONS[self.function]
 
     def ask(self, tensors: tuple[Tensor, ...]) -> Any:
-        """The answer of other tensors."""
+        """The answer for other tensors."""
         rest = iter(tensors)
         leaves = [
             next(rest) if tensor else leaf
@@ -74,14 +74,14 @@ class Question(NamedTuple):
 
 
 class Answers(TorchFunctionMode):
-    """Notes what Python asks of tensors, or, given `known` questions, answers as they were.
+    """Notes what Python asks of tensors, or answers from `known` questions.
 
     Attributes
     ----------
     questions
-        Asked so far.
+        Questions asked so far.
     tensors
-        Of each question answered from `known`, the tensors, outside of autograd.
+        For each question answered from `known`, the tensors, detached from autograd.
     """
 
     def __init__(self, known: tuple[Question, ...] | None = None) -> None:
@@ -134,12 +134,12 @@ class Answers(TorchFunctionMode):
 
 
 class Expect:
-    """A call of a program: the tensors answer as they did when it was captured.
+    """A call of a program that checks that the tensors answer as they did at the capture.
 
     Raises
     ------
     OtherAnswer
-        They do not.
+        The tensors answer otherwise.
     """
 
     def __init__(self, question: Question, where: str = "") -> None:
@@ -147,7 +147,7 @@ class Expect:
         self.__name__ = f"expect {question.name}"
 
     def probe(self, *tensors: Tensor) -> None:
-        """Ask, whatever the answer: to measure what it takes."""
+        """Ask without checking the answer, to measure the cost of asking."""
         self.question.ask(tensors)
 
     def __call__(self, *tensors: Tensor) -> None:
@@ -161,7 +161,7 @@ class Expect:
 
 
 def equal_answers(one: Any, two: Any) -> bool:
-    """Whether two answers are the same, not-a-numbers included."""
+    """Whether two answers are equal, with NaNs equal to NaNs."""
     if isinstance(one, list):
         return len(one) == len(two) and all(map(equal_answers, one, two))
     return type(one) is type(two) and bool(one == two or (one != one and two != two))

@@ -1,9 +1,9 @@
-"""The plans of one form of a step: one for each state of Python seen, few, and what comes after.
+"""The plans of one form of a step: a plan for each state of Python seen, up to a few.
 
-A loop may anneal an attribute, freeze a layer or register a hook. The plan of the state that was is
-not the plan of the state that is: another is made and kept beside it. Where the state is another
-every few steps, no plan would last: the model is planned by blocks, which run its own Python, and
-where that cannot be, the plain step runs. Each is said once.
+A loop may change an attribute, freeze a layer or register a hook. A plan for the former state is no
+plan for the present state: another plan is made and kept beside it. Where the state changes every
+few steps, no plan would last: the model is then planned by blocks, which run its own Python, and
+where that is impossible, the plain step runs. Each such change is reported once.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
     from ..step_planning import PlannedStep
 
 MAX_VARIANTS = 4
-"""Plans of one form of inputs, for so many states of Python."""
+"""Most plans of one form of inputs, each for another state of Python."""
 
 
 class ReplannedWarning(UserWarning):
-    """The model's Python has changed, and the step is planned anew."""
+    """The model's Python state has changed, and the step is planned anew."""
 
 
 class PlainStepWarning(UserWarning):
-    """A step runs as the model itself would run it: right, and not within the budget."""
+    """A step runs as the model itself runs it: correctly, but not within the budget."""
 
 
 class RoundingWarning(UserWarning):
-    """A planned step is the plain one within rounding, not to the bit."""
+    """A planned step equals the plain one within rounding, not to the bit."""
 
 
 @dataclass
 class Variants:
-    """What was planned for one form of inputs.
+    """The plans for one form of inputs.
 
     Attributes
     ----------
     steps
-        The last used last.
+        Planned steps, of which the last used is last.
     num_planned
-        How many were made, those forgotten included.
+        Number of plans made, including forgotten ones.
     level
-        ``"block"`` once plans op by op have not lasted; ``"plain"`` once no plan would.
+        ``"block"`` once plans op by op have not lasted; ``"plain"`` once no plan would last.
     reasons
-        Lines said so far.
+        Lines that were reported so far.
     """
 
     steps: list[PlannedStep] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Variants:
     reasons: list[str] = field(default_factory=list)
 
     def fitting(self, but: tuple[PlannedStep, ...] = ()) -> PlannedStep | None:
-        """The plan, last used first, whose Python is as it was; not one of `but`."""
+        """The plan whose Python state is the present one, last used first; none of `but`."""
         for step in reversed(self.steps):
             if not any(step is other for other in but) and step.change is None:
                 if step is not self.steps[-1]:
@@ -65,11 +65,11 @@ class Variants:
         return None
 
     def change(self) -> StateChange | None:
-        """What is not as the last plan has it."""
+        """The change since the last plan was made."""
         return self.steps[-1].change if self.steps else None
 
     def forget_replaced(self) -> None:
-        """Drop plans of tensors and modules that have left the model: they hold their memory."""
+        """Drop plans of tensors and modules that have left the model: they hold memory."""
         kept = []
         for step in self.steps:
             change = step.change
@@ -78,18 +78,18 @@ class Variants:
         self.steps = kept
 
     def add(self, step: PlannedStep) -> None:
-        """Keep `step`, and few others."""
+        """Keep `step`, and drop old ones."""
         self.steps.append(step)
         self.num_planned += 1
         del self.steps[:-MAX_VARIANTS]
 
     def give_up(self, name: str, why: str) -> None:
-        """Make no more plans: a state of the model that no kept plan is of runs the plain step."""
+        """Make no more plans: in a state without a kept plan, the plain step runs."""
         self.level = "plain"
         self.say(f"steps of {name} run as they are, not within the budget: {why}", PlainStepWarning)
 
     def say(self, line: str, kind: type[UserWarning]) -> None:
-        """Warn, once for each line."""
+        """Warn, once for each different line."""
         if line not in self.reasons:
             self.reasons.append(line)
             warnings.warn(line, kind, stacklevel=2)

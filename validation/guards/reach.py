@@ -1,7 +1,7 @@
-"""Which Python a step runs: the names that it looks up, and the globals that it reads.
+"""The Python that a step runs: the names that it looks up, and the globals that it reads.
 
 A step can depend on an attribute only where some code that it runs names that attribute. The code
-is noted while the step runs once; what it does not name may change as it likes.
+is noted while the step runs once; attributes that it does not name may change freely.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALSO = (
     "pluggy", "coverage", "tqdm",
 )  # fmt: skip
 _LIBRARY = frozenset({*_ALSO, *sys.stdlib_module_names}) - {"__main__"}
-# Code that names these can look up what no name of its own says.
+# Code with these names can look up attributes that it does not name.
 _DYNAMIC = frozenset(
     {"getattr", "hasattr", "setattr", "__dict__", "vars", "eval", "exec", "attrgetter", "globals"}
 )
@@ -33,7 +33,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def is_library(module: str | None) -> bool:
-    """Whether code of `module` is of Python, torch or this package, whose globals stay as they are.
+    """Whether `module` belongs to Python, torch or this package, whose globals do not change.
 
     Examples
     --------
@@ -45,21 +45,21 @@ def is_library(module: str | None) -> bool:
 
 @dataclass(frozen=True)
 class Reach:
-    """What the code of a step can look up.
+    """The names that the code of a step can look up.
 
     Attributes
     ----------
     names
-        Attributes; ``None`` for any.
+        Names of attributes; ``None`` stands for any name.
     scopes
-        Globals of code that is no library's, with the names read there.
+        Globals of code outside of libraries, with the names that are read there.
     """
 
     names: frozenset[str] | None = None
     scopes: tuple[tuple[dict[str, Any], frozenset[str]], ...] = ()
 
     def joined(self, other: Reach) -> Reach:
-        """What either can look up."""
+        """The names that either of the two can look up."""
         names = None
         if self.names is not None and other.names is not None:
             names = self.names | other.names
@@ -68,10 +68,10 @@ class Reach:
 
 @dataclass
 class CodeRun:
-    """Notes, as a context, the code that runs in it on this thread.
+    """A context that notes the code which runs in it on this thread.
 
-    What the collector of cycles calls, finalizers and ``gc.callbacks``, is not noted: it runs at
-    any allocation, whatever the step is.
+    Code that the cycle collector calls, finalizers and ``gc.callbacks``, is not noted: it may run
+    at any allocation, in any step.
     """
 
     codes: dict[CodeType, dict[str, Any]] = field(default_factory=dict)
@@ -90,13 +90,13 @@ class CodeRun:
     def __exit__(self, *error: object) -> None:
         if self._before is None or callable(self._before):
             sys.setprofile(self._before)
-        else:  # a profiler in C, such as cProfile's, which is no function to be called
+        else:  # a profiler in C, such as cProfile's, cannot be called as a function
             sys.setprofile(None)
             self._before.enable()
         gc.callbacks.remove(self._first_callback)
         gc.callbacks.remove(self._last_callback)
 
-    # The two are around all that runs in a collection. Another thread may collect meanwhile.
+    # The two callbacks enclose all that runs in a collection. Another thread may collect meanwhile.
     def _first_callback(self, phase: str, _info: object) -> None:
         if phase == "start" and threading.get_ident() == self._thread:
             self._collecting = True
@@ -112,7 +112,7 @@ class CodeRun:
         if code in self.codes:
             return
         self.codes[code] = frame.f_globals
-        # The backward of an autograd function runs later, if ever: it counts from its forward on.
+        # The backward of an autograd function runs later, if ever: it counts with its forward.
         if code.co_name in ("forward", "setup_context") and code.co_argcount and code.co_varnames:
             owner = function_of(frame.f_locals.get(code.co_varnames[0]))
             for name in ("backward", "vjp", "setup_context"):
@@ -121,7 +121,7 @@ class CodeRun:
                     self.codes.setdefault(method.__code__, method.__globals__)
 
     def reach(self) -> Reach:
-        """What the noted code can look up; O(its size)."""
+        """The names that the noted code can look up; O(size of the code)."""
         names: set[str] = set()
         dynamic = False
         scopes: dict[int, tuple[dict[str, Any], set[str]]] = {}
@@ -140,7 +140,7 @@ class CodeRun:
                 for name in global_names(one):
                     read.add(name)
                     called = scope.get(name)
-                    # What a hook or a backward calls need not have run yet.
+                    # What a hook or a backward calls may not have run yet.
                     if isinstance(called, FunctionType) and called.__code__ not in seen:
                         seen.add(called.__code__)
                         pending.append((called.__code__, called.__globals__))
@@ -149,10 +149,10 @@ class CodeRun:
 
 
 def static_reach(roots: Iterable[Any]) -> Reach:
-    """What the code of `roots` may look up, found without running it: rather too much.
+    """The names that the code of `roots` may look up, found without running it: rather too many.
 
-    Modules with all below them, functions, methods and other callables. Their methods count whose
-    names the code names.
+    Roots are modules with all their submodules, functions, methods and other callables. Of their
+    methods, those count whose names the code names.
     """
     found = CodeRun()
     classes: dict[type, None] = {}
@@ -167,7 +167,7 @@ def static_reach(roots: Iterable[Any]) -> Reach:
                 continue
             classes.update(dict.fromkeys(type(part).__mro__))
             for value in getattr(part, "__dict__", {}).values():
-                # A function that an instance holds, as an activation that was handed in.
+                # A function that an instance holds, such as an activation that was passed in.
                 if isinstance(value, FunctionType) and not is_library(value.__module__):
                     found.codes[value.__code__] = value.__globals__
             for hooks in ("_forward_hooks", "_forward_pre_hooks"):
@@ -214,6 +214,6 @@ def global_names(code: CodeType) -> set[str]:
 
 
 def _words(code: CodeType) -> set[str]:
-    """Names in the strings of `code`, as ``getattr(self, "tau")`` has them."""
+    """Names in the strings of `code`, such as in ``getattr(self, "tau")``."""
     strings = [c for c in code.co_consts if isinstance(c, str) and len(c) < 200]
     return {word for text in strings for word in _WORD.findall(text)}

@@ -1,4 +1,4 @@
-"""One real forward of a step, noted: what Python it runs, what it asks, draws and leaves behind."""
+"""One real forward of a step, recorded: the Python it runs, asks, draws from and leaves behind."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from .state import NO_PLACES, Places, StateChange, StateSnapshot
 
 @dataclass(frozen=True)
 class Recorded:
-    """What one forward of a step did besides computing.
+    """What one forward of a step did besides computing tensors.
 
     Attributes
     ----------
     reach
-        Of the code that ran.
+        Names that the code of the forward can look up.
     before
-        The state that it can read, as it was.
+        The state that this code can read, before the forward.
     questions
-        What Python asked of tensors.
+        Questions that Python asked of tensors.
     effects
-        What it left behind in Python, a line each.
+        Changes that it left behind in Python, one line each.
     draws
-        Generators of Python and NumPy that it drew from.
+        Generators of Python and NumPy from which it drew.
     places
-        Where the effects are.
+        Places of the effects.
     settles
-        Whether a second run would have no effects: the first sets something up.
+        Whether a second run would have no effects, because the first one sets something up.
     warm
-        What `places` held after the first run.
+        Content of `places` after the first run.
     written
-        Tensors that were there before and were written in place, by an op that says so.
+        Tensors from before the step that were written in place, by an op that declares it.
     """
 
     reach: Reach
@@ -62,7 +62,7 @@ class Recorded:
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """With the state that the first run sets up, which is taken back."""
+        """Run the block with the state that the first run sets up, then restore the state."""
         if not self.settles:
             yield
             return
@@ -74,16 +74,16 @@ class Recorded:
             self.places.put(cold)
 
     def state(self) -> StateSnapshot:
-        """What the step can read, as it is now."""
+        """The state that the step can read, as it is now."""
         return StateSnapshot(self.before.roots, self.reach)
 
     def refuse_graph(self) -> None:
-        """Raise where a graph, which holds no Python, would be another step.
+        """Raise where a graph, which contains no Python, would be another step.
 
         Raises
         ------
         UnsupportedError
-            The line says what a graph would lose.
+            The graph would lose something, which the message names.
         """
         if self.draws:
             raise UnsupportedError(
@@ -107,7 +107,7 @@ class Recorded:
 
 
 def _is_measured(answer: Any) -> bool:
-    """Whether an answer is or holds a number that is no whole one."""
+    """Whether an answer is, or contains, a number that is not whole."""
     if isinstance(answer, list):
         return any(map(_is_measured, answer))
     return isinstance(answer, float | complex)
@@ -119,14 +119,14 @@ def python_generators() -> tuple[Any, Any]:
 
 
 def restore_python_generators(states: tuple[Any, Any]) -> None:
-    """Make `states` the present ones."""
+    """Set the generators to `states`."""
     random.setstate(states[0])
     np.random.set_state(states[1])
 
 
 @contextmanager
 def kept_python(recorded: Recorded | None) -> Iterator[None]:
-    """What steps in the block change outside of tensors is put back, Python's generators too."""
+    """Restore what steps in the block change outside of tensors, and Python's generators."""
     generators = python_generators()
     contents = recorded.places.take() if recorded is not None else []
     try:
@@ -138,7 +138,7 @@ def kept_python(recorded: Recorded | None) -> Iterator[None]:
 
 
 def drawn(before: tuple[Any, Any]) -> list[str]:
-    """Whose numbers were drawn since `before`."""
+    """The generators that have been drawn from since `before`."""
     now = python_generators()
     found = ["Python's random"] if now[0] != before[0] else []
     same = all(np.array_equal(a, b) for a, b in zip(now[1], before[1], strict=True))
@@ -152,21 +152,21 @@ def record(
     keywords: Mapping[str, Any],
     run: Callable[[tuple[Any, ...], Mapping[str, Any]], Any],
 ) -> Recorded:
-    """Run a forward once, and note; a second time where the first left something behind.
+    """Run a forward once and record it; run it again if the first run left something behind.
 
-    Everything is put back: attributes, tensors written in place, generators.
+    Everything is restored: attributes, tensors written in place, generators.
 
     Parameters
     ----------
     model, loss
-        Whose state is watched.
+        The model and the loss whose state is watched.
     run
         ``run(inputs, keywords)`` gives the loss.
 
     Raises
     ------
     UnsupportedError
-        The step reads an iterator, whose items planning would use up.
+        The step reads an iterator, whose items the planning would use up.
     """
     roots = {"model": model, "loss": loss}
     static = static_reach([root for root in roots.values() if root is not None])
@@ -203,13 +203,14 @@ class _Recorder:
     def once(
         self, around: StateSnapshot, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Recorded:
-        """One run from the state `around`, which is put back."""
+        """One run from the state `around`, which is restored."""
         try:
-            # As in training, but nothing is kept for a backward.
+            # The mode is that of training, but nothing is kept for a backward.
             keeping = saved_tensors_hooks(lambda tensor: None, _not_kept)
             return self._once(around, inputs, keywords, keeping)
         except (_TookBackward, RuntimeError) as error:
-            # A step that differentiates within itself needs it; torch.func refuses such hooks.
+            # A step that differentiates within itself needs saved tensors; torch.func refuses such
+            # hooks.
             if not isinstance(error, _TookBackward) and "saved tensor hooks" not in str(error):
                 raise
         return self._once(around, inputs, keywords, nullcontext())
@@ -227,7 +228,7 @@ class _Recorder:
         leaves = [t for t in tree_leaves((inputs, dict(keywords))) if isinstance(t, Tensor)]
         python, undo = python_generators(), _Undo(buffers)
         codes, answers = CodeRun(), Answers()
-        # Buffers end as they began, and nobody who saved one need know.
+        # Buffers end as they began; code that saved one need not know.
         unseen = ExitStack()
         unseen.enter_context(unseen_writes(buffers))
         try:
@@ -262,7 +263,7 @@ class _Recorder:
 
 
 class _TookBackward(Exception):
-    """The forward asked for what a backward needs."""
+    """The forward asked for tensors that a backward needs."""
 
 
 def _not_kept(_: None) -> Tensor:
@@ -270,7 +271,7 @@ def _not_kept(_: None) -> Tensor:
 
 
 def is_reparametrised(change: StateChange) -> bool:
-    """Whether torch sets the place anew in every forward, as of a pruned weight."""
+    """Whether torch sets the place anew in every forward, like that of a pruned weight."""
     owner = change.owner
     if not isinstance(owner, nn.Module) or not isinstance(change.now, Tensor):
         return False
@@ -294,12 +295,12 @@ def _storage(tensor: Tensor) -> int:
 
 
 class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps what ops are about to overwrite of tensors that were there before, and puts it back.
+    """Keeps what ops are about to overwrite in tensors from before, and restores it.
 
     Parameters
     ----------
     buffers
-        Kept from the start: kernels write to running statistics without saying so.
+        Buffers are kept from the start, because kernels write running statistics undeclared.
     """
 
     def __init__(self, buffers: list[Tensor]) -> None:
@@ -342,7 +343,7 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """All of the storage under `tensor`."""
+    """A view of the whole storage under `tensor`."""
     tensor = tensor.detach()
     if tensor.layout is not torch.strided:
         return tensor
@@ -351,9 +352,9 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def detached_copies(tree: Any) -> Any:
-    """`tree` with copies of its tensors, which require a gradient as these do.
+    """`tree` with copies of its tensors, which require a gradient if the originals do.
 
-    A tensor that is given twice, as inputs and as labels, stays one tensor: code may ask.
+    A tensor that occurs twice, as input and as label, stays one tensor, because code may compare.
     """
     copies: dict[int, Tensor] = {}
 

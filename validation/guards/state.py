@@ -1,10 +1,10 @@
-"""The Python state that a step can read, as it was: compared, named where it differs, put back.
+"""The Python state that a step can read, recorded: it is compared, differences named, restored.
 
 Everything that can be reached from the model, the loss and the globals that their code reads is
 walked once: attributes of modules and of plain objects, items of containers, hooks, closures,
 defaults of functions, attributes of classes, generators and NumPy arrays. What a place holds is
-compared by identity, numbers and strings by value. Tensors are compared by identity and form: the
-graph reads what they hold when it runs.
+compared by identity, except numbers and strings, which are compared by value. Tensors are compared
+by identity and form, because the graph reads their content when it runs.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _UNREAD = frozenset(
 )  # fmt: skip
 
 
-# Modules of Python whose objects hold what users put there.
+# Modules of Python whose objects contain what users put there.
 _PLAIN_OBJECTS = frozenset({"types", "argparse", "collections", "functools", "builtins"})
 
 
 class StateChange(NamedTuple):
-    """A place that holds something else than it did."""
+    """A place whose content has changed."""
 
     path: str
     before: Any
@@ -75,7 +75,7 @@ class StateChange(NamedTuple):
 
     @property
     def is_replacement(self) -> bool:
-        """Whether a tensor or module left its place, so that the state before will not return."""
+        """Whether a tensor or module left its place, so that the former state will not return."""
         return isinstance(self.before, Tensor | nn.Module)
 
 
@@ -92,7 +92,7 @@ def shown(value: Any) -> str:
 
 
 def same(one: Any, two: Any) -> bool:
-    """Whether two things that a place held at two times are the same to a step.
+    """Whether two contents of a place, at two times, are the same to a step.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def same(one: Any, two: Any) -> bool:
 
 @dataclass(slots=True)
 class _NamedPlaces:
-    """Named places: of a dictionary, of a class, of an object with slots."""
+    """Places with names: those of a dictionary, of a class, of an object with slots."""
 
     path: str
     owner: Any
@@ -142,7 +142,7 @@ class _NamedPlaces:
                     yield StateChange(path, _GONE, get(key, None), self.owner)
 
     def changed_keys(self) -> tuple[Any, ...]:
-        """What holds something else now, whether it is read or not."""
+        """The keys whose content has changed, whether they are read or not."""
         now = _contents(self.view())
         keys = {**self.saved, **now}
         return tuple(
@@ -184,7 +184,7 @@ class _Keys:
             self.names.store(key, value)
 
     def restore(self) -> None:
-        """Only taken and put."""
+        """Do nothing: these places are only taken and put."""
 
 
 @dataclass(slots=True)
@@ -221,7 +221,7 @@ class _Sequence:
 
 @dataclass(slots=True)
 class _Value:
-    """One thing that is read and written by functions: a cell, a generator, an array."""
+    """One content that functions read and write: a cell, a generator, an array."""
 
     path: str
     read: Callable[[], Any]
@@ -253,7 +253,7 @@ _Place = _NamedPlaces | _Keys | _Sequence | _Value
 
 @dataclass(frozen=True)
 class Places:
-    """Some places, whose content is taken and put back."""
+    """Some places, whose contents can be taken and put back."""
 
     places: tuple[_Place, ...]
 
@@ -261,16 +261,16 @@ class Places:
         return bool(self.places)
 
     def outside(self, prefixes: Iterable[str]) -> Places:
-        """Those whose path starts with none of `prefixes`."""
+        """The places whose path starts with none of `prefixes`."""
         heads = tuple(prefixes)
         return Places(tuple(p for p in self.places if not f"{p.path}.".startswith(heads)))
 
     def take(self) -> list[Any]:
-        """What they hold now."""
+        """The present contents of the places."""
         return [place.take() for place in self.places]
 
     def put(self, contents: list[Any]) -> None:
-        """Make `contents`, which `take` gave, what they hold."""
+        """Put back `contents`, which `take` returned."""
         for place, content in zip(self.places, contents, strict=True):
             place.put(content)
 
@@ -284,20 +284,20 @@ class StateSnapshot:
     Parameters
     ----------
     roots
-        By the name that changes are told under.
+        Objects to start from, by the name under which changes are reported.
     reach
-        Of the code whose reading counts; everything without.
+        Names that the code can look up; without it, everything counts.
     skip
-        Tables of modules to leave out, as ``_buffers``.
+        Tables of modules to leave out, such as ``_buffers``.
 
     Raises
     ------
     UnsupportedError
-        More is reachable than can be watched.
+        More places are reachable than can be watched.
 
     Notes
     -----
-    O(places reachable), a comparison too: some milliseconds for a thousand modules.
+    O(places reachable), for a comparison too: some milliseconds for a thousand modules.
 
     Examples
     --------
@@ -331,15 +331,15 @@ class StateSnapshot:
         self._generators = walk.generators
         self.tensors = {path: tensor for path, tensor, _ in walk.tensors}
         self._tensors = walk.tensors
-        self._seen = walk.seen  # alive, so that no other object takes an identity over
+        self._seen = walk.seen  # kept alive, so that no other object gets the same identity
 
     @property
     def num_places(self) -> int:
-        """Containers and the like that are compared."""
+        """Number of containers and other places that are compared."""
         return len(self._places) + len(self._empty)
 
     def change(self) -> StateChange | None:
-        """The first place that holds something else now; ``None`` where all is the same."""
+        """The first place whose content has changed; ``None`` where nothing has."""
         for path, container, owner in self._empty:
             if container:
                 return StateChange(path, "empty", f"{len(container)} items", owner)
@@ -352,7 +352,7 @@ class StateSnapshot:
         return None
 
     def changes(self) -> list[StateChange]:
-        """All places that hold something else now."""
+        """All places whose content has changed."""
         found = [
             StateChange(path, "empty", f"{len(container)} items", owner)
             for path, container, owner in self._empty
@@ -363,19 +363,19 @@ class StateSnapshot:
         return found
 
     def draws(self) -> list[str]:
-        """The generators that have moved on. Others may draw from them between steps."""
+        """The generators that have advanced. Other code may draw from them between steps."""
         return [place.path for place in self._generators if next(iter(place.changes()), None)]
 
     def again(self) -> StateSnapshot:
-        """The same roots as they are now."""
+        """A snapshot of the same roots as they are now."""
         return self.of({})
 
     def of(self, roots: Mapping[str, Any]) -> StateSnapshot:
-        """The present state, with `roots` in the place of those of the same names."""
+        """A snapshot of the present state, in which `roots` replace those of the same names."""
         return StateSnapshot({**self.roots, **roots}, self.reach, self.skip)
 
     def restore(self) -> None:
-        """Put everything back; tensors keep what they hold."""
+        """Restore all places; tensors keep their content."""
         for _, container, _ in self._empty:
             if container:
                 container.clear()
@@ -383,7 +383,7 @@ class StateSnapshot:
             place.restore()
 
     def changed(self) -> Places:
-        """The places that hold something else now, to put back again and again."""
+        """The places whose content has changed, to be restored any number of times."""
         found: list[_Place] = []
         for place in self._places:
             if isinstance(place, _NamedPlaces):
@@ -405,7 +405,7 @@ def _form(tensor: Tensor) -> tuple[Any, ...]:
 
 
 class _Walk:
-    """Finds the places; breadth first, each object once."""
+    """Finds all places, breadth first, each object once."""
 
     def __init__(self, names: frozenset[str] | None, skip: frozenset[str]) -> None:
         self.names, self.skip = names, skip
@@ -422,7 +422,7 @@ class _Walk:
         self.seen: dict[int, Any] = {}
 
     def run(self) -> None:
-        """Walk what is pending."""
+        """Walk everything that is pending."""
         while self.pending:
             path, value = self.pending.popleft()
             if isinstance(value, _ATOMS) or id(value) in self.seen:
@@ -436,7 +436,7 @@ class _Walk:
                 )
 
     def scope(self, scope: dict[str, Any], names: frozenset[str]) -> None:
-        """Globals, of which `names` are read."""
+        """Add globals, of which `names` are read."""
         module = scope.get("__name__", "globals")
         self._names(module, scope, ".{}", names.__contains__)
 
@@ -514,7 +514,7 @@ class _Walk:
 
         store = _store_in(mapping)
         is_scope = "__builtins__" in mapping
-        if is_scope:  # globals: only what is read is put back
+        if is_scope:  # globals: only names that are read are restored
 
             def write(saved: Mapping[Any, Any]) -> None:
                 for key, value in saved.items():
@@ -538,10 +538,10 @@ class _Walk:
         saved = dict(mapping)
 
         def write(_: Mapping[Any, Any]) -> None:
-            """Others' to change."""
+            """Do nothing: this place is for others to change."""
 
         def store(key: Any, value: Any) -> None:
-            """Others' to change."""
+            """Do nothing: this place is for others to change."""
 
         items = [*saved.items()]
         self.places.append(
@@ -627,13 +627,13 @@ class _Walk:
             self._array(path, value)
             return
         if isinstance(value, torch.Generator):
-            return  # drawn from by ops, which advance it when they run
+            return  # ops draw from it, and advance it when they run
         if type(value).__module__.partition(".")[0] == "schedsim":
             inner = getattr(value, "inner_loss", None)
             self.pending += [] if inner is None else [(path, inner)]
             return
         if isinstance(value, io.IOBase) and (value.closed or not value.readable()):
-            return  # a stream that is written to: nothing of it can be used up
+            return  # a stream that is written to: there is nothing in it to use up
         if hasattr(type(value), "__next__"):
             self.iterators.append(path)
             return
@@ -669,7 +669,7 @@ class _Walk:
         self.places.append(_Value(path, lambda: array, write, equal, array.copy(), "array"))
 
     def tensors_of_array(self, path: str, array: np.ndarray[Any, Any]) -> None:
-        """A large array: by a sum over its bytes."""
+        """Watch a large array, by a sum over its bytes."""
         import zlib
 
         def read() -> int:
@@ -681,12 +681,12 @@ class _Walk:
 
 
 def _contents(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What a mapping holds, past methods of a class of its own."""
+    """The content of a mapping, without methods of a class of its own."""
     return dict(dict.items(mapping)) if isinstance(mapping, dict) else dict(mapping)
 
 
 def _filled(path: str, mapping: dict[Any, Any], owner: Any) -> _NamedPlaces:
-    """A dictionary that was empty."""
+    """Named places of a dictionary that was empty."""
 
     def write(saved: Mapping[Any, Any]) -> None:
         dict.clear(mapping)

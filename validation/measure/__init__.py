@@ -1,4 +1,4 @@
-"""What a step takes: bytes, seconds, floating-point operations."""
+"""Measurement of a step: bytes, seconds, floating-point operations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Bytes by the CPU allocator's own record: what torch asked of it, kernels' scratch included.
+"""Bytes by the CPU allocator's own record: what torch requested, including kernels' scratch memory.
 
-torch.profiler logs every allocation and release of the CPU allocator. What libraries take from the
-system by themselves (a matrix library's packing buffers) is not in it.
+torch.profiler logs every allocation and release of the CPU allocator. Memory that libraries take
+from the system themselves (a matrix library's packing buffers) is not in the record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _waiting: list[Callable[[], None]] = []
 
 
 def close_later(action: Callable[[], None]) -> None:
-    """Have `action`, which stops a record, called before the next one, or by `close_waiting`."""
+    """Call `action`, which stops a record, before the next record or in `close_waiting`."""
     _waiting.append(action)
 
 
@@ -35,10 +35,11 @@ def close_waiting(*_: Any) -> None:
 
 
 def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any]]:
-    """Changes of the CPU allocator's bytes, in order, and the result, of each function in turn.
+    """Changes of the CPU allocator's bytes, in order, and the result, for each function in turn.
 
-    Releases of blocks that were allocated before are left out, so that what a thread frees late
-    does not count against the next record: let `functions` free nothing that they did not make.
+    Releases of blocks that were allocated before are left out, so that memory which a thread frees
+    late does not count in the next record: `functions` must free nothing that they did not
+    allocate.
 
     Examples
     --------
@@ -64,7 +65,7 @@ def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any
 
 
 def allocations(run: Callable[[], Any]) -> list[int]:
-    """Bytes that the CPU allocator gave out (positive) and took back, in order, during `run`."""
+    """Changes of the CPU allocator's bytes, in order, during `run`: positive for allocations."""
     recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     with quiet_stderr():
         recorder.start()
@@ -79,7 +80,7 @@ def allocations(run: Callable[[], Any]) -> list[int]:
 
 
 class AllocatorRecord:
-    """What the CPU allocator does from `start` to `stop`, in phases that begin with a `mark`.
+    """A record of the CPU allocator from `start` to `stop`, in phases that begin with a `mark`.
 
     There is one profiler in a process.
     """
@@ -94,15 +95,15 @@ class AllocatorRecord:
             self._recorder.start()
 
     def mark(self) -> None:
-        """Begin another phase."""
+        """Begin the next phase."""
         with record_function(_PHASE):
             pass
 
     def stop(self) -> list[list[tuple[int, int]]]:
-        """(address, change of bytes) in order, of each phase."""
+        """(address, change of bytes) in order, for each phase."""
         with quiet_stderr():
             self._recorder.stop()
-        # Events arrive by thread: put them in order of time.
+        # Events arrive by thread: they are sorted by time.
         found = sorted(
             [(time_ns, None) for time_ns in marks(self._recorder, _PHASE)]
             + list(allocator_events(self._recorder)),
@@ -119,7 +120,7 @@ class AllocatorRecord:
 
 
 def most_and_left(phase: list[tuple[int, int]]) -> tuple[int, int]:
-    """The most bytes above those at the start of `phase`, and what is left of them at its end.
+    """The most bytes above those at the start of `phase`, and the bytes that are left at its end.
 
     Releases of blocks from before do not count.
     """
@@ -136,7 +137,7 @@ def _of_known(phase: list[tuple[int, int]], alive: set[int]) -> Iterator[int]:
         if size > 0:
             alive.add(address)
         elif address not in alive:
-            continue  # an earlier record saw it made
+            continue  # an earlier record contains its allocation
         else:
             alive.remove(address)
         yield size

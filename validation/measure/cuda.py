@@ -18,16 +18,16 @@ from ..torch_private.profiler_records import forget_library_workspaces
 
 @dataclass(frozen=True, slots=True)
 class CudaPeak:
-    """Largest bytes while a function ran, all that was there before included.
+    """Largest bytes while a function ran, including everything allocated before.
 
     Attributes
     ----------
     requested_bytes
-        As tensors and kernels asked; what a plan predicts.
+        Bytes that tensors and kernels requested; what a plan predicts.
     allocated_bytes
-        The same, rounded up to blocks (multiples of 512 bytes).
+        The same bytes, rounded up to blocks (multiples of 512 bytes).
     reserved_bytes
-        Taken from the driver, fragmentation and caches included.
+        Bytes taken from the driver, including fragmentation and caches.
     """
 
     requested_bytes: int
@@ -38,9 +38,9 @@ class CudaPeak:
 def cuda_peak(
     function: Callable[[], Any], device: torch.device | str = "cuda"
 ) -> tuple[CudaPeak, Any]:
-    """The peak of `device` while `function` runs, and its result; waits for both ends.
+    """The peak of `device` while `function` runs, and its result; waits for the device twice.
 
-    Reserved bytes are counted from an emptied cache, so that they are those of `function`.
+    Reserved bytes are counted from an emptied cache, so that they belong to `function`.
     """
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
@@ -72,7 +72,7 @@ def allocator_settings() -> dict[str, Any]:
 
 
 def requested_bytes(device: torch.device | str = "cuda") -> int:
-    """Bytes of live blocks, as they were asked for."""
+    """Requested bytes of live blocks."""
     return int(torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0))
 
 
@@ -82,25 +82,26 @@ def requested_peak(device: torch.device | str = "cuda") -> int:
 
 
 def reset_peak(device: torch.device | str = "cuda") -> None:
-    """Begin a new peak."""
+    """Start a new peak."""
     torch.cuda.reset_peak_memory_stats(device)
 
 
 def library_workspace_bytes(device: torch.device | str = "cuda") -> int:
     """Bytes that the matrix libraries keep on `device` once they have been used.
 
-    0 since PyTorch 2.15, which allocates and frees cuBLAS's workspace within each product. Before,
-    it was taken at the first product of each handle and stream and kept; after this call it is
-    there, so that it belongs to what is always resident and not to the first op measured.
+    The number is 0 since PyTorch 2.15, which allocates and frees cuBLAS's workspace within each
+    product. Before, the workspace was allocated at the first product of each handle and stream, and
+    kept; after this call it exists, so that it counts as resident and not for the first op
+    measured.
     """
     torch.cuda.synchronize(device)
-    forget_library_workspaces()  # so that a second call finds the same
+    forget_library_workspaces()  # so that a second call finds the same state
     before = requested_bytes(device)
     with torch.no_grad():
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             product = torch.ones(64, 64, device=device, dtype=dtype)
             nn.functional.linear(product @ product, product, product[0])
-    # The backward of autograd runs in a thread of its own with a handle of its own.
+    # The backward of autograd runs in its own thread with its own handle.
     layer = nn.Linear(64, 64, device=device)
     layer(torch.ones(64, 64, device=device, requires_grad=True)).sum().backward()
     del product, layer

@@ -1,4 +1,4 @@
-"""What a CUDA device's allocator is asked for, request by request, in marked pieces."""
+"""The requests to a CUDA device's allocator, one by one, in marked pieces."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MOST_EVENTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RequestEvent:
-    """A request, or a release.
+    """A request for memory, or a release.
 
     Attributes
     ----------
     mark
-        The piece that it belongs to; empty before the first.
+        Name of the piece that the event belongs to; empty before the first.
     asks
         Whether it is a request.
     size_bytes
-        As asked for, not rounded.
+        Requested bytes, not rounded.
     """
 
     mark: str
@@ -38,7 +38,7 @@ class RequestEvent:
 
 @dataclass
 class RequestRecord:
-    """A record that is being made; `mark` begins a piece of it."""
+    """A record in progress; `mark` begins a piece of it."""
 
     device: torch.device
     marks: list[tuple[int, str]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class RequestRecord:
     def mark(self, name: str) -> None:
         """Begin a piece called `name`.
 
-        Pieces are told apart by the allocator's own counts, as what runs in the threads of autograd
+        The allocator's own counts separate the pieces, because what runs in the threads of autograd
         carries no mark of this thread.
         """
         self.marks.append((self._num_events(), name))
@@ -56,12 +56,12 @@ class RequestRecord:
         return int(stats["allocation.all.allocated"] + stats["allocation.all.freed"])
 
     def events(self) -> list[RequestEvent]:
-        """All so far.
+        """All events so far.
 
         Raises
         ------
         SchedsimError
-            The record does not hold what the allocator counted.
+            The record does not contain what the allocator counted.
         """
         torch.cuda.synchronize(self.device)
         number = self.device.index
@@ -78,7 +78,7 @@ class RequestRecord:
 
 @contextmanager
 def recording_requests(device: torch.device) -> Iterator[RequestRecord]:
-    """Record what the allocator of `device` is asked for in the block."""
+    """Record the requests to the allocator of `device` within the block."""
     torch.cuda.synchronize(device)
     start_history(MOST_EVENTS)
     record = RequestRecord(device)

@@ -1,4 +1,4 @@
-"""Floating-point operations of a piece of work."""
+"""Floating-point operations of a function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 def count_flops(function: Callable[[], Any]) -> int:
     """Operations of the matrix products, convolutions and attentions that `function` runs.
 
-    A multiply and an add are two. Pointwise ops are not counted.
+    A multiply and an add count as two. Pointwise ops are not counted.
 
     Examples
     --------

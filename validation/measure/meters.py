@@ -1,4 +1,4 @@
-"""One way to ask for the bytes of a piece of work, whatever counts them."""
+"""One interface to measure the bytes of a function, whatever counts them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Reading:
     Attributes
     ----------
     peak_bytes
-        The most, during this function; at least 0.
+        The most bytes during this function; at least 0.
     end_bytes
-        What is left at its end, the result included.
+        Bytes that are left at its end, the result included.
     result
         What the function returned.
     """
@@ -37,17 +37,17 @@ class Reading:
 
 
 class Meter(Protocol):
-    """Measures the bytes of a piece of work."""
+    """An object that measures the bytes of functions."""
 
     name: str
 
     def read(self, *functions: Callable[[], Any]) -> list[Reading]:
-        """Run `functions` one after another: a reading of each, relative to the start of all."""
+        """Run `functions` one after another; gives a reading of each, relative to the start."""
         ...
 
 
 class StorageMeter:
-    """Storages of the tensors that ops return: exact, on any device, blind to kernels' scratch."""
+    """Counts storages of tensors that ops return: exact, on any device, without scratch memory."""
 
     name = "storage"
 
@@ -63,7 +63,7 @@ class StorageMeter:
 
 
 class AllocatorMeter:
-    """The CPU allocator's own record, kernels' scratch included; slow."""
+    """Reads the CPU allocator's own record, including kernels' scratch memory; slow."""
 
     name = "allocator"
 
@@ -82,7 +82,7 @@ class AllocatorMeter:
 
 
 class CudaMeter:
-    """Requested bytes of the CUDA caching allocator, kernels' workspaces included."""
+    """Counts requested bytes of the CUDA caching allocator, including kernels' workspaces."""
 
     name = "cuda"
 
@@ -108,9 +108,9 @@ METERS = ("storage", "allocator", "cuda")
 
 
 def get_meter(name: str | None, device: torch.device | str) -> Meter:
-    """The meter called `name` for `device`; by default what counts most of what is there.
+    """The meter called `name` for `device`; by default the one that predictions are compared with.
 
-    Storage on the CPU, where the predictions are exact; requested bytes on CUDA.
+    The default is storage on the CPU, where the predictions are exact, and requested bytes on CUDA.
     """
     kind = torch.device(device).type
     if name is None:
@@ -129,9 +129,9 @@ def get_meter(name: str | None, device: torch.device | str) -> Meter:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Collect no garbage: cycles that happen to die in between would be noise.
+    """Collect no garbage in the block: cycles that happen to die in between would be noise.
 
-    Inside another of these, it does nothing.
+    Inside another such block, it does nothing.
     """
     if not gc.isenabled():
         yield

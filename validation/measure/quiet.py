@@ -17,7 +17,7 @@ def quiet_stderr() -> Iterator[None]:
     sys.stderr.flush()
     try:
         kept = os.dup(2)
-    except OSError:  # there is none
+    except OSError:  # the process has no standard error
         yield
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)

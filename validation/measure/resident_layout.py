@@ -1,4 +1,4 @@
-"""How resident tensors lie in the segments of CUDA's allocator, as requests that lay them so."""
+"""The layout of resident tensors in the segments of CUDA's allocator, as requests for it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from .storage import storages
 
 SMALL_LIMIT = 1 << 20
 GAP_PIECE = 8 << 20
-"""Pieces of a gap: each of the pool that its segment is of, and too small for one of its own."""
+"""Size of the pieces of a gap: of the pool of its segment, and too small for an own segment."""
 
 
 def resident_layout(tensors: Any, device: torch.device) -> tuple[tuple[int, ...], ...]:
     """The bytes of the blocks of `tensors` in each segment, by address; gaps as negative bytes.
 
-    Tensors that are laid out so lie in segments as they lie now, once the gaps are freed: where a
-    gradient finds room between parameters, and where it does not, is part of what is reserved.
-    Segments that hold none of `tensors` are left out.
+    Tensors that are allocated by this layout lie in segments as they do now, once the gaps are
+    freed: whether a gradient finds room between parameters is part of what is reserved. Segments
+    that contain none of `tensors` are left out.
     """
     kept = {storage.data_ptr() for storage in storages(tensors) if storage.nbytes()}
     number = device.index if device.index is not None else torch.cuda.current_device()
     torch.cuda.empty_cache()  # free pages of a growing segment are not resident
-    memory: Any = torch.cuda.memory  # its function has no types
+    memory: Any = torch.cuda.memory  # its function is not typed
     segments = [s for s in memory.memory_snapshot() if s["device"] == number]
     found: list[tuple[int, ...]] = []
     for segment in sorted(segments, key=lambda s: int(s["address"])):
@@ -56,7 +56,7 @@ def _gap(size: int, small: bool) -> Iterator[int]:
     """`size` in pieces, negative."""
     piece = SMALL_LIMIT if small else GAP_PIECE
     while size > 0:
-        # The last piece is not of the small pool where the others are of the large one.
+        # The last piece must not be of the small pool where the others are of the large one.
         taken = size if size <= piece or (not small and size - piece <= SMALL_LIMIT) else piece
         yield -taken
         size -= taken

@@ -1,7 +1,7 @@
-"""Bytes of tensors, exactly: every storage that an op makes, from its making to its end.
+"""Exact bytes of tensors: every storage that an op makes, from its allocation to its end.
 
-The tracker sees what ops return. It does not see what a kernel allocates for itself while it runs,
-nor an allocator's rounding; `allocator` and `cuda` see those.
+The tracker sees what ops return. It sees neither what a kernel allocates for itself while it runs
+nor an allocator's rounding; `allocator` and `cuda` see these.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..torch_private.pytrees import tree_leaves
 from ..torch_private.storage_refs import key_of, share_of
 
 COMPOSITES: dict[Any, Callable[..., Any]] = {}
-"""Ops of this package -> the Python function behind, whose own ops are counted too."""
+"""Ops of this package -> the Python function behind the op, whose own ops are counted, too."""
 
 
 def storage_bytes(tensors: Any) -> int:
@@ -37,9 +37,9 @@ def storage_bytes(tensors: Any) -> int:
 
 
 def storages(tensors: Any) -> Iterator[torch.UntypedStorage]:
-    """The storages under all tensors in the tree `tensors`; shared ones come again.
+    """The storages under all tensors in the tree `tensors`; a shared storage comes several times.
 
-    Of a tensor that is spread over ranks, this rank's.
+    For a tensor that is sharded over ranks, it is this rank's storage.
     """
     for leaf in tree_leaves(tensors):
         if isinstance(leaf, Tensor):
@@ -47,13 +47,13 @@ def storages(tensors: Any) -> Iterator[torch.UntypedStorage]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """`tensor`, or this rank's share of one that is spread over ranks."""
+    """`tensor`, or this rank's share of a tensor that is sharded over ranks."""
     return share_of(tensor)
 
 
 @dataclass(slots=True)
 class Peak:
-    """The most bytes alive since a mark, and of which kinds they were.
+    """The most bytes alive since a mark, and the kinds of these bytes.
 
     Attributes
     ----------
@@ -72,8 +72,8 @@ class Peak:
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of live storages while it is entered, backward included.
 
-    Storages that existed before are counted only where `add` tells them; of these the ends are seen
-    too. Kinds are labels for what is alive at a peak.
+    Storages that existed before are counted only where `add` names them; the ends of these are
+    seen, too. Kinds are labels for what is alive at a peak.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.on_op: Callable[[Any], None] | None = None
 
     def add(self, tensors: Any, kind: str) -> None:
-        """Count the storages under `tensors`, where they are not yet, and label them `kind`."""
+        """Count the storages under `tensors` that are not counted yet, and label them `kind`."""
         for storage in storages(tensors):
             self._foreign.pop(key_of(storage), None)
             self._meet(storage)
@@ -113,7 +113,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._raise_peak()
 
     def mark(self) -> None:
-        """Begin a new peak: what is alive now is no longer fresh."""
+        """Start a new peak: storages alive now are no longer fresh."""
         for key in self._fresh:
             self._label(key, "other")
         self._fresh.clear()
@@ -125,7 +125,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._label(key, kind)
 
     def kinds_at_peak(self) -> dict[str, int]:
-        """Bytes per kind at the peak; what was made and freed since the mark is workspace."""
+        """Bytes by kind at the peak; storages made and freed since the mark are workspace."""
         kinds = dict(self.peak.by_kind)
         known = 0
         for key in self.peak.fresh:
@@ -150,7 +150,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return composite(*args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
         self.num_ops += 1
-        if isinstance(out, Tensor):  # by far the most common, and tree_leaves is slow
+        if isinstance(out, Tensor):  # by far the most common case, and tree_leaves is slow
             self._meet(local(out).untyped_storage())
         else:
             for storage in storages(out):
@@ -159,7 +159,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _meet_argument(self, argument: Any) -> None:
-        """What an op reads and none has made was there before."""
+        """Count a storage that an op reads and no op has made: it existed before."""
         if isinstance(argument, Tensor):
             storage = local(argument).untyped_storage()
             key = key_of(storage)
@@ -178,7 +178,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         known = self._sizes.get(key)
         if known == size or key in self._foreign:
             return
-        if known is not None:  # resized
+        if known is not None:  # the storage was resized
             self._change(key, size - known)
             self._sizes[key] = size
             return

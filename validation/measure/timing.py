@@ -1,4 +1,4 @@
-"""Times that can be compared: runs of several functions in turn, medians and their spread."""
+"""Comparable times: runs of several functions in turn, with medians and spread."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def time_interleaved(
     before: Callable[[], Any] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Times of each function, one per round; every round runs all of them once.
+    """Times of each function, one for each round; every round runs all functions once.
 
-    What slows the machine for a while then slows all of them alike: compare the functions round by
-    round (`ratio`). The order turns from round to round. `before` runs ahead of each, untimed. With
-    `time.process_time` for its `clock`, what other processes take of the cores does not count.
+    What slows the machine for a while then slows all functions alike: compare the functions round
+    by round (`ratio`). The order rotates from round to round. `before` runs ahead of each run,
+    untimed. With `time.process_time` as `clock`, time that other processes take of the cores does
+    not count.
 
     Examples
     --------
@@ -72,7 +73,7 @@ def time_interleaved(
 
 
 def ratio(times_s: list[float], base_s: list[float]) -> Timing:
-    """How many times as long as `base_s`, by medians over rounds of the ratio in each round."""
+    """Time as a multiple of `base_s`: the median over rounds of the ratio in each round."""
     return Timing.of([a / b for a, b in zip(times_s, base_s, strict=True)])
 
 
@@ -94,7 +95,7 @@ def time_once(
 
 @contextmanager
 def pinned_threads(num_threads: int | None) -> Iterator[None]:
-    """Run with `num_threads` of intra-op parallelism; as it is where ``None``."""
+    """Run with `num_threads` of intra-op parallelism; unchanged where ``None``."""
     before = torch.get_num_threads()
     if num_threads is not None:
         torch.set_num_threads(num_threads)

@@ -18,7 +18,7 @@ from .step_peak import HeldTensor, StepPeak
 
 FORMAT = "schedsim-peak"
 VERSION = 1
-_SMALL = 10_000  # a tensor of less than a part of this of the peak is summed up with others
+_SMALL = 10_000  # tensors smaller than the peak divided by this are summed up
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Golden:
     peak : StepPeak
         Small tensors are summed up, a sum for each role.
     torch_version : str
-        The version of torch with which the peak was taken.
+        The version of torch by which the peak was measured.
     """
 
     peak: StepPeak
@@ -52,7 +52,7 @@ def summed_up(peak: StepPeak) -> StepPeak:
 
 
 def write_golden(peak: StepPeak, path: Path) -> None:
-    """Write `peak` to `path`, a tensor a line; equal peaks give equal bytes."""
+    """Write `peak` to `path`, one tensor a line; equal peaks give equal files."""
     peak = summed_up(peak)
     head = {
         "format": FORMAT,
@@ -77,7 +77,7 @@ def read_golden(path: Path) -> Golden:
     Raises
     ------
     SchedsimError
-        The file is none, or its parts do not add up.
+        The file is no golden file, or its parts do not add up.
     """
     hint = "write it again with --schedsim-update"
     try:
@@ -106,7 +106,7 @@ def read_golden(path: Path) -> Golden:
 
 
 def check_golden(peak: StepPeak, path: Path, allowed: str | int = 0) -> list[str]:
-    """What to say of `peak` beside the accepted one: nothing where it is no more.
+    """The failure of `peak` beside the accepted peak; nothing where it has not grown.
 
     Parameters
     ----------
@@ -116,12 +116,12 @@ def check_golden(peak: StepPeak, path: Path, allowed: str | int = 0) -> list[str
     Returns
     -------
     list of str
-        The failure in words, tensors named; empty where the peak is accepted.
+        The failure in words, with tensors named; empty where the peak is accepted.
 
     Raises
     ------
     SchedsimError
-        The file cannot be read, or is of another kind of step.
+        The file cannot be read, or belongs to another kind of step.
     """
     golden = read_golden(path)
     old = golden.peak

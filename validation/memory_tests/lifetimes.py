@@ -1,4 +1,4 @@
-"""Who made each storage of a step, who reads it in backward, and from when to when it lives."""
+"""Which op made each storage of a step, which op reads it in backward, and how long it lives."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ..torch_private.storage_refs import key_of, storage_key
 
 @dataclass(slots=True)
 class Life:
-    """A storage while it is there.
+    """The life of a storage.
 
     Attributes
     ----------
     name
-        Of the op that made it, after the module that the op belongs to.
+        Name of the op that made it, after the module that the op belongs to.
     born, died
-        Moments of the tracker's clock; ``died`` is -1 where it outlives the tracker.
+        Moments of the tracker's clock; ``died`` is -1 if the storage outlives the tracker.
     reader
-        The first backward op that reads it, or empty.
+        The first backward op that reads the storage, or empty.
     held
-        ``"static"`` or ``"input"`` of what was there before the step, else empty.
+        ``"static"`` or ``"input"`` for a storage from before the step, else empty.
     """
 
     name: str
@@ -53,7 +53,7 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
     Attributes
     ----------
     lives : list of Life
-        Of every storage that was met, in the order of their making.
+        Lives of all storages met, in the order in which they were made.
     peak_moment : int
     peak_op : str
         The op after which the most bytes are alive.
@@ -65,7 +65,7 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
         self.peak_moment = 0
         self.peak_op = ""
         self.in_backward = False
-        self.op_name = ""  # of one that runs now, where the caller knows it better
+        self.op_name = ""  # name of the running op, where the caller knows a better one
         self._now = 0
         self._current = ""
         self._open: dict[int, Life] = {}
@@ -76,7 +76,7 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
     # -- what the step tells ----------------------------------------------------------------------
 
     def hold(self, tensor: Tensor, name: str, held: str) -> None:
-        """Count what was there before the step, by a name of its own."""
+        """Count a tensor from before the step, under a name of its own."""
         self._current = name
         self.add([tensor], held)
         self._open[storage_key(local(tensor))].held = held
@@ -86,7 +86,7 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
         return self._open[storage_key(local(tensor))]
 
     def now(self) -> int:
-        """The moment; every op comes after it."""
+        """The present moment; every later op comes after it."""
         return self._now
 
     def alive(self, moment: int) -> list[Life]:
@@ -119,7 +119,7 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Name the op and note what it reads; then count what it returns."""
+        """Name the op, note what it reads, then count what it returns."""
         if func is torch.ops.prim.device.default:
             return func(*args, **(kwargs or {}))
         self._now += 1
@@ -169,7 +169,7 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
         self._open.pop(key).died = self._now
 
     def _raise_peak(self) -> None:
-        self._now += 1  # what died while the op ran is not alive after it
+        self._now += 1  # a storage that died while the op ran is not alive after it
         before = self.peak.total_bytes
         super()._raise_peak()
         if self.peak.total_bytes > before:
@@ -177,7 +177,7 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
 
 
 def hold_state(skeleton: Skeleton, tracker: LifetimeTracker) -> None:
-    """Count parameters, buffers and inputs, which are there before the step."""
+    """Count parameters, buffers and inputs, which exist before the step."""
     own = skeleton.step
     for named in (own.named_parameters, own.named_buffers):
         for name, tensor in named():

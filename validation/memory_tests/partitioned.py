@@ -32,7 +32,7 @@ class _Named(torch.fx.Interpreter):
 
 
 def run_partitioned(skeleton: Skeleton, mode: Any, tracker: LifetimeTracker) -> int:
-    """Run the two halves that inductor would compile; the moment at which backward begins.
+    """Run the two halves that inductor would compile; returns the moment at which backward begins.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def run_partitioned(skeleton: Skeleton, mode: Any, tracker: LifetimeTracker) -> 
     """
     try:
         halves = private.inductor_halves(skeleton.step, skeleton.tensors, mode)
-    except Exception as error:  # whatever the model's own code raises in a trace
+    except Exception as error:  # the model's own code may raise anything in a trace
         line = " ".join(str(error).split())[:200]
         raise UnsupportedError(
             f"the compiled step is no single graph: {type(error).__name__}: {line}", hint=WAY_OUT
@@ -73,7 +73,7 @@ def run_partitioned(skeleton: Skeleton, mode: Any, tracker: LifetimeTracker) -> 
 
 
 class _Outputs:
-    """What a forward half returns: the step's own outputs, then what it keeps, by name."""
+    """The outputs of a forward half: the step's own outputs, then what the half keeps, by name."""
 
     def __init__(self, forward: torch.fx.GraphModule, num_outputs: int) -> None:
         node = next(iter(forward.graph.find_nodes(op="output")))
@@ -104,10 +104,10 @@ def skeleton_name(skeleton: Skeleton, role: private.Role) -> str:
 
 
 def _names(joint: torch.fx.GraphModule) -> tuple[dict[str, str], dict[str, str]]:
-    """Node -> name of its op, where it runs in the forward half and where in the backward one."""
+    """Node -> name of its op, for nodes in the forward half and for nodes in the backward half."""
     namer = Namer(Traced(joint, (), "dynamo", False, {}))
     forward, backward = {}, {}
-    behind: set[torch.fx.Node] = set()  # the loss: not every backward node says so itself
+    behind: set[torch.fx.Node] = set()  # nodes after the loss: not every backward node is marked
     for node in joint.graph.nodes:
         is_tangent = node.op == "placeholder" and private.placeholder_role(node).kind == "tangent"
         if is_tangent or private.is_backward(node) or behind.intersection(node.all_input_nodes):

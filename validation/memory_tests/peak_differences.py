@@ -1,4 +1,4 @@
-"""Why a peak is more than it was, by the names of tensors."""
+"""Why a peak has grown, explained by the names of tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Change(NamedTuple):
 def explain_difference(old: StepPeak, new: StepPeak) -> list[str]:
     """Lines like ``+302 MB: layers.3.attn.softmax now kept for its backward``, largest first.
 
-    Tensors that differ alike in repeated layers share a line. The bytes of all lines add up to the
+    Equal differences in repeated layers share a line. The bytes of all lines add up to the
     difference of the peaks. O(tensors).
 
     Examples
@@ -67,7 +67,7 @@ def _changes(old: StepPeak, new: StepPeak) -> list[_Change]:
 
 
 def _by_name(peak: StepPeak) -> dict[str, HeldTensor]:
-    """Name -> tensor; of equal names, the later ones are numbered."""
+    """Name -> tensor; if names are equal, the later tensors are numbered."""
     found: dict[str, HeldTensor] = {}
     counts: Counter[str] = Counter()
     for tensor in peak.tensors:

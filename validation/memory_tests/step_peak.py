@@ -1,4 +1,4 @@
-"""The peak of a training step as PyTorch runs it, on tensors that have sizes and no memory."""
+"""The peak of a training step as PyTorch runs it, on tensors that have sizes but no memory."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _MOST_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class HeldTensor:
-    """Memory that is held at the peak.
+    """A tensor that is held at the peak.
 
     Attributes
     ----------
     name : str
-        Module and op that made it (``layers.3.attn.softmax``), or of the parameter it belongs to.
+        Module and op that made it (``layers.3.attn.softmax``), or the parameter it belongs to.
     size_bytes : int
     role : str
         ``"static"`` (parameter or buffer), ``"optimizer"``, ``"input"``, ``"kept"`` from the
         forward to the backward pass, ``"gradient"`` (of a parameter) or ``"working"``.
     reader : str
-        Of what is kept, the first backward op that reads it; empty where none does.
+        For a kept tensor, the first backward op that reads it; empty if no op does.
     """
 
     name: str
@@ -53,23 +53,24 @@ class HeldTensor:
 @total_ordering
 @dataclass(frozen=True, eq=False)
 class StepPeak:
-    """The most bytes that a training step holds at once, and who holds them.
+    """The most bytes that a training step holds at once, and the tensors that hold them.
 
-    It compares with sizes as people write them: ``peak <= "1.2GiB"``.
+    A peak can be compared with sizes as people write them: ``peak <= "1.2GiB"``.
 
     Attributes
     ----------
     name : str
-        Of the model's class.
+        Name of the model's class.
     total_bytes : int
     op : str
         The op that reaches the peak.
     tensors : tuple of HeldTensor
-        What is alive then, in the order of its making; the sizes add up to `total_bytes`.
+        Tensors alive at the peak, in the order in which they were made; their sizes add up to
+        `total_bytes`.
     kernels : str
-        Whose attention was counted: ``"cuda"`` or ``"native"``.
+        Which kernels' attention was counted: ``"cuda"`` or ``"native"``.
     compiled : bool
-        Whether it is that of the step as torch.compile splits it.
+        Whether the step was counted as torch.compile splits it.
     """
 
     name: str
@@ -97,12 +98,12 @@ class StepPeak:
         return f"StepPeak({self.name}: {format_bytes(self.total_bytes)} at {self.op})"
 
     def by_role(self) -> dict[str, int]:
-        """Bytes at the peak for each role that is there."""
+        """Bytes at the peak for each role that occurs."""
         sums = {role: sum(t.size_bytes for t in self.tensors if t.role == role) for role in ROLES}
         return {role: size for role, size in sums.items() if size}
 
     def lines(self) -> list[str]:
-        """The peak in words: where, of what, and the largest tensors."""
+        """The peak in words: the op, the sums by role, and the largest tensors."""
         roles = ", ".join(f"{k} {format_bytes_short(v)}" for k, v in self.by_role().items())
         lines = [f"peak of {self.name}: {format_bytes(self.total_bytes)} at {self.op}", roles]
         largest = sorted(self.tensors, key=lambda one: -one.size_bytes)[:_MOST_SHOWN]
@@ -156,11 +157,11 @@ def step_peak(
     kwargs
         Keyword inputs of the model.
     optimizer
-        Whose state is resident: ``"none"``, ``"sgd"``, ``"sgd-momentum"``, ``"adam"``, ``"adamw"``
-        or bytes.
+        Optimizer whose state is resident: ``"none"``, ``"sgd"``, ``"sgd-momentum"``, ``"adam"``,
+        ``"adamw"``, or bytes.
     kernels
         ``"cuda"`` counts fused attention as CUDA's kernels store it, on any machine; ``"native"``
-        as this machine's do.
+        counts it as the kernels of this machine do.
     compiled
         Whether to count the step as torch.compile splits it between forward and backward; by
         default where `model` is what ``torch.compile`` returned.
@@ -178,9 +179,10 @@ def step_peak(
 
     Notes
     -----
-    Counted are storages: neither the workspace inside a kernel nor an allocator's rounding. Of a
+    Storages are counted: neither the workspace inside of a kernel nor an allocator's rounding. In a
     compiled step the saved tensors are the partitioner's own, while working bytes are those of its
-    graphs op by op, which fused kernels undercut. Python's cycle collector rests meanwhile. O(ops).
+    graphs op by op, which fused kernels undercut. Python's cycle collector is off meanwhile.
+    O(ops).
 
     Examples
     --------
@@ -194,7 +196,7 @@ def step_peak(
         raise SchedsimError(f"kernels={kernels!r} is unknown", hint="one of 'native', 'cuda'")
     mode = private.fake_mode()
     if not isinstance(model, nn.Module):
-        with torch.device("meta"):  # of fakes, a module cannot change its number format
+        with torch.device("meta"):  # a module of fakes cannot change its number format
             model, inputs, loss = _built(model())
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
@@ -229,7 +231,7 @@ def _built(built: Any) -> tuple[nn.Module, Any, Loss | None]:
 
 @contextlib.contextmanager
 def _collector_at_rest() -> Iterator[None]:
-    """No cycle is collected meanwhile: when that happens is chance, and peaks must not be."""
+    """Collect no cycles meanwhile: when a collection happens is chance, and peaks must not be."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -240,7 +242,7 @@ def _collector_at_rest() -> Iterator[None]:
 
 
 def _run(skeleton: Skeleton, mode: Any, tracker: LifetimeTracker) -> int:
-    """Run the step as autograd does; the moment at which its backward pass begins."""
+    """Run the step as autograd does; returns the moment at which its backward pass begins."""
     step = skeleton.step
     with mode, tracker, tracker.following(step.model):
         hold_state(skeleton, tracker)

@@ -1,7 +1,8 @@
 """A schedule as Python source: the runs of one half of the step, in order, with their frees.
 
-Source rather than a loop over records: a local variable is the cheapest holder of a tensor, and
-``del`` right after the last use frees it exactly where the simulator says.
+The schedule becomes source rather than a loop over records, because a local variable is the
+cheapest holder of a tensor, and ``del`` right after the last use frees it exactly where the
+simulator does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Half:
     Attributes
     ----------
     source : str
-        What is run, for reading.
+        The source that runs, for reading.
     function
         ``forward(resident, counts, random, hook, sizes) -> (outputs, carried)`` or
         ``backward(resident, carried, given, counts, random, hook, sizes) -> gradients``; `carried`
@@ -36,7 +37,7 @@ class Half:
 
 @dataclass(frozen=True)
 class Halves:
-    """The two halves, split at the hand-over of the outputs to autograd.
+    """The two halves of a step, split where the outputs are handed over to autograd.
 
     Attributes
     ----------
@@ -48,13 +49,13 @@ class Halves:
     most_states : int
         The most generator states that are kept for a replay at any time.
     carried_states : tuple of int
-        Of `repeated_random`, by position: those whose state the backward half needs.
+        Positions in `repeated_random` of the calls whose state the backward half needs.
     read_backward : frozenset of int
-        Those of `resident` that the backward half reads.
+        The values in `resident` that the backward half reads.
     carried : tuple of int
         Values that the forward half hands to the backward half, in order.
     sizes : tuple of VaryingSize
-        Those whose numbers both halves take, in order.
+        The sizes whose numbers both halves take, in order.
     """
 
     forward: Half
@@ -78,7 +79,7 @@ def emit(
     observed
         Whether ``hook(run)`` is called before every run.
     in_place
-        Whether sums of gradients overwrite a part.
+        Whether sums of gradients overwrite one of their parts.
     """
     return _Emitter(program, runs, observed, in_place).emit()
 
@@ -90,19 +91,19 @@ class _Emitter:
     observed: bool
     in_place: bool = True
     lines: list[str] = field(default_factory=list)
-    names: dict[str, Any] = field(default_factory=dict)  # what the source refers to
+    names: dict[str, Any] = field(default_factory=dict)  # objects that the source refers to
     bound: dict[int, str] = field(default_factory=dict)  # id of an object -> its name
     defined: dict[int, None] = field(default_factory=dict)  # values that are local variables now
     slot: dict[int, int] = field(default_factory=dict)  # repeated random call -> its kept state
-    random_left: dict[int, int] = field(default_factory=dict)  # and how many runs are to come
-    drawn: dict[int, None] = field(default_factory=dict)  # and whether the first is behind
-    num_states: int = 0  # generator states that are kept now
+    random_left: dict[int, int] = field(default_factory=dict)  # random call -> runs to come
+    drawn: dict[int, None] = field(default_factory=dict)  # random calls whose first run is past
+    num_states: int = 0  # number of generator states that are kept now
     most_states: int = 0
     frees: list[list[int]] = field(default_factory=list)  # run -> storages that die with it
     alive: list[list[int]] = field(default_factory=list)  # run -> its outputs that outlive it
     full: set[int] = field(default_factory=set)  # runs that make their optional outputs
     mentioned: dict[int, None] = field(default_factory=dict)  # values named in this half
-    sizes: dict[VaryingSize, int] = field(default_factory=dict)  # and their place in `sizes`
+    sizes: dict[VaryingSize, int] = field(default_factory=dict)  # size -> its place in `sizes`
 
     def __post_init__(self) -> None:
         self.ops = op_calls(self.program)
@@ -146,7 +147,7 @@ class _Emitter:
         )
 
     def _forward(self, split: int) -> tuple[Half, list[int]]:
-        """The runs before run `split`, and the values that the others need of them."""
+        """The runs before run `split`, and the values of them that the others need."""
         program = self.program
         self._load_resident()
         for k in range(split):
@@ -159,7 +160,7 @@ class _Emitter:
             for v in self.defined
             if v not in self.resident_set and program.values[v].storage in later
         ]
-        # An output must not be held by its own autograd node, which it holds; a detached one may.
+        # Its own autograd node must not hold an output, because the output holds the node.
         returned = {program.values[v].storage for v in program.outputs}
         texts = [
             f"v{v}.detach()" if program.values[v].storage in returned else f"v{v}" for v in carried
@@ -169,7 +170,7 @@ class _Emitter:
         return self._compile("forward", "resident, counts, random, hook, sizes=()"), carried
 
     def _backward(self, split: int, carried: list[int]) -> Half:
-        """Run `split`, which brings the gradients of outputs, and those after it."""
+        """Run `split`, which brings the gradients of outputs, and the runs after it."""
         program = self.program
         self.defined = {}
         self._load_resident()
@@ -200,7 +201,7 @@ class _Emitter:
         return self.program.base_reads(call), list(dict.fromkeys(writes))
 
     def _lifetimes(self) -> tuple[list[list[int]], list[list[int]]]:
-        """For each run, the storages that die with it, and those of its outputs that outlive it."""
+        """For each run, the storages that die with it, and its outputs that outlive it."""
         program = self.program
         table = [self._reads_writes(program.calls[i]) for i in self.ops]
         last: dict[int, int] = {}  # storage -> last read of its current instance
@@ -234,8 +235,8 @@ class _Emitter:
     def _full_runs(self) -> set[int]:
         """Runs whose optional outputs a later run really reads.
 
-        A run without them may itself be what would have read those of another: the statistics that
-        a batch norm hands to the next call of the same module.
+        A run that would read the optional outputs of another may itself run without them, such as a
+        batch norm that hands its statistics to the next call of the same module.
         """
         program = self.program
         needed, full = set(result_storages(program)), set()
@@ -253,7 +254,7 @@ class _Emitter:
         return full
 
     def _read_after(self, split: int) -> set[int]:
-        """Storages whose instance of before run `split` is read later (or is a result)."""
+        """Storages whose instance from before run `split` is read later, or is a result."""
         program = self.program
         found = set(result_storages(program))
         found -= {program.values[v].storage for v in program.outputs}
@@ -298,13 +299,14 @@ class _Emitter:
         self._count(k)
         expression = self._expression(target, args, call.kwargs)
         if index in self.slot:
-            # Random and repeated: the first run notes the generator's state, the others replay it.
+            # A random call that repeats: its first run keeps the generator's state, the others
+            # replay it.
             self.random_left[index] -= 1
             how = "again" if self.random_left[index] else "last"
             if index not in self.drawn:
                 how = "first"
                 self.drawn[index] = None
-            # A first run adds a state; a repeat puts the generator's own aside while it runs.
+            # A first run adds a state; a repeat puts the generator's own state aside while it runs.
             self.most_states = max(self.most_states, self.num_states + 1)
             self.num_states += {"first": 1, "again": 0, "last": -1}[how]
             head = f"random.{how}({self.slot[index]}, "
@@ -338,7 +340,7 @@ class _Emitter:
             self.lines.append(f"    del {', '.join(f'v{v}' for v in dead)}")
 
     def _ensure(self, v: int) -> None:
-        """Make value `v` a local variable: it is one, or it is a view of something that is."""
+        """Make value `v` a local variable, if it is none: it is a view of something that is one."""
         if v in self.defined:
             return
         program = self.program

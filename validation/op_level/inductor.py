@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def compile_schedule(module: ScheduledOps) -> ScheduledOps:
-    """Let `module` run its schedule as code that inductor makes of it; the same module.
+    """Make `module` run its schedule as code that inductor compiles; returns the same module.
 
-    What is recomputed stays recomputed, and the step is one forward and one backward function, as
-    before. The compiler fuses ops, which saves time and tensors between them, and orders what is
-    left by itself: **the plan's peak is no bound any more**. Gradients are those of the plan within
-    rounding. Run counts are those of the schedule.
+    What is recomputed stays recomputed, and the step remains one forward and one backward function.
+    The compiler fuses ops, which saves time and the tensors between them, and chooses the order of
+    the remaining ops itself: **the plan's peak is no bound any more**. Gradients are those of the
+    plan within rounding. Run counts are those of the schedule.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def compile_schedule(module: ScheduledOps) -> ScheduledOps:
 
     Notes
     -----
-    Compiling takes seconds to minutes, and a C++ compiler on the CPU.
+    Compiling takes seconds to minutes, and needs a C++ compiler on the CPU.
     """
     captured = module._captured
     program = captured.program
@@ -65,7 +65,7 @@ def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
         outputs, carried = halves.forward.function(list(resident), counts, random, None)
         gradient = _fake(program, program.tangent)
     num = len(resident)
-    first = sum(counts[op] for op in set(runs))  # runs of the forward half
+    first = sum(counts[op] for op in set(runs))  # number of runs in the forward half
 
     def forward(*flat: torch.Tensor) -> Any:
         (made,), kept = halves.forward.function(list(flat), counts, random, None)

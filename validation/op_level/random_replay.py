@@ -1,4 +1,4 @@
-"""Random numbers of a repeated run: those of its first."""
+"""Random numbers of repeated runs: those of the first run again."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class RandomReplay:
             self._get, self._set = torch.get_rng_state, torch.set_rng_state
 
     def state(self) -> torch.Tensor:
-        """The generator as it stands."""
+        """The present state of the generator."""
         return self._get()
 
     def put(self, state: torch.Tensor) -> None:
-        """Make `state` the generator's."""
+        """Set the generator to `state`."""
         self._set(state)
 
     def first(self, slot: int, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -38,7 +38,7 @@ class RandomReplay:
         return op(*args, **kwargs)
 
     def last(self, slot: int, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """As `again`, and forget the state."""
+        """Run `op` as `again` does, and forget the state."""
         try:
             return self.again(slot, op, *args, **kwargs)
         finally:

@@ -1,4 +1,4 @@
-"""What each op of a step asks of CUDA's allocator, recorded op by op."""
+"""The requests of each op of a step to CUDA's allocator, recorded op by op."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ AFTER = "after"
 
 @dataclass(frozen=True)
 class OpRequests:
-    """What one op asks for: blocks by number, and which of them is which output.
+    """The requests of one op: blocks by number, and which block is which output.
 
     Attributes
     ----------
     record
-        ``i`` asks for block i, ``~i`` gives it back.
+        ``i`` requests block i, ``~i`` gives it back.
     block_bytes
-        Of each block, as asked for.
+        Bytes requested for each block.
     outputs
-        Block -> position of an output of the op that lies in it.
+        Block -> position of an output of the op that is stored in it.
     """
 
     record: tuple[int, ...]
@@ -62,7 +62,7 @@ def record_ops(captured: CapturedGraph, inputs: Any, device: torch.device) -> Re
     Parameters
     ----------
     inputs
-        Of the step, which the caller holds.
+        Inputs of the step, which the caller holds.
 
     Notes
     -----
@@ -110,13 +110,13 @@ def _distinct(program: Program) -> list[tuple[str, Call, bool]]:
 def _run_marked(
     program: Program, call: Call, lean: bool, device: torch.device, record: Any, mark: str
 ) -> list[int]:
-    """Run `call` twice, the second time marked; the address of the storage of each output."""
+    """Run `call` twice, the second time marked; returns the storage address of each output."""
     target, args = call.lean if lean and call.lean is not None else (call.target, call.args)
-    function = getattr(target, "probe", target)  # of one that checks, without checking
+    function = getattr(target, "probe", target)  # a function that checks is called unchecked
     make = made_up_tensors(program, call, device)
     record.mark("")
     given, words = map_refs(args, make), map_refs(call.kwargs, make)
-    function(*given, **words)  # what a library keeps from its first use on is no op's own
+    function(*given, **words)  # memory that a library keeps from its first use on is no op's own
     record.mark(mark)
     outputs = function(*given, **words)
     record.mark(AFTER)
@@ -150,7 +150,7 @@ def requests_of_op(events: Sequence[RequestEvent], addresses: Sequence[int]) -> 
     for position, address in enumerate(addresses):
         if address in at:
             outputs.setdefault(at[address], position)
-    # What the op has left behind and is no output would be there once only: a library's own.
+    # Memory that the op leaves and that is no output is a library's own, requested only once.
     record += [~block for block in at.values() if block not in outputs]
     return OpRequests(tuple(record), tuple(sizes), outputs)
 
@@ -173,7 +173,7 @@ def _assembled(
             value = call.outputs[position] if 0 <= position < len(call.outputs) else -1
             holder = names.get(program.values[value].storage, "") if value >= 0 else ""
             if holder and call.target in COPIES_OF_STORAGES:
-                size = written[call.name].get(holder, size)  # all that lies under the argument
+                size = written[call.name].get(holder, size)  # the whole storage of the argument
             sizes.append(size)
             holders.append(holder)
         gone = {~b for b in requests.record if b < 0}

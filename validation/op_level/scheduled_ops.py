@@ -29,7 +29,7 @@ class ScheduledOps(nn.Module):
 
     The original model is its submodule ``model``, with its parameters and buffers. In a mode other
     than the captured one (``eval()`` after a capture in training mode, or without gradients) the
-    plain model runs, and the schedule does not.
+    plain model runs, without the schedule.
 
     Attributes
     ----------
@@ -37,12 +37,12 @@ class ScheduledOps(nn.Module):
     run_counts : dict of str to int
         Op -> number of runs in the last step.
     watched : bool
-        Whether each step checks that the Python which the graph holds is as it was.
+        Whether each step checks that the Python state which the graph assumes is unchanged.
     """
 
     def __init__(self, captured: CapturedGraph, schedule: Schedule) -> None:
         super().__init__()
-        simulate(captured.graph, schedule)  # legal, or it says why not
+        simulate(captured.graph, schedule)  # raises where the schedule is not legal
         self.model = captured.model
         self.schedule = schedule
         self._captured = captured
@@ -66,7 +66,7 @@ class ScheduledOps(nn.Module):
             self.loss_function = captured.loss
 
     def forward(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
-        """The loss of the model on `inputs`, the same that were captured in form."""
+        """The loss of the model on `inputs`, which must have the captured form."""
         captured = self._captured
         modes = tuple(module.training for module in self._modes)
         if modes != captured.training or not torch.is_grad_enabled():
@@ -100,20 +100,20 @@ class ScheduledOps(nn.Module):
 
     @property
     def replay_bytes(self) -> int:
-        """The most bytes of generator states kept for repeated random ops, in host memory.
+        """Most bytes of generator states kept in host memory for repeated random ops.
 
-        The graph does not count them: on CPU they come on top of its peak, at worst.
+        The graph does not count them: on the CPU they are, at worst, added to its peak.
         """
         state = torch.cuda.get_rng_state() if self._on_cuda else torch.get_rng_state()
         return self._halves.most_states * state.numel()
 
     @property
     def source(self) -> str:
-        """The Python source that runs, both halves."""
+        """The Python source of both halves, which is what runs."""
         return f"{self._halves.forward.source}\n{self._halves.backward.source}"
 
     def observe(self, hook: Hook | None) -> None:
-        """Have ``hook(run)`` called before each run of the schedule; ``None`` ends that."""
+        """Call ``hook(run)`` before each run of the schedule; ``None`` ends that."""
         self._hook = hook
         if hook is not None and self._observed is None:
             self._observed = emit(self._captured.program, self._runs, observed=True)
@@ -136,7 +136,7 @@ class ScheduledOps(nn.Module):
 
 
 class _Slots:
-    """Where the resident values of a program are found at run time."""
+    """The places where the resident values of a program are found at run time."""
 
     def __init__(self, captured: CapturedGraph, resident: tuple[int, ...]) -> None:
         program = captured.program
@@ -179,14 +179,14 @@ class _Slots:
             )
 
     def versions(self, resident: list[torch.Tensor]) -> list[int]:
-        """The versions of parameters and inputs, which no one may change before the backward pass.
+        """Versions of parameters and inputs, which must not change before the backward pass.
 
-        Buffers may change: the ops that read a buffer which the step updates are not recomputed.
+        Buffers may change: ops that read a buffer which the step updates are not recomputed.
         """
         return [version_of(resident[i]) for i in self.guarded]
 
     def check_versions(self, resident: list[torch.Tensor], versions: list[int]) -> None:
-        """Raise where one has been changed in place since `versions` were taken."""
+        """Raise where one of them has been changed in place since `versions` were taken."""
         for i, version in zip(self.guarded, versions, strict=True):
             if version_of(resident[i]) != version:
                 value = self.resident[i]
@@ -197,7 +197,7 @@ class _Slots:
                 )
 
     def gather(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The resident tensors in order, and those of them that get a gradient."""
+        """The resident tensors in order, and those among them that get a gradient."""
         found: dict[int, torch.Tensor] = {}
         for value in self.resident:
             if value in self.positions:
@@ -237,7 +237,7 @@ class _StepFunction(torch.autograd.Function):
                     resident, module._counts, random, module._hook
                 )
             except OtherAnswer:
-                # Nothing but numbers has been taken: buffers are written after the last answer.
+                # So far only numbers have been taken: buffers are written after the last answer.
                 if state is not None:
                     random.put(state)
                 raise

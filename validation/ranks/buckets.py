@@ -10,10 +10,10 @@ from ..torch_private.process_groups import active_wrapper
 
 
 def bucket_bytes(module: nn.Module, *, gradients_resident: bool) -> int | None:
-    """Bytes of the buckets of the wrapper whose step this is; ``None`` outside of one.
+    """Bytes of the buckets of the wrapper whose step this is; ``None`` outside of a wrapper.
 
-    A bucket holds a copy of each gradient. Where gradients are views of the buckets and are counted
-    from before the step (`gradients_resident`), there is nothing besides.
+    A bucket holds a copy of each gradient. Where gradients are views of the buckets and count from
+    before the step (`gradients_resident`), the buckets take no additional bytes.
     """
     wrapper: Any = active_wrapper()
     if wrapper is None or getattr(wrapper, "module", None) is not module:

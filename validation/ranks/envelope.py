@@ -1,4 +1,4 @@
-"""One workload for all ranks: of each number the largest."""
+"""One workload for all ranks, in which each number is the largest of all ranks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ W = TypeVar("W", Chain, Graph)
 
 
 def envelope(workload: Chain | Graph, ranks: Ranks) -> Chain | Graph:
-    """The workload of which every size and time is the largest of any rank's.
+    """The workload in which every size and time is the largest of any rank.
 
-    The peak of a schedule only grows with sizes, so that one which fits the envelope fits every
-    rank; and a step of ranks that wait for each other is as long as the slowest.
+    The peak of a schedule grows with the sizes, so that a schedule which fits the envelope fits
+    every rank; and a step of ranks that wait for each other is as long as the step of the slowest.
 
     Raises
     ------
     UnsupportedError
-        The ranks have other ops than each other.
+        The ops differ between ranks.
     """
     if ranks.alone:
         return workload
@@ -61,7 +61,7 @@ def _taken_out(item: Any, key: str, ints: list[int], floats: list[float]) -> Any
         return [_taken_out(one, key, ints, floats) for one in item]
     if isinstance(item, bool) or not isinstance(item, int | float):
         return item
-    # By the name of the field, not by how a number happens to be written.
+    # The name of the field decides, not the way a number happens to be written.
     if isinstance(item, float) or key.endswith("_s"):
         floats.append(float(item))
         return {_FLOAT: None}

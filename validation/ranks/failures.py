@@ -1,4 +1,4 @@
-"""What other ranks are told of an error, and raise in its place."""
+"""Errors as other ranks hear of them, and the errors that these ranks raise in turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RankStoppedError(Exception):
 
 
 class Interrupted(RuntimeError):
-    """A wait for a collective was given up, as another rank has failed."""
+    """A wait for a collective was given up, because another rank has failed."""
 
 
 def told(error: BaseException) -> bytes:
@@ -26,7 +26,7 @@ def told(error: BaseException) -> bytes:
     if isinstance(error, SchedsimError):
         try:
             return pickle.dumps(("ours", error))
-        except Exception:  # what an error carries may be anything
+        except Exception:  # an error may carry any object, which may not be picklable
             pass
     kind = "runtime" if isinstance(error, RuntimeError) else "other"
     return pickle.dumps((kind, f"{type(error).__name__}: {error}"))
@@ -35,7 +35,7 @@ def told(error: BaseException) -> bytes:
 def heard(text: bytes, rank: int, what: str) -> Exception:
     """The error that other ranks raise where `rank` failed in `what`.
 
-    It is caught by the same handlers as the first one, so that all ranks go on alike.
+    The handlers that catch the first error catch this one, so that all ranks continue alike.
     """
     kind, content = pickle.loads(text)
     if kind == "ours":
@@ -48,7 +48,7 @@ def heard(text: bytes, rank: int, what: str) -> Exception:
 
 
 def agree_on(error: Any) -> Any:
-    """`error`, marked as one that all ranks raise: no one need be told again."""
+    """`error`, marked as an error that all ranks raise: no rank need be told again."""
     error.raised_on_all_ranks = True
     return error
 

@@ -12,11 +12,11 @@ from .ranks import ALONE, Ranks
 
 
 def ranks_of(model: nn.Module) -> Ranks:
-    """The ranks that plan a step of `model` together; `ALONE` where there is one process.
+    """The ranks that plan a step of `model` together; `ALONE` if there is one process.
 
-    Where parameters are sharded, those of the meshes that they lie on: running any part of the
-    model is then a collective of them all. Else all of the default group: each runs its part of a
-    step by itself, so that they are not bound to follow one plan.
+    If parameters are sharded, they are the ranks of the parameters' meshes: running any part of the
+    model is then a collective of all of them. Otherwise they are all ranks of the default group:
+    each runs its part of a step by itself, so that the ranks need not follow one plan.
     """
     if not (dist.is_available() and dist.is_initialized()) or _is_fake():
         return ALONE
@@ -46,5 +46,5 @@ def _communicates(module: nn.Module) -> bool:
 
 
 def _is_fake() -> bool:
-    """Whether the other ranks are only made believe, so that none will answer."""
+    """Whether the other ranks are emulated, so that none of them will answer."""
     return bool(dist.get_backend() == "fake")

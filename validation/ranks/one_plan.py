@@ -1,4 +1,4 @@
-"""A plan made once, on the first rank, and followed by all."""
+"""A plan made once, on the first rank, and followed by all ranks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .ranks import Ranks
 
 
 def plan_hash(plan: Plan) -> str:
-    """SHA-256 over the plan's file."""
+    """SHA-256 of the plan's file."""
     return hashlib.sha256(json.dumps(to_dict(plan), sort_keys=True).encode()).hexdigest()
 
 
 def planned_once(make: Callable[[], Plan], workload: Chain | Graph, ranks: Ranks) -> Plan:
-    """``make()``, called by the first rank alone, on all of them.
+    """The result of ``make()``, called on the first rank alone, on all ranks.
 
     Raises
     ------
     Exception
-        What ``make`` raised, on all ranks.
+        The error that ``make`` raised, on all ranks.
     SchedsimError
-        A rank has received another plan than was made, or has another workload.
+        A rank received another plan than was made, or has another workload.
     """
     if ranks.alone:
         return make()
@@ -41,7 +41,7 @@ def planned_once(make: Callable[[], Plan], workload: Chain | Graph, ranks: Ranks
 
 
 def check_one_plan(plan: Plan, workload: Chain | Graph, ranks: Ranks) -> None:
-    """Raise on all ranks unless all have the same plan, of the same workload."""
+    """Raise on all ranks unless all of them have the same plan, for the same workload."""
     rows = ranks.gather((plan_hash(plan), workload_hash(workload)), "compare plans")
     for rank, row in zip(ranks.members, rows, strict=True):
         for mine, its, what in zip(rows[0], row, ("plan", "step"), strict=True):

@@ -1,9 +1,10 @@
 """Waiting for other ranks without waiting for ever.
 
-While ranks measure, a rank may stand in a collective of the model that another one, which has
-failed, will never enter. The rank that fails says so in the store of the process group; a thread of
-each rank looks there. What waits through Python (FSDP over gloo) is then interrupted; what waits
-inside of a kernel cannot be, and its process ends with the message, as NCCL's watchdog ends it.
+While ranks measure, a rank may wait in a collective of the model that another rank, which has
+failed, will never enter. The rank that fails writes so to the store of the process group; a thread
+of each rank reads it there. A wait that goes through Python (FSDP over gloo) is then interrupted. A
+wait inside of a kernel cannot be interrupted; its process ends with the message, as NCCL's watchdog
+ends it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import torch.distributed as dist
 from .failures import Interrupted
 
 TURN_S = 0.25
-"""Seconds of one turn of waiting, after which it is seen whether another rank has failed."""
+"""Seconds of one turn of waiting, after which a rank looks whether another one has failed."""
 
 GRACE_S = 20.0
-"""Seconds that a rank is given to come back from its work after another one has failed."""
+"""Seconds that a rank gets to return from its work after another one has failed."""
 
 TIMED_OUT = "Operation timed out"
-"""How a wait says that its turn is over; the collective itself goes on."""
+"""The text of an error that ends a turn of waiting; the collective itself goes on."""
 
 
 def wait_in_turns(wait: Any, give_up: Any) -> Any:
@@ -42,18 +43,18 @@ def wait_in_turns(wait: Any, give_up: Any) -> Any:
 
 
 class Lookout:
-    """Looks whether another rank has failed, and interrupts the waits of this one.
+    """Watches whether another rank has failed, and interrupts the waits of this rank.
 
     Parameters
     ----------
     store
         The key-value store of the process group.
     key
-        Under which a failing rank leaves its message.
+        Key under which a failing rank leaves its message.
     name
-        Of this rank, for the last message.
+        Name of this rank, for its last message.
     interrupts
-        Whether waits for a collective are host-side, and are cut into turns.
+        Whether waits for a collective are on the host, and are split into turns.
     """
 
     def __init__(self, store: Any, key: str, name: str, *, interrupts: bool, num_ranks: int):
@@ -102,7 +103,7 @@ class Lookout:
             try:
                 if self.store.check([self.key]):
                     break
-            except RuntimeError:  # the store is gone, with the rank that served it
+            except RuntimeError:  # the store ended with the rank that served it
                 break
         else:
             return
@@ -115,7 +116,7 @@ class Lookout:
             message = self.store.get(self.key).decode(errors="replace")
         except RuntimeError:
             message = "the store of the process group is gone"
-        # Every other way out is through the thread that is blocked.
+        # Every other way out would go through the thread that is blocked.
         sys.stderr.write(
             f"error: {message}\nhint: {self.name} waits in a collective that cannot be "
             "interrupted, and ends its process\n"

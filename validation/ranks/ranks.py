@@ -1,4 +1,4 @@
-"""Ranks that plan together: what one knows all know, and what one fails all fail."""
+"""Ranks that plan together: they share what one of them knows, and all fail if one fails."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ ARRIVAL_S = 300.0
 
 
 class Ranks:
-    """Processes that plan one step, with a channel of their own.
+    """Processes that plan one step, with a communication channel of their own.
 
-    All calls are made by all ranks in the same order; `Ranks.ALONE` makes none and waits for
-    nobody. The channel is a gloo group beside those of the model, so that nothing here stands
-    between two collectives of a step.
+    All ranks make all calls in the same order; `Ranks.ALONE` makes none and waits for no one. The
+    channel is a gloo group beside the groups of the model, so that nothing here comes between two
+    collectives of a step.
 
     Attributes
     ----------
     members : tuple of int
         Ranks of the default group, in order.
     bound : bool
-        Running the model is a collective of all: they must follow one plan. Else each could
-        follow its own.
+        Whether running the model is a collective of all ranks, so that they must follow one plan.
+        Otherwise each rank could follow its own plan.
     """
 
     def __init__(self, members: tuple[int, ...], *, bound: bool, channel: _Channel | None) -> None:
@@ -46,38 +46,39 @@ class Ranks:
 
     @classmethod
     def among(cls, members: tuple[int, ...], *, bound: bool) -> Ranks:
-        """These ranks, of which this process is one; all of them call it."""
+        """The given ranks, of which this process is one; all of them must call this."""
         return cls(members, bound=bound, channel=_Channel.of(members))
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody else."""
+        """Whether there is no other rank."""
         return self._channel is None
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank does what one does for all."""
+        """Whether this is the rank that acts for all."""
         return self.alone or dist.get_rank() == self.members[0]
 
     def __deepcopy__(self, memo: Any) -> Ranks:
         return self  # a group of processes is not copied with a model
 
     def together(self, what: str, work: Callable[[], T], *, runs_model: bool = False) -> T:
-        """``work()``, unless it fails on any rank: then all raise, with the message of the first.
+        """Call ``work()``; if it fails on any rank, all raise, with the message of the first.
 
         Parameters
         ----------
         what
-            Is done, for messages: "measure", "plan".
+            What is being done, for messages: "measure", "plan".
         runs_model
-            Whether collectives of the model are within, in which other ranks may stand when one
-            fails.
+            Whether the work contains collectives of the model, in which other ranks may be waiting
+            when one fails.
 
         Raises
         ------
         Exception
-            The rank's own, or of the same kind: where another failed with a `SchedsimError`, one
-            of its class; else a `RankError` (with an error at run time) or `RankStoppedError`.
+            The rank's own error, or one of the same kind: if another rank failed with a
+            `SchedsimError`, an error of its class; otherwise a `RankError` (for an error at run
+            time) or a `RankStoppedError`.
         """
         if self._channel is None:
             return work()
@@ -101,23 +102,23 @@ class Ranks:
         return self._channel.exchange(what, value)
 
     def gather_from(self, what: str, work: Callable[[], T]) -> list[T]:
-        """``work()`` of every rank; where it fails on one, all raise, as of `together`."""
+        """The results of ``work()`` on all ranks; if one fails, all raise, as in `together`."""
         if self._channel is None:
             return [work()]
         try:
             value = work()
         except Exception as error:
             self._channel.settle(what, error, may_be_blocked=False)
-            raise  # not reached: it is raised there
+            raise  # not reached: `together` raises
         return self._channel.exchange(what, value)
 
     def same(self, what: str, value: Mapping[str, Any]) -> None:
-        """Raise on all ranks unless `value` is written alike on all.
+        """Raise on all ranks unless `value` has the same text on all of them.
 
         Raises
         ------
         SchedsimError
-            It names what differs.
+            The values differ; the message names the difference.
         """
         rows = self.gather({name: repr(one) for name, one in value.items()}, what)
         for rank, row in zip(self.members, rows, strict=True):
@@ -156,14 +157,14 @@ class Ranks:
         Raises
         ------
         RankError
-            Some have not within `ARRIVAL_S`; it names them.
+            Some ranks have not come within `ARRIVAL_S`; the message names them.
         """
         if self._channel is not None:
             self._channel.awaited(what)
 
 
 class _Channel:
-    """How the ranks of one group talk: small objects, gathered; errors among them end all."""
+    """The channel of one group: ranks gather small objects, and an error of one ends all."""
 
     known: ClassVar[dict[tuple[int, ...], tuple[Any, _Channel]]] = {}
 
@@ -176,8 +177,8 @@ class _Channel:
         store = default_store()
         prefixed: Any = dist.PrefixStore  # type: ignore[attr-defined]
         self.store = prefixed(f"schedsim/{self.group.group_name}", store)
-        self.turn = 0  # how many exchanges there were; the same on all ranks
-        self.phase = 0  # how often collectives of the model were to be run
+        self.turn = 0  # number of exchanges; the same on all ranks
+        self.phase = 0  # number of times that collectives of the model were to run
         self.broken = ""
 
     @classmethod
@@ -191,7 +192,7 @@ class _Channel:
         return found[1]
 
     def lookout(self, is_needed: bool) -> Any:
-        """Entered around work in which collectives of the model are run."""
+        """A context manager to enter around work in which collectives of the model run."""
         if not is_needed:
             return nullcontext()
         self.phase += 1
@@ -199,7 +200,7 @@ class _Channel:
             self.store,
             self._failed_key,
             f"rank {self.rank}",
-            interrupts=not torch.cuda.is_available(),  # NCCL's waits are the device's
+            interrupts=not torch.cuda.is_available(),  # NCCL waits on the device
             num_ranks=len(self.members),
         )
 
@@ -208,14 +209,14 @@ class _Channel:
         return f"failed/{self.phase}"
 
     def settle(self, what: str, error: BaseException | None, *, may_be_blocked: bool) -> None:
-        """Tell each other how `what` went; raises on all ranks where it failed on any."""
+        """Tell all ranks how `what` went; raises on all ranks if it failed on any."""
         if error is None or isinstance(error, Interrupted):
             self._exchanged(what, "cut" if error is not None else "done", None, None)
             return
         if may_be_blocked:
             line = f"rank {self.rank} failed to {what}: {type(error).__name__}: {error}"
             self.store.set(self._failed_key, line)
-        # Those who stand in a collective of the model cannot come, unless they can be interrupted.
+        # Ranks that wait in a collective of the model cannot come, unless they can be interrupted.
         until_s = GRACE_S + 10.0 if may_be_blocked else None
         self._exchanged(what, "failed", error, until_s)
 
@@ -249,7 +250,7 @@ class _Channel:
                 raise agree_on(own)
             _, their_what, text = rows[first]
             if own is not None and text == content:
-                raise agree_on(own)  # the same on all: no need to say whose it is
+                raise agree_on(own)  # the error is the same on all ranks: no rank need be named
             raise agree_on(heard(text, self.members[first], their_what)) from own
         if len({row[1] for row in rows}) > 1:
             self.broken = "they do different things"
@@ -260,7 +261,7 @@ class _Channel:
         return [pickle.loads(row[2]) for row in rows]
 
     def _lost(self, what: str, error: Exception) -> str:
-        """What to say where the exchange itself fails: another rank's last words, if any."""
+        """The message if the exchange itself fails: the last words of another rank, if any."""
         try:
             if self.store.check([self._failed_key]):
                 return str(self.store.get(self._failed_key).decode(errors="replace"))
@@ -296,7 +297,7 @@ class _Channel:
         return value if self.rank == first else pickle.loads(tensor.numpy().tobytes())
 
     def largest(self, ints: Sequence[int], floats: Sequence[float]) -> Any:
-        """Elementwise maxima; both lists are as long on all ranks, which was agreed before."""
+        """Elementwise maxima; both lists are as long on all ranks, which was checked before."""
         found: list[Any] = []
         for values, dtype in ((ints, torch.int64), (floats, torch.float64)):
             tensor = torch.tensor(list(values), dtype=dtype)
@@ -307,7 +308,7 @@ class _Channel:
         return tuple(found)
 
     def awaited(self, what: str) -> None:
-        """Wait for all, and name those who do not come."""
+        """Wait for all ranks, and name those that do not come."""
         turn, came_to_late = self.turn, bool(self.broken)
         self.store.set(f"come/{turn}/{self.rank}", what)
         try:
@@ -324,7 +325,7 @@ class _Channel:
         try:
             return bool(self.store.check([f"come/{turn}/{rank}"]))
         except RuntimeError:
-            return True  # nobody can say
+            return True  # there is no way to know
 
     def _waited(self, work: Any, deadline: float | None) -> Tensor | None:
         def give_up() -> None:
@@ -336,4 +337,4 @@ class _Channel:
 
 
 ALONE = Ranks((0,), bound=False, channel=None)
-"""One process by itself."""
+"""A single process, without other ranks."""

@@ -1,1 +1,1 @@
-"""Other ways to spend less than recomputation: chunks, micro-batches, host memory."""
+"""Ways besides recomputation to spend less memory: chunks, micro-batches, host memory."""

@@ -19,15 +19,15 @@ Runner = Callable[[MicroBatch], Callable[..., Tensor]]
 class AccumulatedStep(nn.Module):
     """``module(*inputs)`` runs forward and backward of all micro-batches, and gives the loss.
 
-    ``backward()`` on that loss hands over the gradients, which lie ready in buffers of the module's
-    own until then; so they may be zeroed, scaled and clipped around it as those of any loss. Each
-    step starts from the gradient that the loss was given in the step before (1 in the first), so
-    that a loss scale (`torch.amp.GradScaler`) acts inside of the micro-batches too.
+    ``backward()`` on that loss hands over the gradients, which until then are stored in buffers of
+    the module; so they may be zeroed, scaled and clipped around it like those of any loss. Each
+    step starts from the gradient that the loss got in the step before (1 in the first step), so
+    that a loss scale (`torch.amp.GradScaler`) also acts inside of the micro-batches.
 
     Attributes
     ----------
     run_counts : dict
-        Op -> runs in the last micro-batch.
+        Op -> number of runs in the last micro-batch.
     """
 
     def __init__(self, model: nn.Module, splitter: Splitter, runner: Runner) -> None:
@@ -43,7 +43,7 @@ class AccumulatedStep(nn.Module):
         return dict(self._last.run_counts) if self._last is not None else {}
 
     def observe(self, hook: Any) -> None:
-        """Have ``hook(run)`` called before each run of every micro-batch."""
+        """Call ``hook(run)`` before each run of every micro-batch."""
         self._hook = hook
 
     def forward(self, *inputs: Any, **keywords: Any) -> Tensor:
@@ -58,7 +58,7 @@ class AccumulatedStep(nn.Module):
     def run(
         self, inputs: tuple[Any, ...], keywords: dict[str, Any], trained: list[nn.Parameter]
     ) -> tuple[Tensor, list[Tensor | None], Tensor]:
-        """(loss, gradients, the gradient of the loss that they are of)."""
+        """(loss, gradients, the gradient of the loss to which these gradients belong)."""
         own = [p.grad for p in trained]
         losses: list[Tensor] = []
         seed = self._seed
@@ -73,7 +73,7 @@ class AccumulatedStep(nn.Module):
                 if seed is None:
                     seed = torch.ones_like(loss)
                 loss.backward((seed * part.weight).to(loss.dtype))
-                losses.append(loss.detach().clone())  # some come in the storage of all terms
+                losses.append(loss.detach().clone())  # some losses share the storage of all terms
                 del loss
             gradients = [p.grad for p in trained]
         finally:
@@ -84,7 +84,7 @@ class AccumulatedStep(nn.Module):
 
 
 class _Handed(torch.autograd.Function):
-    """The gradients that are there already, as those of the loss."""
+    """Returns gradients that have already been computed as the gradients of the loss."""
 
     @staticmethod
     def forward(

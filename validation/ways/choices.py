@@ -1,4 +1,4 @@
-"""The ways to spend less that a caller allows, each planned, and the quickest that fits."""
+"""The ways to spend less memory that a caller allows, each planned, and the quickest that fits."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Asked = tuple[dict[str, int], int, bool]
 """Chunks by piece, micro-batches, copies to the host."""
 
 MARGIN = 0.03
-"""Share of the time by which a way that rounds otherwise must be quicker than one that does not:
-less may be noise of the measured times."""
+"""Share of the time by which a way that rounds differently must be quicker than one that does not:
+a smaller difference may be noise of the measured times."""
 
 MAX_COUNTS = 6
-"""Numbers of micro-batches that ``accumulate="auto"`` looks at."""
+"""Most numbers of micro-batches that ``accumulate="auto"`` tries."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What came out: the way, its captured step and plan, and all ways that were looked at."""
+    """The result: the chosen way, its captured step and plan, and all ways that were considered."""
 
     way: Way
     captured: CapturedStep
@@ -64,7 +64,7 @@ def candidates(
     *,
     price_all: bool = False,
 ) -> tuple[list[Asked], list[Way]]:
-    """What to plan, as (chunks, micro-batches, offload), and the ways that cannot be."""
+    """(chunks, micro-batches, offload) of each way to plan, and the ways that cannot be."""
     refused: list[Way] = []
     pieces: list[list[tuple[str, int] | None]] = []
     for piece, num in read_chunks(settings.chunk).items():
@@ -95,12 +95,12 @@ def candidates(
         counts = [int(settings.accumulate)]
     copies = [False, True] if settings.offload else [False]
     if settings.offload and settings.level == "auto" and not price_all:
-        copies = [True]  # of blocks; the others would be op by op
+        copies = [True]  # copies need blocks; the other ways would be planned op by op
     found_all = []
     for picked in itertools.product(*pieces):
         chunks = dict(item for item in picked if item is not None)
         if "head" not in chunks and "mlp" in chunks and None in pieces[0] and len(pieces) > 1:
-            continue  # the head's chunks cost nothing to speak of, and save more
+            continue  # chunks of the head take almost no time, and save more
         found_all += [(chunks, num, offload) for num in counts for offload in copies]
     return found_all, refused
 
@@ -116,21 +116,21 @@ def choose(
     plan_all: bool = False,
     price_all: bool = False,
 ) -> Chosen:
-    """The quickest way within `budget_bytes` among those that `settings` allow, within `MARGIN`.
+    """The quickest way within `budget_bytes` of those that `settings` allow, within `MARGIN`.
 
     Parameters
     ----------
     first
-        The plain step, where it is captured already.
+        The plain step, if it has been captured already.
     plan_all
-        Plan also the ways that cannot be quicker than one that fits, for their prices.
+        Whether to plan also ways that cannot be quicker than one that fits, for their prices.
     price_all
-        Price the ways that `settings` do not allow, too.
+        Whether to price also the ways that `settings` do not allow.
 
     Raises
     ------
     InfeasibleBudgetError
-        None fits; the message has the table.
+        No way fits; the message contains the table of ways.
     """
     asked, refused = candidates(model, inputs, keywords, settings)
     allowed = len(asked)
@@ -174,7 +174,7 @@ def price(
     budget_bytes: int,
     first: CapturedStep,
 ) -> list[Way]:
-    """All ways, planned; none is chosen, and none need fit."""
+    """All ways, planned; none is chosen, and none needs to fit."""
     settings = _everything(settings)
     asked, refused = candidates(model, inputs, keywords, settings, price_all=True)
     settings.ranks.same("compare ways", {"ways": asked})
@@ -184,7 +184,7 @@ def price(
 
 
 def _everything(settings: Settings) -> Settings:
-    """`settings` with what they do not speak of looked for."""
+    """`settings` in which everything that they leave open is searched."""
     return replace(
         settings,
         chunk="auto" if settings.chunk is None else settings.chunk,
@@ -194,7 +194,7 @@ def _everything(settings: Settings) -> Settings:
 
 @dataclass(frozen=True)
 class _CapturedWay:
-    """A way, captured."""
+    """A way with its captured step."""
 
     asked: Asked
     captured: CapturedStep
@@ -206,7 +206,7 @@ class _CapturedWay:
         return self.captured.num_parts * self.captured.store_all_s
 
     def way(self, status: str, **more: Any) -> Way:
-        """With what is known before planning."""
+        """The way with the facts that are known before planning."""
         most = store_all_peak(self.captured)
         return Way(*self.asked, status, store_all_bytes=most, **more)
 
@@ -219,7 +219,7 @@ class _Priced:
 
     @property
     def cost_s(self) -> float:
-        """Seconds of the whole step, with the margin that a way with other bits must win by."""
+        """Seconds of the whole step, with the margin that a way with other bits must gain."""
         if self.way.step_s is None:
             return float("inf")
         return self.way.step_s * (1.0 if self.way.same_bits else 1.0 + MARGIN)
@@ -234,7 +234,7 @@ def _captured(
     first: CapturedStep | None,
     refused: list[Way],
 ) -> list[_CapturedWay]:
-    """The ways that can be captured; the others go to `refused`, unless one alone was asked for."""
+    """The ways that can be captured; others go to `refused`, unless only one was asked for."""
     steps = []
     for chunks, num, offload in asked:
         link = settings.offload if offload else None

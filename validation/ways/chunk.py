@@ -1,4 +1,4 @@
-"""Finding what can be computed in chunks of the tokens, and a twin of the model that does so."""
+"""What a model can compute in chunks of the tokens, and a twin of the model that does so."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MIN_ROWS = 128
 
 
 def read_chunks(chunk: Any) -> dict[str, int | str]:
-    """``"auto"``, ``8`` or ``{"head": 8, "mlp": "auto"}`` as the last form; empty for ``None``.
+    """``"auto"``, ``8`` or ``{"head": 8, "mlp": "auto"}`` as a mapping; an empty one for ``None``.
 
     Raises
     ------
     SchedsimError
-        It is none of these.
+        `chunk` is none of these.
 
     Examples
     --------
@@ -60,18 +60,18 @@ def chunked(
     *,
     unrolled: bool,
 ) -> tuple[nn.Module, Any]:
-    """A twin of `model` with the pieces in `chunks` computed in so many chunks, and its loss.
+    """A twin of `model` that computes the pieces in `chunks` in so many chunks, and its loss.
 
     Parameters
     ----------
     unrolled
-        Show the feed-forward layers' chunks to the planner as ops; else as one function that
-        recomputes them. The head is one op either way.
+        Whether the planner sees the feed-forward layers' chunks as ops; otherwise they are one
+        function that recomputes them. The head is one op in both cases.
 
     Raises
     ------
     UnsupportedError
-        A piece is not found, or computes something else in chunks; the message says why.
+        A piece is not found, or its chunks compute something else; the message says why.
     """
     if any(type(p.data) is not Tensor for p in model.parameters()):
         raise UnsupportedError(
@@ -92,10 +92,10 @@ def chunked(
 def auto_chunks(
     model: nn.Module, loss: Any, inputs: tuple[Any, ...], keywords: Mapping[str, Any], piece: str
 ) -> int:
-    """Chunks of which each has an inner tensor about as large as the hidden states of all tokens.
+    """Number of chunks whose inner tensors are each about as large as all hidden states.
 
-    The rule of Liger Kernel (Hsu et al. 2024, arXiv 2410.10989) for the head; but no chunk of less
-    than `MIN_ROWS` tokens, which matrix products would not fill a processor with.
+    This is the rule of Liger Kernel (Hsu et al. 2024, arXiv 2410.10989) for the head; but no chunk
+    has fewer than `MIN_ROWS` tokens, because smaller matrix products would not fill a processor.
     """
     most = max(1, -(-_num_tokens(inputs, keywords) // MIN_ROWS))
     if piece == "head":
@@ -110,7 +110,7 @@ def auto_chunks(
 
 
 def _num_tokens(inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> int:
-    """Elements of the first tensor of whole numbers; else its rows."""
+    """Number of elements of the first tensor of whole numbers; else of its rows."""
     tensors = [leaf for leaf in tree_leaves((inputs, keywords)) if isinstance(leaf, Tensor)]
     whole = [t for t in tensors if t.dim() > 1 and not t.is_floating_point()]
     return whole[0].numel() if whole else batch_size(inputs, keywords)
@@ -120,7 +120,7 @@ def _num_tokens(inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> int:
 
 
 class _Unprojected:
-    """A last linear layer that hands on what it is given."""
+    """A last linear layer that returns its input."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         """`hidden`."""
@@ -135,7 +135,7 @@ class _CausalLoss:
     def loss_function(
         self, logits: Tensor, labels: Tensor, vocab_size: int, **keywords: Any
     ) -> Tensor:
-        """Mean cross entropy of the next token, as transformers' ForCausalLMLoss takes it."""
+        """Mean cross entropy of the next token, computed as transformers' ForCausalLMLoss does."""
         known = ("ignore_index", "shift_labels", "num_items_in_batch")
         ignored = keywords.get("ignore_index", -100)
         total = keywords.get("num_items_in_batch")
@@ -162,8 +162,8 @@ class _CausalLoss:
 
 
 _CAUSAL = ("GPT2LMHeadModel", "LlamaForCausalLM")
-"""Models of transformers known to hand their projection straight to a causal loss. Others are tried
-by the same way, and refused where the loss comes out otherwise."""
+"""Models of transformers known to pass their projection straight to a causal loss. Others are tried
+in the same way, and refused if their loss differs."""
 
 
 def _chunk_head(
@@ -179,7 +179,7 @@ def _chunk_head(
     if loss is None:
         become(model, _CausalLoss, _num_chunks=num_chunks)
         return None
-    # Its weights are read where the projection was, which stays in the model.
+    # The weights are read from the projection, which stays in the model.
     return ChunkedLoss(loss, head, num_chunks)
 
 
@@ -190,7 +190,7 @@ def _output_projection(
     inputs: tuple[Any, ...],
     keywords: Mapping[str, Any],
 ) -> nn.Linear:
-    """The linear layer whose output is the model's."""
+    """The linear layer whose output is the model's output."""
     if loss is None:
         head = getattr(model, "lm_head", None)
         if not isinstance(head, nn.Linear) or not hasattr(model, "loss_function"):
@@ -239,12 +239,12 @@ def _mixin(method: str) -> type:
 
 
 def _used(block: Any) -> tuple[Tensor, ...]:
-    """Parameters of the modules that the block says its feed-forward runs."""
+    """Parameters of the modules that the feed-forward of the block runs, as the block states."""
     return tuple(p for name in block.FEED_FORWARD for p in getattr(block, name).parameters())
 
 
 def _token_wise(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Feed-forward layers: modules that are one, or blocks with a method that is one."""
+    """Feed-forward layers: modules that are one, or blocks with a method that computes one."""
     found: list[tuple[nn.Module, str]] = []
     for name, module in model.named_modules():
         if hasattr(module, "FEED_FORWARD"):
@@ -273,7 +273,7 @@ def _is_feed_forward(name: str, module: nn.Module) -> bool:
 def _one_sample(
     model: nn.Module, loss: Any, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """(loss, inputs, keywords) of the first sample, as trying a whole batch may take too much."""
+    """(loss, inputs, keywords) of the first sample, as a whole batch may need too much memory."""
     splitter = Splitter(model, loss, batch_size(inputs, keywords))
     part = splitter.parts(inputs, keywords)[0]
     for path, buffer in part.buffers.items():
@@ -292,7 +292,7 @@ def _check_same(
     inputs: tuple[Any, ...],
     keywords: Mapping[str, Any],
 ) -> None:
-    """Refuse chunks that give another loss, tried without dropout."""
+    """Refuse chunks that change the loss, compared without dropout."""
     extra = count_extra_inputs(model, loss, len(inputs))
     if isinstance(other_loss, ChunkedLoss):
         other_loss = ChunkedLoss(one_loss, other_loss.head, other_loss.num_chunks)

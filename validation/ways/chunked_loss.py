@@ -1,9 +1,9 @@
 """Projection to a vocabulary and cross entropy, chunk by chunk of the tokens, as one op.
 
 The logits of a language model, ``(tokens, vocabulary)``, are often the largest tensor of its step.
-Here those of one chunk exist at a time: their loss is taken, and the gradients of the hidden states
-and of the weight with it, in the same pass, so that nothing is computed twice. What backward does
-is to multiply by the gradient that the loss is given.
+Here only the logits of one chunk exist at a time: the same pass computes their loss and the
+gradients of the hidden states and of the weight, so that nothing is computed twice. The backward
+only multiplies by the gradient that the loss is given.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ def chunked_cross_entropy(
     Returns
     -------
     Tensor
-        The scalar. With one chunk it is that of the two functions to the bit, and so are the
-        gradients. With more, rows go through the matrix product in smaller groups, which most
-        libraries (none promises it) compute to the same bits, so that loss and gradient of
-        `hidden` stay; the gradient of `weight` is a sum over tokens added in another order: equal
-        within rounding.
+        The scalar loss. With one chunk, loss and gradients equal those of the two functions to the
+        bit. With more chunks, rows go through the matrix product in smaller groups, which most
+        libraries compute to the same bits (though none promises it), so that loss and gradient of
+        `hidden` stay equal; the gradient of `weight` is a sum over tokens in another order, and
+        equal within rounding.
 
     Notes
     -----
-    Computes what the two functions compute, forward and backward, once each. Memory besides the
-    results: the logits of a chunk, twice. Gradients in a shorter format are summed in float32.
-    The idea of taking the gradient in the forward pass is from Liger Kernel (Hsu et al. 2024,
-    arXiv 2410.10989, section 3.2).
+    Computes what the two functions compute, forward and backward, once each. Besides the results it
+    needs memory for the logits of a chunk, twice. Gradients in a shorter format are summed in
+    float32. The idea of computing the gradient in the forward pass is from Liger Kernel (Hsu et al.
+    2024, arXiv 2410.10989, section 3.2).
 
     Examples
     --------
@@ -83,7 +83,7 @@ def chunked_cross_entropy(
         dtype = torch.get_autocast_dtype(kind)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-        in_float32 = True  # cross entropy casts by itself there
+        in_float32 = True  # cross entropy itself casts in this case
     rows = -(-hidden.shape[0] // max(1, num_chunks))
     settings = (max(1, rows), ignore_index, _REDUCTIONS[reduction], in_float32)
     loss: Tensor = _op(hidden, weight, bias, target, *settings)[0]
@@ -122,7 +122,7 @@ def _chunks(
     sums = torch.promote_types(hidden.dtype, torch.float32)
     counted = target != ignore_index
     index = torch.where(counted, target, 0)
-    # 1 / N for each token that counts, 0 for the others: what the loss hands back to a row.
+    # 1 / N for each token that counts, 0 for the others: the gradient that the loss gives a row.
     share = counted.to(wide)
     if reduction == _REDUCTIONS["mean"]:
         share = share / counted.sum().to(wide)
@@ -137,7 +137,7 @@ def _chunks(
         log_p = torch.log_softmax(logits.to(wide), 1)
         del logits
         picked[rows] = log_p.gather(1, at)
-        # The kernels of autograd, so that gradients are the plain ones to the bit.
+        # The kernels of autograd are used, so that gradients equal the plain ones to the bit.
         scores = torch.zeros_like(log_p).scatter_(1, at, -share[rows].unsqueeze(1))
         scores = aten._log_softmax_backward_data(scores, log_p, 1, wide)
         scores = scores.to(hidden.dtype)
@@ -176,7 +176,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _scaled(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
-    # In place: nobody else holds them, and that of the weight is as large as the weight.
+    # In place: nothing else holds the gradients, and that of the weight is as large as the weight.
     needed = ctx.needs_input_grad
     scaled = [
         kept.mul_(gradient.to(kept.dtype)) if wanted else None

@@ -16,17 +16,17 @@ TokenWise = Callable[[Tensor], Tensor]
 def in_chunks(
     function: TokenWise, x: Tensor, parameters: tuple[Tensor, ...], num_chunks: int, unrolled: bool
 ) -> Tensor:
-    """``function(x)`` for a function of each token by itself, over parts of the tokens.
+    """``function(x)`` over parts of the tokens, for a function that acts on each token alone.
 
     Parameters
     ----------
     x
         ``(..., width)``; the dimensions before the last count the tokens.
     parameters
-        Of `function`, that get gradients.
+        Parameters of `function` that get gradients.
     unrolled
-        Leave what each part keeps to the planner, which sees the ops of all parts; otherwise keep
-        `x` alone, and compute a part again when its backward comes.
+        Whether to leave to the planner, which sees the ops of all parts, what each part keeps;
+        otherwise only `x` is kept, and a part is recomputed when its backward comes.
 
     Notes
     -----
@@ -55,7 +55,7 @@ class _Recomputed(torch.autograd.Function):
         ctx.function, ctx.num_chunks, ctx.devices = function, num_chunks, devices
         ctx.random = None if RandomState.now(devices) == before else before
         ctx.autocast = AutocastState.now(devices)
-        ctx.parameters = parameters  # not saved: as such they would come back as other tensors
+        ctx.parameters = parameters  # not saved: saved tensors would come back as other tensors
         ctx.save_for_backward(x)
         return done
 

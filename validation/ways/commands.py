@@ -1,4 +1,4 @@
-"""What ``schedsim plan MODEL`` does where chunks, micro-batches or prices are asked for."""
+"""The command ``schedsim plan MODEL`` with chunks, micro-batches or prices."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .way import Way, table
 
 @dataclass(frozen=True)
 class Outcome:
-    """A plan of the quickest way allowed, its workload, and the prices of all.
+    """A plan of the quickest way allowed, its workload, and the prices of all ways.
 
     Attributes
     ----------
     lines
-        What was captured and chosen, for people.
+        What was captured and chosen, in lines for people.
     num_parts
-        Micro-batches of a step: the workload is one of them.
+        Number of micro-batches of a step: the workload is one of them.
     """
 
     workload: Chain | Graph
@@ -38,7 +38,7 @@ class Outcome:
 
 
 class Allowed(TypedDict, total=False):
-    """What a plan may do, by the names of `Settings`."""
+    """What a plan may use, by the names of `Settings`."""
 
     level: str
     planner: str
@@ -58,12 +58,12 @@ def plan_target(
     price_all: bool = False,
     **allowed: Unpack[Allowed],
 ) -> Outcome:
-    """The model that `text` names, planned within `budget` by the quickest way that is allowed.
+    """The plan of the model that `text` names within `budget`, by the quickest way allowed.
 
     Parameters
     ----------
     price_all
-        Price the other ways too, without choosing them.
+        Whether to price the other ways too, without choosing them.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Logits that are never made: what a loss function is given in their place."""
+"""Logits that are never computed as a whole: the object that a loss function gets instead."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .chunked_loss import chunked_cross_entropy
 
 
 class Logits:
-    """Stands for ``linear(hidden, weight, bias)``, of which a loss takes the cross entropy.
+    """Stands for ``linear(hidden, weight, bias)``, of which a loss computes the cross entropy.
 
-    It can be cast to float32, flattened over all but the classes, cut along other dimensions than
-    the classes, and given to `torch.nn.functional.cross_entropy`, which is then computed in
-    chunks. Anything else that a loss does with logits is refused.
+    It can be cast to float32, flattened over all dimensions but the classes, sliced along
+    dimensions other than the classes, and passed to `torch.nn.functional.cross_entropy`, which is
+    then computed in chunks. Any other use by a loss is refused.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Logits:
 
     @property
     def device(self) -> torch.device:
-        """Where they would lie."""
+        """The device that the logits would be on."""
         return self.hidden.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Their number format."""
+        """The number format that the logits would have."""
         return torch.float32 if self.in_float32 else self.hidden.dtype
 
     def dim(self) -> int:
@@ -64,7 +64,7 @@ class Logits:
         return self.ndim
 
     def size(self, dim: int | None = None) -> Any:
-        """Their shape, or one of it."""
+        """The shape that the logits would have, or one entry of it."""
         return self.shape if dim is None else self.shape[dim]
 
     def float(self) -> Logits:
@@ -72,7 +72,7 @@ class Logits:
         return self._with(self.hidden, True)
 
     def to(self, *arguments: Any, **keywords: Any) -> Logits:
-        """Cast to float32, or move to where they are."""
+        """Cast to float32, or move to the device where the logits already are."""
         given = [*arguments, *keywords.values()]
         if torch.float32 in given:
             return self.float()
@@ -81,17 +81,17 @@ class Logits:
         raise _refused(f"casts the logits to {given}")
 
     def contiguous(self) -> Logits:
-        """Themselves."""
+        """The object itself."""
         return self
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Logits:
-        """With dimensions before that of the classes joined."""
+        """The logits with dimensions before that of the classes joined."""
         if end_dim % self.ndim == self.ndim - 1:
             raise _refused("flattens the classes")
         return self._with(self.hidden.flatten(start_dim, end_dim))
 
     def view(self, *shape: Any) -> Logits:
-        """In another shape with the classes last."""
+        """The logits in another shape, with the classes last."""
         sizes = list(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else list(shape)
         classes, width = self.weight.shape
         if sizes[-1] == -1 and -1 not in sizes[:-1]:
@@ -123,7 +123,7 @@ class Logits:
     def __torch_function__(
         cls, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Cross entropy in chunks; nothing else."""
+        """Compute cross entropy in chunks; refuse everything else."""
         if function is functional.cross_entropy:
             return _cross_entropy(*args, **(kwargs or {}))
         if function is torch.flatten:
@@ -172,7 +172,7 @@ def _refused(what: str) -> UnsupportedError:
 
 
 class ChunkedLoss(nn.Module):
-    """A loss of logits, given the hidden states before the last projection instead."""
+    """A loss of logits that gets the hidden states before the last projection instead."""
 
     def __init__(self, inner_loss: Callable[..., Tensor], head: nn.Linear, num_chunks: int) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class ChunkedLoss(nn.Module):
         self.head = head
 
     def forward(self, hidden: Tensor, *extra: Any) -> Tensor:
-        """The loss."""
+        """The loss from the hidden states."""
         logits = Logits(hidden, self.head.weight, self.head.bias, self.num_chunks)
         loss = self.inner_loss(logits, *extra)
         if not isinstance(loss, Tensor):

@@ -1,4 +1,4 @@
-"""The inputs of a step in parts of its batch, and what each part's loss counts."""
+"""The inputs of a step in parts of its batch, and the weight of each part's loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..torch_private.pytrees import tree_flatten, tree_map_only, tree_unflatten
 from .twin import twin
 
 IGNORED = -100
-"""Class number that cross entropies leave out unless told otherwise."""
+"""Class number that cross entropies ignore by default."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class MicroBatch:
     Attributes
     ----------
     inputs, keywords
-        Views of the samples of the whole.
+        Views of the samples of the whole batch.
     buffers
-        Of the loss: name -> its samples.
+        Buffers of the loss: name -> the samples of this part.
     num_samples
     weight
-        What its loss counts in that of the whole.
+        Weight of its loss in the loss of the whole batch.
     """
 
     inputs: tuple[Any, ...]
@@ -48,8 +48,8 @@ class MicroBatch:
 class Splitter:
     """Cuts the inputs of a step along the batch, the first dimension.
 
-    Every tensor whose first dimension is as long as the first tensor's is cut, buffers of the loss
-    (targets kept in it) included; what else is given goes to every part whole.
+    Every tensor whose first dimension is as long as the first tensor's is split, including buffers
+    of the loss (targets kept in it); anything else goes to every part as a whole.
     """
 
     def __init__(self, model: nn.Module, loss: Any, num_parts: int) -> None:
@@ -59,9 +59,9 @@ class Splitter:
         self._whole = loss
 
     def parts(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> list[MicroBatch]:
-        """The parts, in order; their sizes differ by one sample at most.
+        """The parts, in order; their sizes differ by at most one sample.
 
-        A part without a target that counts is left out: its mean would be no number.
+        A part without a target that counts is left out, because its mean would not be a number.
         """
         self._refresh()
         size = batch_size(inputs, keywords)
@@ -78,7 +78,7 @@ class Splitter:
         return self._weighed(found)
 
     def _refresh(self) -> None:
-        """Let the twin of the loss have the attributes that the loss has now."""
+        """Copy the present attributes of the loss to its twin."""
         if not isinstance(self._whole, nn.Module):
             return
         for own, other in zip(self._whole.modules(), self.loss.modules(), strict=True):
@@ -89,15 +89,15 @@ class Splitter:
             return parts
         counts = [self._count(part) for part in parts]
         if isinstance(counts[0], Tensor):
-            counts = torch.stack(counts).tolist()  # waits for the device once
+            counts = torch.stack(counts).tolist()  # waits for the device only once
         total = sum(counts)
         if not total:
-            return parts  # not a number, as for the whole
+            return parts  # not a number, as for the whole batch
         return [replace(p, weight=n / total) for p, n in zip(parts, counts, strict=True) if n]
 
     @contextmanager
     def targets_of(self, part: MicroBatch) -> Iterator[None]:
-        """Let the loss that `loss` is have the targets of `part`."""
+        """Give the loss module the targets of `part` within the block."""
         if not part.buffers:
             yield
             return
@@ -135,12 +135,12 @@ def _owner(module: nn.Module, path: str) -> tuple[nn.Module, str]:
 
 
 def check_splits(model: nn.Module) -> None:
-    """Refuse models of which parts of a batch make another step.
+    """Refuse models for which parts of a batch make another step.
 
     Raises
     ------
     UnsupportedError
-        A batch norm in training looks at all samples; or a hook is on a parameter, which would be
+        A batch norm in training looks at all samples; or a parameter has a hook, which would be
         called for each part and again for the sum.
     """
     for name, module in model.named_modules():
@@ -181,7 +181,7 @@ def combined(parts: list[MicroBatch], losses: list[Tensor]) -> Tensor:
 
 
 def _counter(model: nn.Module, loss: Any) -> Callable[[MicroBatch], Any] | None:
-    """What counts the targets of a part, for losses known to be means over those that count."""
+    """The function that counts the targets of a part, for losses that are means over targets."""
     if isinstance(loss, CrossEntropy | PixelCrossEntropy):
         return lambda part: (part.buffers["target"] != IGNORED).sum()
     ignored = IGNORED
@@ -223,7 +223,7 @@ def _labels_counter(model: nn.Module) -> Callable[[MicroBatch], Any] | None:
 
 
 def clone_tensors(tree: Any) -> Any:
-    """The tree with tensors of their own storage."""
+    """The tree with tensors copied to storages of their own."""
     leaves, spec = tree_flatten(tree)
     made = [
         leaf.detach().clone().requires_grad_(leaf.requires_grad)
@@ -241,7 +241,7 @@ def bytes_of(tree: Any) -> int:
 
 
 def is_close(one: Tensor, two: Tensor) -> bool:
-    """Whether two losses are the same within rounding."""
+    """Whether two losses are equal within rounding."""
     low = {torch.float16, torch.bfloat16} & {one.dtype, two.dtype}
     rtol = 5e-2 if low else 1e-3
     return torch.allclose(one.double(), two.double(), rtol=rtol, atol=1e-5)

@@ -1,4 +1,4 @@
-"""A second model of the same parameters and buffers, whose modules may be changed."""
+"""A second model with the same parameters and buffers, whose modules may be changed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..torch_private.module_tables import children_of
 def twin(model: nn.Module) -> nn.Module:
     """`model` with modules of its own, and the same tensors.
 
-    Parameters and buffers stay in the very same tables, so that whatever replaces one (``.to``,
-    loading) does so in both. Other attributes are taken over as they are now. O(modules).
+    Parameters and buffers stay in the same tables, so that whatever replaces one (``.to``, loading)
+    does so in both models. Other attributes are copied as they are now. O(modules).
 
     Examples
     --------
@@ -40,7 +40,7 @@ def _twin(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
 
 
 def become(module: nn.Module, mixin: type, **fields: Any) -> None:
-    """Let `module`, of a twin, be of a class that puts `mixin` before its own."""
+    """Change the class of `module`, part of a twin, to one with `mixin` before its own class."""
     own = type(module)
     module.__class__ = type(f"{mixin.__name__.strip('_')}{own.__name__}", (mixin, own), {})
     for name, value in fields.items():

@@ -11,21 +11,21 @@ from schedsim.units import format_bytes, format_seconds
 
 @dataclass(frozen=True)
 class Way:
-    """One way to spend less, with its price.
+    """One way to spend less memory, with its price.
 
     Attributes
     ----------
     chunks, num_parts, offload
-        What is done: chunks by piece, micro-batches, copies to the host.
+        What is done: number of chunks by piece, number of micro-batches, copies to the host.
     status
         ``"chosen"``, ``"fits"``, ``"fits, not allowed"``, ``"does not fit"``, ``"slower"`` (its
         ops alone take longer than the best plan, so that it was not planned) or ``"refused"``.
     step_s, peak_bytes, store_all_bytes
-        Predicted for a whole step; ``None`` where there is no plan.
+        Predictions for a whole step; ``None`` where there is no plan.
     same_bits
-        Whether its gradients are those of the plain step to the bit; else within rounding.
+        Whether its gradients equal those of the plain step to the bit; else within rounding.
     note
-        Why it is refused, or the least budget; of copies, the host memory that they take.
+        Why the way is refused, or its least budget; with copies, the host memory that they take.
     """
 
     chunks: Mapping[str, int]
@@ -39,7 +39,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The way in words."""
         words = [f"{piece} in {num} chunks" for piece, num in self.chunks.items()]
         words += [f"{self.num_parts} micro-batches"] if self.num_parts > 1 else []
         words += ["offload"] if self.offload else []
@@ -47,11 +47,11 @@ class Way:
 
     @property
     def same_bits(self) -> bool:
-        """Whether nothing is rounded otherwise."""
+        """Whether nothing is rounded differently."""
         return not any(num > 1 for num in self.chunks.values()) and self.num_parts == 1
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The way as JSON-compatible values."""
         return {
             "name": self.name,
             "chunks": dict(self.chunks),

@@ -9,6 +9,7 @@ import pytest
 from chains import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedsim.algorithms.graphs import _cut_search
 from schedsim.algorithms.graphs._cut_search import CutSearch, lazy_runs
 from schedsim.algorithms.graphs._cut_table import CutTable
 from training_graphs import random_training_graph, unit_training_chain
@@ -187,3 +188,18 @@ def test_no_effort_leaves_the_knapsacks(order):
     assert 0 < none.extra_s <= some.extra_s
     assert none.how.startswith("knapsack at ")
     assert none.suggested == []
+
+
+def test_no_relaxation_is_begun_that_outlasts_the_clock(monkeypatch):
+    """The solver looks at no clock before it has read and presolved the MILP: 8 s over, once."""
+    graph = wide()
+    search = CutSearch(graph, int(0.5 * peak_of(graph)), "fixed", Effort(time_limit_s=60))
+    search.knapsacks()
+    op = search.spread(1)[0]
+    assert search.solve([search.cut(op)], 0.5, integral=True) is not None
+    monkeypatch.setattr(_cut_search, "relaxation_work", lambda num_nonzeros: 61.0)
+    assert search.solve([search.cut(op)], 0.5, integral=True) is None
+    assert search.effort.ended_by == "clock"
+    search.bound_at = {op: 1.0}
+    search.several_cuts()
+    search.single_milps()

@@ -20,6 +20,7 @@ from schedsim.algorithms.graphs.dtr import (
 from training_graphs import random_training_graph, some_budget, unit_training_chain
 
 from schedsim import Schedule, load, simulate
+from schedsim.workloads.synthetic_graphs import layered
 
 each_heuristic = pytest.mark.parametrize("heuristic", HEURISTICS)
 
@@ -34,7 +35,8 @@ def test_its_account_is_never_below_the_replay(heuristic, eager, seed, training,
     graph = random_training_graph(rng, size) if training else random_graph(rng, size)
     budget = some_budget(rng, graph)
     flow = dtr_module.dataflow(graph.arrays)
-    runs = dtr_module._replay(flow, budget - graph.static_bytes, heuristic, eager)
+    rules = dtr_module._rules(budget - graph.static_bytes, heuristic, eager)
+    runs, _ = dtr_module._replayed(flow, rules)
     if runs is not None:
         assert simulate(graph, Schedule(graph.op_names, runs)).peak_bytes <= budget
 
@@ -135,3 +137,19 @@ def test_budgets_beyond_64_bits(budget):
     plan = dtr(graph, budget)
     assert plan.feasible == (budget > 0)
     assert plan.feasible or plan.min_feasible_bytes
+
+
+def test_an_effort_bounds_all_replays_together():
+    """Halving the room for seven heuristics took minutes on some graphs, whatever the limit."""
+    graph = layered(400, 1)
+    budget = int(0.7 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
+    whole = dtr(graph, budget, heuristic="all", effort=1000)
+    assert whole.search.ended_by == "itself"
+    assert whole.schedule == dtr(graph, budget, heuristic="all").schedule
+    little = dtr(graph, budget, heuristic="all", effort=0.004)
+    assert (little.search.ended_by, little.options["effort"]) == ("work", 0.004)
+    assert little.schedule == dtr(graph, budget, heuristic="all", effort=0.004).schedule
+    none = dtr(graph, budget, heuristic="all", effort=0)
+    assert (none.status, none.search.ended_by) == ("infeasible", "work")
+    seconds = dtr(graph, budget, heuristic="all", time_limit_s=0)
+    assert (seconds.status, seconds.search.ended_by) == ("infeasible", "clock")

@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from offload_plans import check, some_budget, tiny_chain
 from offload_steps import random_offloading
 from schedsim.algorithms.chains.persistent import Problem
+from schedsim.algorithms.graphs._milp import Milp
+from schedsim.algorithms.offload import poet as poet_module
 from schedsim.algorithms.offload.poet import poet
 from slow_offload import least_time_s
 
-from schedsim import Chain
+from schedsim import Chain, Schedule, simulate
 from schedsim.errors import PlannerLimitError
 from schedsim.plans.links import Link
 from schedsim.workloads import WorkloadOptions, build_workload
+from schedsim.workloads.synthetic_graphs import layered
 
 
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 2), alone=st.booleans())
@@ -96,3 +99,22 @@ def test_large_graphs_are_refused():
     with pytest.raises(PlannerLimitError) as caught:
         poet(graph, 10**10, link="pcie4")
     assert "offload" in caught.value.hint
+
+
+def test_no_programme_is_begun_whose_first_node_takes_more_than_the_effort(monkeypatch):
+    """HiGHS finishes its first node: on 60 ops it took minutes of an effort of 0.03."""
+    graph = layered(24, 1)
+    budget = int(0.8 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
+    solve = Milp.solve
+
+    def of_the_bound(milp, effort, integral=True):
+        assert not integral, "begun"
+        return solve(milp, effort, integral=integral)
+
+    monkeypatch.setattr(Milp, "solve", of_the_bound)
+    plan = poet(graph, budget, link=Link(1e9), effort=0.01, start=False)
+    assert plan.search.ended_by == "work"
+    assert plan.options["solved"] is False
+    monkeypatch.setattr(poet_module, "_CLOCK_LOOKS", 0.0)
+    plan = poet(graph, budget, link=Link(1e9), time_limit_s=5, start=False)
+    assert plan.search.ended_by == "clock"

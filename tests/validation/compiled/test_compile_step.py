@@ -9,11 +9,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_steps import assert_close, captured_step, dropped, gated, left_by  # noqa: E402
+from schedsim.validation import rematerialized  # noqa: E402
 from schedsim.validation.compiled.compile_step import (  # noqa: E402
     CompileWarning,
     compiled_where_it_works,
 )
 from schedsim.validation.compiled.group import Groups  # noqa: E402
+from schedsim.validation.guards.differential import Difference  # noqa: E402
+from schedsim.validation.step_planning import BlockLevelWarning  # noqa: E402
 
 import schedsim  # noqa: E402
 from schedsim.errors import UnsupportedError  # noqa: E402
@@ -78,6 +81,22 @@ def test_a_compiler_that_fails_is_said(monkeypatch):
     with pytest.warns(CompileWarning, match="runs uncompiled: RuntimeError: no compiler here"):
         found = compiled_where_it_works(captured)
     assert found.graph is captured.graph
+
+
+def test_a_compiled_step_that_is_another_is_planned_by_blocks(monkeypatch):
+    """Uncompiled, with a warning, and no refusal of what the caller did not ask for."""
+
+    def compared(model, settings, planned, inputs, keywords):
+        op = planned.captured.level == "op"
+        return "", Difference("a gradient is off", False) if op else None
+
+    monkeypatch.setattr(Groups, "compile", lambda self: None)
+    monkeypatch.setattr(rematerialized, "kept_within", lambda m, s, planned, b, given: planned)
+    monkeypatch.setattr(rematerialized, "compare", compared)
+    model, inputs, loss = gated(2)
+    with pytest.warns(BlockLevelWarning, match="op by op its step is another: a gradient is off"):
+        module = schedsim.rematerialize(model, inputs, "100%", loss, compile=True, effort=0.2)
+    assert module.prepare(*inputs).captured.level == "block"
 
 
 def test_blocks_are_not_compiled():

@@ -25,3 +25,32 @@ def test_a_step_of_ddp_has_its_own_gradients():
         model(x).sum().backward()
     assert not dist.is_initialized()
     assert all(torch.equal(p.grad, w) for p, w in zip(plain.parameters(), wanted, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_ddp_holds_its_buckets_beside_the_plain_step():
+    """After two steps, the memory in use is the plain step's, and the buckets as large as it."""
+    from schedsim.validation.measure.cuda import requested_bytes
+
+    def held(num_ranks):
+        torch.cuda.empty_cache()
+        before = requested_bytes()
+        plain, x = (
+            nn.Sequential(*(nn.Linear(256, 256) for _ in range(4))).cuda(),
+            torch.ones(8, 256),
+        )
+        model = plain
+        if num_ranks:
+            model = DistributedDataParallel(plain, device_ids=[0], bucket_cap_mb=1)
+            model.register_comm_hook(None, reduces_nothing)
+        for _ in range(3):
+            plain.zero_grad(set_to_none=False)
+            model(x.cuda()).sum().backward()
+        return requested_bytes() - before, sum(4 * p.numel() for p in plain.parameters())
+
+    plain_bytes, parameter_bytes = held(0)
+    with fake_ranks(8):
+        distributed_bytes, _ = held(8)
+    assert plain_bytes >= 2 * parameter_bytes
+    assert distributed_bytes - plain_bytes == pytest.approx(parameter_bytes, abs=64 * 1024)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -138,3 +140,46 @@ def test_every_device_has_a_roofline_and_less_memory_than_is_sold():
 def test_the_label_says_what_the_numbers_are():
     """No times, no kernels."""
     assert LABEL == "PyTorch's own CUDA allocator and code; kernels not run; no times"
+
+
+RECORDED_STREAM = """
+import torch
+MIB = 2**20
+side = torch.cuda.Stream()
+block = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+with torch.cuda.stream(side):
+    block.add_(1)
+block.record_stream(side)
+del block
+reserved = [torch.cuda.memory_reserved() // MIB]
+first = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+reserved.append(torch.cuda.memory_reserved() // MIB)
+torch.cuda.synchronize()
+second = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+reserved.append(torch.cuda.memory_reserved() // MIB)
+print(reserved)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("options", "reserved"), [([], [64, 64, 128]), (["--late-events"], [64, 128, 128])]
+)
+def test_late_events_hold_a_recorded_block(options, reserved):
+    """By hand: 64 MiB each. A block used on a side stream waits for its event, late or not."""
+    try:
+        find_wheels()
+    except SchedsimError as error:
+        pytest.skip(error.message)
+    environment = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD",)}
+    command = [sys.executable, "-m", "schedsim.validation.dry_cuda", "--device", "a100-80gb"]
+    ran = subprocess.run(
+        [*command, *options, "--", "python", "-c", RECORDED_STREAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert ran.stdout.split("\n")[0] == str(reserved)

@@ -1,0 +1,172 @@
+"""A training step of the calibration, on the dry CUDA device; run by ``dry_calibration.py``.
+
+The one argument is a row as JSON, as `dry_calibration.Row` describes it. A line of JSON with the
+peaks of the last of three steps is printed: the first step lacks the optimizer's state.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from calibration_models import SIZES, Adapted, Decoder, Sizes, adapted
+from sharded_llama import selective
+from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+NUM_STEPS = 3
+
+
+def built(row: dict[str, Any]) -> Decoder:
+    """The model on the device, as one rank holds it."""
+    sizes = adapted(SIZES[row["model"]], row["rank"], few=row["few_adapters"])
+    if row["gpus"] == 1:
+        return _alone(row, sizes)
+    dist.init_process_group("fake", rank=0, world_size=row["gpus"], store=FakeStore())
+    with torch.device("meta"):
+        model = Decoder(sizes, row["seq"])
+    if row["float8"]:
+        _in_float8(model)
+    for i, layer in enumerate(model.layers):
+        model.layers[i] = _kept(layer, row["keeps"])
+        if row["compiled"]:
+            model.layers[i].compile(fullgraph=True)
+    mesh = init_device_mesh("cuda", (row["gpus"],))
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for i, layer in enumerate(model.layers):
+        again = i < len(model.layers) - 1
+        fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=again)
+    fully_shard(model, mesh=mesh, mp_policy=precision)
+    return model.to_empty(device="cuda")
+
+
+def _alone(row: dict[str, Any], sizes: Sizes) -> Decoder:
+    """As torchtune has it: all in bf16, norms step by step."""
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("meta"):
+        model = Decoder(replace(sizes, real=True), row["seq"])
+    model.turn = model.turn.float()
+    torch.set_default_dtype(torch.float32)
+    if sizes.rank:
+        _only_adapters(model)
+    for i, layer in enumerate(model.layers):
+        if row["compiled"]:
+            layer.compile()
+        model.layers[i] = _kept(layer, row["keeps"])
+    model.to_empty(device="cuda")
+    if sizes.tied:  # `to_empty` makes two of what is one
+        model.output.weight = model.embedding.weight
+    return model
+
+
+def _only_adapters(model: nn.Module) -> None:
+    trained = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, Adapted)
+        for parameter in (*module.down.parameters(), *module.up.parameters())
+    }
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in trained)
+
+
+def _kept(layer: nn.Module, keeps: str) -> nn.Module:
+    if keeps == "all":
+        return layer
+    if keeps == "full":
+        return checkpoint_wrapper(layer, preserve_rng_state=False)
+    return checkpoint_wrapper(layer, context_fn=selective, preserve_rng_state=False)
+
+
+def _in_float8(model: nn.Module) -> None:
+    """Products of the layers in float8 with scales per tensor, gathered in float8."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    convert_to_float8_training(
+        model,
+        config=Float8LinearConfig(enable_fsdp_float8_all_gather=True),
+        module_filter_fn=lambda _module, name: name != "output",
+    )
+
+
+class OnHost(torch.autograd.graph.saved_tensors_hooks):
+    """What is kept for the backward waits in host memory, except for parameters."""
+
+    def __init__(self, model: nn.Module) -> None:
+        mine = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+        def put(tensor: Tensor) -> tuple[bool, Tensor]:
+            if tensor.untyped_storage().data_ptr() in mine or tensor.numel() < 1024:
+                return False, tensor
+            host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+            return True, host.copy_(tensor)
+
+        def back(item: tuple[bool, Tensor]) -> Tensor:
+            return item[1].to("cuda", non_blocking=True) if item[0] else item[1]
+
+        super().__init__(put, back)
+
+
+def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy in single precision, summed."""
+    return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
+
+
+def train(model: Decoder, row: dict[str, Any]) -> dict[str, int]:
+    """The peaks of the last step."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    alone = row["gpus"] == 1
+    how = {"fused" if row["fused"] else "foreach": True}
+    optimizers = [torch.optim.AdamW(trained, lr=3e-4, **how)]
+    if row["in_backward"]:
+        optimizers = _in_backward(trained)
+    loss = torch.compile(loss_of) if row["compiled_loss"] else loss_of
+    shape = (row["batch"], row["seq"])
+    for _ in range(NUM_STEPS):
+        torch.cuda.reset_peak_memory_stats()
+        tokens, labels = (torch.zeros(shape, dtype=torch.long, device="cuda") for _ in range(2))
+        with OnHost(model) if row["offload"] else nullcontext():
+            logits = model(tokens, row["pieces"])
+        targets = labels.tensor_split(row["pieces"], dim=1)
+        total = sum(loss(one, target) for one, target in zip(logits, targets, strict=True))
+        del logits
+        (total / labels.numel()).backward()
+        if not alone:
+            nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    stats = torch.cuda.memory_stats()
+    return {f"{name}_bytes": stats[f"{name}_bytes.all.peak"] for name in ("reserved", "active")}
+
+
+def _in_backward(trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
+    """A step of each parameter as soon as its gradient is there; none is left for the end."""
+    mine = {parameter: torch.optim.AdamW([parameter], fused=True) for parameter in trained}
+
+    def stepped(parameter: nn.Parameter) -> None:
+        mine[parameter].step()
+        mine[parameter].zero_grad()
+
+    for parameter in trained:
+        parameter.register_post_accumulate_grad_hook(stepped)
+    return []
+
+
+def main() -> None:
+    """Train, and print a line of JSON."""
+    row = json.loads(sys.argv[1])
+    print(json.dumps(train(built(row), row) | {"torch": torch.__version__}))
+
+
+if __name__ == "__main__":
+    main()
