@@ -6,8 +6,9 @@
 ENV holds torch's CUDA build (docs/dry-cuda.md). For each cluster, torchtitan's selective and full
 recomputation are run first (``sharded_llama.py``, one rank of a fake process group); what they
 are predicted to reserve is the budget of a plan each, which is run too. Plans keep one per cent of
-a budget free, as predictions may be off by that; where that leaves no plan, they do not. A row has
-what is predicted, what PyTorch's allocator reserved, and the floating-point operations of the step.
+a budget free, as predictions may be off by that. Where that leaves no plan, they keep every tensor
+in half as many layers as are predicted to fit. A row has what is predicted, what PyTorch's
+allocator reserved, and the floating-point operations of the step.
 A step that was run before, with the same words, is not run again.
 """
 
@@ -17,12 +18,14 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import schedsim
 from schedsim.clusters import least_recomputation, predict
+from schedsim.clusters.kept_names import by_layers, keeping, kept_names
 
 HERE = Path(__file__).resolve().parent
 ROWS = HERE / "results" / "sharded-plans.jsonl"
@@ -74,11 +77,28 @@ def planned(case: Case, budget_bytes: int) -> str:
     """The recomputation chosen within a budget."""
     step = schedsim.cluster(f"llama3-{case.model}", recompute="full", **case.options())
     within = int(MARGIN * budget_bytes)
-    if step.reserved_bytes > within:
+    tight = step.reserved_bytes > within
+    if tight:
         within = budget_bytes
     chosen = least_recomputation(step.model, step.degrees, step.training, step.fabric, within)
+    if tight:
+        halves = in_half_the_layers(chosen.policies(step.model.num_layers))
+        chosen = replace(chosen, recompute=halves)
     assert predict(step.model, step.degrees, chosen, step.fabric).reserved_bytes <= within
     return chosen.recompute
+
+
+def in_half_the_layers(policies: list[str]) -> str:
+    """Each op whose output is kept, in the last half of the layers where it is."""
+    kept = [kept_names(policy) or frozenset() for policy in policies]
+    counts = Counter(name for names in kept for name in sorted(names))
+    num_layers = len(policies)
+    return by_layers(
+        [
+            keeping(name for name, count in counts.items() if layer >= num_layers - count // 2)
+            for layer in range(num_layers)
+        ]
+    )
 
 
 def run(case: Case, recompute: str, python: str, before: list[dict[str, Any]]) -> dict[str, Any]:

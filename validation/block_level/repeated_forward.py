@@ -163,6 +163,7 @@ def replaced_buffers(snapshot: Buffers) -> Iterator[None]:
 def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
     """Restore the buffers of `model` and `loss`, and the random numbers, after the block.
 
+    Generators that modules hold as attributes are among these.
     Copies are kept on the host, so that no meter counts them as the model's.
     """
     state = RandomState.now((*generators(model), PYTHON))
@@ -174,6 +175,13 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
         for name, buffer in buffers_of(module).items()
         if buffer is not None
     ]
+    held = [
+        (value, value.get_state())
+        for root in roots
+        for module in root.modules()
+        for value in vars(module).values()
+        if isinstance(value, torch.Generator)
+    ]
     try:
         yield
     finally:
@@ -181,6 +189,8 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
             for module, name, buffer, value in saved:
                 buffer.copy_(value)
                 buffers_of(module)[name] = buffer
+        for generator, own in held:
+            generator.set_state(own)
         state.restore()
 
 

@@ -8,6 +8,7 @@ and what the plain step saves for its backward is stored outside of the device's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -40,12 +41,24 @@ def made_up_loss(output: Any) -> Tensor:
     return total
 
 
+def _tensors(output: Any) -> list[Tensor]:
+    """The tensors of `output`; those of a dataclass that is unknown to torch, too."""
+    found: list[Tensor] = []
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            found += [t for field in fields(leaf) for t in _tensors(getattr(leaf, field.name))]
+    return found
+
+
 def _differentiable(output: Any) -> list[Tensor]:
-    leaves = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]
+    leaves = [t for t in _tensors(output) if t.requires_grad]
     if not leaves:
         raise UnsupportedError(
             "no output of the model needs a gradient",
-            hint="is some parameter left with requires_grad?",
+            hint="is some parameter left with requires_grad? Outputs are tensors, in lists, dicts "
+            "and dataclasses",
         )
     return leaves
 

@@ -235,6 +235,32 @@ def _cudnn_rnn_backward(
     return back[0], back[1], back[2], back[3:]
 
 
+def _rms_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    shape: list[int],
+    rstd: Tensor,
+    weight: Tensor | None,
+    wanted: list[bool],
+    *,
+    seed: int = 0,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of ``x * rstd * weight``, where ``rstd`` is ``1 / sqrt(mean(x^2) + eps)``."""
+    kind = torch.float64 if x.dtype == torch.float64 else torch.float32
+    dims = tuple(range(x.dim() - len(shape), x.dim()))
+    grad, scale = (
+        grad.to(kind),
+        rstd.to(kind).reshape(*x.shape[: x.dim() - len(shape)], *[1] * len(shape)),
+    )
+    normed = x.to(kind) * scale
+    weighted = grad if weight is None else grad * weight.to(kind)
+    back = scale * (weighted - normed * (weighted * normed).mean(dims, keepdim=True))
+    of_weight = None
+    if weight is not None and wanted[1]:
+        of_weight = (grad * normed).reshape(-1, *shape).sum(0).to(weight.dtype)
+    return back.to(x.dtype) if wanted[0] else None, of_weight
+
+
 SUBSTITUTES: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_efficient_attention: _efficient,
     aten._scaled_dot_product_efficient_attention_backward: _efficient_backward,
@@ -246,6 +272,7 @@ SUBSTITUTES: dict[Any, Callable[..., Any]] = {
     aten.cudnn_batch_norm_backward: _batch_norm_backward,
     aten._cudnn_rnn: _cudnn_rnn,
     aten._cudnn_rnn_backward: _cudnn_rnn_backward,
+    aten._fused_rms_norm_backward: _rms_norm_backward,
     aten._thnn_fused_lstm_cell: lstm_cell,
     aten._thnn_fused_lstm_cell_backward_impl: lstm_cell_backward,
     aten._thnn_fused_gru_cell: gru_cell,

@@ -156,3 +156,12 @@ def test_casts_are_those_of_the_first_run():
         assert not torch.is_autocast_cache_enabled()
     with off.entered():
         assert linear(x).dtype is torch.float32
+
+
+def test_a_generator_that_a_module_holds_draws_nothing_twice():
+    """Planning runs a forward: the loop's first step draws what it would have drawn."""
+    model, x = nn.Sequential(nn.Linear(2, 2)), torch.zeros(3)
+    model[0].noise = torch.Generator().manual_seed(5)
+    with untouched(model):
+        first = torch.rand(x.shape, generator=model[0].noise)
+    assert torch.equal(torch.rand(x.shape, generator=model[0].noise), first)

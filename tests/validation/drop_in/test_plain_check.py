@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import random
 import warnings
+from dataclasses import dataclass
 
 import pytest
 
@@ -123,3 +124,34 @@ def test_the_made_up_loss_tells_entries_apart():
     x = torch.ones(5, requires_grad=True)
     made_up_loss({"a": x * 2, "b": torch.ones(3)}).backward()
     assert len(set(x.grad.tolist())) == 5
+
+
+@dataclass
+class _Result:
+    """What a model returns by name."""
+
+    scores: torch.Tensor
+    parts: list
+
+
+class _Named(nn.Module):
+    """Returns a dataclass of tensors and a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        """Every layer's output, and the last."""
+        parts = []
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+            parts.append(x)
+        return _Result(x, parts)
+
+
+def test_the_tensors_of_a_dataclass_are_outputs():
+    model = _Named()
+    loss = made_up_loss(model(torch.randn(4, 8)))
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    assert all(bool(g.any()) for g in gradients)

@@ -182,3 +182,27 @@ def test_what_cannot_be_computed_is_refused():
         with pytest.raises(UnsupportedError, match="no values for cuDNN") as caught:
             kernel(aten._cudnn_rnn)(x, [], per_layer, None, x, x, *mode)
         assert "--values" in caught.value.hint
+
+
+@pytest.mark.parametrize("shape", [(8,), (3, 8)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rms_norm_goes_back_as_autograd_does(shape, weighted):
+    """Through the formula, written out in ops that autograd knows."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 8).double().requires_grad_()
+    weight = torch.randn(shape).double().requires_grad_() if weighted else None
+    dims = tuple(range(-len(shape), 0))
+    rstd = (x.square().mean(dims, keepdim=True) + 1e-6).rsqrt()
+    out = x * rstd * (1 if weight is None else weight)
+    grad = torch.randn_like(out)
+    inputs = [x] if weight is None else [x, weight]
+    wanted = torch.autograd.grad(out, inputs, grad)
+    found = kernel(aten._fused_rms_norm_backward)(
+        grad, x.detach(), list(shape), rstd.detach(), weight, [True, weighted]
+    )
+    assert (found[1] is None) is not weighted
+    for one, other in zip(found, wanted, strict=False):
+        torch.testing.assert_close(one, other)
+    assert kernel(aten._fused_rms_norm_backward)(
+        grad, x.detach(), list(shape), rstd.detach(), weight, [False, False]
+    ) == (None, None)
