@@ -155,7 +155,8 @@ def dtr(
             low, high = (low, middle) if more else (middle, high)
         plan = best_of(graph, budget_bytes, found, planner="dtr")
         if not plan.feasible:
-            least = replace(plan.least, found_bytes=high)
+            # Without any replay nothing is known to fit, not even the whole memory.
+            least = replace(plan.least, found_bytes=high if found else None)
     record = plan.search if limited is None else SearchRecord(ended_by=limited.ended_by)
     return replace(plan, least=least, search=record, options={**plan.options, **given})
 

@@ -139,6 +139,17 @@ def test_budgets_beyond_64_bits(budget):
     assert plan.feasible or plan.min_feasible_bytes
 
 
+@pytest.mark.parametrize("effort", [0, 1e-9, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2])
+def test_a_budget_named_with_an_effort_is_accepted_with_it(effort):
+    """What no replay has shown to fit is not named."""
+    graph = layered(200, seed=1)
+    refused = dtr(graph, 1, effort=effort)
+    assert not refused.feasible
+    named = refused.min_feasible_bytes
+    assert effort or named is None
+    assert named is None or dtr(graph, named, effort=effort).feasible
+
+
 def test_an_effort_bounds_all_replays_together():
     """Halving the room for seven heuristics took minutes on some graphs, whatever the limit."""
     graph = layered(400, 1)
