@@ -152,7 +152,7 @@ def test_a_budget_named_with_an_effort_is_accepted_with_it(effort):
 
 def test_an_effort_bounds_all_replays_together():
     """Halving the room for seven heuristics took minutes on some graphs, whatever the limit."""
-    graph = layered(400, 1)
+    graph = layered(200, 1)
     budget = int(0.7 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
     whole = dtr(graph, budget, heuristic="all", effort=1000)
     assert whole.search.ended_by == "itself"
