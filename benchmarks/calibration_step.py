@@ -14,12 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from calibration_models import SIZES, Adapted, Decoder, Sizes, adapted
-from sharded_llama import selective
+from decoders import SIZES, Adapted, Decoder, Sizes, adapted
+from sharded_llama import recomputing, shard
 from torch import Tensor, nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -40,12 +38,7 @@ def built(row: dict[str, Any]) -> Decoder:
         model.layers[i] = _kept(layer, row["keeps"])
         if row["compiled"]:
             model.layers[i].compile(fullgraph=True)
-    mesh = init_device_mesh("cuda", (row["gpus"],))
-    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for i, layer in enumerate(model.layers):
-        again = i < len(model.layers) - 1
-        fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=again)
-    fully_shard(model, mesh=mesh, mp_policy=precision)
+    shard(model, init_device_mesh("cuda", (row["gpus"],)))
     return model.to_empty(device="cuda")
 
 
@@ -80,11 +73,7 @@ def _only_adapters(model: nn.Module) -> None:
 
 
 def _kept(layer: nn.Module, keeps: str) -> nn.Module:
-    if keeps == "all":
-        return layer
-    if keeps == "full":
-        return checkpoint_wrapper(layer, preserve_rng_state=False)
-    return checkpoint_wrapper(layer, context_fn=selective, preserve_rng_state=False)
+    return recomputing(layer, "none" if keeps == "all" else keeps)
 
 
 def _in_float8(model: nn.Module) -> None:

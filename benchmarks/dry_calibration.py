@@ -4,7 +4,7 @@
     python benchmarks/dry_calibration.py --python ENV/bin/python --only "8 GPUs, eager"
 
 ENV holds torch's CUDA build (docs/dry-cuda.md), and torchao for rows with float8. The models are
-our own (``calibration_models.py``), from published sizes; settings are those of each source. A row
+our own (``decoders.py``), from published sizes; settings are those of each source. A row
 is run by ``calibration_step.py`` in a process of its own, one rank of a fake process group where
 there are several GPUs. A row that was run before is not run again, unless it is asked for by its
 name.

@@ -4,8 +4,8 @@
         python benchmarks/sharded_llama.py --fsdp 8 --recompute keep=q+v+mixed
 
 One rank of a fake process group trains for three steps on the dry CUDA device, and one line of JSON
-says what PyTorch's allocator reserved and how many floating-point operations were run. The model is
-written here from its published sizes; settings are those of torchtitan's pages: fp32 parameters
+says what PyTorch's allocator reserved and how many floating-point operations were run. The model
+is that of ``decoders.py``; settings are those of torchtitan's pages: fp32 parameters
 sharded by FSDP2, bf16 arithmetic, fp32 reduction, AdamW, gradients clipped. `--recompute` is that
 of ``schedsim cluster``, layer by layer; ``selective`` is torchtitan's own policy, ``full`` its
 checkpointing of whole layers.
@@ -17,13 +17,13 @@ import argparse
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from decoders import SIZES, Decoder, Sizes
+from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -53,116 +53,6 @@ _ATTENTION = {
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
 }
 _REDUCED = torch.ops._c10d_functional.reduce_scatter_tensor.default
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Of a model (Dubey et al. 2024, table 3)."""
-
-    layers: int
-    hidden: int
-    heads: int
-    ffn: int
-    kv_heads: int = 8
-    vocab: int = 128256
-
-    @property
-    def width(self) -> int:
-        """Of a head."""
-        return self.hidden // self.heads
-
-
-SIZES = {"8b": Sizes(32, 4096, 32, 14336), "70b": Sizes(80, 8192, 64, 28672)}
-
-
-def linear(given: int, made: int) -> nn.Linear:
-    """Without a bias."""
-    return nn.Linear(given, made, bias=False)
-
-
-def turned(x: Tensor, turn: Tensor) -> Tensor:
-    """Rotary positions, as complex numbers in single precision."""
-    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * turn).flatten(3).type_as(x)
-
-
-def repeated(x: Tensor, times: int) -> Tensor:
-    """Keys or values, copied for every head of their group."""
-    batch, seq, heads, width = x.shape
-    wide = x[:, :, :, None, :].expand(batch, seq, heads, times, width)
-    return wide.reshape(batch, seq, heads * times, width)
-
-
-class Attention(nn.Module):
-    """Causal, with grouped keys."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.width, self.groups = sizes.width, sizes.heads // sizes.kv_heads
-        hidden, narrow = sizes.hidden, sizes.kv_heads * sizes.width
-        self.query, self.out = linear(hidden, hidden), linear(hidden, hidden)
-        self.key, self.value = linear(hidden, narrow), linear(hidden, narrow)
-
-    def forward(self, x: Tensor, turn: Tensor) -> Tensor:
-        """Same shape."""
-        batch, seq, _ = x.shape
-        rows = (self.query(x), self.key(x), self.value(x))
-        query, key, value = (row.view(batch, seq, -1, self.width) for row in rows)
-        query, key = turned(query, turn), repeated(turned(key, turn), self.groups)
-        heads = (one.transpose(1, 2) for one in (query, key, repeated(value, self.groups)))
-        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
-        out: Tensor = self.out(mixed.transpose(1, 2).contiguous().view(batch, seq, -1))
-        return out
-
-
-class FeedForward(nn.Module):
-    """Gated."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.gate, self.up = linear(sizes.hidden, sizes.ffn), linear(sizes.hidden, sizes.ffn)
-        self.down = linear(sizes.ffn, sizes.hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Same shape."""
-        out: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
-        return out
-
-
-class Block(nn.Module):
-    """A layer."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.attention, self.feed_forward = Attention(sizes), FeedForward(sizes)
-        self.norm1, self.norm2 = (nn.RMSNorm(sizes.hidden, eps=1e-5) for _ in range(2))
-
-    def forward(self, x: Tensor, turn: Tensor) -> Tensor:
-        """Same shape."""
-        x = x + self.attention(self.norm1(x), turn)
-        out: Tensor = x + self.feed_forward(self.norm2(x))
-        return out
-
-
-class Llama(nn.Module):
-    """Llama 3."""
-
-    def __init__(self, sizes: Sizes, seq: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(sizes.vocab, sizes.hidden)
-        self.layers = nn.ModuleList(Block(sizes) for _ in range(sizes.layers))
-        self.norm = nn.RMSNorm(sizes.hidden, eps=1e-5)
-        self.output = linear(sizes.hidden, sizes.vocab)
-        turn = torch.empty(1, seq, 1, sizes.width // 2, dtype=torch.complex64)
-        self.register_buffer("turn", turn, persistent=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits."""
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x, self.turn)
-        out: Tensor = self.output(self.norm(x))
-        return out
 
 
 def selective() -> Any:
@@ -216,7 +106,7 @@ def recomputing(layer: nn.Module, policy: str) -> nn.Module:
     return checkpoint_wrapper(layer, context_fn=contexts, preserve_rng_state=False)
 
 
-def split(model: Llama, mesh: DeviceMesh) -> None:
+def split(model: Decoder, mesh: DeviceMesh) -> None:
     """Tensor parallelism with the sequence between products split too, as torchtitan has it."""
     parallelize_module(
         model,
@@ -250,25 +140,30 @@ def split(model: Llama, mesh: DeviceMesh) -> None:
         parallelize_module(layer, mesh, plan)
 
 
-def spread(sizes: Sizes, seq: int, fsdp: int, tensor: int, policies: list[str]) -> Llama:
+def shard(model: Decoder, mesh: DeviceMesh) -> None:
+    """FSDP2 as torchtitan has it: a unit a layer, and one for the rest; bf16, sums in fp32."""
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    options: dict[str, Any] = {"mesh": mesh, "mp_policy": precision}
+    for i, layer in enumerate(model.layers):
+        fully_shard(layer, reshard_after_forward=i < len(model.layers) - 1, **options)
+    fully_shard(model, **options)
+
+
+def spread(sizes: Sizes, seq: int, fsdp: int, tensor: int, policies: list[str]) -> Decoder:
     """The model as one of `fsdp` x `tensor` ranks holds it, on the device."""
     dist.init_process_group("fake", rank=0, world_size=fsdp * tensor, store=FakeStore())
     mesh = init_device_mesh("cuda", (fsdp, tensor), mesh_dim_names=("shard", "tensor"))
     with torch.device("meta"):
-        model = Llama(sizes, seq)
+        model = Decoder(sizes, seq)
     if tensor > 1:
         split(model, mesh["tensor"])
     for i, policy in enumerate(policies):
         model.layers[i] = recomputing(model.layers[i], policy)
-    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    options: dict[str, Any] = {"mesh": mesh["shard"], "mp_policy": precision}
-    for i, layer in enumerate(model.layers):
-        fully_shard(layer, reshard_after_forward=i < sizes.layers - 1, **options)
-    fully_shard(model, **options)
+    shard(model, mesh["shard"])
     return model.to_empty(device="cuda")
 
 
-def train(model: Llama, shape: tuple[int, int], tensor: int) -> dict[str, int]:
+def train(model: Decoder, shape: tuple[int, int], tensor: int) -> dict[str, int]:
     """What the allocator counted in the last of `NUM_STEPS` steps, and the flops of one more."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, foreach=True)
     for _ in range(NUM_STEPS):
@@ -285,11 +180,11 @@ def train(model: Llama, shape: tuple[int, int], tensor: int) -> dict[str, int]:
     return found | {"flops": int(counter.get_total_flops())}
 
 
-def run_step(model: Llama, shape: tuple[int, int], tensor: int) -> None:
+def run_step(model: Decoder, shape: tuple[int, int], tensor: int) -> None:
     """Forward and backward."""
     tokens, labels = (torch.zeros(shape, dtype=torch.long, device="cuda") for _ in range(2))
     with loss_parallel() if tensor > 1 else nullcontext():
-        logits = model(tokens)
+        logits = model(tokens)[0]
         loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
         del logits
         loss.backward()
@@ -298,14 +193,14 @@ def run_step(model: Llama, shape: tuple[int, int], tensor: int) -> None:
 def main() -> None:
     """Train, and print a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=sorted(SIZES), default="8b")
+    parser.add_argument("--model", choices=("8b", "70b"), default="8b")
     parser.add_argument("--fsdp", type=int, default=8)
     parser.add_argument("--tensor", type=int, default=1)
     parser.add_argument("--seq", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--recompute", default="selective")
     given = parser.parse_args()
-    sizes = SIZES[given.model]
+    sizes = SIZES[f"llama3-{given.model}"]
     policies = Training(recompute=given.recompute).policies(sizes.layers)
     model = spread(sizes, given.seq, given.fsdp, given.tensor, policies)
     found = train(model, (given.batch, given.seq), given.tensor)

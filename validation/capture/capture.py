@@ -124,21 +124,8 @@ def capture(
             state.restore()  # undoes what a trace left on objects that the skeleton shares
 
 
+@no_collection()  # a trace makes many objects that live until its end: no garbage
 def _captured(
-    model: nn.Module,
-    inputs: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    loss: Loss | None,
-    kernels: str,
-    optimizer: str | int,
-    name: str | None,
-    recorded: Recorded | None,
-) -> CapturedGraph:
-    with no_collection():  # a trace makes many objects that live until its end: no garbage
-        return _traced(model, inputs, kwargs, loss, kernels, optimizer, name, recorded)
-
-
-def _traced(
     model: nn.Module,
     inputs: tuple[Any, ...],
     kwargs: Mapping[str, Any],

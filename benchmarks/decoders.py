@@ -1,4 +1,4 @@
-"""Models of the calibration of the dry CUDA device, written from published sizes.
+"""Decoders that benchmarks train on the dry CUDA device, written from published sizes.
 
 A decoder of the Llama family, as torchtitan and torchtune train it, whole or with low-rank
 adapters (LoRA, Hu et al. 2021). Both train the same sizes. What their layers hold for the backward
@@ -18,7 +18,7 @@ LORA_RANK, LORA_SHARE = 64, 2.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a decoder.
+    """Of a decoder; those of Llama 3 are in table 3 of Dubey et al. 2024.
 
     Attributes
     ----------
@@ -58,6 +58,7 @@ class Sizes:
 
 SIZES = {
     "llama3-8b": Sizes(32, 4096, 32, 8, 14336),
+    "llama3-70b": Sizes(80, 8192, 64, 8, 28672),
     "llama3.2-3b": Sizes(28, 3072, 24, 8, 8192, tied=True),
 }
 
