@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -44,59 +43,63 @@ def note_of(kernels: str) -> str:
     )
 
 
-def _cuda_attention(
-    capability: tuple[int, int],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    if enable_gqa and key.size(-3) != query.size(-3):
-        groups = query.size(-3) // key.size(-3)
-        key, value = (one.repeat_interleave(groups, -3) for one in (key, value))
-    if query.dim() != 4:
-        raise UnsupportedError(
-            f"attention of a {query.dim()}-dimensional query has no CUDA substitute",
-            hint="use kernels='native', or (batch, heads, length, width) inputs",
+def _attention_on(capability: tuple[int, int]) -> Callable[..., torch.Tensor]:
+    """``scaled_dot_product_attention`` on a device: a plain function, which Dynamo can read."""
+
+    def attend(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        if enable_gqa and key.size(-3) != query.size(-3):
+            groups = query.size(-3) // key.size(-3)
+            key, value = (one.repeat_interleave(groups, -3) for one in (key, value))
+        if query.dim() != 4:
+            raise UnsupportedError(
+                f"attention of a {query.dim()}-dimensional query has no CUDA substitute",
+                hint="use kernels='native', or (batch, heads, length, width) inputs",
+            )
+        wanted = torch.is_grad_enabled()
+        asked = Attending(
+            query.dtype,
+            width=query.size(-1),
+            value_width=value.size(-1),
+            rows=query.size(-2),
+            keys=key.size(-2),
+            mask=attn_mask is not None,
+            mask_trained=wanted and attn_mask is not None and attn_mask.requires_grad,
+            dropout=dropout_p > 0,
+            causal=is_causal,
+            trained=wanted and any(one.requires_grad for one in (query, key, value)),
         )
-    wanted = torch.is_grad_enabled()
-    asked = Attending(
-        query.dtype,
-        width=query.size(-1),
-        value_width=value.size(-1),
-        rows=query.size(-2),
-        keys=key.size(-2),
-        mask=attn_mask is not None,
-        mask_trained=wanted and attn_mask is not None and attn_mask.requires_grad,
-        dropout=dropout_p > 0,
-        causal=is_causal,
-        trained=wanted and any(one.requires_grad for one in (query, key, value)),
-    )
-    backend = attention_backend(asked, capability)
-    if backend == FLASH:
-        return _flash(query, key, value, dropout_p, is_causal, scale)
-    if attn_mask is not None:
-        if attn_mask.dtype is torch.bool:
-            zero = torch.zeros((), dtype=query.dtype, device=query.device)
-            attn_mask = torch.where(attn_mask, zero, float("-inf"))
-        shape = (*query.shape[:-1], key.size(-2))
-        attn_mask = attn_mask.expand(shape)
-    out: torch.Tensor
-    if backend == EFFICIENT:
-        op = torch.ops.aten._scaled_dot_product_efficient_attention
-        out = op(query, key, value, attn_mask, wanted, dropout_p, is_causal, scale=scale)[0]
-    elif backend == CUDNN:
-        op = torch.ops.aten._scaled_dot_product_cudnn_attention
-        given = (query, key, value, attn_mask, wanted, dropout_p, is_causal, False)
-        out = op(*given, scale=scale)[0]
-    else:
-        op = torch.ops.aten._scaled_dot_product_attention_math
-        out = op(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
-    return out
+        backend = attention_backend(asked, capability)
+        if backend == FLASH:
+            return _flash(query, key, value, dropout_p, is_causal, scale)
+        if attn_mask is not None:
+            if attn_mask.dtype is torch.bool:
+                zero = torch.zeros((), dtype=query.dtype, device=query.device)
+                attn_mask = torch.where(attn_mask, zero, float("-inf"))
+            shape = (*query.shape[:-1], key.size(-2))
+            attn_mask = attn_mask.expand(shape)
+        out: torch.Tensor
+        if backend == EFFICIENT:
+            op = torch.ops.aten._scaled_dot_product_efficient_attention
+            out = op(query, key, value, attn_mask, wanted, dropout_p, is_causal, scale=scale)[0]
+        elif backend == CUDNN:
+            op = torch.ops.aten._scaled_dot_product_cudnn_attention
+            given = (query, key, value, attn_mask, wanted, dropout_p, is_causal, False)
+            out = op(*given, scale=scale)[0]
+        else:
+            op = torch.ops.aten._scaled_dot_product_attention_math
+            out = op(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
+        return out
+
+    return attend
 
 
 def _flash(
@@ -125,8 +128,7 @@ def substituted(kernels: str) -> Iterator[None]:
         yield
         return
     original: Any = F.scaled_dot_product_attention
-    replaced: Callable[..., torch.Tensor] = partial(_cuda_attention, CUDA_KERNELS[kernels])
-    F.scaled_dot_product_attention = replaced
+    F.scaled_dot_product_attention = _attention_on(CUDA_KERNELS[kernels])
     try:
         yield
     finally:
