@@ -198,8 +198,8 @@ class Float8LayerWriter(LayerWriter):
             self._emit_input(given, "gate")
             d, turned = tape.gradient("down"), self._wide[given] // 2
             writes = {"d.down.turned": turned, "n2.turned": turned}
-            reads = (d, self._source[given])
-            tape.emit(RankOp("turn down", reads, writes, moved_bytes=6 * turned))
+            both = (d, self._source[given])
+            tape.emit(RankOp("turn down", both, writes, moved_bytes=6 * turned))
             for one, other in (("down", "act"), ("up", "n2"), ("gate", "n2")):
                 self._emit_weight(one, f"{other}.turned")
 
