@@ -16,8 +16,8 @@ from hypothesis import settings
 settings.register_profile("schedsim", derandomize=True, deadline=None)
 settings.load_profile("schedsim")
 
-# All modules of the suite and of its libraries are millions of objects, and a full collection visits
-# each: a fifth of the time of importing them, and most of each collection that a test asks for.
+# The modules of the suite and of its libraries are millions of objects. A full collection visits
+# each one, which is a fifth of the time of importing them.
 gc.disable()
 
 
