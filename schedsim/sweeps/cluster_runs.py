@@ -157,8 +157,8 @@ def _runs(item: Any, where: str) -> list[ClusterRun]:
             raise SchedsimError(f"{where}.{name}: {shown(value)} is no plain value")
     choices = [value if isinstance(value, list) else [value] for value in table.values()]
     found = []
-    for values in itertools.product(*choices):
-        settings = dict(zip(table, values, strict=True))
+    for point in itertools.product(*choices):
+        settings = dict(zip(table, point, strict=True))
         words = [str(settings["preset"])]
         words += [_shown(name, value) for name, value in settings.items() if name != "preset"]
         found.append(_run(settings, ", ".join(words), where))
