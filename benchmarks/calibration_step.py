@@ -1,7 +1,10 @@
 """A training step of the calibration, on the dry CUDA device; run by ``dry_calibration.py``.
 
 The one argument is a row as JSON, as `dry_calibration.Row` describes it. A line of JSON with the
-peaks of the last of three steps is printed: the first step lacks the optimizer's state.
+peaks of the last of three steps is printed: the first step lacks the optimizer's state. The line
+says how many graphs Inductor compiled anew, because it has not kept them in its cache: while
+Inductor compiles, its own tensors stand between those of the step, and the allocator's segments
+come out otherwise.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import torch.distributed as dist
 from decoders import SIZES, Adapted, Decoder, Sizes, adapted
 from sharded_llama import recomputing, shard
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -154,7 +158,9 @@ def _in_backward(trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
 def main() -> None:
     """Train, and print a line of JSON."""
     row = json.loads(sys.argv[1])
-    print(json.dumps(train(built(row), row) | {"torch": torch.__version__}))
+    peaks = train(built(row), row)
+    anew = sum(counters["inductor"][f"fxgraph_cache_{how}"] for how in ("miss", "bypass"))
+    print(json.dumps(peaks | {"compiled_anew": anew, "torch": torch.__version__}))
 
 
 if __name__ == "__main__":

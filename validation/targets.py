@@ -28,6 +28,7 @@ from .block_level.gradients_made import given_gradients
 from .block_level.scheduled_blocks import loss_of
 from .block_times import BlockTimes
 from .capture import CapturedGraph
+from .capture.attention_backends import kernels_of
 from .dry_cuda import LABEL, dry_device_name, get_dry_device, has_times, is_dry
 from .environment import check_device, device_name
 from .models import build_model, read_options
@@ -239,7 +240,7 @@ def _for_a_device_elsewhere(text: str, level: str, device: str) -> Read:
             hint="--level op gives times of a device elsewhere, or --device cpu",
         )
     target = load_target(text, "meta")
-    captured = _graph_of(target, "native" if known.name == "cpu" else "cuda")
+    captured = _graph_of(target, kernels_of(known.name))
     captured = captured.with_costs(roofline_costs(captured, device))
     lines = (f"{text} by op: {_ops(captured.graph)}, roofline of {device} ({known.source})",)
     state = counted_line(target.model, level)

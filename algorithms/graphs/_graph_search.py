@@ -162,8 +162,16 @@ class GraphSearch:
         """The schedule of least peak that does not depend on the budget.
 
         It fits at every budget at which this search has named its peak as the least budget found.
+        Where the time is up before, it is the best of what was complete by then.
         """
-        return lean_schedule(self.graph, self.packed, lines, self.least_bytes, self.free)
+        return lean_schedule(
+            self.graph,
+            self.packed,
+            lines,
+            self.least_bytes,
+            self.free,
+            is_over=self.effort.out_of_time,
+        )
 
     def _begin_lean(self, pool: Pool[GraphWalker], job: Future[Simulation]) -> list[GraphWalker]:
         """A walker that starts from that schedule, where still none fits."""

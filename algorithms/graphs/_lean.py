@@ -7,7 +7,7 @@ this descent depends on neither time nor budget, only on a fixed number of evict
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -30,8 +30,18 @@ _EVICTION_CHUNKS, _MOVE_CHUNKS = 4, 20
 _PRICE = (2.0, 0.02, 1000.0)
 
 
+def _never() -> bool:
+    return False
+
+
 def lean_schedule(
-    graph: Graph, packed: PackedGraph, lines: Iterable[NDArray[Any]], least_bytes: int, free: bool
+    graph: Graph,
+    packed: PackedGraph,
+    lines: Iterable[NDArray[Any]],
+    least_bytes: int,
+    free: bool,
+    *,
+    is_over: Callable[[], bool] = _never,
 ) -> Simulation:
     """The schedule of the least peak found from `lines` and from Chen's segments, simulated.
 
@@ -45,6 +55,10 @@ def lean_schedule(
         A bound on the peak of every schedule, in bytes.
     free
         Whether the order of first runs may change.
+    is_over
+        Whether to stop, asked between some hundred evictions or moves. A descent that is stopped
+        counts for nothing: the result is then that of the descents before it, or the first line
+        as it stands, and is not cached.
 
     Notes
     -----
@@ -56,13 +70,28 @@ def lean_schedule(
     # All ops are given the same time: measured times differ from one capture to the next.
     packed = replace(packed, time_s=np.append(np.ones(graph.num_ops), [0.0, 0.0]))
     limit = least_bytes - graph.static_bytes - 1  # never reached
-    found = []
-    for line in [*lines, *_segments(graph)]:
-        runs = _lowered(packed, make_profile(packed, line, free=free), limit, graph.num_ops)
-        for one in (line, runs):
-            found.append(simulate(graph, Schedule(graph.op_names, one)))
-    kept[free] = min(found, key=lambda simulation: simulation.peak_bytes)
-    return kept[free]
+    found: list[Simulation] = []
+    done = True
+    for line in _each(lines, graph):
+        found.append(simulate(graph, Schedule(graph.op_names, line)))
+        if is_over():
+            done = False
+            break
+        profile = make_profile(packed, line, free=free)
+        runs = _lowered(packed, profile, limit, graph.num_ops, is_over)
+        if runs is None:
+            done = False
+            break
+        found.append(simulate(graph, Schedule(graph.op_names, runs)))
+    lean = min(found, key=lambda simulation: simulation.peak_bytes)
+    if done:
+        kept[free] = lean
+    return lean
+
+
+def _each(lines: Iterable[NDArray[Any]], graph: Graph) -> Iterator[NDArray[Any]]:
+    yield from lines
+    yield from _segments(graph)
 
 
 def _segments(graph: Graph) -> list[NDArray[np.int32]]:
@@ -75,8 +104,14 @@ def _segments(graph: Graph) -> list[NDArray[np.int32]]:
     return [best[1]] if best is not None else []
 
 
-def _lowered(packed: PackedGraph, profile: Profile, limit: int, num_ops: int) -> NDArray[np.int64]:
-    """The runs of the lowest peak on the way down from `profile`."""
+def _lowered(
+    packed: PackedGraph,
+    profile: Profile,
+    limit: int,
+    num_ops: int,
+    is_over: Callable[[], bool],
+) -> NDArray[np.int64] | None:
+    """The runs of the lowest peak on the way down from `profile`; ``None`` where it is stopped."""
     lowest, runs = 2**62, np.empty(profile.run.shape[0], np.int64)
     size = 0
 
@@ -90,11 +125,15 @@ def _lowered(packed: PackedGraph, profile: Profile, limit: int, num_ops: int) ->
     found = Found(np.zeros_like(runs), np.array([np.inf, 0.0]))
     rules = Rules(limit, 0.3, np.zeros(3))
     for _ in range(_EVICTION_CHUNKS):
+        if is_over():
+            return None
         walk(packed, profile, found, rules, 0.0, _EVICTIONS, 0, True)
         note()
     profile.counts[NUM_EDITS] = 0
     rules.price[:] = np.array(_PRICE) * (num_ops / max(1, lowest))
     for _ in range(_MOVE_CHUNKS):
+        if is_over():
+            return None
         walk(packed, profile, found, rules, 0.5, _MOVES, 2**62, False)
         note()
     return runs[:size].copy()

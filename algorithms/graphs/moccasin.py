@@ -24,6 +24,13 @@ from .local_search import local_search
 
 _WORK = 30.0
 
+# The share of the effort for a schedule to start from, and that of what is left where the first
+# finds none.
+_START_SHARES = (0.2, 0.4)
+
+# Links from runs to intervals for which a core builds a model in a second.
+_LINKS_PER_UNIT = 40_000
+
 # CP-SAT multiplies demands by lengths in 64 bits.
 _MOST_AREA = 2**58
 MAX_OPS = 3_000
@@ -72,7 +79,7 @@ def moccasin(
         C, the most runs of any op.
     start
         A schedule from which the search starts; by default one of `local_search`, which takes a
-        fifth of the effort.
+        fifth of the effort, and more where it finds none in that.
     num_workers
         Threads of the solver; by default one where work is counted, because several threads then
         wait for each other, else one for each core, at most eight.
@@ -113,8 +120,7 @@ def moccasin(
     if start is not None:
         check_order(graph, start, order)
     else:
-        with effort.part(0.2) as part:
-            start = local_search(graph, budget_bytes, order=order, effort=part, seed=seed).schedule
+        start = _found_start(graph, budget_bytes, order, seed, effort)
     best: Schedule | None = None
     best_s = math.inf
     for schedule in (Schedule.store_all(graph), start):
@@ -163,6 +169,18 @@ def moccasin(
     )
 
 
+def _found_start(
+    graph: Graph, budget_bytes: int, order: Order, seed: int, effort: Effort
+) -> Schedule | None:
+    """A schedule that fits, from parts of `effort`; the solver rarely finds a first one itself."""
+    for share in _START_SHARES:
+        with effort.part(share) as part:
+            plan = local_search(graph, budget_bytes, order=order, effort=part, seed=seed)
+        if plan.schedule is not None or plan.proven_infeasible:
+            return plan.schedule
+    return None
+
+
 class _RetentionSearch:
     """Solutions of the model: one where sizes are exact, else one rounded up and one down."""
 
@@ -178,6 +196,7 @@ class _RetentionSearch:
         self.graph, self.order = graph, order
         self.num_intervals, self.seed = num_intervals, seed
         self.num_workers = num_workers
+        self.built = 0.0  # seconds that the last model took to build, where seconds are the limit
         self.costs, self.unit_s = whole_costs(graph.arrays.op_time_s)
         # Each repeat may have been rounded down by a unit.
         exact = math.fsum(self.costs) * self.unit_s == graph.store_all_s
@@ -200,11 +219,18 @@ class _RetentionSearch:
         self, start: Schedule | None, bound_s: float, effort: Effort
     ) -> tuple[Schedule | None, float]:
         """(schedule, bound in seconds over the model's class)."""
+        num_reads = self.graph.arrays.read_tensor.size
+        num_links = self.num_intervals * (self.graph.num_ops + self.num_intervals * num_reads)
+        least = 2 * num_links / _LINKS_PER_UNIT  # to build the model, and to begin to solve it
+        if not effort.counted and not effort.allows(least):
+            return None, bound_s
         if self.exact:
             with effort.part(1.0) as part:
                 return self.solve(start, bound_s, part, round_up=False)
         with effort.part(0.6) as part:
             found, _ = self.solve(start, bound_s, part, round_up=True)
+        if not effort.counted and not effort.allows(max(least, 1.3 * self.built)):
+            return found, bound_s
         with effort.part(1.0) as part:
             other, proven_s = self.solve(found or start, bound_s, part, round_up=False)
         if other is not None and simulate(self.graph, other).peak_bytes <= self.budget_bytes:
@@ -218,6 +244,7 @@ class _RetentionSearch:
     def solve(
         self, start: Schedule | None, bound_s: float, effort: Effort, *, round_up: bool
     ) -> tuple[Schedule | None, float]:
+        left = effort.left
         up = self.divisor - 1 if round_up else 0
         tensors, workspaces, saving = (
             [(size + up) // self.divisor for size in table] for table in self.tables
@@ -243,7 +270,12 @@ class _RetentionSearch:
         solver = cp.CpSolver()
         parameters = solver.parameters
         if effort.watchdog_s is not None:
-            parameters.max_time_in_seconds = max(0.01, effort.watchdog_s)
+            limit_s = effort.watchdog_s
+            if not effort.counted:
+                # The solver looks at its limit late, by about half as long as the model took.
+                self.built = left - effort.left
+                limit_s -= 0.5 * self.built
+            parameters.max_time_in_seconds = max(0.01, limit_s)
         if effort.counted:
             # Several workers take turns: which of them is first then does not depend on chance.
             parameters.max_deterministic_time = max(0.01, effort.left)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
-from .layer_ops import LayerOps, LayerWriter, kept_tensors, repeated_ops
+from .float8_layer import gathers_float8, write_layer
+from .layer_ops import LayerOps, kept_tensors, repeated_ops
 from .rank_memory import lasting_bytes
 from .stages import StageParts, layer_share, rank_parameters, rank_stages, split_stages
 from .tape import RankOp
@@ -54,10 +55,14 @@ class StepBounds:
             best = max(best, count * sum(times[stage.number] for stage in mine) + before)
             before += times[rank]
         if degrees.pipeline == 1 and training.state == "fsdp2" and training.zero_stage == 3:
-            best = max(best, count * self._shard_links_s(degrees))
+            best = max(best, count * self._shard_links_s(degrees, training))
         return best
 
-    def _shard_links_s(self, degrees: Degrees) -> float:
+    def _gathered_bytes(self, degrees: Degrees, training: Training) -> int:
+        """Least bytes of a parameter of a layer as it is gathered."""
+        return 1 if gathers_float8(self.model, degrees, training) else 2
+
+    def _shard_links_s(self, degrees: Degrees, training: Training) -> float:
         """Link seconds of one micro-batch: each layer is gathered twice, the last layer once."""
         shares = [layer_share(self.model, degrees, i) for i in range(self.model.num_layers)]
         span = degrees.shards * degrees.tensor
@@ -65,7 +70,8 @@ class StepBounds:
         def link_s(size_bytes: int) -> float:
             return self.fabric.gather_s(size_bytes, degrees.shards, span)
 
-        twice = 2 * sum(link_s(2 * share) for share in shares) - link_s(2 * shares[-1])
+        size = self._gathered_bytes(degrees, training)
+        twice = 2 * sum(link_s(size * share) for share in shares) - link_s(size * shares[-1])
         return twice + sum(link_s(4 * share) for share in shares)
 
     def memory_bytes(self, degrees: Degrees, training: Training, rank: int) -> int:
@@ -93,7 +99,7 @@ class StepBounds:
         added = [rank_parameters(self.model, degrees, [one])[0] for one in stages]
         several = count > degrees.pipeline or len(stages) == 1
         sums = (sum(added) if several else max(added)) if count > 1 else 0
-        return lasting + 2 * whole + max(held, 4 * sums)
+        return lasting + self._gathered_bytes(degrees, training) * whole + max(held, 4 * sums)
 
     def _logits_bytes(self, degrees: Degrees, training: Training) -> int:
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
@@ -114,8 +120,9 @@ class StepBounds:
         if (*key, policy) in self._costs:
             return self._costs[*key, policy]
         if key not in self._layers:
-            writer = LayerWriter(self.model, degrees, training, tokens, self.fabric)
-            self._layers[key] = writer.layer(experts)
+            self._layers[key] = write_layer(
+                self.model, degrees, training, tokens, self.fabric, experts=experts
+            )
         layer = self._layers[key]
         kept = kept_tensors(layer, policy, training)
         again = repeated_ops(layer, kept, training)

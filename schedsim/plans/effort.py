@@ -175,16 +175,25 @@ class Effort:
 
     def is_over(self, best_s: float = math.inf) -> bool:
         """Whether to stop now; `best_s` is the best step time so far, for the stop criterion."""
-        if self._facts.cancelled.is_set():
-            return True
-        if self.until_s < math.inf and compile_clock.without() >= self.until_s:
-            self.note_clock()
+        if self.out_of_time():
             return True
         if self.counted and self.spent >= self.work:
             return True
         if self._facts.stop is not None and self._facts.stop(best_s):
             self._facts.note("stop")
             self._facts.cancelled.set()
+            return True
+        return False
+
+    def out_of_time(self) -> bool:
+        """Whether the clock or the user has ended the search, however much work is left.
+
+        What is not counted as work looks at this, so that only a watchdog can cut it short.
+        """
+        if self._facts.cancelled.is_set():
+            return True
+        if self.until_s < math.inf and compile_clock.without() >= self.until_s:
+            self.note_clock()
             return True
         return False
 

@@ -40,6 +40,32 @@ def test_the_page_is_made_of_the_rows():
     assert statistics.median(abs(module.compared(row)) for row in rows) <= 0.01
 
 
+def test_compiled_rows_found_every_graph_compiled():
+    """What Inductor compiles in a run changes the segments of the step that is measured."""
+    module = loaded()
+    compiled = [row for row in module._known() if row["compiled"] or row["compiled_loss"]]
+    assert len(compiled) >= 10
+    assert {row["compiled_anew"] for row in compiled} == {0}
+
+
+def test_a_row_is_run_until_nothing_is_compiled_anew(monkeypatch, capsys):
+    """And refused where that does not end."""
+    module = loaded()
+    row = module.ROWS_ASKED[2]
+    for misses, runs, found in (([0], 1, True), ([2, 0], 2, True), ([2, 2, 2], 3, False)):
+        left = iter(misses)
+        seen = []
+
+        def once(row, python, left=left, seen=seen):
+            seen.append(row.name)
+            return {"compiled_anew": next(left)}
+
+        monkeypatch.setattr(module, "run_once", once)
+        assert (module.run(row, "python") is not None) == found
+        assert len(seen) == runs
+    assert "compiles 2 graphs anew" in capsys.readouterr().err
+
+
 def test_an_error_is_relative_to_what_was_published():
     """2 GiB for a published 1.6."""
     row = {"quantity": "active", "active_bytes": 2 << 30, "published_gib": 1.6}

@@ -15,6 +15,7 @@ from ..measure.meters import no_collection
 from ..torch_private import joint_graphs as private
 from ..torch_private.pytrees import tree_leaves
 from . import attention
+from .attention_backends import KERNELS
 from .captured import CapturedGraph
 from .fronts import trace
 from .optimizer_state import optimizer_bytes
@@ -30,8 +31,6 @@ from .skeleton import (
     run_step,
 )
 from .to_graph import to_graph
-
-KERNELS = ("native", "cuda")
 
 
 def capture(
@@ -65,8 +64,9 @@ def capture(
     kwargs
         Keyword inputs of the model.
     kernels
-        ``"native"`` for the kernels of this machine, or ``"cuda"`` to count attention as CUDA's
-        fused kernels store it on a machine without CUDA.
+        ``"native"`` for the kernels of this machine. ``"cuda-sm90"`` counts attention as CUDA's
+        kernels of that compute capability store it, on a machine without CUDA; ``"cuda"`` is
+        ``"cuda-sm80"``.
     optimizer
         Optimizer whose state is also resident: ``"none"``, ``"sgd"``, ``"sgd-momentum"``,
         ``"adam"``, ``"adamw"``, or a number of bytes.
@@ -106,7 +106,9 @@ def capture(
     ('0.addmm', '1.relu', '2.addmm', 'loss.log_softmax')
     """
     if kernels not in KERNELS:
-        raise SchedsimError(f"kernels={kernels!r} is unknown", hint="one of 'native', 'cuda'")
+        raise SchedsimError(
+            f"kernels={kernels!r} is unknown", hint=f"one of {', '.join(map(repr, KERNELS))}"
+        )
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     kwargs = kwargs or {}
@@ -137,8 +139,10 @@ def _captured(
 ) -> CapturedGraph:
     mode = private.fake_mode()
     skeleton = make_skeleton(model, inputs, kwargs, loss, mode, recorded)
-    substitute = kernels == "cuda" and skeleton.device != "cuda"
-    with attention.substituted("cuda" if substitute else "native"):
+    if skeleton.device == "cuda":
+        kernels = "native"
+    substitute = kernels != "native"
+    with attention.substituted(kernels):
         traced = trace(skeleton, mode)
     program = build_program(traced, skeleton)
     state = optimizer_bytes(optimizer, model)
@@ -149,7 +153,7 @@ def _captured(
     return CapturedGraph(
         graph=graph,
         backend="cuda" if substitute else skeleton.device,
-        notes=_notes(program, skeleton.device, substitute, skeleton.static_bytes, state),
+        notes=_notes(program, skeleton.device, kernels, skeleton.static_bytes, state),
         front=traced.front,
         runnable=real and not substitute,
         program=program,
@@ -192,15 +196,16 @@ def _autocast(device: str) -> tuple[bool, torch.dtype]:
 
 
 def _notes(
-    program: Program, device: str, substitute: bool, static_bytes: int, state_bytes: int
+    program: Program, device: str, kernels: str, static_bytes: int, state_bytes: int
 ) -> tuple[str, ...]:
+    substitute = kernels != "native"
     notes = [
         f"kernels of {device}" + (", attention of cuda" if substitute else ""),
         f"static: parameters and buffers {static_bytes} bytes, optimizer state {state_bytes} "
         "bytes; gradients are counted from the op that makes them",
     ]
     if substitute:
-        notes.append(attention.NOTE)
+        notes.append(attention.note_of(kernels))
     elif device == "cpu" and any("bmm" in c.name or "flash" in c.name for c in program.calls):
         notes.append(
             "attention is the CPU's: with dropout it stores two T x T matrices, which CUDA's fused "

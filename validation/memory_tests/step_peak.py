@@ -16,6 +16,7 @@ from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.units import format_bytes, format_bytes_short, parse_bytes
 
 from ..capture import attention
+from ..capture.attention_backends import KERNELS
 from ..capture.eager_paths import eager_paths
 from ..capture.optimizer_state import optimizer_bytes
 from ..capture.skeleton import Loss, Skeleton, make_skeleton
@@ -24,7 +25,6 @@ from .lifetimes import Life, LifetimeTracker, hold_state
 from .partitioned import run_partitioned
 
 ROLES = ("static", "optimizer", "input", "kept", "gradient", "working")
-KERNELS = ("native", "cuda")
 _MOST_SHOWN = 6
 
 
@@ -68,7 +68,7 @@ class StepPeak:
         Tensors alive at the peak, in the order in which they were made; their sizes add up to
         `total_bytes`.
     kernels : str
-        Which kernels' attention was counted: ``"cuda"`` or ``"native"``.
+        Which kernels' attention was counted: ``"cuda"``, ``"cuda-sm90"``, ..., or ``"native"``.
     compiled : bool
         Whether the step was counted as torch.compile splits it.
     """
@@ -160,8 +160,8 @@ def step_peak(
         Optimizer whose state is resident: ``"none"``, ``"sgd"``, ``"sgd-momentum"``, ``"adam"``,
         ``"adamw"``, or bytes.
     kernels
-        ``"cuda"`` counts fused attention as CUDA's kernels store it, on any machine; ``"native"``
-        counts it as the kernels of this machine do.
+        ``"cuda"`` counts fused attention as CUDA's kernels on an A100 store it, on any machine,
+        ``"cuda-sm90"`` as those of an H100; ``"native"`` counts it as this machine's kernels do.
     compiled
         Whether to count the step as torch.compile splits it between forward and backward; by
         default where `model` is what ``torch.compile`` returned.
@@ -193,7 +193,9 @@ def step_peak(
     (True, 40400)
     """
     if kernels not in KERNELS:
-        raise SchedsimError(f"kernels={kernels!r} is unknown", hint="one of 'native', 'cuda'")
+        raise SchedsimError(
+            f"kernels={kernels!r} is unknown", hint=f"one of {', '.join(map(repr, KERNELS))}"
+        )
     mode = private.fake_mode()
     if not isinstance(model, nn.Module):
         with torch.device("meta"):  # a module of fakes cannot change its number format
@@ -204,7 +206,7 @@ def step_peak(
     compiled = plain is not model if compiled is None else compiled
     with _collector_at_rest():
         skeleton = make_skeleton(plain, tuple(inputs), kwargs or {}, loss, mode)
-        substitute = "cuda" if kernels == "cuda" and skeleton.device != "cuda" else "native"
+        substitute = "native" if skeleton.device == "cuda" else kernels
         tracker = LifetimeTracker()
         run = run_partitioned if compiled else _run
         with attention.substituted(substitute), eager_paths():

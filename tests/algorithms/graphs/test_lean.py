@@ -59,3 +59,21 @@ def test_it_is_found_once_for_each_kind_of_order():
     assert lean(graph) is lean(graph)
     assert lean(graph, free=True) is lean(graph, free=True)
     assert lean(graph, free=True) is not lean(graph)
+
+
+@pytest.mark.parametrize("looks", range(0, 60, 7))
+def test_a_descent_that_is_stopped_counts_for_nothing(looks):
+    """Wherever it is stopped: the peak is of a complete descent, or of the line, and not kept."""
+    graph = random_training_graph(np.random.default_rng(2), 10)
+    line = np.arange(graph.num_ops)
+    least, packed = least_memory_bytes(graph)[0], pack_graph(graph.arrays)
+    left = iter([False] * looks)
+    stopped = lean_schedule(graph, packed, [line], least, False, is_over=lambda: next(left, True))
+    whole = lean(graph)
+    assert simulate(graph, stopped.schedule).peak_bytes == stopped.peak_bytes
+    assert whole.peak_bytes <= stopped.peak_bytes
+    if not looks:
+        assert stopped.schedule == Schedule.store_all(graph)
+    if stopped is not whole:
+        fresh = lean_schedule(graph, packed, [line], least, False)
+        assert fresh is whole

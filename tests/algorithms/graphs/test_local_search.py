@@ -245,3 +245,12 @@ def test_known_times_are_reached(name, fraction):
     assert plan.peak_bytes <= row["budget_bytes"]
     assert is_in_file_order(graph, plan.schedule)
     assert not math.isinf(plan.lower_bound_s)
+
+
+def test_the_least_budget_is_not_looked_for_beyond_the_time():
+    """The peak of store-all is then the least known; with counted work the descent goes on."""
+    graph = unit_training_chain(40)
+    late = local_search(graph, 2, time_limit_s=0.0)
+    assert late.least.found_bytes == simulate(graph, Schedule.store_all(graph)).peak_bytes
+    assert late.search.ended_by == "clock"
+    assert local_search(graph, 2, effort=0.01).least.found_bytes < late.least.found_bytes

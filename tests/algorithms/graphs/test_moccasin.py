@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from exact_planners import (
@@ -22,6 +24,7 @@ from training_graphs import unit_training_chain
 
 from schedsim import Schedule, simulate
 from schedsim.errors import PlannerLimitError
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.scope import ANY_SCHEDULE, FIXED_ORDER
 
 ortools = pytest.importorskip("ortools", reason="moccasin needs the extra cp")
@@ -93,3 +96,39 @@ def test_graphs_beyond_the_solver_are_refused(monkeypatch):
     with without_cuts(), pytest.raises(PlannerLimitError, match="17 ops, more than 10") as caught:
         from_store_all(graph, peak - 1)
     assert "heuristic" in caught.value.hint
+
+
+def test_no_model_is_built_that_the_time_left_is_too_short_for(monkeypatch):
+    """The plan is then the best of those found before, and the clock is named."""
+    graph = unit_training_chain(8)
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    monkeypatch.setattr(module, "_LINKS_PER_UNIT", 1e-9)
+    with without_cuts():
+        plan = from_store_all(graph, peak - 1, time_limit_s=5.0)
+        assert (plan.feasible, plan.search.ended_by) == (False, "clock")
+        assert plan.lower_bound_s == graph.store_all_s
+        assert from_store_all(graph, peak - 1, effort=2.0).feasible  # counted work is no clock
+
+
+def test_a_start_is_looked_for_again_where_the_first_part_finds_none(monkeypatch):
+    """The solver rarely finds a first schedule of a large graph by itself."""
+    graph, efforts = unit_training_chain(8), []
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+
+    def second_time(graph, budget_bytes, *, effort, **options):
+        efforts.append(effort.left)
+        return search(graph, budget_bytes if len(efforts) > 1 else 1, effort=effort, **options)
+
+    def not_proven(graph, budget_bytes, **options):
+        plan = second_time(graph, budget_bytes, **options)
+        return replace(plan, least=LeastBudget(None, None, 0)) if len(efforts) == 1 else plan
+
+    search = module.local_search
+    monkeypatch.setattr(module, "local_search", not_proven)
+    assert moccasin(graph, peak - 1, effort=1.0).feasible
+    assert len(efforts) == 2
+    assert efforts[0] < efforts[1]
+    efforts.clear()
+    monkeypatch.setattr(module, "local_search", second_time)
+    assert moccasin(graph, 1, effort=1.0).proven_infeasible
+    assert len(efforts) == 1

@@ -91,3 +91,16 @@ def test_beside_moves_a_long_limit_is_a_watchdog():
     assert Effort.of(None, 120.0, moves=500, default=20.0).work == 20.0
     assert Effort.of(None, 5.0, moves=500, default=20.0).work == 5.0
     assert Effort.of(None, None, moves=500, default=20.0).work == 20.0
+
+
+def test_what_is_not_counted_is_cut_short_by_the_clock_alone():
+    """Spent work ends a search, and not what runs beside it."""
+    effort = Effort(1.0)
+    effort.spend(2.0)
+    assert effort.is_over()
+    assert not effort.out_of_time()
+    effort.cancel()
+    assert effort.out_of_time()
+    late = Effort(1.0, time_limit_s=0.0)
+    assert late.out_of_time()
+    assert late.ended_by == "clock"
