@@ -14,7 +14,7 @@ from .workload import Workload, builder, check_multiple
 class LlamaBlock(nn.Module):
     """Causal attention with rotary positions and grouped keys, and a SwiGLU feed-forward."""
 
-    FEED_FORWARD = ("gate", "up", "down")
+    FEED_FORWARD: tuple[str, ...] = ("gate", "up", "down")
     """Modules that `feed_forward` runs."""
 
     def __init__(self, hidden: int, heads: int, kv_heads: int, ffn: int, theta: float) -> None:

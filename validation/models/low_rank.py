@@ -37,12 +37,12 @@ def adapt(model: nn.Module, names: tuple[str, ...], rank: int) -> None:
     """
     model.requires_grad_(requires_grad=False)
     found = [
-        (module, name)
+        (module, name, child)
         for module in model.modules()
         for name, child in module.named_children()
         if name in names and isinstance(child, nn.Linear)
     ]
     if not found:
         raise ValueError(f"no product is called one of {', '.join(names)}")
-    for module, name in found:
-        setattr(module, name, LowRankLinear(module.get_submodule(name), rank))
+    for module, name, frozen in found:
+        setattr(module, name, LowRankLinear(frozen, rank))

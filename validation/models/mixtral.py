@@ -38,7 +38,8 @@ class Experts(nn.Module):
         inner = functional.silu(taken @ self.gate) * (taken @ self.up)
         out = (inner @ self.down).view(-1, rows.shape[1])
         back = out[order.argsort()].view(-1, self.chosen, rows.shape[1])
-        return (back * weights[:, :, None]).sum(1).view_as(x)
+        mixed: Tensor = (back * weights[:, :, None]).sum(1)
+        return mixed.view_as(x)
 
 
 class MixtralBlock(LlamaBlock):
