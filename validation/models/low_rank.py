@@ -16,8 +16,8 @@ class LowRankLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Last axis from the product's inputs to its outputs."""
-        whole: Tensor = self.frozen(x)
-        return whole + self.up(self.down(x))
+        whole: Tensor = self.frozen(x) + self.up(self.down(x))
+        return whole
 
 
 def adapt(model: nn.Module, names: tuple[str, ...], rank: int) -> None:
