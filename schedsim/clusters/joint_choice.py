@@ -90,7 +90,7 @@ class _Search:
         found: dict[int, int] = {}
         for rank in order:
             settings = [setting(entries, k, sizes[rank]) for k in range(len(entries))]
-            place = self._least_place(candidate, rank, settings, found.get(rank - 1))
+            place = self._least_place(candidate, rank, settings, found.get(rank - 1, 0))
             if place is None:
                 return None
             found[rank] = place
@@ -99,29 +99,17 @@ class _Search:
         return replace(training, recompute=every[0] if one else "/".join(every))
 
     def _least_place(
-        self, candidate: StepSettings, rank: int, settings: list[str], guess: int | None
+        self, candidate: StepSettings, rank: int, settings: list[str], guess: int
     ) -> int | None:
-        """The first of `settings` that fits, sought from `guess` on, else by halves.
-
-        Each keeps less than the one before, so those after one that fits are taken to fit.
-        """
-        low, high = 0, len(settings) - 1
-        if guess is not None:
-            if not self._fits(candidate, rank, settings[guess]):
-                low = guess + 1
-            elif not guess or not self._fits(candidate, rank, settings[guess - 1]):
-                return guess
-            else:
-                high = guess - 1
-        if low > high or not self._fits(candidate, rank, settings[high]):
-            return None
-        while low < high:
-            middle = (low + high) // 2
-            if self._fits(candidate, rank, settings[middle]):
-                high = middle
-            else:
-                low = middle + 1
-        return high
+        """The first of `settings` that fits, sought step by step from `guess` on."""
+        place = guess
+        while not self._fits(candidate, rank, settings[place]):
+            place += 1
+            if place == len(settings):
+                return None
+        while place and place <= guess and self._fits(candidate, rank, settings[place - 1]):
+            place -= 1
+        return place
 
     def bounded(self, candidate: StepSettings) -> StepSettings | None:
         """`candidate` with the least time that its memory bound allows; ``None`` if none fits."""
@@ -166,7 +154,6 @@ def choose(
     device: str = "h100-80gb",
     efficiency: float | None = None,
     effort: int = 40,
-    keep: bool = True,
     **options: Any,
 ) -> ClusterChoice:
     """The fastest step on a cluster for which no device reserves more than `budget_bytes`.
@@ -183,14 +170,12 @@ def choose(
         Sequences of a step on all devices together.
     effort
         The most candidates to simulate; the lower bound is then that of the best candidate left.
-    keep
-        Whether a rank may keep what single ops of its layers make (``keep=mixed+gate``). Otherwise
-        it recomputes nothing, every second product, half of its layers or all, which frameworks
-        have words for.
     **options
         Degrees, which are then fixed, and settings of `schedsim.clusters.Training`, except those
         that the search chooses: ``batch``, ``num_micro_batches``, ``schedule``, ``num_chunks``,
-        ``recompute``, ``zero_stage``.
+        ``recompute``, ``zero_stage``. Besides, ``keep``: whether a rank may keep what single ops of
+        its layers make (true by default). Otherwise it recomputes nothing, every second product,
+        half of its layers or all, which frameworks have words for.
 
     Returns
     -------
@@ -208,6 +193,9 @@ def choose(
     (True, 'none')
     """
     model, fabric = get_architecture(preset), get_fabric(device, efficiency)
+    keep = options.pop("keep", True)
+    if not isinstance(keep, bool):
+        raise SchedsimError(f"keep {keep!r} is not true or false")
     space = _space(devices, global_batch, options)
     search = _Search(model, fabric, budget_bytes, keep=keep)
     every = list(space.candidates(model, fabric))
