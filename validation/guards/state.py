@@ -632,10 +632,13 @@ class _Walk:
             self._array(path, value)
             return
         if isinstance(value, torch.Generator):  # ops draw from it, and advance it when they run
-            own_state = value.get_state()
-            self.torch_generators.append(
-                _Value(path, value.get_state, value.set_state, torch.equal, own_state)
-            )
+            source, stands = value, value.get_state()
+
+            def stand(state: Any) -> None:
+                source.set_state(state)
+
+            kept = _Value(path, source.get_state, stand, torch.equal, stands)
+            self.torch_generators.append(kept)
             return
         if type(value).__module__.partition(".")[0] == "schedsim":
             inner = getattr(value, "inner_loss", None)
