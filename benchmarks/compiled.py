@@ -25,6 +25,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -212,6 +213,21 @@ def worst(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for a, b in pairs)
 
 
+def exact_gradients(name: str, quick: bool) -> list[Tensor] | None:
+    """Gradients of the eager step in float64; ``None`` where random numbers would be others."""
+    subject = load_subject(name, quick=quick)
+    if any(isinstance(module, nn.Dropout) and module.p > 0 for module in subject.model.modules()):
+        return None
+    subject.model.double()
+    if isinstance(subject.loss, nn.Module):
+        subject.loss.double()
+    inputs = tuple(
+        x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in subject.inputs
+    )
+    exact = replace(subject, inputs=inputs)
+    return Timed(exact, lambda: exact.loss(exact.output())).gradients()
+
+
 class Rows:
     """One row per model and setting, kept as they are made."""
 
@@ -246,6 +262,7 @@ def measure(name: str, rows: Rows, args: argparse.Namespace) -> None:
     base.run()
     base_s = time.process_time() - begun
     expected = base.gradients()
+    exact = exact_gradients(name, args.quick)
     ours = Ours(load_subject(name, quick=args.quick))
     most = ours.module.plan.peak_bytes
     assert most is not None
@@ -257,7 +274,11 @@ def measure(name: str, rows: Rows, args: argparse.Namespace) -> None:
         if step is not None:
             times = timed({"base": base, "ours": step}, args.rounds)
             row["over_compile"] = ratio(times, "ours", "base")
-            row["gradients"] = worst(step.gradients(), expected)
+            left = step.gradients()
+            row["gradients"] = worst(left, expected)
+            if exact is not None:
+                row["from_float64"] = worst(left, exact)
+                row["compile_from_float64"] = worst(expected, exact)
         if first:
             row |= {"made_s": ours.made_s, "torch_compile_s": base_s}
             first = False
@@ -327,6 +348,16 @@ def report(rows: list[dict[str, Any]]) -> str:
                 f"torch.compile's own first step {made['torch_compile_s']:.0f} s; what the C++ "
                 f"compiler takes is beside both. Peaks of ours fall with the budget: "
                 f"{'yes' if monotone else 'no'}.",
+                "",
+            ]
+        exact = [row for row in mine if "from_float64" in row]
+        if exact:
+            ours, theirs_off = (
+                max(row[key] for row in exact) for key in ("from_float64", "compile_from_float64")
+            )
+            lines += [
+                f"Gradients differ from the eager step's in float64 by {ours:.0e} (ours) and "
+                f"{theirs_off:.0e} (torch.compile) of their largest entry.",
                 "",
             ]
         lines += [

@@ -1,0 +1,66 @@
+"""What the table of compiled steps compares gradients with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import compiled  # noqa: E402
+from peer_methods.subjects import Subject  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+@pytest.fixture
+def of_subject(monkeypatch):
+    """The exact gradients of a small model that ends in `last`."""
+
+    def exact(last):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), last)
+        x = torch.randn(5, 3)
+        subject = Subject("small", model, (x,), lambda y: y.square().sum(), [], [])
+        monkeypatch.setattr(compiled, "load_subject", lambda name, *, quick: subject)
+        return compiled.exact_gradients("small", True), x
+
+    return exact
+
+
+def test_exact_gradients_are_those_of_a_step_in_float64(of_subject):
+    """Of the weights in float32, by the closed form of a layer."""
+    found, x = of_subject(nn.Identity())
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 4).double()
+    made = layer(x.double()).tanh()
+    by_row = 2 * made * (1 - made.square())
+    torch.testing.assert_close(found[0], by_row.T @ x.double(), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(found[1], by_row.sum(0), rtol=1e-13, atol=1e-13)
+
+
+def test_a_step_with_dropout_has_no_exact_gradients(of_subject):
+    """In float64 it would draw other numbers."""
+    assert of_subject(nn.Dropout(0.1))[0] is None
+    assert of_subject(nn.Dropout(0.0))[0] is not None
+
+
+def test_the_table_says_how_far_both_are_from_float64():
+    row = {
+        "model": "resnet",
+        "quick": True,
+        "memory": "kept",
+        "setting": "ours 100%",
+        "budget_bytes": 2,
+        "peak_bytes": 1,
+        "over_compile": 1.0,
+        "gradients": 9e-3,
+        "from_float64": 6e-6,
+        "compile_from_float64": 9e-3,
+    }
+    assert "in float64 by 6e-06 (ours) and 9e-03 (torch.compile)" in compiled.report([row])
+    row.pop("from_float64")
+    assert "float64" not in compiled.report([row])
