@@ -73,13 +73,14 @@ def auto(
     where that has too many break points, rotor with as many slots as the gap asks for; beyond
     `MAX_STAGES` stages, the best of the heuristics. These take an instant and keep to persistent
     schedules. On up to 62 stages short searches then look for a better schedule of any kind, at
-    budgets of a ladder, so that more memory never costs time; on up to 12 they find the best. Where an effort or a time limit is given, searches over all schedules go
-    on from there for at most two units of it, and for all of it where an `order` is given:
-    `chain_optimum` on up to 62 stages, then `local_search`. In both cases the candidates state the
-    bound over any schedule beside the bound over the persistent ones. On a graph the planner takes
-    `local_search` beside the bound of `cuts`. A graph that is a chain goes to `chain_optimum`
-    first; a large graph that is a line of blocks goes to `hierarchical`, whose schedule the search
-    starts from. Where a link is given, the planner takes `offload`, which begins with all of these.
+    budgets of a ladder, so that more memory never costs time; on up to 12 they find the best. Where
+    an effort or a time limit is given, searches over all schedules go on from there for at most two
+    units of it, and for all of it where an `order` is given: `chain_optimum` on up to 62 stages,
+    then `local_search`. In both cases the candidates state the bound over any schedule beside the
+    bound over the persistent ones. On a graph the planner takes `local_search` beside the bound of
+    `cuts`. A graph that is a chain goes to `chain_optimum` first; a large graph that is a line of
+    blocks goes to `hierarchical`, whose schedule the search starts from. Where a link is given, the
+    planner takes `offload`, which begins with all of these.
     The plan's candidates list what was tried.
 
     Parameters
