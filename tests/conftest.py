@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # Before numpy or torch is loaded, and for the processes that tests start: these run side by side,
@@ -14,6 +15,17 @@ from hypothesis import settings
 # The same examples every time, and no deadline: the first call of a kernel compiles it.
 settings.register_profile("schedsim", derandomize=True, deadline=None)
 settings.load_profile("schedsim")
+
+# The modules of the suite and of its libraries are millions of objects. A full collection visits
+# each one, which is a fifth of the time of importing them.
+gc.disable()
+
+
+def pytest_collection_finish():
+    """Leave what the modules hold out of all later collections of garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,7 +1,12 @@
-"""The requests of the optimizer's step to CUDA's allocator, recorded on a twin of the optimizer."""
+"""The requests of the optimizer's step to CUDA's allocator, recorded on a twin of the optimizer.
+
+Where the device has no memory for the twin, its tensors have sizes and no memory, and a request is
+a storage that an op of the step returns.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +19,10 @@ from schedsim.dataflow.recorded_step import RecordedStep
 from .block_level.sizes import tensors_in
 from .measure.cuda_requests import RequestEvent, recording_requests
 from .measure.resident_layout import resident_layout
+from .torch_private import joint_graphs as private
+from .torch_private.op_modes import TorchDispatchMode
+from .torch_private.pytrees import tree_leaves
+from .torch_private.storage_refs import storage_key
 
 _BY_NAME: dict[str, Any] = {
     "sgd": lambda rows: torch.optim.SGD(rows, lr=0.1),
@@ -47,8 +56,9 @@ def with_optimizer(
 
     Notes
     -----
-    Takes memory for parameters, gradients and state once more. Where that is missing, the line says
-    so.
+    Takes memory for parameters, gradients and state once more. Where that is missing, the twin's
+    tensors have none: what its kernels hold inside of an op is then not seen, and an optimizer that
+    asks for a tensor's value is not counted, as the line says.
     """
     state = getattr(optimizer, "state", None)
     held = tensors_in(dict(state)) if state else []
@@ -59,47 +69,131 @@ def with_optimizer(
         return recorded, ""
     if held:
         recorded = replace(recorded, resident_segments=resident_layout([*resident, held], place[0]))
+    line = "what is reserved is of two steps, the optimizer's included"
     try:
-        first, later = _steps(optimizer, model, place[0])
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        return recorded, "the optimizer's step is not counted: no memory for a twin of it"
+        found = _steps(optimizer, model, place[0])
+        if found is None:  # outside of the `except` that held what was allocated
+            torch.cuda.empty_cache()
+            found = steps_on_fakes(optimizer, model)
+            line += ", whose twin has no memory: workspaces inside of its kernels are not seen"
+        first, later = found
     except Exception as error:  # an optimizer's own code may raise anything
         why = " ".join(f"{type(error).__name__}: {error}".split())[:150]
         return recorded, f"the optimizer's step is not counted: {why}"
     sizes = list(recorded.block_bytes)
     later_end = _numbered(later, sizes, keeps=False)
     first_end = later_end if held else _numbered(first, sizes, keeps=True)
-    found = replace(
+    ended = replace(
         recorded,
         block_bytes=tuple(sizes),
         holders=(*recorded.holders, *[""] * (len(sizes) - len(recorded.block_bytes))),
         first_end=first_end,
         later_end=later_end,
     )
-    return found, "what is reserved is of two steps, the optimizer's included"
+    return ended, line
 
 
-def _steps(
-    optimizer: Any, model: nn.Module, device: torch.device
-) -> tuple[list[RequestEvent], list[RequestEvent]]:
-    twin = _twin(optimizer, model)
-    rows = [p for group in twin.param_groups for p in group["params"]]
-    with recording_requests(device) as record:
-        for mark in ("first", "later"):
-            record.mark("")
-            for row in rows:
-                row.grad = torch.empty_like(row) if row.requires_grad else None
-            record.mark(mark)
-            twin.step()
-            record.mark("")
-            for row in rows:
-                row.grad = None
-        events = record.events()
-    del rows, twin
+Steps = tuple[list[RequestEvent], list[RequestEvent]]
+"""Requests of an optimizer's first step, which makes its state, and of a later one."""
+
+
+def _steps(optimizer: Any, model: nn.Module, device: torch.device) -> Steps | None:
+    """On tensors with memory; ``None`` if there is too little."""
+    try:
+        with recording_requests(device) as record:
+            _step_twice(_twin(optimizer, model), record)
+            events = record.events()
+    except torch.OutOfMemoryError:
+        return None
     torch.cuda.empty_cache()
+    return _split(events)
+
+
+def steps_on_fakes(optimizer: Any, model: nn.Module) -> Steps:
+    """The requests of two steps of a twin whose tensors have sizes and no memory. O(ops)."""
+    with private.fake_mode():
+        twin = _twin(optimizer, model)
+        for group in twin.param_groups:
+            # what PyTorch chooses for plain parameters, which fakes do not pass for
+            if group.get("foreach", False) is None and not group.get("fused"):
+                group["foreach"] = not group.get("differentiable", False)
+        record = FakeRequests()
+        _step_twice(twin, record)
+    return _split(record.events)
+
+
+def _step_twice(twin: Any, record: Any) -> None:
+    rows = [p for group in twin.param_groups for p in group["params"]]
+    for mark in ("first", "later"):
+        record.mark("")
+        for row in rows:
+            row.grad = torch.empty_like(row) if row.requires_grad else None
+        record.mark(mark)
+        if isinstance(record, FakeRequests):
+            with record:
+                twin.step()
+        else:
+            twin.step()
+        record.mark("")
+        for row in rows:
+            row.grad = None
+
+
+def _split(events: Sequence[RequestEvent]) -> Steps:
     first, later = ([e for e in events if e.mark == mark] for mark in ("first", "later"))
     return first, later
+
+
+class FakeRequests(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's modes are untyped
+    """Storages on a CUDA device that ops make while this is entered, as requests to its allocator.
+
+    Attributes
+    ----------
+    events
+        Requests and releases; an address is a number of its own for each storage.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.events: list[RequestEvent] = []
+        self._mark = ""
+        self._num_storages = 0
+        self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def mark(self, name: str) -> None:
+        """Begin a piece called `name`."""
+        self._mark = name
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the op; what it returns and did not read is a request."""
+        for leaf in tree_leaves((args, kwargs)):
+            self._meet(leaf, asks=False)
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            self._meet(leaf, asks=True)
+        return out
+
+    def _meet(self, tensor: Any, *, asks: bool) -> None:
+        if not isinstance(tensor, Tensor) or tensor.device.type != "cuda":
+            return
+        key = storage_key(tensor)
+        if key in self._known:
+            return
+        storage = tensor.untyped_storage()
+        size, address = storage.nbytes(), self._num_storages
+        self._num_storages += 1
+        asks = asks and size > 0
+
+        def gone(_: Any) -> None:
+            del self._known[key]
+            if asks:
+                self.events.append(RequestEvent(self._mark, False, address, size))
+
+        self._known[key] = weakref.ref(storage, gone)
+        if asks:
+            self.events.append(RequestEvent(self._mark, True, address, size))
 
 
 def _twin(optimizer: Any, model: nn.Module) -> Any:

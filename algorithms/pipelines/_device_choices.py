@@ -93,10 +93,15 @@ class HeldStage:
         return int(self.front.need_bytes[point] - self.front.held_bytes[point])
 
     @cached_property
-    def by_time(self) -> list[tuple[StageChoice, int]]:
-        """Each point alone with its `bytes_of`, by ascending time."""
-        order = np.lexsort((self.front.late_s, self.front.time_s)).tolist()
-        return [(self.choice((p,)), self.bytes_of(p)) for p in order]
+    def sizes_bytes(self) -> NDArray[np.int64]:
+        """The `bytes_of` of every point, (num_points,)."""
+        held = self.front.held_bytes + self.input_bytes
+        return self.in_flight * held + self.front.need_bytes - self.front.held_bytes
+
+    @cached_property
+    def by_time(self) -> NDArray[np.int64]:
+        """The points by ascending time, of equal times first the one that waits least."""
+        return np.lexsort((self.front.late_s, self.front.time_s))
 
     @cached_property
     def to_mix(self) -> _Mixable:
@@ -136,13 +141,12 @@ def uniform_choices(stage: HeldStage, cap_bytes: int) -> list[StageChoice]:
 
     They come by ascending time; the list is empty where nothing fits.
     """
-    found: list[StageChoice] = []
-    least = np.inf
-    for choice, size in stage.by_time:
-        if size <= cap_bytes and choice.late_s[0] < least:
-            least = choice.late_s[0]
-            found.append(choice)
-    return found
+    points = stage.by_time[stage.sizes_bytes[stage.by_time] <= cap_bytes]
+    late = stage.front.late_s[points]
+    least = np.minimum.accumulate(late)
+    new = np.ones(points.size, np.bool_)
+    new[1:] = late[1:] < least[:-1]
+    return [stage.choice((p,)) for p in points[new].tolist()]
 
 
 def mixed_choice(stage: HeldStage, cap_bytes: int) -> StageChoice | None:
@@ -158,18 +162,36 @@ def mixed_choice(stage: HeldStage, cap_bytes: int) -> StageChoice | None:
     n, front = stage.in_flight, stage.front
     if n < 2 or front.num_points < 2:
         return None
-    pairs = stage.to_mix
+    k, mean = _fastest_mixes(stage, cap_bytes)
+    if not np.isfinite(mean).any():
+        return None
+    a, b = np.unravel_index(int(np.argmin(mean)), mean.shape)
+    count, points = int(k[a, b]), stage.to_mix.points
+    return stage.choice((int(points[a]),) * count + (int(points[b]),) * (n - count))
+
+
+def _fastest_mixes(
+    stage: HeldStage, cap_bytes: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """For each pair of points how many micro-batches take the first, and the mean time of all."""
+    n, pairs = stage.in_flight, stage.to_mix
     time_s, more = pairs.time_s, pairs.more_bytes
     room = cap_bytes - pairs.taken_bytes
     faster = pairs.faster & (room >= more)
-    if not faster.any():
-        return None
     k = np.where(faster, np.minimum(room // np.maximum(more, 1), n - 1), 0)
     mean = time_s[None, :] - k / n * (time_s[None, :] - time_s[:, None])
-    mean = np.where(faster, mean, np.inf)
-    a, b = np.unravel_index(int(np.argmin(mean)), mean.shape)
-    count = int(k[a, b])
-    return stage.choice((int(pairs.points[a]),) * count + (int(pairs.points[b]),) * (n - count))
+    return k, np.where(faster, mean, np.inf)
+
+
+def least_mean_s(stage: HeldStage, cap_bytes: int, *, mix: bool) -> float:
+    """The least mean time of a micro-batch within `cap_bytes`; infinite where nothing fits."""
+    fits = stage.sizes_bytes <= cap_bytes
+    if not fits.any():
+        return np.inf
+    least = float(stage.front.time_s[fits].min())
+    if mix and stage.in_flight > 1 and stage.front.num_points > 1:
+        least = min(least, float(_fastest_mixes(stage, cap_bytes)[1].min()))
+    return least
 
 
 def all_mixed(stage: HeldStage) -> list[StageChoice]:

@@ -30,10 +30,13 @@ MOST_CHOICES, MOST_MIXED = 2000, 5000
 """All choices of points for the stages are looked at where there are no more; all with two points a
 stage in turn, too."""
 
-NUM_RUNGS, NUM_STEPS = 16, 24
+NUM_RUNGS, NUM_STEPS, FEW_STEPS = 16, 24, 8
 """The ladder of budgets that choices are made for has rungs, whose runs are simulated and
 corrected, and steps from one rung to the next, whose runs are simulated where they promise to be
-faster."""
+faster; few steps for one partition among many."""
+
+ROUNDING = 1e-12
+"""The model and the simulator add the same times in another order; they differ by less."""
 
 
 _Points = tuple[tuple[int, ...], ...]
@@ -96,7 +99,13 @@ class Selection:
         self.loss_s[-1] = pipeline.chain.loss_s
         self._runs: dict[_Points, PipelineRun] = {}
         self._step_s: dict[_Points, float] = {}
+        self._chosen: dict[tuple[int, ...], list[StageChoice] | None] = {}
         self._descended: dict[tuple[_Points, ...], list[StageChoice]] = {}
+
+    @property
+    def can_fit(self) -> bool:
+        """Whether every stage by itself has a point within the fronts' cap."""
+        return all(stage.front.num_points for stage in self.stages)
 
     def makespan_s(self, choices: Sequence[StageChoice]) -> float:
         """Step time by times of whole stages, in seconds."""
@@ -122,6 +131,12 @@ class Selection:
 
     def choose(self, room_bytes: Sequence[int]) -> list[StageChoice] | None:
         """The best choices found within each device's room; ``None`` where a stage has none."""
+        key = tuple(room_bytes)
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(room_bytes)
+        return self._chosen[key]
+
+    def _choose(self, room_bytes: Sequence[int]) -> list[StageChoice] | None:
         if self.pipeline.num_chunks > 1:
             return self._choose_jointly(room_bytes)
         options = []
@@ -188,41 +203,94 @@ class Selection:
         return found
 
     def best(
-        self, budget_bytes: int, bound_s: Callable[[int], float] | None = None
+        self,
+        budget_bytes: int,
+        bound_s: Callable[[int], float] | None = None,
+        known: PipelineRun | None = None,
+        *,
+        thorough: bool = True,
     ) -> PipelineRun | None:
         """The fastest run found within the budget; never slower than that of a smaller budget.
 
         All choices are looked at where they are few. Otherwise the runs come from a ladder of
         budgets that depends on the pipeline alone: each budget looks at the rungs up to itself, so
-        it sees every run that a smaller budget sees. Of these runs the fastest that fits is
-        returned. (What is chosen for a device depends on its room by a model, so that a smaller
-        room may give a faster run, or the only one.)
+        it sees every run that a smaller budget sees, or knows one that is as fast. Of these runs
+        the fastest that fits is returned. (What is chosen for a device depends on its room by a
+        model, so that a smaller room may give a faster run, or the only one.)
 
         Parameters
         ----------
         bound_s
             No run within so many bytes is faster; ends the ladder.
+        known
+            A run within the budget; no slower one is looked for.
+        thorough
+            False for one partition among many: fewer steps from rung to rung, and no simulation
+            where the model promises nothing.
         """
-        least = self.run(self.least())
-        best = _fastest([self.every_choice(budget_bytes), least], budget_bytes)
-        rungs = self.ladder(least.peak_bytes)
-        top = min(budget_bytes, rungs[-1])
-        for foot in range(len(rungs) - 1, -1, -NUM_STEPS):
-            if rungs[foot] > budget_bytes:
-                top = min(top, rungs[foot])
-                continue
-            if best is not None and bound_s is not None and bound_s(top) >= best.makespan_s:
-                break  # nothing below is faster
-            tried, extra = self.near(rungs[foot])
-            best = _fastest([best, *tried], budget_bytes)
-            for rung in rungs[foot + 1 : foot + NUM_STEPS]:
-                if rung <= budget_bytes:
-                    best = self._improved(best, rung, extra, budget_bytes)
-            top = rungs[foot]
+        num_steps = NUM_STEPS if thorough else FEW_STEPS
+        least, least_bytes, best = self.least(), self.least_bytes, known
+        if thorough:
+            least_bytes = self.run(least).peak_bytes
+        if known is None or self.makespan_s(least) * (1 - ROUNDING) < known.makespan_s:
+            best = _fastest([known, self.run(least)], budget_bytes)
+        best = self.every_choice(budget_bytes, best)
+        rungs = self.ladder(least_bytes, num_steps)
+        top = budget_bytes
+        for foot in range(len(rungs) - 1, -1, -num_steps):
+            if rungs[foot] <= budget_bytes:
+                if best is not None and bound_s is not None and bound_s(top) >= best.makespan_s:
+                    break  # nothing below is faster
+                best = self._climbed(best, rungs[foot : foot + num_steps], top)
+            # A run of a rung below that takes more than this rung is not counted there.
+            top = min(top, rungs[foot])
         return best
 
-    def ladder(self, least_bytes: int) -> list[int]:
-        """Budgets from the least up to that of keeping all, ascending; every `NUM_STEPS`-th is
+    def _climbed(
+        self, best: PipelineRun | None, rungs: Sequence[int], most_bytes: int
+    ) -> PipelineRun | None:
+        """`best`, or the fastest run within `most_bytes` of a rung and of the steps above it.
+
+        A run counts if it takes no less time than the model promised for its step. So no run is
+        missed where a promise is too slow and nothing is simulated, whatever the budget is.
+        """
+        steps = [rung for rung in rungs if rung <= most_bytes]
+        below = np.inf if best is None else best.makespan_s
+        room = {rung: self.room(rung) for rung in steps}
+        if all(self._promised_s(room[rung]) >= below for rung in reversed(steps)):
+            return best
+        tried, extra = self.near(steps[0])
+        for rung in steps:
+            promised_s = self._promised_s(room[rung])
+            if rung != steps[0]:
+                less = [size - more for size, more in zip(room[rung], extra, strict=True)]
+                promised_s = max(promised_s, self._promised_s(less))
+                if best is not None and promised_s >= best.makespan_s:
+                    continue
+                tried = self.near(rung)[0]
+            found = _fastest([run for run in tried if run.makespan_s >= promised_s], most_bytes)
+            if found is not None and (best is None or found.makespan_s < best.makespan_s):
+                best = found
+        return best
+
+    def promised_s(self, budget_bytes: int) -> float:
+        """Step time by the model of what is chosen within the budget; infinite if nothing is."""
+        choices = self.choose(self.room(budget_bytes)) if self.can_fit else None
+        return np.inf if choices is None else self.makespan_s(choices)
+
+    def _promised_s(self, room_bytes: Sequence[int]) -> float:
+        """Step time by the model of what is chosen, less what rounding may add; 0 if unknown."""
+        choices = self.choose(room_bytes)
+        return 0.0 if choices is None else self.makespan_s(choices) * (1 - ROUNDING)
+
+    @property
+    def least_bytes(self) -> int:
+        """What the device that needs most takes at least; no run of this partition takes less."""
+        least, static = self.least(), self.pipeline.device_static_bytes
+        return max(self._size(least, k) + size for k, size in enumerate(static))
+
+    def ladder(self, least_bytes: int, num_steps: int) -> list[int]:
+        """Budgets from the least up to that of keeping all, ascending; every `num_steps`-th is
         a rung whose runs are simulated and corrected, the others lie between."""
         most = [0] * self.pipeline.num_devices
         for v, stage in enumerate(self.stages):
@@ -231,29 +299,17 @@ class Selection:
             most[self.pipeline.device_of(v)] += stage.in_flight * kept
         static = self.pipeline.device_static_bytes
         most_bytes = max(size + more for size, more in zip(static, most, strict=True))
-        num = NUM_RUNGS * NUM_STEPS + 1
+        num = NUM_RUNGS * num_steps + 1
         return [int(step) for step in np.linspace(least_bytes, max(least_bytes, most_bytes), num)]
 
-    def _improved(
-        self, best: PipelineRun | None, rung: int, extra: Sequence[int], budget_bytes: int
-    ) -> PipelineRun | None:
-        """`best`, or the run of what is chosen for this rung, where that is faster and fits."""
-        room = self.room(rung)
-        choices = self.choose([size - more for size, more in zip(room, extra, strict=True)])
-        if choices is None:
-            return best
-        if best is not None and self.makespan_s(choices) >= best.makespan_s:
-            return best
-        return _fastest([best, *self.near(rung)[0]], budget_bytes)
-
-    def every_choice(self, budget_bytes: int) -> PipelineRun | None:
-        """The fastest of all runs with one point a stage, where there are few; else ``None``.
+    def every_choice(self, budget_bytes: int, best: PipelineRun | None) -> PipelineRun | None:
+        """`best`, or where they are few the fastest of all runs with one point a stage.
 
         Where there are few with two points a stage in turn, too, the fastest of these.
         """
         counts = [stage.front.num_points for stage in self.stages]
         if not all(counts) or math.prod(counts) > MOST_CHOICES:
-            return None
+            return best
         room = self.room(budget_bytes)
         every = [
             [stage.choice((p,)) for p in range(stage.front.num_points)] for stage in self.stages
@@ -264,17 +320,31 @@ class Selection:
             sizes = [len(one) + len(two) for one, two in zip(every, mixed, strict=True)]
             if math.prod(sizes) <= MOST_MIXED:
                 every = [[*one, *two] for one, two in zip(every, mixed, strict=True)]
-        # The model counts no more than there is, so that what it refuses does not fit.
+        # The model counts no more than there is, so that what it refuses does not fit; and no
+        # device works for less than its stages take.
+        below = np.inf if best is None else best.makespan_s
         small = [
             chosen
             for chosen in itertools.product(*every)
-            if all(self._size(chosen, k) <= size for k, size in enumerate(room))
+            if self._work_s(chosen) * (1 - ROUNDING) < below
+            and all(self._size(chosen, k) <= size for k, size in enumerate(room))
         ]
         for chosen in sorted(small, key=self.makespan_s):
+            if self.makespan_s(chosen) * (1 - ROUNDING) >= below:
+                break
             run = self.run(chosen)
             if run.peak_bytes <= budget_bytes:
-                return run
-        return None
+                return _fastest([best, run], budget_bytes)
+        return best
+
+    def _work_s(self, choices: Sequence[StageChoice]) -> float:
+        """Seconds that the busiest stage works for all micro-batches."""
+        num = self.pipeline.num_micro_batches
+        most = 0.0
+        for choice in choices:
+            rounds, left = divmod(num, len(choice.time_s))
+            most = max(most, rounds * sum(choice.time_s) + sum(choice.time_s[:left]))
+        return most
 
     def within(self, budget_bytes: int) -> PipelineRun | None:
         """The fastest run found whose simulated peaks stay within the budget on all devices."""

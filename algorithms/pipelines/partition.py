@@ -16,14 +16,14 @@ partition by dynamic program.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from schedsim.pipelines import Order, Pipeline, most_in_flight
 
-from ._device_choices import HeldStage, mixed_choice, uniform_choices
+from ._device_choices import HeldStage, least_mean_s
 from .pipeline_bounds import held_at_once, holds_neighbours, stage_bound
 from .stage_frontier import StageFrontiers
 
@@ -86,18 +86,14 @@ class Partitions:
     ----------
     pipeline
         A pipeline with one stage a device; its own cuts play no part.
+    fronts
+        Of the chain; they may have been cut off at a budget that is looked at, at none below.
     """
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        order: Order,
-        fronts: StageFrontiers,
-        budget_bytes: int,
-        *,
-        mix: bool,
+        self, pipeline: Pipeline, order: Order, fronts: StageFrontiers, *, mix: bool
     ) -> None:
-        self.pipeline, self.fronts, self.budget_bytes = pipeline, fronts, budget_bytes
+        self.pipeline, self.fronts = pipeline, fronts
         self.mix = mix
         chain = pipeline.chain
         self.sizes = chain.activation_bytes().tolist()
@@ -117,7 +113,6 @@ class Partitions:
         self.in_flight = [max(count.get(v, 0) for count in counts[v]) for v in range(num)]
         self.held = [held_at_once(order, v) for v in range(num)]
         self.neighbours = all(holds_neighbours(order, v) for v in range(num))
-        self._known: dict[tuple[int, int, int], float] = {}
 
     def plain_cost(self, v: int, lo: int, hi: int) -> float:
         """The `cost` where nothing is recomputed and memory plays no part."""
@@ -125,45 +120,68 @@ class Partitions:
         loss = self.pipeline.chain.loss_s if hi == self.pipeline.chain.num_stages else 0.0
         return float(self.trip[lo]) + self.pipeline.num_micro_batches * (work + loss)
 
-    def cost(self, v: int, lo: int, hi: int) -> float:
-        """Trip to stage v and back, and M times its fastest time that fits; infinite if none."""
-        key = (v, lo, hi)
-        if key not in self._known:
-            room = self.budget_bytes - (self.static[hi] - self.static[lo])
-            stage = HeldStage(self.fronts.front(lo, hi), self.in_flight[v], self.sizes[lo])
-            found = uniform_choices(stage, room)[:1]
-            mixed = mixed_choice(stage, room) if found and self.mix else None
-            least = min((c.mean_s for c in (*found, mixed) if c is not None), default=math.inf)
-            extra = least - float(self.plain[hi] - self.plain[lo])
-            num = self.pipeline.num_micro_batches
-            self._known[key] = self.plain_cost(v, lo, hi) + num * max(extra, 0.0)
-        return self._known[key]
+    def costs(self, budgets_bytes: Sequence[int]) -> list[StageCost]:
+        """For each budget the cost of a stage: the trip to it and back, and its work.
 
-    def bound(self, v: int, lo: int, hi: int) -> float:
+        The work is M times its fastest time that fits; infinite where none does.
+        """
+        known: dict[tuple[int, int, int], list[float]] = {}
+
+        def all_costs(v: int, lo: int, hi: int) -> list[float]:
+            static = self.static[hi] - self.static[lo]
+            stage = HeldStage(self.fronts.front(lo, hi), self.in_flight[v], self.sizes[lo])
+            plain = float(self.plain[hi] - self.plain[lo])
+            num, least = self.pipeline.num_micro_batches, self.plain_cost(v, lo, hi)
+            means = [least_mean_s(stage, size - static, mix=self.mix) for size in budgets_bytes]
+            return [least + num * max(mean - plain, 0.0) for mean in means]
+
+        def at(place: int) -> StageCost:
+            def cost(v: int, lo: int, hi: int) -> float:
+                key = (v, lo, hi)
+                if key not in known:
+                    known[key] = all_costs(v, lo, hi)
+                return known[key][place]
+
+            return cost
+
+        return [at(place) for place in range(len(budgets_bytes))]
+
+    def least_bytes(self, v: int, lo: int, hi: int) -> float:
+        """The least bytes that stage v may take, by the model."""
+        front = self.fronts.front(lo, hi)
+        if not front.num_points:
+            return math.inf
+        stage = HeldStage(front, self.in_flight[v], self.sizes[lo])
+        return float(stage.sizes_bytes.min()) + self.static[hi] - self.static[lo]
+
+    def most_bytes(self, v: int, lo: int, hi: int) -> float:
+        """The bytes that stage v takes at most if nothing is recomputed, by the model."""
+        saved = sum(layer.saved_bytes for layer in self.pipeline.chain.stages[lo:hi])
+        held = self.in_flight[v] * (self.sizes[lo] + saved)
+        return float(held + self.static[hi] - self.static[lo])
+
+    def bound(self, v: int, lo: int, hi: int, budget_bytes: int) -> float:
         """A lower bound on the step time of every partition with this stage v."""
-        room = self.budget_bytes - (self.static[hi] - self.static[lo])
+        room = budget_bytes - (self.static[hi] - self.static[lo])
         if not self.neighbours:
             return self.plain_cost(v, lo, hi)
         work = stage_bound(self.fronts, self.pipeline, lo, hi, room, self.held[v])
         return float(self.trip[lo]) + work
 
-    def pruned(self, cost: StageCost, most: float) -> StageCost:
-        """`cost`, made infinite where it is at least `most` even without any recomputation."""
-
-        def found(v: int, lo: int, hi: int) -> float:
-            return cost(v, lo, hi) if self.plain_cost(v, lo, hi) < most else math.inf
-
-        return found
-
-    def best_cuts(self, most: float = math.inf) -> Cuts | None:
-        """The partition with the least largest cost, if that is below `most`."""
+    def least_largest(self, cost: StageCost, *, below: float = math.inf) -> Cuts | None:
+        """The partition with the least largest cost, if that is below `below`."""
         num = self.pipeline.chain.num_stages, self.pipeline.num_stages
-        return least_largest(*num, self.pruned(self.cost, most), below=most)
+        return least_largest(*num, cost, below=below)
 
-    def lower_bound_s(self, most: float) -> float:
+    def lower_bound_s(self, budget_bytes: int, most: float) -> float:
         """A lower bound in seconds over all partitions, of which one takes `most`."""
-        num = self.pipeline.chain.num_stages, self.pipeline.num_stages
-        found = least_largest(*num, self.pruned(self.bound, most), below=most)
+
+        def cost(v: int, lo: int, hi: int) -> float:
+            # Infinite where it is at least `most` even without any recomputation.
+            plain = self.plain_cost(v, lo, hi)
+            return self.bound(v, lo, hi, budget_bytes) if plain < most else math.inf
+
+        found = self.least_largest(cost, below=most)
         return most if found is None else found.cost
 
 

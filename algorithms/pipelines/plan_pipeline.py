@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,7 +18,8 @@ from schedsim.units import format_bytes, format_seconds
 
 from ..chains.persistent import WorkLimitReached
 from ._selection import OrderFacts, Selection
-from .partition import Partitions, neighbours
+from .candidate_cuts import candidate_cuts
+from .partition import Partitions
 from .pipeline_bounds import memory_bound, partition_scope, work_bound
 from .stage_frontier import MAX_POINTS, StageFrontiers
 
@@ -150,8 +151,9 @@ def plan_pipeline(
     simulated; where a device is over, it is chosen again with less room. Under ``zero-bubble``,
     devices may owe fewer gradients of weights.
 
-    With the partition given, more memory never gives a slower step: a budget looks at every run
-    that a smaller budget looks at.
+    More memory never gives a slower step: a budget looks at every run that a smaller budget looks
+    at, or knows one that is as fast; and the partitions that ``"auto"`` chooses from do not depend
+    on the budget.
 
     Parameters
     ----------
@@ -174,7 +176,8 @@ def plan_pipeline(
     Notes
     -----
     The fronts take O(l P Q log) a run of l layers; a choice O(stages * points) evaluations of the
-    step, of O(actions) each; ``"auto"`` O(stages * layers^2) costs of stages besides.
+    step, of O(actions) each; ``"auto"`` O(stages * layers^2) costs of stages besides, and about as
+    many times as long as there are candidates.
 
     Examples
     --------
@@ -198,37 +201,31 @@ def plan_pipeline(
     )
 
     facts = OrderFacts(pipeline, actions)
-
     whole = _whole(fronts, pipeline)
-
-    def within_s(size: int) -> float:
-        return memory_bound(fronts, pipeline, facts.order, size)
-
-    run, bound, scope = None, work_bound(pipeline), THIS_PARTITION
-    can_fit = _can_fit(pipeline, fronts)
-    if can_fit:
-        run = Selection(pipeline, facts, whole, mix=mix).best(budget_bytes, within_s)
-    options: dict[str, Any] = {"partition": partition, "mix": mix, "max_points": max_points}
-    least = _least_budget(pipeline, facts, mix=mix, whole=whole)
-    if order == "zero-bubble":
-        # A smaller debt needs less memory, and so less recomputation: it may be faster, too.
-        for owed in _debts(pipeline.num_devices):
-            other = OrderFacts(pipeline, _order(pipeline, order, owed))
-            least = min(least, _least_budget(pipeline, other, mix=mix, whole=whole))
-            if not can_fit:
-                continue
-            smaller = Selection(pipeline, other, whole, mix=mix).best(budget_bytes)
-            if smaller is not None and (run is None or smaller.makespan_s < run.makespan_s):
-                run, facts, options["most_owed"] = smaller, other, owed
+    owed = _debts(pipeline.num_devices) if order == "zero-bubble" else []
+    # A smaller debt needs less memory, and so less recomputation: it may be faster, too.
+    orders = {None: facts} | {
+        most: OrderFacts(pipeline, _order(pipeline, order, most)) for most in owed
+    }
+    every = [pipeline]
     if partition == "auto":
-        few = _for_search(fronts)
-        found = _search(pipeline, facts, fronts, few, budget_bytes, run, mix=mix)
-        if found is not None:
-            run, bound, scope = found
-            pipeline = run.pipeline
-            least = min(least, _least_budget(pipeline, facts, mix=mix, whole=whole))
-    else:
-        most = memory_bound(fronts, pipeline, facts.order, budget_bytes) if can_fit else bound
+        few = _for_search(whole)
+        all_cuts = candidate_cuts(pipeline, facts, whole, few, mix=mix)
+        every = [replace(pipeline, cuts=cuts) for cuts in all_cuts]
+    chosen = _fastest(every, orders, fronts, whole, budget_bytes, mix=mix)
+    run, least = chosen.run, chosen.least_bytes
+    options: dict[str, Any] = {"partition": partition, "mix": mix, "max_points": max_points}
+    if chosen.most_owed is not None:
+        options["most_owed"] = chosen.most_owed
+    bound, scope = work_bound(pipeline), THIS_PARTITION
+    if run is not None and partition == "auto":
+        facts = orders[chosen.most_owed]
+        partitions = Partitions(pipeline, facts.order, _for_search(fronts), mix=mix)
+        bound = partitions.lower_bound_s(budget_bytes, run.makespan_s)
+        pipeline, scope = run.pipeline, partition_scope(run.pipeline.cuts)
+    elif partition == "given" and _can_fit(pipeline, fronts):
+        facts = orders[chosen.most_owed]
+        most = memory_bound(fronts, pipeline, facts.order, budget_bytes)
         if most > bound * (1 + OPTIMALITY_TOLERANCE):
             bound, scope = most, PERSISTENT_IN_PARTITION
     if run is not None:
@@ -287,51 +284,48 @@ def _for_search(fronts: StageFrontiers) -> StageFrontiers:
     )
 
 
-def _search(
-    pipeline: Pipeline,
-    facts: OrderFacts,
+@dataclass(frozen=True)
+class _Chosen:
+    """The fastest run that was found, its debt, and the least bytes that some run takes."""
+
+    run: PipelineRun | None
+    most_owed: int | None
+    least_bytes: int
+
+
+def _fastest(
+    every: Sequence[Pipeline],
+    orders: Mapping[int | None, OrderFacts],
     fronts: StageFrontiers,
-    few: StageFrontiers,
+    whole: StageFrontiers,
     budget_bytes: int,
-    first: PipelineRun | None,
     *,
     mix: bool,
-) -> tuple[PipelineRun, float, Scope] | None:
-    """The best run found over partitions, from that of the given one, with a bound over all."""
+) -> _Chosen:
+    """Over the partitions and the orders, those that promise most first."""
+    selections = [
+        (most_owed, Selection(one, facts, whole, mix=mix))
+        for one in every
+        for most_owed, facts in orders.items()
+    ]
+    able = [(owed, selection) for owed, selection in selections if selection.can_fit]
+    least: float = np.inf
+    for _, selection in sorted(able, key=lambda pair: pair[1].least_bytes):
+        if selection.least_bytes < least:
+            least = min(least, selection.run(selection.least()).peak_bytes)
+    best: PipelineRun | None = None
+    debt = None
+    for owed, selection in sorted(able, key=lambda pair: pair[1].promised_s(budget_bytes)):
+        order, pipeline = selection.order, selection.pipeline
 
-    def select(one: Pipeline) -> Selection:
-        return Selection(one, facts, fronts, mix=mix)
+        def within_s(size: int, order: Order = order, pipeline: Pipeline = pipeline) -> float:
+            return memory_bound(fronts, pipeline, order, size)
 
-    best = first
-    partitions = Partitions(pipeline, facts.order, few, budget_bytes, mix=mix)
-    most = best.makespan_s if best else float("inf")
-    cuts = partitions.best_cuts(most)
-    if cuts is not None:
-        run = select(replace(pipeline, cuts=cuts.cuts)).within(budget_bytes)
+        given = pipeline.cuts == every[0].cuts
+        run = selection.best(budget_bytes, within_s, best, thorough=given)
         if run is not None and (best is None or run.makespan_s < best.makespan_s):
-            best = run
-    if best is None:
-        return None
-    better = True
-    while better:
-        better = False
-        estimates = []
-        for other in neighbours(best.pipeline):
-            if not _can_fit(other, fronts):
-                continue
-            selection = select(other)
-            choices = selection.choose(selection.room(budget_bytes))
-            if choices is not None:
-                estimates.append((selection.makespan_s(choices), other.cuts, selection))
-        for estimate, _, selection in sorted(estimates, key=lambda item: item[:2])[:2]:
-            if estimate >= best.makespan_s * (1 - 1e-12):
-                break
-            run = selection.within(budget_bytes)
-            if run is not None and run.makespan_s < best.makespan_s * (1 - 1e-12):
-                best, better = run, True
-                break
-    bound = partitions.lower_bound_s(best.makespan_s)
-    return best, bound, partition_scope(best.pipeline.cuts)
+            best, debt = run, owed
+    return _Chosen(best, debt, int(least))
 
 
 def _whole(fronts: StageFrontiers, pipeline: Pipeline) -> StageFrontiers:
@@ -353,11 +347,3 @@ def _whole(fronts: StageFrontiers, pipeline: Pipeline) -> StageFrontiers:
     except WorkLimitReached:
         return fronts
     return whole
-
-
-def _least_budget(
-    pipeline: Pipeline, facts: OrderFacts, *, mix: bool, whole: StageFrontiers
-) -> int:
-    """The largest peak of a device where every stage needs the least memory that it can."""
-    selection = Selection(pipeline, facts, whole, mix=mix)
-    return selection.run(selection.least()).peak_bytes

@@ -18,11 +18,13 @@ from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .options.formula import no_options
 from .show import percent, print_json, print_table
+from .shown.cluster_sweep import cluster_outcome, show_cluster_rows, show_cluster_runs
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
     from ..dataflow.graph import Graph
     from ..sweeps import Run
+    from ..sweeps.cluster_runs import ClusterRun
     from ..sweeps.experiment import Experiment, WorkloadSpec
 
 
@@ -71,6 +73,11 @@ def command(
       seeds = [0, 1]
 
     \b
+    Settings of clusters instead, as in `schedsim.cluster`; lists multiply:
+      clusters = [{preset = "llama3-8b", devices = [8, 64], recompute = ["full", "fit"]},
+                  {preset = "llama3-8b", devices = 8, mem = "80GB", search = true}]
+
+    \b
     schedsim sweep experiment.toml -o results.jsonl --jobs 4
     schedsim compare results.jsonl
     schedsim plot sweep results.jsonl -o results.svg
@@ -83,7 +90,8 @@ def command(
     if Path(output).resolve() in _inputs(experiment):
         raise SchedsimError(f"-o {output} would overwrite an input", hint="name another file")
     workloads = _build(experiment, output, dry_run=dry_run)
-    runs, left_out = expand(experiment, workloads)
+    planned, left_out = expand(experiment, workloads)
+    runs: list[Run | ClusterRun] = [*planned, *experiment.clusters]
     for line in left_out:
         click.echo(f"left out: {line}", err=True)
     if not runs and len(workloads) == len(experiment.workloads):
@@ -95,11 +103,10 @@ def command(
         by = f"{num_jobs} at a time by {backend}" + (f" at {address}" if address else "")
         _show_runs(runs, output, as_json=as_json, by=by, retry_errors=retry_errors)
         return YES
-    _warn_of_the_clock(runs)
+    _warn_of_the_clock(planned)
 
     def progress(row: dict[str, Any], num_done: int) -> None:
-        words = (row["workload"], row["budget"], row["planner"], _outcome(row))
-        click.echo(f"{num_done}/{len(runs)}  " + "  ".join(words), err=True)
+        click.echo(f"{num_done}/{len(runs)}  " + "  ".join(_words(row)), err=True)
 
     rows = run_sweep(
         runs,
@@ -126,13 +133,16 @@ def command(
         summary = {"file": output, "num_runs": len(rows), "num_ended_by_clock": late}
         print_json({"schema": "schedsim.sweep/1", **summary, "statuses": counts})
     else:
+        if experiment.clusters:
+            show_cluster_rows(rows)
+            click.echo()
         says = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
         click.echo(f"{len(rows)} runs in {output}: {says}")
     if failed:
         first = failed[0]
         click.echo(
             f"error: {len(failed)} of {len(rows)} runs ended with an error; the first, "
-            f"{first['planner']} on {first['workload']}: {first['error']['message']}",
+            f"{_of(first)}: {first['error']['message']}",
             err=True,
         )
         click.echo("hint: --retry-errors runs them again", err=True)
@@ -206,6 +216,19 @@ def _warn_of_the_clock(runs: list[Run]) -> None:
         )
 
 
+def _words(row: dict[str, Any]) -> tuple[str, ...]:
+    """A new row, for the line of progress."""
+    if row["kind"] == "cluster":
+        return row["workload"], cluster_outcome(row)
+    return row["workload"], row["budget"], row["planner"], _outcome(row)
+
+
+def _of(row: dict[str, Any]) -> str:
+    """What a row is of."""
+    planner = row.get("planner")
+    return f"{planner} on {row['workload']}" if planner else str(row["workload"])
+
+
 def _outcome(row: dict[str, Any]) -> str:
     if row["status"] == "error":
         return f"error: {row['error']['message']}"
@@ -214,15 +237,24 @@ def _outcome(row: dict[str, Any]) -> str:
     return f"{row['status']} {percent(row['overhead'])}"
 
 
-def _show_runs(runs: list[Run], output: str, *, as_json: bool, by: str, retry_errors: bool) -> None:
+def _show_runs(
+    runs: list[Run | ClusterRun], output: str, *, as_json: bool, by: str, retry_errors: bool
+) -> None:
     """Print the runs, which of them are done already, and which processes would run the rest."""
     from ..sweeps import read_rows
+    from ..sweeps.cluster_runs import ClusterRun
 
-    rows = read_rows(output) if Path(output).exists() else []
+    rows = read_rows(output, clusters=True) if Path(output).exists() else []
     done = {row["key"] for row in rows if not (retry_errors and row["status"] == "error")}
     if as_json:
         listed = [{**run.head(), "done": run.key in done} for run in runs]
         print_json({"schema": "schedsim.runs/1", "file": output, "by": by, "runs": listed})
+        return
+    planned = [run for run in runs if not isinstance(run, ClusterRun)]
+    if len(planned) < len(runs):
+        labels = [(run.label, run.budget_bytes, run.key) for run in runs]
+        show_cluster_runs(labels, done)
+        click.echo(f"{len(runs)} runs, {by}")
         return
     print_table(
         ("workload", "budget", "planner", "options", "seed", "bytes", "done", "key"),
@@ -237,12 +269,12 @@ def _show_runs(runs: list[Run], output: str, *, as_json: bool, by: str, retry_er
                 "yes" if run.key in done else "no",
                 run.key[:8],
             )
-            for run in runs
+            for run in planned
         ],
         left=4,
     )
     num_done = sum(run.key in done for run in runs)
-    limits = [run.options["time_limit_s"] for run in runs if "time_limit_s" in run.options]
+    limits = [run.options["time_limit_s"] for run in planned if "time_limit_s" in run.options]
     most = f", each within {format_seconds(max(limits))}" if limits else ""
     click.echo(f"\n{len(runs)} runs, {by}, {num_done} done in {output}{most}")
 

@@ -25,9 +25,10 @@ from .kept_names import kept_names
 from .tape import RankOp, Tape
 from .training import Training
 
-_ELEMENT = 2
+ELEMENT = 2
+"""Bytes of a number in 16 bits."""
 _GRADIENT = "d.out"
-_COPY = ".copy"
+COPY = ".copy"
 """Ends the name of what an op writes and drops when it is done."""
 
 
@@ -72,7 +73,7 @@ class LayerWriter:
         self.training = training
         self.tokens = tokens
         self.fabric = fabric
-        self.whole = tokens * model.hidden * _ELEMENT
+        self.whole = tokens * model.hidden * ELEMENT
         self.part = self.whole // degrees.tensor
         self.tape = Tape({"x": self.part, _GRADIENT: self.part, "W": 0})
         self.weights: dict[str, int] = {}
@@ -134,8 +135,8 @@ class LayerWriter:
     def product(self, given: str, made: str, inner: int, outer: int, tokens: int = 0) -> str:
         """``made = given @ weight``, of `inner` by `outer`, already split over ranks."""
         tape, rows = self.tape, tokens or self.tokens
-        flops, weight = 2.0 * rows * inner * outer, inner * outer * _ELEMENT
-        size = rows * outer * _ELEMENT
+        flops, weight = 2.0 * rows * inner * outer, inner * outer * ELEMENT
+        size = rows * outer * ELEMENT
         gradient = f"g.{made}"
         self.weights[gradient] = self.weights.get(gradient, 0) + weight
         low = self.training.float8
@@ -186,7 +187,7 @@ class LayerWriter:
         tape = self.tape
 
         def dropped(name: str) -> dict[str, int]:
-            return {f"{name}.{k}{_COPY}": wide for k, wide in enumerate(passing)}
+            return {f"{name}.{k}{COPY}": wide for k, wide in enumerate(passing)}
 
         def undo() -> None:
             reads = (tape.gradient(made), *saved)
@@ -222,7 +223,7 @@ class LayerWriter:
             tape.emit(RankOp(f"{made}'", reads, writes, moved_bytes=tape.moved(reads, writes)))
             tape.give(other, d)
 
-        writes = {made: size} | ({mask: size // _ELEMENT} if dropout else {})
+        writes = {made: size} | ({mask: size // ELEMENT} if dropout else {})
         tape.run(RankOp(made, (one, other), writes, moved_bytes=3 * size), undo)
         return made
 
@@ -246,7 +247,7 @@ class LayerWriter:
         copies = rows > 1 and not self.training.async_tensor
 
         def copied(name: str) -> dict[str, int]:
-            return {f"{name}{_COPY}": max(before, after)} if copies else {}
+            return {f"{name}{COPY}": max(before, after)} if copies else {}
 
         def undo() -> None:
             d = tape.new_gradient(given)
@@ -334,8 +335,8 @@ class LayerWriter:
         down = self.product(whole, "kv.down", hidden, sizes.kv_rank + sizes.rope_width)
         narrow = self.norm(down, "kv.norm")
         wide = self.product(narrow, "kv", sizes.kv_rank, heads * (plain + sizes.value))
-        key = self.pointwise((wide,), "k.turned", self.tokens * heads * sizes.head_width * _ELEMENT)
-        value = self.pointwise((wide,), "v.plain", self.tokens * heads * sizes.value * _ELEMENT)
+        key = self.pointwise((wide,), "k.turned", self.tokens * heads * sizes.head_width * ELEMENT)
+        value = self.pointwise((wide,), "v.plain", self.tokens * heads * sizes.value * ELEMENT)
         return self._turned(query, "q.turned"), key, value
 
     def _mix(self, query: str, key: str, value: str) -> str:
@@ -343,7 +344,7 @@ class LayerWriter:
         t, c = self.degrees.tensor, self.degrees.context
         heads = sizes.num_heads // t
         rows = self.tokens * heads
-        made = rows * sizes.value * _ELEMENT
+        made = rows * sizes.value * ELEMENT
         # Each row sees half of the sequence on average.
         seen = training.seq / 2
         product = 2.0 * rows * seen
@@ -395,7 +396,7 @@ class LayerWriter:
 
     def _weigh(self, query: str, key: str, rows: int, flops: float) -> None:
         """Scores, their softmax, dropout: 5 bytes for each pair of tokens of each head."""
-        scores = rows * self.training.seq * _ELEMENT
+        scores = rows * self.training.seq * ELEMENT
         self.tape.run(
             RankOp(
                 "weights",
@@ -440,7 +441,7 @@ class LayerWriter:
         scores = self.product(whole, "scores", self.model.hidden, experts.num_routed)
         # Tensor-parallel ranks split the width of every expert, expert-parallel ranks the experts.
         sent_tokens = self.tokens * experts.num_active
-        sent = self.pointwise((whole,), "sent", sent_tokens * self.model.hidden * _ELEMENT)
+        sent = self.pointwise((whole,), "sent", sent_tokens * self.model.hidden * ELEMENT)
         ready = self._exchange(sent, "arrived")
         local = experts.num_routed // degrees.expert
         before = dict(self.weights)
@@ -524,7 +525,7 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
 
 def _lasting(op: RankOp) -> set[str]:
     """What an op writes and does not drop itself."""
-    return {t for t in op.writes if t != "kv.whole" and not t.endswith(_COPY)}
+    return {t for t in op.writes if t != "kv.whole" and not t.endswith(COPY)}
 
 
 def check_kept_names(

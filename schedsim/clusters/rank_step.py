@@ -16,8 +16,9 @@ from ..pipelines.orders import Action
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
+from .float8_layer import gathers_float8, write_layer
 from .kept_names import kept_names
-from .layer_ops import LayerOps, LayerWriter, kept_tensors, repeated_ops
+from .layer_ops import LayerOps, kept_tensors, repeated_ops
 from .rank_ends import EndWriter
 from .stages import StageParts
 from .tape import RankOp
@@ -113,9 +114,22 @@ class RankStep(EndWriter):
     def _layer(self, number: int) -> LayerOps:
         experts = self.model.has_experts(number)
         if experts not in self._layers:
-            writer = LayerWriter(self.model, self.degrees, self.training, self.tokens, self.fabric)
-            self._layers[experts] = writer.layer(experts)
+            self._layers[experts] = write_layer(
+                self.model,
+                self.degrees,
+                self.training,
+                self.tokens,
+                self.fabric,
+                experts=experts,
+            )
         return self._layers[experts]
+
+    def _gathered_bytes(self, unit: str) -> int:
+        """Weights of products are gathered in 8 bits where the products run so."""
+        size = super()._gathered_bytes(unit)
+        if unit.isdecimal() and gathers_float8(self.model, self.degrees, self.training):
+            size -= sum(self._layer(int(unit)).weights.values()) // 2
+        return size
 
     def _policy_of(self, number: int) -> tuple[list[RankOp], set[str]]:
         """(ops that run again, tensors that are kept though the backward does not read them)."""
@@ -251,8 +265,8 @@ class RankStep(EndWriter):
         """
         if self.training.state == "megatron":
             return 0
-        reads_it = (any(not t.startswith("d.") for t in op.reads) for op in backward)
-        return next((k for k, reads in enumerate(reads_it) if reads), 0)
+        of_forward = (any(t != "W" and not t.startswith("d.") for t in op.reads) for op in backward)
+        return next((k for k, reads in enumerate(of_forward) if reads), 0)
 
     def _add_backward(self, op: RankOp, number: int, micro: int, idle: set[str]) -> None:
         made = self._instance(op, number, micro, "backward")

@@ -106,6 +106,10 @@ class UnitWriter:
             return layer_shard(self.model, self.degrees, int(unit))
         return -(-self._unit_parameters(unit) // self.degrees.shards)
 
+    def _gathered_bytes(self, unit: str) -> int:
+        """Bytes of a unit's whole parameters as they are gathered."""
+        return 2 * self._unit_parameters(unit)
+
     def _shard_link_s(self, size_bytes: int) -> float:
         degrees = self.degrees
         return self.fabric.gather_s(size_bytes, degrees.shards, degrees.shards * degrees.tensor)
@@ -126,8 +130,8 @@ class UnitWriter:
         if name in self._index:
             self._repeat(name)
             return
-        size = 2 * self._unit_parameters(unit)
-        cast = 2 * self._shard_parameters(unit)
+        size = self._gathered_bytes(unit)
+        cast = -(-size // self.degrees.shards)
         buffer = f"AG {weight}"
         self._add(
             Op(
@@ -149,7 +153,7 @@ class UnitWriter:
             self._repeat(name)
             return
         buffer = f"AG {weight}"
-        size = 2 * self._unit_parameters(unit)
+        size = self._gathered_bytes(unit)
         # What was sent is dropped when the gather has been issued, as its host sees it.
         reads = (buffer,) if self.one_stream else (buffer, f"{buffer} cast")
         moved = self.fabric.op_s(0, 0, 2 * size)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
+from .float8_layer import write_layer
 from .kept_names import by_layers, keeping
-from .layer_ops import LayerWriter, kept_tensors, repeated_ops
+from .layer_ops import kept_tensors, repeated_ops
 from .rank_memory import rank_memory
 from .stages import StageParts, rank_stages, split_stages
 from .tape import RankOp
@@ -74,7 +75,7 @@ def kept_pieces(
 ) -> list[KeptPiece]:
     """What a layer may keep, the best by seconds for a byte first, each beside those before it."""
     tokens = training.micro_batch(degrees) * training.seq // degrees.context
-    layer = LayerWriter(model, degrees, training, tokens, fabric).layer(experts)
+    layer = write_layer(model, degrees, training, tokens, fabric, experts=experts)
 
     def again_s(names: list[str]) -> float:
         kept = kept_tensors(layer, keeping(names), training)

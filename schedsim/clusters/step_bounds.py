@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
-from .layer_ops import LayerOps, LayerWriter, kept_tensors, repeated_ops
+from .float8_layer import gathers_float8, write_layer
+from .layer_ops import LayerOps, kept_tensors, repeated_ops
 from .rank_memory import lasting_bytes
 from .stages import StageParts, layer_share, rank_parameters, rank_stages, split_stages
 from .tape import RankOp
@@ -15,13 +16,14 @@ from .training import Training
 
 
 @dataclass(frozen=True, slots=True)
-class _LayerCosts:
-    """The cost of a layer under one policy: its seconds, its input and its kept bytes."""
+class LayerCosts:
+    """A layer under one policy: its seconds, its input, its kept bytes, what runs again."""
 
     forward_s: float
     backward_s: float
     input_bytes: int
     kept_bytes: int
+    again: frozenset[str]
 
 
 class StepBounds:
@@ -36,7 +38,7 @@ class StepBounds:
         self.model = model
         self.fabric = fabric
         self._layers: dict[tuple[object, ...], LayerOps] = {}
-        self._costs: dict[tuple[object, ...], _LayerCosts] = {}
+        self._costs: dict[tuple[object, ...], LayerCosts] = {}
 
     def time_s(self, degrees: Degrees, training: Training) -> float:
         """Seconds that no order of the micro-batches can beat.
@@ -54,10 +56,14 @@ class StepBounds:
             best = max(best, count * sum(times[stage.number] for stage in mine) + before)
             before += times[rank]
         if degrees.pipeline == 1 and training.state == "fsdp2" and training.zero_stage == 3:
-            best = max(best, count * self._shard_links_s(degrees))
+            best = max(best, count * self._shard_links_s(degrees, training))
         return best
 
-    def _shard_links_s(self, degrees: Degrees) -> float:
+    def _gathered_bytes(self, degrees: Degrees, training: Training) -> int:
+        """Least bytes of a parameter of a layer as it is gathered."""
+        return 1 if gathers_float8(self.model, degrees, training) else 2
+
+    def _shard_links_s(self, degrees: Degrees, training: Training) -> float:
         """Link seconds of one micro-batch: each layer is gathered twice, the last layer once."""
         shares = [layer_share(self.model, degrees, i) for i in range(self.model.num_layers)]
         span = degrees.shards * degrees.tensor
@@ -65,7 +71,8 @@ class StepBounds:
         def link_s(size_bytes: int) -> float:
             return self.fabric.gather_s(size_bytes, degrees.shards, span)
 
-        twice = 2 * sum(link_s(2 * share) for share in shares) - link_s(2 * shares[-1])
+        size = self._gathered_bytes(degrees, training)
+        twice = 2 * sum(link_s(size * share) for share in shares) - link_s(size * shares[-1])
         return twice + sum(link_s(4 * share) for share in shares)
 
     def memory_bytes(self, degrees: Degrees, training: Training, rank: int) -> int:
@@ -93,7 +100,7 @@ class StepBounds:
         added = [rank_parameters(self.model, degrees, [one])[0] for one in stages]
         several = count > degrees.pipeline or len(stages) == 1
         sums = (sum(added) if several else max(added)) if count > 1 else 0
-        return lasting + 2 * whole + max(held, 4 * sums)
+        return lasting + self._gathered_bytes(degrees, training) * whole + max(held, 4 * sums)
 
     def _logits_bytes(self, degrees: Degrees, training: Training) -> int:
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
@@ -102,29 +109,38 @@ class StepBounds:
             return 2 * logits
         return 6 * logits
 
-    def _layer_costs(
-        self, degrees: Degrees, training: Training, experts: bool, policy: str
-    ) -> _LayerCosts:
+    def layer_key(self, degrees: Degrees, training: Training, experts: bool) -> tuple[object, ...]:
+        """All that the tensors of a layer depend on."""
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
-        key = (
+        return (
             *(tokens, degrees.tensor, degrees.context, degrees.expert, training.seq, experts),
             *(training.compiled, training.float8, training.eager_attention, training.regather),
-            training.wide_norm,
+            *(training.wide_norm, training.state, training.async_tensor),
+            training.micro_batch(degrees) > 1,
         )
+
+    def layer_costs(
+        self, degrees: Degrees, training: Training, experts: bool, policy: str
+    ) -> LayerCosts:
+        """A layer with `policy`, dense or of experts."""
+        tokens = training.micro_batch(degrees) * training.seq // degrees.context
+        key = self.layer_key(degrees, training, experts)
         if (*key, policy) in self._costs:
             return self._costs[*key, policy]
         if key not in self._layers:
-            writer = LayerWriter(self.model, degrees, training, tokens, self.fabric)
-            self._layers[key] = writer.layer(experts)
+            self._layers[key] = write_layer(
+                self.model, degrees, training, tokens, self.fabric, experts=experts
+            )
         layer = self._layers[key]
         kept = kept_tensors(layer, policy, training)
         again = repeated_ops(layer, kept, training)
         read = {t for op in (*again, *layer.backward) for t in op.reads}
-        found = _LayerCosts(
+        found = LayerCosts(
             sum(self._op_s(op) for op in layer.forward),
             sum(self._op_s(op) for op in (*again, *layer.backward)),
             layer.sizes["x"],
             sum(layer.sizes[t] for t in kept & read if t != layer.output),
+            frozenset(op.name for op in again),
         )
         self._costs[*key, policy] = found
         return found
@@ -137,10 +153,10 @@ class StepBounds:
 
     def _of_layers(
         self, degrees: Degrees, training: Training, stage: StageParts, rank: int
-    ) -> list[_LayerCosts]:
+    ) -> list[LayerCosts]:
         policies = training.policies(len(stage.layers), rank)
         return [
-            self._layer_costs(degrees, training, self.model.has_experts(number), policy)
+            self.layer_costs(degrees, training, self.model.has_experts(number), policy)
             for number, policy in zip(stage.layers, policies, strict=True)
         ]
 

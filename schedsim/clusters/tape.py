@@ -94,6 +94,10 @@ class Tape:
         self._gradients[tensor] = [total]
         return total
 
+    def gradients(self, tensor: str) -> tuple[str, ...]:
+        """The parts of the gradient of `tensor`, for an op that adds them itself."""
+        return tuple(self._gradients.get(tensor, ()))
+
     def has_gradient(self, tensor: str) -> bool:
         """Whether anything has given `tensor` a gradient."""
         return bool(self._gradients.get(tensor))

@@ -10,7 +10,7 @@ from ..allocators import Requests
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
-from .layer_ops import LayerWriter
+from .float8_layer import write_layer
 from .stages import StageParts, end_parameters, layer_shard, layer_share
 from .training import Training
 
@@ -36,7 +36,7 @@ class UnitShares:
         for number in (i for stage in stages for i in stage.layers):
             experts = model.has_experts(number)
             if experts not in self._of_layer:
-                layer = LayerWriter(model, degrees, training, 1, fabric).layer(experts)
+                layer = write_layer(model, degrees, training, 1, fabric, experts=experts)
                 sizes = [size // 2 for size in layer.weights.values()]
                 norms = max(1, layer_share(model, degrees, number) - sum(sizes))
                 self._of_layer[experts] = [*sizes, norms]

@@ -9,55 +9,35 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..api import try_plan
 from ..errors import MissingDependencyError, SchedsimError
 from .results import SCHEMA, ResultFile, check_rows, encode, in_order, write_whole
 from .runs import Run
 
+if TYPE_CHECKING:
+    from .cluster_runs import ClusterRun
+
 BACKENDS = ("loky", "dask", "ray")
 
 
-def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+def run_one(run: Run | ClusterRun) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row of `run`, and its measured times, which differ every time.
 
     An exception becomes a row too, and the other runs go on. An interrupt ends all runs, and a
-    search
-    that it cuts short is not a result.
+    search that it cuts short is not a result.
     """
     started = time.perf_counter()
-    arguments = dict(run.options)
-    if run.seed is not None:
-        arguments["seed"] = run.seed
     row: dict[str, Any] = {"schema": SCHEMA, **run.head()}
     try:
-        plan = try_plan(run.workload, run.budget_bytes, run.planner, **arguments)
+        row |= _planned(run) if isinstance(run, Run) else run.outcome()
     except Exception as error:  # no error of a planner may end the sweep
         message = error.message if isinstance(error, SchedsimError) else str(error)
         row |= {
             "status": "error",
             "error": {"type": type(error).__name__, "message": " ".join(message.split())},
             "reproducible": not isinstance(error, MemoryError),
-        }
-    else:
-        if plan.search.interrupted:
-            raise KeyboardInterrupt
-        replay = None if plan.schedule is None else plan.simulate(run.workload)
-        row |= {
-            "status": plan.status,
-            "chosen": plan.found_by,
-            "peak_bytes": plan.peak_bytes,
-            "makespan_s": plan.makespan_s,
-            "store_all_s": plan.store_all_s,
-            "overhead": plan.overhead,
-            "lower_bound_s": plan.lower_bound_s,
-            "bound_scope": str(plan.bound_scope),
-            "gap": plan.gap,
-            "num_recomputed": None if replay is None else replay.num_recomputed,
-            "min_feasible_bytes": plan.min_feasible_bytes,
-            "reproducible": plan.search.reproducible,
-            "ended_by": plan.search.ended_by,
         }
     took_s = time.perf_counter() - started
     measured = {
@@ -70,8 +50,34 @@ def run_one(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     return row, measured
 
 
+def _planned(run: Run) -> dict[str, Any]:
+    """What the planner found."""
+    arguments = dict(run.options)
+    if run.seed is not None:
+        arguments["seed"] = run.seed
+    plan = try_plan(run.workload, run.budget_bytes, run.planner, **arguments)
+    if plan.search.interrupted:
+        raise KeyboardInterrupt
+    replay = None if plan.schedule is None else plan.simulate(run.workload)
+    return {
+        "status": plan.status,
+        "chosen": plan.found_by,
+        "peak_bytes": plan.peak_bytes,
+        "makespan_s": plan.makespan_s,
+        "store_all_s": plan.store_all_s,
+        "overhead": plan.overhead,
+        "lower_bound_s": plan.lower_bound_s,
+        "bound_scope": str(plan.bound_scope),
+        "gap": plan.gap,
+        "num_recomputed": None if replay is None else replay.num_recomputed,
+        "min_feasible_bytes": plan.min_feasible_bytes,
+        "reproducible": plan.search.reproducible,
+        "ended_by": plan.search.ended_by,
+    }
+
+
 def run_sweep(
-    runs: Sequence[Run],
+    runs: Sequence[Run | ClusterRun],
     path: str,
     *,
     num_jobs: int = 1,
@@ -136,7 +142,7 @@ def run_sweep(
 
 
 def _results(
-    runs: Sequence[Run], num_jobs: int, backend: str, address: str | None
+    runs: Sequence[Run | ClusterRun], num_jobs: int, backend: str, address: str | None
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """The result of `run_one` for each run, in the order in which runs end."""
     if backend != "loky":
@@ -153,7 +159,7 @@ def _results(
 
 
 def _by_processes(
-    runs: Sequence[Run], num_jobs: int
+    runs: Sequence[Run | ClusterRun], num_jobs: int
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Run on loky's processes directly, so that a run whose process dies becomes a row, too.
 
@@ -164,12 +170,13 @@ def _by_processes(
 
     from joblib.externals.loky import ProcessPoolExecutor
 
-    todo, suspects = deque(runs), deque[Run]()
+    todo: deque[Run | ClusterRun] = deque(runs)
+    suspects: deque[Run | ClusterRun] = deque()
     while todo or suspects:
         alone = bool(suspects)
         source, room = (suspects, 1) if alone else (todo, num_jobs)
         pool = ProcessPoolExecutor(room)
-        pending: dict[Any, Run] = {}
+        pending: dict[Any, Run | ClusterRun] = {}
         broken = False
         try:
             while pending or (source and not broken):
@@ -192,7 +199,7 @@ def _by_processes(
             pool.shutdown(wait=False, kill_workers=True)
 
 
-def _row_of_the_dead(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+def _row_of_the_dead(run: Run | ClusterRun) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row of a run whose process died."""
     error = {"type": "ProcessDied", "message": "its process died, perhaps for lack of memory"}
     row = {"schema": SCHEMA, **run.head(), "status": "error", "error": error, "reproducible": False}
@@ -200,7 +207,7 @@ def _row_of_the_dead(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _by_cluster(
-    runs: Sequence[Run], num_jobs: int, backend: str, address: str | None
+    runs: Sequence[Run | ClusterRun], num_jobs: int, backend: str, address: str | None
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Run by a backend that another package has registered with joblib."""
     import joblib
@@ -264,7 +271,7 @@ def _cluster(backend: str, address: str | None, num_jobs: int) -> Iterator[None]
 _watched = False
 
 
-def _run_beside(run: Run, parent: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _run_beside(run: Run | ClusterRun, parent: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """`run_one` in a process that ends when its `parent` is gone."""
     global _watched
     if not _watched and os.getppid() == parent:

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..api import get_planner
 from ..checks.value_checks import shown
@@ -19,12 +19,16 @@ from ..units import UnitError, parse_bytes
 from ..workloads.given import is_target
 from ..workloads.named import PREFIX, is_named
 
+if TYPE_CHECKING:
+    from .cluster_runs import ClusterRun
+
 DEFAULT_MAX_MOVES = 50_000
 DEFAULT_EFFORT = 30.0
 DEFAULT_TIME_LIMIT_S = 120.0
 
 _FIELDS = (
     "name",
+    "clusters",
     "workloads",
     "budgets",
     "planners",
@@ -89,6 +93,8 @@ class Experiment:
         Watchdog in seconds per run, for planners that take one. A run that it ends says so.
     keep, recompute
         Patterns that every run follows, as in `schedsim.plan`.
+    clusters
+        Settings of clusters, instead of everything else.
     """
 
     path: str
@@ -101,6 +107,7 @@ class Experiment:
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     keep: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
+    clusters: tuple[ClusterRun, ...] = ()
 
 
 def read_experiment(path: str | os.PathLike[str]) -> Experiment:
@@ -147,6 +154,8 @@ def _read(document: dict[str, Any], file: Path) -> Experiment:
                 f"{field}: unknown field",
                 hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(_FIELDS)}",
             )
+    if "clusters" in document:
+        return _of_clusters(document, file)
     workloads: list[WorkloadSpec] = []
     for number, item in enumerate(_items(document, "workloads")):
         workloads += _workloads(item, f"workloads[{number}]", file.parent)
@@ -202,6 +211,19 @@ def _read(document: dict[str, Any], file: Path) -> Experiment:
     )
 
 
+def _of_clusters(document: dict[str, Any], file: Path) -> Experiment:
+    """An experiment over clusters, which have no workloads, planners or seeds."""
+    from .cluster_runs import read_clusters
+
+    for field in document:
+        if field not in ("name", "clusters"):
+            raise SchedsimError(
+                f"{field}: does not go with clusters", hint="write it into a file of its own"
+            )
+    runs = read_clusters(_items(document, "clusters"), "clusters")
+    return Experiment(str(file), (), (), (), clusters=runs)
+
+
 def _items(document: dict[str, Any], field: str, default: list[Any] | None = None) -> list[Any]:
     value = document.get(field, default)
     if value is None:
@@ -214,7 +236,13 @@ def _items(document: dict[str, Any], field: str, default: list[Any] | None = Non
     return value
 
 
-_EXAMPLES = {"workloads": "gpt2", "budgets": "50%", "planners": "all", "seeds": "0"}
+_EXAMPLES = {
+    "clusters": "...",
+    "workloads": "gpt2",
+    "budgets": "50%",
+    "planners": "all",
+    "seeds": "0",
+}
 
 
 def _planner(item: Any, where: str) -> PlannerSpec:

@@ -41,10 +41,22 @@ _OF_PLANS: dict[str, tuple[type, ...]] = {
     "bound_scope": (str,),
     "min_feasible_bytes": (int, type(None)),
 }
+_OF_CLUSTERS: dict[str, tuple[type, ...]] = {
+    "key": (str,),
+    "workload": (str,),
+    "budget_bytes": (int,),
+    "options": (dict,),
+    "status": (str,),
+}
 
 
-def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def read_rows(path: str | os.PathLike[str], *, clusters: bool = False) -> list[dict[str, Any]]:
     """The rows of the results file at `path`; a line cut off at its end is left out.
+
+    Parameters
+    ----------
+    clusters
+        Whether rows may be of settings of clusters, which no planner made.
 
     Raises
     ------
@@ -55,6 +67,11 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """
     rows = _parse(Path(path).read_bytes(), str(path))[0]
     check_rows(rows, str(path))
+    if not clusters and any(row.get("kind") == "cluster" for row in rows):
+        raise SchedsimError(
+            f"{path}: its rows are of clusters, and no planner made them",
+            hint="the same `schedsim sweep` prints them again",
+        )
     return rows
 
 
@@ -67,7 +84,11 @@ def check_rows(rows: Iterable[Mapping[str, Any]], name: str) -> None:
         The message names the row and the field.
     """
     for number, row in enumerate(rows, start=1):
-        fields = _FIELDS | (_OF_ERRORS if row.get("status") == "error" else _OF_PLANS)
+        failed = row.get("status") == "error"
+        if row.get("kind") == "cluster":
+            fields = _OF_CLUSTERS | (_OF_ERRORS if failed else {})
+        else:
+            fields = _FIELDS | (_OF_ERRORS if failed else _OF_PLANS)
         for field, kinds in fields.items():
             value = row.get(field, _MISSING)
             wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)

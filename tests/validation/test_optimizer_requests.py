@@ -9,9 +9,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.measure.cuda_requests import RequestEvent  # noqa: E402
-from schedsim.validation.optimizer_requests import _numbered, _twin, with_optimizer  # noqa: E402
+from schedsim.validation.optimizer_requests import (  # noqa: E402
+    _numbered,
+    _steps,
+    _twin,
+    steps_on_fakes,
+    with_optimizer,
+)
 from schedsim.validation.targets import load_target  # noqa: E402
 from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import schedsim  # noqa: E402
 from schedsim.dataflow.recorded_step import RecordedStep  # noqa: E402
@@ -57,6 +64,102 @@ def test_the_twin_has_the_settings_and_none_of_the_tensors():
 def test_without_a_device_or_an_optimizer_the_record_is_as_it_was(optimizer):
     step = RecordedStep((), (8,), ("a",), {"F": (0,)})
     assert with_optimizer(step, optimizer, nn.Linear(2, 2), []) == (step, "")
+
+
+def on_a_device_elsewhere():
+    """A model whose tensors say that they are on a CUDA device, and have no memory."""
+    with FakeTensorMode(), torch.device("cuda"):
+        return nn.ParameterList([torch.empty(size) for size in ((30, 20), (20,), (10, 20))])
+
+
+def alive(events) -> tuple[int, int]:
+    """Most bytes at once, and those that stay."""
+    now, most = 0, 0
+    for event in events:
+        now += event.size_bytes if event.asks else -event.size_bytes
+        most = max(most, now)
+    return most, now
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "state", "moment"),
+    [
+        ("adamw", 2, 1),  # two moments; the root of one of them for a while
+        ("sgd", 0, 0),
+        ("sgd-momentum", 1, 0),
+        (lambda rows: torch.optim.Adam(rows, foreach=True, amsgrad=True), 3, 1),
+        (lambda rows: torch.optim.RMSprop(rows), 1, 1),
+    ],
+)
+def test_a_twin_without_memory_asks_for_state_and_moments(optimizer, state, moment):
+    """As often all parameters as the method has tensors; of a later step nothing stays."""
+    model = on_a_device_elsewhere()
+    if not isinstance(optimizer, str):
+        optimizer = optimizer(model.parameters())
+    all_bytes = sum(p.nbytes for p in model.parameters())
+    first, later = steps_on_fakes(optimizer, model)
+    assert alive(first)[1] == state * all_bytes
+    assert alive(first)[0] == (state + moment) * all_bytes
+    assert alive(later) == (moment * all_bytes, 0)
+
+
+def test_a_step_that_asks_for_a_value_cannot_do_without_memory():
+    """Adafactor looks at the norm of a parameter."""
+    model = on_a_device_elsewhere()
+    with pytest.raises(Exception, match="local_scalar_dense"):
+        steps_on_fakes(torch.optim.Adafactor(model.parameters()), model)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("AdamW", {}),
+        ("AdamW", {"fused": True}),
+        ("AdamW", {"foreach": False}),
+        ("Adam", {"capturable": True}),
+        ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+        ("RMSprop", {"momentum": 0.9, "centered": True}),
+        ("NAdam", {}),
+        ("RAdam", {}),
+        ("Adagrad", {}),
+        ("Adadelta", {}),
+        ("Adamax", {}),
+        ("Rprop", {}),
+    ],
+)
+def test_a_twin_without_memory_asks_for_what_one_with_memory_asks(name, options):
+    """Request by request."""
+    model = nn.Sequential(nn.Linear(300, 200), nn.Linear(200, 100)).cuda()
+    given = getattr(torch.optim, name)(model.parameters(), lr=0.01, **options)
+    real, fake = _steps(given, model, torch.device("cuda:0")), steps_on_fakes(given, model)
+    assert real is not None
+    for one, other in zip(real, fake, strict=True):
+        sizes, found = [], []
+        assert _numbered(one, sizes, keeps=True) == _numbered(other, found, keeps=True)
+        assert sizes == found
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_where_a_twin_has_no_room_the_step_is_recorded_all_the_same():
+    """The line says how."""
+    device = torch.device("cuda:0")
+    model = nn.Linear(4000, 4000, bias=False).cuda()
+    step = RecordedStep((), (8,), ("a",), {"F": (0,)})
+    roomy, line = with_optimizer(step, "adamw", model, [])
+    gc.collect()
+    torch.cuda.empty_cache()
+    share = (torch.cuda.memory_reserved() + 32 * 2**20) / torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(share, device)
+    try:
+        narrow, other = with_optimizer(step, "adamw", model, [])
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+    assert narrow == roomy
+    assert "twin has no memory" in other
+    assert "twin" not in line
 
 
 @pytest.mark.gpu

@@ -46,6 +46,8 @@ class BlockRun:
         instance may have taken its place.
     moves
         The tensor that a copy copies; for ``a4`` it is ``("a", 4, -1)``.
+    stays
+        Whether what a forward with a bundle reads is there, unchanged, until its backward is over.
     """
 
     name: str
@@ -57,6 +59,7 @@ class BlockRun:
     frees: tuple[Tensor, ...]
     makers: tuple[int, ...] = ()
     moves: Tensor | None = None
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +114,12 @@ def make_program(
     # The run that made the latest instance of each tensor, and the last run that reads it.
     maker: dict[str, int] = {}
     reader: dict[tuple[str, int], int] = {}
+    read: list[set[tuple[str, int]]] = []  # the instances that each run reads
     for k, name in enumerate(names):
         op = graph.ops[graph.op_index(name)]
-        for tensor in op.reads:
-            reader[tensor, maker.get(tensor, -1)] = k
+        read.append({(tensor, maker.get(tensor, -1)) for tensor in op.reads})
+        for instance in read[k]:
+            reader[instance] = k
         for tensor in op.writes:
             maker[tensor] = k
             reader[tensor, k] = k
@@ -128,7 +133,9 @@ def make_program(
     for k, name in enumerate(names):
         kind, index = ("loss", num_parts) if name == "loss" else (name[0], int(name[1:]))
         ends = (first[name] == k, last[name] == k)
-        runs.append(BlockRun(name, kind, index, k in saving, *ends, tuple(frees[k])))
+        until = last.get(f"B{index}", len(names))
+        stays = k in saving and all(reader[instance] >= until for instance in read[k])
+        runs.append(BlockRun(name, kind, index, k in saving, *ends, tuple(frees[k]), stays=stays))
     return BlockProgram(tuple(runs), names.index("loss"))
 
 

@@ -4,7 +4,9 @@ At every run, exactly the tensors are alive that the schedule's memory rule name
 keeps its bundle runs under autograd with its saved tensors packed. A saved tensor that shares the
 storage of an input of the block is noted by place, not kept, and taken from that input again when
 the backward runs, so that the input may die and be recomputed in between. All other saved tensors
-are the bundle. A forward that keeps nothing runs under no_grad.
+are the bundle. Where the inputs stay until the backward anyway, autograd keeps what it saves as in
+a plain step, without a call of Python for each tensor. A forward that keeps nothing runs under
+no_grad.
 """
 
 from __future__ import annotations
@@ -238,16 +240,27 @@ class BlockStep:
         part, index = self.layout.parts[run.index], run.index
         with self._as_the_first_time(run):
             if run.saves:
-                out = self._saving(part, index)
+                out = self._saving(part, index, self._is_left_alone(run))
             else:
                 values = [self.values.get(value) for value in part.reads]
                 with torch.no_grad():
                     out = part.call(self.inputs, *values)
         self.values[index + 1] = detached(out)
 
-    def _saving(self, part: Part, index: int) -> Any:
+    def _is_left_alone(self, run: BlockRun) -> bool:
+        """Whether autograd may keep the inputs of the run itself, as nothing asks who keeps them.
+
+        Parameters that are gathered for a moment, and a model's output that may be dropped early,
+        are looked up by place.
+        """
+        layout = self.layout
+        asked = layout.releases_output and run.index == len(layout.parts) - 1
+        return run.stays and layout.sharding is None and not asked
+
+    def _saving(self, part: Part, index: int, left_alone: bool = False) -> Any:
         cell = _Cell()
-        with torch.enable_grad(), saved_tensors_hooks(*self._packing(part.reads, cell)):
+        hooks = _NOTHING if left_alone else saved_tensors_hooks(*self._packing(part.reads, cell))
+        with torch.enable_grad(), hooks:
             out = part.call(self.inputs, *self._gated(part.reads, cell))
         if self.copies is not None:
             _place_in(cell, index + 1, out)

@@ -59,6 +59,7 @@ def compiled_part(
 ) -> Callable[..., Any]:
     """`graph_module` as a part of the steps of `session`; unchanged, with a note, if not."""
     names = private.input_names(graph_module)
+    private.unpack_at_once(graph_module)
 
     def prepare(joint: torch.fx.GraphModule, num_outputs: int, fixed: frozenset[int]) -> TracedPart:
         found = joint_part(joint, num_outputs, fixed, names)

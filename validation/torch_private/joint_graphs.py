@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import logging
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -332,6 +333,40 @@ def inductor_compiled(
         return found
 
     return run
+
+
+def unpack_at_once(graph_module: torch.fx.GraphModule) -> int:
+    """Let one ``unbind`` make what Python unpacks or iterates over, as in eager mode.
+
+    Dynamo writes ``q, k, v = x`` as three items, each of whose gradients is as large as all of
+    ``x``; eager Python calls ``unbind``, whose gradient is one stack. The items of one unpacking
+    have one place in the source, those of ``x[0], x[1]`` have two. Returns how many it found.
+    """
+    graph, found = graph_module.graph, 0
+    nodes = list(graph.nodes)
+    for i, first in enumerate(nodes):
+        whole = first.args[0] if first.op == "call_function" and first.args else None
+        if first.target is not operator.getitem or not isinstance(whole, torch.fx.Node):
+            continue
+        value = whole.meta.get("example_value")
+        if first.args[1] != 0 or not isinstance(value, torch.Tensor) or value.dim() == 0:
+            continue
+        place, num = first.meta.get("stack_trace"), value.shape[0]
+        if not isinstance(num, int) or num < 2 or not place:
+            continue
+        items = nodes[i : i + num]
+        wanted = [(operator.getitem, (whole, k), place) for k in range(num)]
+        if [(it.target, it.args, it.meta.get("stack_trace")) for it in items] != wanted:
+            continue
+        with graph.inserting_before(first):
+            made = graph.call_function(torch.unbind, (whole,))
+        made.meta = {**first.meta, "example_value": tuple(it.meta["example_value"] for it in items)}
+        for k, item in enumerate(items):
+            item.args = (made, k)
+        found += 1
+    if found:
+        graph_module.recompile()
+    return found
 
 
 Partition = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]

@@ -42,6 +42,10 @@ def plan_one(request: PlanRequest) -> int:
     plan = loaded.remembered_by(plan, request.source.origin)
     if loaded.origin:
         plan = replace(plan, setting=replace(plan.setting, step=loaded.origin))
+    if not plan.feasible and plan.search.interrupted:
+        # Nothing was found and nothing was proven, so there is nothing to keep or to show.
+        click.echo("error: interrupted before there was a plan", err=True)
+        return INTERRUPTED
     if request.output is not None:
         _keep(plan, request.output)
     proven = _certified(loaded, plan, request.certificate)
@@ -51,9 +55,6 @@ def plan_one(request: PlanRequest) -> int:
         print_json(to_dict(plan))
     else:
         click.echo()
-    if not plan.feasible and plan.search.interrupted:
-        click.echo("error: interrupted before there was a plan", err=True)
-        return INTERRUPTED
     if not plan.feasible:
         explain_infeasible(request, loaded, plan)
         click.echo(proven, err=request.as_json, nl=bool(proven))

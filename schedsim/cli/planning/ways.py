@@ -12,7 +12,7 @@ from ...files.document import save, to_dict
 from ...plans.offloading import Offloading
 from ...simulation.schedule import Schedule
 from ...simulation.simulator import simulate
-from ..app import YES
+from ..app import INTERRUPTED, YES
 from ..dry import on_device
 from ..given.loaded import Loaded, need_torch
 from ..show import print_json, working
@@ -60,11 +60,11 @@ def plan_ways(request: PlanRequest) -> int:
         click.echo(line, err=request.as_json)
     if request.as_json:
         print_json({**to_dict(plan), "ways": [way.to_dict() for way in outcome.ways]})
-        return YES
+        return INTERRUPTED if plan.search.interrupted else YES
     click.echo()
     everything = simulate(loaded.workload, Schedule.store_all(loaded.workload))
     show_plan(loaded, plan, everything)
     if request.output is not None:
         call = f"schedsim.apply(model, {request.output!r}, inputs, loss)"
         click.echo(f"\nnext\n  {call}  # in Python: train by it")
-    return YES
+    return INTERRUPTED if plan.search.interrupted else YES

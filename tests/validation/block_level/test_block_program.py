@@ -99,3 +99,20 @@ def test_what_adds_gradients_twice_is_refused():
 def test_names_of_tensors_are_read(name, want):
     """Of values, bundles, gradients by who gives them, and copies in host memory."""
     assert _parsed(name, 9) == want
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**9), num=st.integers(1, 6))
+def test_what_is_read_stays_where_nothing_frees_it_before_the_backward(seed, num):
+    """By the frees of the runs between a forward with a bundle and its backward."""
+    rng = np.random.default_rng(seed)
+    chain = some_chain(rng, num)
+    program = make_program(chain, random_schedule(rng, chain), num)
+    kinds = [(run.kind, run.index) for run in program.runs]
+    for k, run in enumerate(program.runs):
+        if not run.saves:
+            assert not run.stays
+            continue
+        until = kinds.index(("B", run.index), k)
+        between = program.runs[k:until]
+        assert run.stays == all(("a", run.index, -1) not in other.frees for other in between)

@@ -137,3 +137,27 @@ def test_a_loss_that_is_no_scalar_is_refused():
     module.loss = lambda y: 3
     with pytest.raises(SchedsimError, match="the loss is a int"):
         module(torch.randn(2, 4))
+
+
+def test_autograd_keeps_what_stays_and_only_the_rest_is_packed(monkeypatch):
+    """A tensor packed costs a call of Python; where the input is evicted between, it must be."""
+    from schedsim.validation.block_level.runtime import BlockStep
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid(), nn.Linear(4, 4))
+    inputs = (torch.randn(2, 4),)
+    captured = capture_chain(model, inputs, lambda y: y.square().mean(), rounds=0)
+    plain = outcome(model, lambda: model(*inputs).square().mean())
+    packed = []
+    packing = BlockStep._packing
+    monkeypatch.setattr(
+        BlockStep, "_packing", lambda *given: packed.append(given[1]) or packing(*given)
+    )
+    loss = (3,)
+    for names, expected in (
+        ("F0 F1 F2 loss B2 B1 B0", {loss}),
+        ("F0 F1 F2 loss F1 B2 F0 B1 B0", {loss, (1,), (2,)}),
+    ):
+        packed.clear()
+        module = captured.module(Schedule.from_names(names.split()))
+        assert all(map(torch.equal, plain, outcome(model, lambda: module(*inputs))))  # noqa: B023
+        assert set(packed) - {(2,)} == expected - {(2,)}  # the last part's, if its output may go

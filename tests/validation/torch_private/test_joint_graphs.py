@@ -146,3 +146,28 @@ def test_what_compile_returns_is_opened():
     net = Net()
     assert private.uncompiled(torch.compile(net)) is net
     assert private.uncompiled(net) is net
+
+
+def test_what_python_unpacks_is_one_op_and_what_it_indexes_is_not():
+    """Eager mode unbinds what is unpacked or iterated over; the gradient is then one stack."""
+    found = []
+
+    def backend(graph_module, _inputs):
+        before = len(graph_module.graph.nodes)
+        num = private.unpack_at_once(graph_module)
+        found.append((num, len(graph_module.graph.nodes) - before))
+        return graph_module.forward
+
+    class Unpacking(nn.Module):
+        def forward(self, x):
+            q, k, v = x
+            total = sum(row * i for i, row in enumerate(x))
+            a, b, c = x[0], x[1], x[2]
+            return q * k + v - total + a * b / c, x[0]
+
+    torch._dynamo.reset()
+    model, x = Unpacking(), torch.rand(3, 4) + 1
+    outputs = torch.compile(model, backend=backend)(x)
+    assert found == [(2, 2)]  # the unpacking and the loop
+    assert all(map(torch.equal, outputs, model(x)))
+    torch._dynamo.reset()
