@@ -235,6 +235,7 @@ FACADE = {
     # Models: their parameters are the options of ``model:NAME,OPTION=VALUE``.
     "validation/models/gpt2.py:build_gpt2",
     "validation/models/llama.py:build_llama",
+    "validation/models/mixtral.py:build_mixtral",
     "validation/models/vit.py:build_vit",
 }
 

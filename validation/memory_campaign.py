@@ -88,6 +88,18 @@ CASES = (
     MemoryCase(
         "LLaMA-7B, bf16, 2048 tokens, batch 4", "model:llama2-7b,seq=2048,batch=4,dtype=bf16"
     ),
+    MemoryCase(
+        "Llama 3 8B, LoRA of rank 16, bf16, 8192 tokens, batch 1",
+        "model:llama3-8b,seq=8192,batch=1,dtype=bf16,lora=16",
+    ),
+    MemoryCase(
+        "LLaMA-7B, frozen but LoRA of rank 8, bf16, 2048 tokens, batch 4",
+        "model:llama2-7b,seq=2048,batch=4,dtype=bf16,lora=8",
+    ),
+    MemoryCase(
+        "Mixtral 8x7B, 4 of 32 layers, bf16, 4096 tokens, batch 2",
+        "model:mixtral-8x7b,layers=4,seq=4096,batch=2,dtype=bf16",
+    ),
     MemoryCase("U-Net, 512 x 512, batch 16", "model:unet,image=512,batch=16"),
     MemoryCase("LSTM, 512 steps, batch 256", "model:lstm,seq=512,batch=256"),
     MemoryCase("LSTM, op by op", "model:lstm,seq=512,batch=256", "op"),

@@ -119,7 +119,7 @@ def summarize(
     fits = served == requests.items.size
     items, events = requests.items[:served], requests.events[:served]
     asked = np.where(items >= 0, 1, -1) * requests.item_bytes[np.where(items >= 0, items, ~items)]
-    requested = np.cumsum(asked)
+    requested = np.maximum(np.cumsum(asked) - requests.rounding_bytes, 0)
     reserved, allocated, loose, segments = series[:, :served]
     failed = None if fits else int(requests.events[served])
     num_events = requests.num_events if failed is None else max(0, failed)

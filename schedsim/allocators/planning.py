@@ -23,7 +23,13 @@ RECORDED_STEPS = 3
 """Number of recorded steps played, as the first may lack the optimizer's state."""
 
 _PROBES = 6
-"""How many inner budgets above the best one are tried for a recorded step, largest first."""
+"""How many inner budgets above the best one are tried for a recorded chain, largest first."""
+
+_NEAR = (0.01, 0.02, 0.04, 0.08)
+"""As shares of the budget, how far above the best inner budget those of a recorded graph lie."""
+
+_FIRST_STEP = 0.02
+"""Least step down from an inner budget whose plan reserves too much, as a share of the budget."""
 
 # Inner budgets closer than this share of the budget count as equal.
 _RESOLUTION = 0.005
@@ -133,6 +139,7 @@ class _WithinReserved:
         budget_bytes, planner = self.budget_bytes, self.planner
         best: _Measured | None = None
         inner, low, high = budget_bytes, 0, budget_bytes
+        step = _FIRST_STEP * budget_bytes
         plan = first = planner(budget_bytes)
         for left in reversed(range(max_plans)):
             if plan.feasible:
@@ -149,15 +156,16 @@ class _WithinReserved:
                 if low:
                     inner = (low + high) // 2
                 else:
-                    # Assumes that the allocator adds the same share again.
-                    inner = min(inner * budget_bytes // found.reserved_bytes, high - 1)
+                    # Assumes that the allocator adds the same share again; where that is little,
+                    # steps grow, as what is reserved may stay just above the budget for long.
+                    inner = min(inner * budget_bytes // found.reserved_bytes, high - int(step) - 1)
+                    step *= 2
             else:
                 floor = plan.min_feasible_bytes
                 low = max(low, floor or inner)
                 if best is not None or floor is None or floor >= high:
                     break
                 inner = floor  # try the least memory once before giving up
-                high = floor + 1
             if not left or (high - low <= _RESOLUTION * budget_bytes and low):
                 break
             plan = planner(inner)
@@ -177,9 +185,14 @@ class _WithinReserved:
 
     def probed(self, best: _Measured, spare_waits: bool) -> _Measured:
         """`best`, or a faster plan for a larger inner budget that fits too: reserved bytes jump."""
-        num = _PROBES if self.workload.kind == "chain" else _PROBES // 3
-        for i in range(num):
-            inner = self.budget_bytes - (self.budget_bytes - best.inner) * i // num
+        room = self.budget_bytes - best.inner
+        if self.workload.kind == "chain":
+            inners = [self.budget_bytes - room * i // _PROBES for i in range(_PROBES)]
+        else:
+            inners = [best.inner + int(near * self.budget_bytes) for near in reversed(_NEAR)]
+        for inner in inners:
+            if inner > self.budget_bytes:
+                continue
             plan = self.planner(inner)
             if not plan.feasible or plan.makespan_s is None or plan.makespan_s >= best.makespan_s:
                 continue

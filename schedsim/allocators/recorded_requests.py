@@ -108,6 +108,7 @@ class _Player:
             np.zeros(len(self.sizes), dtype=np.int64),
             tuple(self.labels),
             2 * num * self.num_steps,
+            rounding_bytes=max(0, -rest),
         )
 
     def _play(

@@ -36,6 +36,9 @@ class Requests:
         Name of the tensor, ``static bytes``, or ``workspace of`` an op.
     num_events, num_streams : int
         Number of events of the simulation, and of streams.
+    rounding_bytes : int
+        How much larger than requested the first items are: blocks that were seen on a device, and
+        are resident throughout.
     """
 
     items: NDArray[np.int64]
@@ -45,6 +48,7 @@ class Requests:
     item_names: tuple[str, ...]
     num_events: int
     num_streams: int = 1
+    rounding_bytes: int = 0
 
     def repeated(self, num_steps: int) -> Requests:
         """The same step `num_steps` times; static bytes are requested once."""
@@ -59,6 +63,7 @@ class Requests:
             self.item_names,
             self.num_events * num_steps,
             self.num_streams,
+            self.rounding_bytes,
         )
 
 

@@ -52,7 +52,13 @@ def command(request: ClusterRequest, **asked: Any) -> int:
     budget, as_json = asked["budget"], asked["as_json"]
     choice = None
     if asked["search"]:
-        choice = searched(request, budget, asked["global_batch"], asked["effort"])
+        choice = searched(
+            request,
+            budget,
+            asked["global_batch"],
+            asked["effort"],
+            launched=asked["launch"] is not None,
+        )
         if choice.best is None:
             return nothing_fits(choice, as_json)
         found = choice.best

@@ -2,8 +2,9 @@
 
 Candidates are tried in the order of their lower bounds on time. The search stops when the next
 bound is not below the best step found; in this model, that step is then the fastest of the whole
-space. In each candidate, every pipeline rank recomputes as little as it can to fit. A faster stage
-delays nothing, so no other choice of recomputation from the same list is faster.
+space. In each candidate, every pipeline rank recomputes as little as it can to fit: the first entry
+of `RecomputeLadder` that does. A faster stage delays nothing, and no later entry is faster, so no
+other choice of recomputation from the same list is.
 """
 
 from __future__ import annotations
@@ -21,14 +22,11 @@ from .facade import split_options
 from .prediction import ClusterPrediction, predict
 from .rank_memory import rank_memory
 from .rank_time import step_time
+from .recompute_ladder import RecomputeLadder, setting
 from .search_space import SearchSpace, StepSettings
 from .stages import rank_stages, split_stages
 from .step_bounds import StepBounds
 from .training import Training
-
-LADDER = ("none", "selective", "full:1/2", "full")
-"""Choices of recomputation for a rank, from the least to the most; in a ``half`` entry, half of the
-layers have the new policy and the others that of the entry before."""
 
 
 @dataclass(frozen=True)
@@ -65,30 +63,17 @@ class ClusterChoice:
         return self.best is not None and self.best.step_s <= self.lower_bound_s * (1 + 1e-12)
 
 
-def rung(name: str, num_layers: int) -> str:
-    """The setting ``recompute`` for an entry of the `LADDER`, for a stage of `num_layers` layers.
-
-    Examples
-    --------
-    >>> rung("full:1/2", 15)
-    'full:8,selective:7'
-    """
-    policy, _, share = name.partition(":")
-    if not share or num_layers < 2:
-        return policy
-    half = -(-num_layers // 2)
-    less = LADDER[LADDER.index(name) - 1]
-    return f"{policy}:{half},{less}:{num_layers - half}"
-
-
 class _Search:
     """The state of one search: sizes and bounds computed so far."""
 
-    def __init__(self, model: Architecture, fabric: Fabric, budget_bytes: int) -> None:
+    def __init__(
+        self, model: Architecture, fabric: Fabric, budget_bytes: int, *, keep: bool
+    ) -> None:
         self.model = model
         self.fabric = fabric
         self.budget_bytes = budget_bytes
         self.bounds = StepBounds(model, fabric)
+        self.ladder = RecomputeLadder(self.bounds, keep=keep)
         self.least_bytes: int | None = None
 
     def fitted(self, candidate: StepSettings) -> Training | None:
@@ -101,30 +86,19 @@ class _Search:
         ]
         # The two ends first: if any rank does not fit, one of the ends does not fit.
         order = sorted(range(degrees.pipeline), key=lambda k: (min(k, degrees.pipeline - 1 - k), k))
+        entries = self.ladder.entries(degrees, training)
         found: dict[int, int] = {}
         for rank in order:
-            place = self._least_rung(candidate, rank, sizes[rank], found.get(rank - 1, 0))
+            settings = [setting(entries, k, sizes[rank]) for k in range(len(entries))]
+            # Every entry before it is tried: what the allocator reserves need not fall with each.
+            fitting = (k for k, one in enumerate(settings) if self._fits(candidate, rank, one))
+            place = next(fitting, None)
             if place is None:
                 return None
             found[rank] = place
-        chosen = [rung(LADDER[found[rank]], sizes[rank]) for rank in range(degrees.pipeline)]
-        one = len(set(chosen)) == 1
-        return replace(training, recompute=chosen[0] if one else "/".join(chosen))
-
-    def _least_rung(
-        self, candidate: StepSettings, rank: int, num_layers: int, guess: int
-    ) -> int | None:
-        """The first entry of the ladder that fits, sought from `guess` on."""
-        place, most = guess, len(LADDER) - 1
-        while not self._fits(candidate, rank, rung(LADDER[place], num_layers), last=place == most):
-            place += 1
-            if place > most:
-                return None
-        while place and place <= guess:
-            if not self._fits(candidate, rank, rung(LADDER[place - 1], num_layers)):
-                break
-            place -= 1
-        return place
+        every = [setting(entries, found[k], sizes[k]) for k in range(degrees.pipeline)]
+        one = len(set(every)) == 1
+        return replace(training, recompute=every[0] if one else "/".join(every))
 
     def bounded(self, candidate: StepSettings) -> StepSettings | None:
         """`candidate` with the least time that its memory bound allows; ``None`` if none fits."""
@@ -134,8 +108,9 @@ class _Search:
         for rank in range(degrees.pipeline):
             mine = rank_stages(stages, degrees, rank)
             num_layers = max(len(stage.layers) for stage in mine)
-            for name in LADDER:
-                recompute = rung(name, num_layers)
+            entries = self.ladder.entries(degrees, candidate.training)
+            for place in range(len(entries)):
+                recompute = setting(entries, place, num_layers)
                 needed = self.bounds.memory_bytes(
                     degrees, replace(candidate.training, recompute=recompute), rank
                 )
@@ -148,15 +123,13 @@ class _Search:
         training = replace(candidate.training, recompute="/".join(chosen))
         return replace(candidate, bound_s=self.bounds.time_s(degrees, training))
 
-    def _fits(
-        self, candidate: StepSettings, rank: int, recompute: str, *, last: bool = False
-    ) -> bool:
+    def _fits(self, candidate: StepSettings, rank: int, recompute: str) -> bool:
         degrees = candidate.degrees
         training = replace(candidate.training, recompute=recompute)
         needed = self.bounds.memory_bytes(degrees, training, rank)
         if needed <= self.budget_bytes:
             needed = rank_memory(self.model, degrees, training, self.fabric, rank).reserved_bytes
-        if last and needed > self.budget_bytes:
+        if recompute == "full" and needed > self.budget_bytes:
             self.least_bytes = min(needed, self.least_bytes or needed)
         return needed <= self.budget_bytes
 
@@ -189,7 +162,9 @@ def choose(
     **options
         Degrees, which are then fixed, and settings of `schedsim.clusters.Training`, except those
         that the search chooses: ``batch``, ``num_micro_batches``, ``schedule``, ``num_chunks``,
-        ``recompute``, ``zero_stage``.
+        ``recompute``, ``zero_stage``. Besides, ``keep``: whether a rank may keep what single ops of
+        its layers make (true by default). Otherwise it recomputes nothing, every second product,
+        half of its layers or all, which frameworks have words for.
 
     Returns
     -------
@@ -207,8 +182,11 @@ def choose(
     (True, 'none')
     """
     model, fabric = get_architecture(preset), get_fabric(device, efficiency)
+    keep = options.pop("keep", True)
+    if not isinstance(keep, bool):
+        raise SchedsimError(f"keep {keep!r} is not true or false")
     space = _space(devices, global_batch, options)
-    search = _Search(model, fabric, budget_bytes)
+    search = _Search(model, fabric, budget_bytes, keep=keep)
     every = list(space.candidates(model, fabric))
     if not every:
         raise SchedsimError(

@@ -16,13 +16,14 @@ from .training import Training
 
 
 @dataclass(frozen=True, slots=True)
-class _LayerCosts:
-    """The cost of a layer under one policy: its seconds, its input and its kept bytes."""
+class LayerCosts:
+    """A layer under one policy: its seconds, its input, its kept bytes, what runs again."""
 
     forward_s: float
     backward_s: float
     input_bytes: int
     kept_bytes: int
+    again: frozenset[str]
 
 
 class StepBounds:
@@ -37,7 +38,7 @@ class StepBounds:
         self.model = model
         self.fabric = fabric
         self._layers: dict[tuple[object, ...], LayerOps] = {}
-        self._costs: dict[tuple[object, ...], _LayerCosts] = {}
+        self._costs: dict[tuple[object, ...], LayerCosts] = {}
 
     def time_s(self, degrees: Degrees, training: Training) -> float:
         """Seconds that no order of the micro-batches can beat.
@@ -108,15 +109,22 @@ class StepBounds:
             return 2 * logits
         return 6 * logits
 
-    def _layer_costs(
-        self, degrees: Degrees, training: Training, experts: bool, policy: str
-    ) -> _LayerCosts:
+    def layer_key(self, degrees: Degrees, training: Training, experts: bool) -> tuple[object, ...]:
+        """All that the tensors of a layer depend on."""
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
-        key = (
+        return (
             *(tokens, degrees.tensor, degrees.context, degrees.expert, training.seq, experts),
             *(training.compiled, training.float8, training.eager_attention, training.regather),
-            training.wide_norm,
+            *(training.wide_norm, training.state, training.async_tensor),
+            training.micro_batch(degrees) > 1,
         )
+
+    def layer_costs(
+        self, degrees: Degrees, training: Training, experts: bool, policy: str
+    ) -> LayerCosts:
+        """A layer with `policy`, dense or of experts."""
+        tokens = training.micro_batch(degrees) * training.seq // degrees.context
+        key = self.layer_key(degrees, training, experts)
         if (*key, policy) in self._costs:
             return self._costs[*key, policy]
         if key not in self._layers:
@@ -127,11 +135,12 @@ class StepBounds:
         kept = kept_tensors(layer, policy, training)
         again = repeated_ops(layer, kept, training)
         read = {t for op in (*again, *layer.backward) for t in op.reads}
-        found = _LayerCosts(
+        found = LayerCosts(
             sum(self._op_s(op) for op in layer.forward),
             sum(self._op_s(op) for op in (*again, *layer.backward)),
             layer.sizes["x"],
             sum(layer.sizes[t] for t in kept & read if t != layer.output),
+            frozenset(op.name for op in again),
         )
         self._costs[*key, policy] = found
         return found
@@ -144,10 +153,10 @@ class StepBounds:
 
     def _of_layers(
         self, degrees: Degrees, training: Training, stage: StageParts, rank: int
-    ) -> list[_LayerCosts]:
+    ) -> list[LayerCosts]:
         policies = training.policies(len(stage.layers), rank)
         return [
-            self._layer_costs(degrees, training, self.model.has_experts(number), policy)
+            self.layer_costs(degrees, training, self.model.has_experts(number), policy)
             for number, policy in zip(stage.layers, policies, strict=True)
         ]
 

@@ -28,7 +28,7 @@ CLUSTER_RESULTS_VERSION = 1
 """To be raised when predictions change for the same settings."""
 
 KIND = "cluster"
-_SEARCH = ("global_batch", "effort")
+_SEARCH = ("global_batch", "effort", "keep")
 _OWN = ("preset", "devices", "device", "efficiency", "mem", "search", *_SEARCH)
 _DEVICE = "h100-80gb"
 _PLAIN = (str, int, float, bool)

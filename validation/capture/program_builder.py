@@ -122,6 +122,12 @@ class ProgramBuilder:
         held = self.graph_module
         for part in str(node.target).split("."):
             held = getattr(held, part)
+        if isinstance(held, torch.Generator):
+            raise UnsupportedError(
+                "a step draws from a torch.Generator of its own, which a graph would not advance",
+                hint="draw from torch's own generator, or in the loop as an input; "
+                "or level='block'",
+            )
         if not isinstance(held, torch.Tensor):
             raise UnsupportedError(
                 f"{self.namer.place(node)} holds a graph of its own ({type(held).__name__})",

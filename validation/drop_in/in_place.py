@@ -6,7 +6,7 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -16,8 +16,12 @@ from torch import nn
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..block_level.repeated_forward import untouched
+from ..capture.capture import record_step
 from ..capture.recurrent import whole_recurrence
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
+from ..guards.reach import static_reach
+from ..guards.recording import refuse_iterators
+from ..guards.state import StateSnapshot
 from ..step_check import no_room_for
 from ..torch_private.dynamo_settings import (
     dynamo_settings,
@@ -28,7 +32,7 @@ from ..torch_private.dynamo_settings import (
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
 from .backend import compiled_part
 from .drop_in_options import DropInOptions
-from .plain_check import difference, frugal_difference
+from .plain_check import difference, frugal_difference, made_up_loss
 from .session import Session
 
 _sessions: weakref.WeakKeyDictionary[nn.Module, Session] = weakref.WeakKeyDictionary()
@@ -66,7 +70,7 @@ def in_place(
     call_instead(model, call)
     _sessions[model] = session
     try:
-        with session.rehearsing():
+        with session.rehearsing(), _left_as_it_is(model, inputs, keywords, session.checks):
             with untouched(model):
                 _rehearsed(model, inputs, keywords)
             if session.checks and session.parts:
@@ -75,6 +79,39 @@ def in_place(
         restore(model)
         raise
     return model
+
+
+@contextmanager
+def _left_as_it_is(
+    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], records: bool
+) -> Iterator[None]:
+    """Restore what a forward changes besides buffers: counters, globals, generators, parameters.
+
+    Parameters
+    ----------
+    records
+        Whether a plain forward runs before, which tells the tensors that it writes in place: those
+        of a layer that takes its parameters from the first batch.
+
+    Raises
+    ------
+    UnsupportedError
+        A step can read an iterator, of which the forwards here would use up items.
+    """
+    state = StateSnapshot({"model": model}, static_reach([model]))
+    refuse_iterators(state)
+    written: tuple[torch.Tensor, ...] = ()
+    if records:
+        with as_itself(model), suppress(Exception):  # what fails is told by the steps below
+            written = record_step(model, made_up_loss, inputs, keywords).written
+    contents = [(tensor, tensor.detach().clone()) for tensor in written]
+    try:
+        yield
+    finally:
+        state.restore()
+        with torch.no_grad():
+            for tensor, content in contents:
+                tensor.detach().copy_(content)
 
 
 def _rehearsed(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:

@@ -225,6 +225,8 @@ class Both:
         tensors += [(f"input {i}", self.kept(leaf)) for i, leaf in enumerate(leaves)]
         if self.recorded is not None:
             tensors += [("a tensor", self.kept(t)) for t in self.recorded.written]
+        if state is not None:
+            tensors += state.torch_generators()
         left: dict[str, Any] = {}
         for change in state.changes() if state is not None else []:
             left[change.path] = _taken(change.now)

@@ -171,12 +171,7 @@ def record(
     roots = {"model": model, "loss": loss}
     static = static_reach([root for root in roots.values() if root is not None])
     around = StateSnapshot(roots, static)
-    if around.iterators:
-        raise UnsupportedError(
-            f"a step can read an iterator, {around.iterators[0]}, whose items planning and "
-            "recomputing would use up",
-            hint="take its items in the loop, and hand them in as inputs",
-        )
+    refuse_iterators(around)
     recorder = _Recorder(model, loss, run)
     first = recorder.once(around, inputs, keywords)
     if not first.effects or first.draws:
@@ -192,6 +187,22 @@ def record(
     if second.effects or {id(t) for t in second.written} != written:
         return first
     return replace(first, settles=True, reach=first.reach.joined(second.reach))
+
+
+def refuse_iterators(state: StateSnapshot) -> None:
+    """Raise where a step can read an iterator, whose items would be gone.
+
+    Raises
+    ------
+    UnsupportedError
+        There is one; the message says where.
+    """
+    if state.iterators:
+        raise UnsupportedError(
+            f"a step can read an iterator, {state.iterators[0]}, whose items planning and "
+            "recomputing would use up",
+            hint="take its items in the loop, and hand them in as inputs",
+        )
 
 
 @dataclass(frozen=True)

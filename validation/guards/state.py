@@ -328,7 +328,7 @@ class StateSnapshot:
             walk.scope(scope, names)
         walk.run()
         self._places, self._empty, self.iterators = walk.places, walk.empty, walk.iterators
-        self._generators = walk.generators
+        self._generators, self._torch_generators = walk.generators, walk.torch_generators
         self.tensors = {path: tensor for path, tensor, _ in walk.tensors}
         self._tensors = walk.tensors
         self._seen = walk.seen  # kept alive, so that no other object gets the same identity
@@ -366,6 +366,10 @@ class StateSnapshot:
         """The generators that have advanced. Other code may draw from them between steps."""
         return [place.path for place in self._generators if next(iter(place.changes()), None)]
 
+    def torch_generators(self) -> list[tuple[str, Tensor]]:
+        """The present states of torch's generators that the step holds itself, by place."""
+        return [(place.path, place.read()) for place in self._torch_generators]
+
     def again(self) -> StateSnapshot:
         """A snapshot of the same roots as they are now."""
         return self.of({})
@@ -379,7 +383,7 @@ class StateSnapshot:
         for _, container, _ in self._empty:
             if container:
                 container.clear()
-        for place in [*self._places, *self._generators]:
+        for place in [*self._places, *self._generators, *self._torch_generators]:
             place.restore()
 
     def changed(self) -> Places:
@@ -418,6 +422,7 @@ class _Walk:
         self.empty: list[tuple[str, Any, Any]] = []
         self.tensors: list[tuple[str, Tensor, Any]] = []
         self.generators: list[_Value] = []
+        self.torch_generators: list[_Value] = []
         self.iterators: list[str] = []
         self.seen: dict[int, Any] = {}
 
@@ -626,8 +631,15 @@ class _Walk:
         if isinstance(value, np.ndarray):
             self._array(path, value)
             return
-        if isinstance(value, torch.Generator):
-            return  # ops draw from it, and advance it when they run
+        if isinstance(value, torch.Generator):  # ops draw from it, and advance it when they run
+            source, stands = value, value.get_state()
+
+            def stand(state: Any) -> None:
+                source.set_state(state)
+
+            kept = _Value(path, source.get_state, stand, torch.equal, stands)
+            self.torch_generators.append(kept)
+            return
         if type(value).__module__.partition(".")[0] == "schedsim":
             inner = getattr(value, "inner_loss", None)
             self.pending += [] if inner is None else [(path, inner)]

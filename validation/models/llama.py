@@ -7,13 +7,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .losses import CrossEntropy, class_targets
+from .low_rank import adapt
 from .workload import Workload, builder, check_multiple
 
 
 class LlamaBlock(nn.Module):
     """Causal attention with rotary positions and grouped keys, and a SwiGLU feed-forward."""
 
-    FEED_FORWARD = ("gate", "up", "down")
+    FEED_FORWARD: tuple[str, ...] = ("gate", "up", "down")
     """Modules that `feed_forward` runs."""
 
     def __init__(self, hidden: int, heads: int, kv_heads: int, ffn: int, theta: float) -> None:
@@ -98,8 +99,12 @@ def build_llama(
     seq: int = 4096,
     batch: int = 1,
     tied: bool = False,
+    lora: int | None = None,
 ) -> Workload:
-    """A Llama of any size; the defaults are the 7B of Llama 2, 6,738,415,616 parameters."""
+    """A Llama of any size; the defaults are the 7B of Llama 2, 6,738,415,616 parameters.
+
+    `lora` is the rank of adapters of query and value; all else is then frozen.
+    """
     check_multiple("hidden", hidden, "heads", heads)
     check_multiple("heads", heads, "kv_heads", kv_heads or heads)
     embedding = nn.Embedding(vocab, hidden)
@@ -111,5 +116,7 @@ def build_llama(
             nn.init.normal_(parameter, std=0.02)
     if tied:
         head.logits.weight = embedding.weight
+    if lora:
+        adapt(model, ("query", "value"), lora)
     ids = class_targets(vocab, batch, seq)
     return Workload(model, (ids,), CrossEntropy(class_targets(vocab, batch, seq)))

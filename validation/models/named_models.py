@@ -14,6 +14,7 @@ from schedsim.errors import SchedsimError, did_you_mean
 from .gpt2 import build_gpt2
 from .llama import build_llama
 from .lstm import build_lstm
+from .mixtral import build_mixtral
 from .mlp import build_mlp
 from .resnet import build_resnet
 from .unet import build_unet
@@ -62,6 +63,7 @@ MODELS: dict[str, ModelInfo] = {
             "tied": True,
         },
     ),
+    "mixtral-8x7b": ModelInfo(build_mixtral, 46_702_792_704),
     "vit-b16": ModelInfo(build_vit, 86_567_656),
     "vit-l16": ModelInfo(build_vit, 304_326_632, {"layers": 24, "hidden": 1024, "heads": 16}),
     "resnet50": ModelInfo(build_resnet, 25_557_032, {"depth": 50}),

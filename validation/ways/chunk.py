@@ -247,7 +247,7 @@ def _token_wise(model: nn.Module) -> list[tuple[nn.Module, str]]:
     """Feed-forward layers: modules that are one, or blocks with a method that computes one."""
     found: list[tuple[nn.Module, str]] = []
     for name, module in model.named_modules():
-        if hasattr(module, "FEED_FORWARD"):
+        if getattr(module, "FEED_FORWARD", ()):
             found.append((module, "feed_forward"))
         elif _is_feed_forward(name.rpartition(".")[2], module):
             found.append((module, "forward"))

@@ -20,9 +20,14 @@ DEGREES = ("fsdp", "replicate", "tensor", "pipeline", "context", "expert")
 
 
 def searched(
-    request: ClusterRequest, budget: int | None, global_batch: int | None, effort: int | None
+    request: ClusterRequest,
+    budget: int | None,
+    global_batch: int | None,
+    effort: int | None,
+    *,
+    launched: bool,
 ) -> ClusterChoice:
-    """The joint choice; a missing option is an error."""
+    """The joint choice, in words of frameworks if it is `launched`."""
     from ...clusters import choose
 
     for option, value in (("--mem", budget), ("--devices", request.devices)):
@@ -37,7 +42,7 @@ def searched(
     assert request.devices is not None
     sequences = request.devices if global_batch is None else global_batch
     with working("choosing"):
-        return choose(request.preset, budget, global_batch=sequences, **words)
+        return choose(request.preset, budget, global_batch=sequences, keep=not launched, **words)
 
 
 def search_document(choice: ClusterChoice) -> dict[str, Any]:

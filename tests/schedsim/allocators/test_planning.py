@@ -9,8 +9,9 @@ import pytest
 import schedsim
 from schedsim import Schedule, allocate, simulate
 from schedsim.allocators import ALLOCATORS
-from schedsim.allocators.planning import plan_reserved
+from schedsim.allocators.planning import _Measured, plan_reserved
 from schedsim.api import try_plan
+from schedsim.dataflow.recorded_step import RecordedStep
 from schedsim.workloads import WorkloadOptions, build_workload
 
 
@@ -104,6 +105,35 @@ def test_no_more_plans_are_made_than_asked_for(layers):
     assert len(asked) <= 2 + 12
     assert more.makespan_s <= few.makespan_s
     assert few.lower_bound_s == more.lower_bound_s
+
+
+def test_what_stays_just_above_the_budget_is_left_in_few_tries(monkeypatch):
+    """Reserved bytes hardly fall before half of the budget; a little more fits near a fit."""
+    budget = 1_000_000
+    record = RecordedStep((), (8,), ("e",), {"F": (0,)})
+    op = schedsim.Op("F", reads=("x",), writes={"e": 8}, time_s=1.0)
+    graph = schedsim.Graph("one", (op,), inputs={"x": 8}, results=("e",), recorded=record)
+    plan = schedsim.plan(graph, budget, allocator="exact")
+    tried = []
+
+    def measured(workload, plan, inner, budget, *_):
+        tried.append(inner)
+        reserved = int(1.02 * budget) if inner > budget // 2 else int(1.9 * inner)
+        if inner in range(560_000, 580_000):
+            reserved = 990_000  # not in order
+        fits = reserved <= budget
+        return _Measured(plan, inner, 2 - inner / budget, reserved, reserved, fits, 0)
+
+    monkeypatch.setattr("schedsim.allocators.planning._measure", measured)
+
+    def planner(inner):
+        return replace(plan, peak_bytes=inner, makespan_s=2 - inner / budget)
+
+    chosen = plan_reserved(graph, budget, planner)
+    assert chosen.setting.allocator.reserved_bytes >= 0.9 * budget
+    assert chosen.setting.allocator.inner_budget_bytes > 0.48 * budget
+    assert len(tried) <= 12
+    assert min(tried) > 0.3 * budget
 
 
 def test_an_exact_fit_needs_one_plan(layers):

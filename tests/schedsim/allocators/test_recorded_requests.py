@@ -108,6 +108,19 @@ def test_a_segment_is_as_large_as_it_was():
         assert found.peak_reserved_bytes == (most if most == 40 else 32) * MiB
 
 
+def test_requested_bytes_are_those_of_tensors_and_not_of_the_blocks_around_them():
+    """Static bytes lie in a block of 12 MiB, 1 MiB larger: the bound is the simulated peak."""
+    step = replace(recorded(), resident_segments=((12 * MiB,),))
+    work = replace(chain(step), static_bytes=9 * MiB)  # and 2 MiB of inputs
+    simulation = schedsim.simulate(work, schedsim.Schedule.from_names(STORE_ALL))
+    found = allocate(simulation)
+    assert found.requests.rounding_bytes == MiB
+    rounded = balance(found.requests)
+    assert found.bound_bytes == rounded.max() - MiB
+    assert found.requested_bytes.max() <= found.bound_bytes
+    assert found.peak_allocated_bytes == rounded.max()
+
+
 def test_what_the_end_of_a_step_makes_stays():
     """State of an optimizer is made in the first step; gradients are given back in each."""
     step = recorded()

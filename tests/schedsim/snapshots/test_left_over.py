@@ -52,6 +52,40 @@ def test_what_is_freed_later_may_be_of_a_pipeline(tmp_path):
     assert left_over_addresses(snapshot, peak_of(snapshot)) == frozenset()
 
 
+CLEARED = [{"filename": "/me/train.py", "line": 30, "name": "report"}]
+
+
+@pytest.mark.parametrize(("released", "found"), [(CLEARED, 4), ((), 0)])
+def test_a_list_that_is_cleared_later_was_left_over_before(tmp_path, released, found):
+    """If what clears it is no backward pass; autograd's thread has no Python stack."""
+    whole = loop(5, kept=4, freed_at_end=True)
+    for one in whole["device_traces"][0][-4:]:
+        one["frames"] = list(released)
+    snapshot = read_snapshot(written(tmp_path, whole))
+    findings = examine(snapshot, [""])
+    assert len(left_over_addresses(snapshot, peak_of(snapshot))) == found
+    assert findings.by_role.get("left from earlier steps", 0) == found * OUTPUT_BYTES
+
+
+def test_an_output_in_flight_is_released_by_the_pipeline_itself(tmp_path):
+    """Its forward's activations wait for their backward while another micro-batch's runs."""
+    events = []
+    for i in range(2):  # two forward passes, each after a backward of an earlier micro-batch
+        events += [
+            event("alloc", 600 * 1024 + i * 1024, GRADIENT_BYTES),
+            event("free_completed", 600 * 1024 + i * 1024, GRADIENT_BYTES),
+            event("alloc", i * 8192, HIDDEN_BYTES, HIDDEN),
+            event("alloc", 65536 + i * 1024, OUTPUT_BYTES, FORWARD),
+        ]
+    for i in range(2):
+        events += [
+            event("free_completed", i * 8192, HIDDEN_BYTES),
+            event("free_completed", 65536 + i * 1024, OUTPUT_BYTES, CLEARED),
+        ]
+    snapshot = read_snapshot(written(tmp_path, document([(0, 2 * MIB, [])], events)))
+    assert left_over_addresses(snapshot, peak_of(snapshot)) == frozenset()
+
+
 def test_layers_of_one_forward_share_a_stack(tmp_path):
     """Without a backward between them, as when memory runs out in the first step."""
     events = [event("alloc", i * 8192, HIDDEN_BYTES, HIDDEN) for i in range(4)]

@@ -7,11 +7,17 @@ import functools
 import logging
 import pickle
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in.in_place import _inlined, session_in  # noqa: E402
+from schedsim.validation.drop_in.in_place import (  # noqa: E402
+    _inlined,
+    _left_as_it_is,
+    as_itself,
+    session_in,
+)
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -254,3 +260,97 @@ def test_what_is_said_once_breaks_no_graph_and_is_said(batch, caplog, monkeypatc
     assert [record.message for record in caplog.records if record.name == "talks"] == [
         "a setting is not known"
     ]
+
+
+class Counting:
+    """What a plain object counts: the first step makes an attribute of the class's default."""
+
+    steps = 0
+
+
+STEPS = 0
+
+
+class LeavesTraces(Net):
+    """A forward that changes Python, draws from generators of its own and sets parameters once."""
+
+    def __init__(self):
+        super().__init__(depth=2)
+        self.count = Counting()
+        self.numpy = numpy.random.default_rng(3)
+        self.own = {"noise": [torch.Generator().manual_seed(4)]}
+        self.shift, self.is_set = nn.Parameter(torch.zeros(32)), False
+
+    def noise(self, x):
+        """From generators that Dynamo does not trace."""
+        return torch.randn(x.shape, generator=self.own["noise"][0]) * self.numpy.random()
+
+    def forward(self, x):
+        global STEPS
+        STEPS += 1
+        self.count.steps += 1
+        x = super().forward(x)["hidden"] * self.count.steps
+        if not self.is_set:
+            self.is_set = True
+            with torch.no_grad():
+                self.shift.copy_(-x.mean(0))
+        return (x + self.shift) * STEPS
+
+    def left(self):
+        """What it has left behind."""
+        drawn = self.numpy.bit_generator.state["state"]
+        state = self.own["noise"][0].get_state().tolist()
+        return [STEPS, dict(vars(self.count)), self.is_set, drawn, state, self.shift.tolist()]
+
+
+def test_a_forward_that_leaves_traces_is_the_plain_one(batch):
+    """Nothing of the steps that plan and compare is left; no warning says so, so bits must."""
+    global STEPS
+    x, other = batch
+    found = []
+    for budget in (None, "1MiB"):
+        STEPS = 0
+        torch.manual_seed(0)
+        model = LeavesTraces()
+        if budget:
+            before = model.left()
+            schedsim.rematerialize(model, other, budget, in_place=True)
+            assert model.left() == before
+        torch.manual_seed(2)
+        outputs = [model(x) for _ in range(2)]
+        sum(y.square().mean() for y in outputs).backward()
+        found.append([*outputs, *(p.grad for p in model.parameters())])
+    assert all(map(torch.equal, *found))
+
+
+def test_generators_are_put_back_wherever_they_are(batch):
+    """Attributes, items of containers, NumPy's; and what the forward writes in place."""
+
+    class Noisy(LeavesTraces):
+        def forward(self, x):
+            return super().forward(x) + self.noise(x)
+
+    model = Noisy()
+    before = model.left()
+    with as_itself(model), _left_as_it_is(model, (batch[0],), {}, True):
+        model(batch[0])
+        changed = model.left()
+    assert model.left() == before
+    assert not any(one == two for one, two in zip(before, changed, strict=True))
+
+
+def test_an_iterator_is_not_used_up(batch):
+    """Planning would take its items: refused before it does."""
+
+    class Reads(Net):
+        def __init__(self):
+            super().__init__(depth=2)
+            self.factors = iter([1.0, 2.0, 3.0])
+
+        def forward(self, x):
+            return super().forward(x)["hidden"] * next(self.factors)
+
+    model = Reads()
+    with pytest.raises(UnsupportedError, match=r"iterator, model\.factors"):
+        schedsim.rematerialize(model, batch[0], "90%", in_place=True)
+    assert next(model.factors) == 1.0
