@@ -19,8 +19,10 @@ from schedsim.plans.offloading import LinkLike
 from schedsim.plans.plan import Plan, make_plan, timed, with_candidates
 from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from .chains._demand_search import MAX_STAGES as MOST_SEARCHED
+from .chains.beyond_persistent import faster_schedule, with_bound
 from .chains.bisection import bisection
 from .chains.chain_optimum import optimum_plan
 from .chains.chen import chen_greedy
@@ -43,12 +45,6 @@ _CHAIN_GAP, _CHAIN_WORK = 0.01, 10.0
 # The most units of a given effort that are spent on schedules of a chain beyond the persistent
 # ones, unless an order asks for any schedule.
 _BEYOND = 2.0
-
-# Where neither effort nor time limit is given, the exact search over all schedules of a chain goes
-# on for so many units of work, divided by the number of stages, because a state takes time by the
-# stage. That is no longer than the persistent schedules take, and often enough where times and
-# sizes differ.
-_LOOK, _FEW_STAGES = 0.03, 12
 
 # The share of the work on schedules beyond the persistent ones that the exact search gets first;
 # with many stages that search rarely comes to its end.
@@ -76,14 +72,15 @@ def auto(
     The planner returns store-all where that fits. On a chain it then takes the exact frontier;
     where that has too many break points, rotor with as many slots as the gap asks for; beyond
     `MAX_STAGES` stages, the best of the heuristics. These take an instant and keep to persistent
-    schedules. On up to 62 stages `chain_optimum` then looks at some hundreds of states for a better
-    schedule of any kind. Where an effort or a time limit is given, searches over all schedules go
-    on from there for at most two units of it, and for all of it where an `order` is given:
-    `chain_optimum` on up to 62 stages, then `local_search`. In both cases the candidates state the
-    bound over any schedule beside the bound over the persistent ones. On a graph the planner takes
-    `local_search` beside the bound of `cuts`. A graph that is a chain goes to `chain_optimum`
-    first; a large graph that is a line of blocks goes to `hierarchical`, whose schedule the search
-    starts from. Where a link is given, the planner takes `offload`, which begins with all of these.
+    schedules. On up to 62 stages short searches then look for a better schedule of any kind, at
+    budgets of a ladder, so that more memory never costs time; on up to 12 they find the best. Where
+    an effort or a time limit is given, searches over all schedules go on from there for at most two
+    units of it, and for all of it where an `order` is given: `chain_optimum` on up to 62 stages,
+    then `local_search`. In both cases the candidates state the bound over any schedule beside the
+    bound over the persistent ones. On a graph the planner takes `local_search` beside the bound of
+    `cuts`. A graph that is a chain goes to `chain_optimum` first; a large graph that is a line of
+    blocks goes to `hierarchical`, whose schedule the search starts from. Where a link is given, the
+    planner takes `offload`, which begins with all of these.
     The plan's candidates list what was tried.
 
     Parameters
@@ -191,17 +188,19 @@ def auto(
 
 
 def _with_look(chain: Chain, tried: list[Plan]) -> Plan:
-    """The best of `tried`, or what a short exact search over all schedules finds below the last.
+    """The best of `tried`, or what a short search over all schedules finds below the last.
 
     Where the search finds none, its bound stands among the candidates, beside the bound over
     persistent schedules. Its length is part of the method: no given effort or limit ends it.
     """
-    if chain.num_stages > MOST_SEARCHED or keeps_some(chain):
-        return _best("auto", tried)
     persistent = tried[-1]
-    effort = Effort(_LOOK / max(_FEW_STAGES, chain.num_stages))
-    looked = optimum_plan(chain, chain, persistent.budget_bytes, persistent.schedule, effort)
-    looked = replace(looked, search=replace(looked.search, ended_by="itself"))
+    known, least_bytes = persistent.schedule, persistent.min_feasible_bytes
+    if chain.num_stages > MOST_SEARCHED or keeps_some(chain) or known is None:
+        return _best("auto", tried)
+    budget_bytes, known_s = persistent.budget_bytes, simulate(chain, known).makespan_s
+    least_bytes = budget_bytes if least_bytes is None else least_bytes
+    faster = faster_schedule(chain, budget_bytes, known_s, least_bytes)
+    looked = with_bound(chain, budget_bytes, faster or known)
     if _rank(looked)[:2] < _rank(persistent)[:2]:
         return _best("auto", [*tried, looked])
     return with_candidates(_best("auto", tried), [*tried, looked])

@@ -30,6 +30,7 @@ from .guards.plan_variants import (
     RoundingWarning,
     Variants,
 )
+from .guards.recording import kept_generators
 from .ranks import ALONE, Ranks
 from .ranks.buckets import bucket_bytes
 from .ranks.one_plan import check_one_plan
@@ -304,29 +305,34 @@ class Rematerialized(nn.Module):
             given = (inputs, keywords)
             return kept_within(self._model, found, planned, self._budget_bytes, given), found.ranks
 
-        budget_bytes = self._budget_bytes
-        planned, ranks = coming.together("plan a step", lambda: planned_at(settings))
-        planned, difference = self._compared(planned, inputs, keywords, ranks)
-        if difference is not None and planned.captured.level == "op" and settings.level == "auto":
-            by_op, self._budget_bytes = planned, budget_bytes
-            try:
-                lower = replace(settings, level="block", compile=False, ranks=ranks)
-                planned = ranks.together(
-                    "plan a step", lambda: self._planned_for(key, inputs, keywords, lower)
-                )
-                planned, at_block = self._compared(planned, inputs, keywords, ranks)
-                if at_block is None or not difference.rounding:
-                    warnings.warn(
-                        f"{type(self._model).__name__} is planned by blocks, as op by op its step "
-                        f"is another: {difference}",
-                        BlockLevelWarning,
-                        stacklevel=4,
+        with kept_generators(self._model, settings.loss):
+            budget_bytes = self._budget_bytes
+            planned, ranks = coming.together("plan a step", lambda: planned_at(settings))
+            planned, difference = self._compared(planned, inputs, keywords, ranks)
+            if (
+                difference is not None
+                and planned.captured.level == "op"
+                and settings.level == "auto"
+            ):
+                by_op, self._budget_bytes = planned, budget_bytes
+                try:
+                    lower = replace(settings, level="block", compile=False, ranks=ranks)
+                    planned = ranks.together(
+                        "plan a step", lambda: self._planned_for(key, inputs, keywords, lower)
                     )
-                    difference = at_block
-            except (UnsupportedError, InfeasibleBudgetError):
-                if difference is None or not difference.rounding:
-                    raise
-                planned, self._budget_bytes = by_op, by_op.plan.budget_bytes
+                    planned, at_block = self._compared(planned, inputs, keywords, ranks)
+                    if at_block is None or not difference.rounding:
+                        warnings.warn(
+                            f"{type(self._model).__name__} is planned by blocks, as op by op its "
+                            f"step is another: {difference}",
+                            BlockLevelWarning,
+                            stacklevel=4,
+                        )
+                        difference = at_block
+                except (UnsupportedError, InfeasibleBudgetError):
+                    if difference is None or not difference.rounding:
+                        raise
+                    planned, self._budget_bytes = by_op, by_op.plan.budget_bytes
         self._all_come = False
         return planned if difference is None else self._accept(planned, difference)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,8 +85,10 @@ class BlockClass:
 def block_classes(line: BlockLine, *, effort: Effort, seed: int) -> dict[int, BlockClass]:
     """The class of each kind of block, for about `effort`; each kind is solved once.
 
-    Repeated blocks get more of the effort, and what one kind leaves goes to the others.
+    Repeated blocks get more of the effort, and what one kind leaves goes to the others. A kind
+    whose turn comes when the time is up has store-all as its only option.
     """
+    late = effort.out_of_time
     again = np.bincount(line.kinds) > 1
     weights = {kind: 3.0 if again[kind] else 1.0 for kind in line.first_of_kind}
     left = sum(weights.values())
@@ -95,11 +97,22 @@ def block_classes(line: BlockLine, *, effort: Effort, seed: int) -> dict[int, Bl
         share = weights[kind] / left
         left -= weights[kind]
         with effort.part(share) as part:
-            found[kind] = _class_of(line, index, _NUM_KEPT[int(again[kind])], part, seed)
+            found[kind] = _class_of(line, index, _NUM_KEPT[int(again[kind])], part, seed, late)
     return found
 
 
-def _class_of(line: BlockLine, index: int, num_kept: int, effort: Effort, seed: int) -> BlockClass:
+def _class_of(
+    line: BlockLine,
+    index: int,
+    num_kept: int,
+    effort: Effort,
+    seed: int,
+    late: Callable[[], bool],
+) -> BlockClass:
+    """The class of the block; the first replays of a setting are made however small the effort.
+
+    `late` says whether the time of all blocks together is up: then they are not made either.
+    """
     graph, block = line.subgraph(index), line.blocks[index]
     num_forward = _num_forward(graph, block)
     forward_only = replace(
@@ -112,10 +125,10 @@ def _class_of(line: BlockLine, index: int, num_kept: int, effort: Effort, seed: 
     options = [usual]
     if graph.ops[num_forward].name == REST:
         with effort.part(_SWEEP_SHARE) as part:
-            options += _by_kept_bytes(graph, usual, num_kept, part)
+            options += _by_kept_bytes(graph, usual, num_kept, part, late)
     settings = list(_tight_settings(graph, usual))
     for i, (setting, peak_bytes) in enumerate(settings):
-        if i and effort.is_over():
+        if late() or (i and effort.is_over()):
             break
         with effort.part(1 / (len(settings) - i)) as part:
             tried = [
@@ -133,7 +146,7 @@ def _class_of(line: BlockLine, index: int, num_kept: int, effort: Effort, seed: 
 
 
 def _by_kept_bytes(
-    graph: Graph, usual: BlockOption, num_kept: int, effort: Effort
+    graph: Graph, usual: BlockOption, num_kept: int, effort: Effort, late: Callable[[], bool]
 ) -> Iterator[BlockOption]:
     """Options that keep less than store-all, for limits from a coarse grid to a fine one.
 
@@ -145,6 +158,8 @@ def _by_kept_bytes(
     width = usual.kept_bytes - output
     reached: list[tuple[int, int]] = []  # for limits between these two, the first is the answer
     for number, share in enumerate(_coarse_to_fine(num_kept)):
+        if late():
+            return
         kept = output + int(share * max(0, width - 1))
         if any(low <= kept <= high for low, high in reached):
             continue

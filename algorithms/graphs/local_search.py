@@ -69,7 +69,7 @@ def local_search(
         not fit.
     max_moves
         Most moves of all walkers together: they end the search instead of the work, and time is
-        a watchdog.
+        a watchdog. The bound, too, then takes no more work than so many moves are worth.
     on_least
         Called with the simulation of the schedule of least peak, where no schedule fits.
 

@@ -90,26 +90,15 @@ class _Search:
         found: dict[int, int] = {}
         for rank in order:
             settings = [setting(entries, k, sizes[rank]) for k in range(len(entries))]
-            place = self._least_place(candidate, rank, settings, found.get(rank - 1, 0))
+            # Every entry before it is tried: what the allocator reserves need not fall with each.
+            fitting = (k for k, one in enumerate(settings) if self._fits(candidate, rank, one))
+            place = next(fitting, None)
             if place is None:
                 return None
             found[rank] = place
         every = [setting(entries, found[k], sizes[k]) for k in range(degrees.pipeline)]
         one = len(set(every)) == 1
         return replace(training, recompute=every[0] if one else "/".join(every))
-
-    def _least_place(
-        self, candidate: StepSettings, rank: int, settings: list[str], guess: int
-    ) -> int | None:
-        """The first of `settings` that fits, sought step by step from `guess` on."""
-        place = guess
-        while not self._fits(candidate, rank, settings[place]):
-            place += 1
-            if place == len(settings):
-                return None
-        while place and place <= guess and self._fits(candidate, rank, settings[place - 1]):
-            place -= 1
-        return place
 
     def bounded(self, candidate: StepSettings) -> StepSettings | None:
         """`candidate` with the least time that its memory bound allows; ``None`` if none fits."""

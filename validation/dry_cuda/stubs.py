@@ -19,9 +19,10 @@ NOT_SUPPORTED = {
     "cusparse": 10,
     "cusolver": 9,
     "cufft": 16,
+    "cupti": 27,
     "cu": 801,
 }
-_CALL = re.compile(r"^(__cuda|cuda|cublas|cudnn|cusparse|cusolver|cufft|cu)[A-Z]\w*$")
+_CALL = re.compile(r"^(__cuda|cuda|cublas|cudnn|cusparse|cusolver|cufft|cupti|cu)[A-Z]\w*$")
 _NOT_OURS = re.compile(r"^cuFile")  # of files, not of the device: its own library answers
 _TEXTS = re.compile(r"(ErrorString|StatusString|StatusName|ErrorName)$")
 

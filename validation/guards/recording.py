@@ -137,6 +137,17 @@ def kept_python(recorded: Recorded | None) -> Iterator[None]:
             recorded.places.put(contents)
 
 
+@contextmanager
+def kept_generators(*roots: Any) -> Iterator[None]:
+    """Set the generators that a model, a loss or their code holds back after the block."""
+    named = {str(i): root for i, root in enumerate(roots) if root is not None}
+    state = StateSnapshot(named, static_reach(named.values()))
+    try:
+        yield
+    finally:
+        state.restore_generators()
+
+
 def drawn(before: tuple[Any, Any]) -> list[str]:
     """The generators that have been drawn from since `before`."""
     now = python_generators()

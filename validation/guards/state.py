@@ -366,6 +366,11 @@ class StateSnapshot:
         """The generators that have advanced. Other code may draw from them between steps."""
         return [place.path for place in self._generators if next(iter(place.changes()), None)]
 
+    def restore_generators(self) -> None:
+        """Set all generators that the step holds itself back."""
+        for place in [*self._generators, *self._torch_generators]:
+            place.restore()
+
     def torch_generators(self) -> list[tuple[str, Tensor]]:
         """The present states of torch's generators that the step holds itself, by place."""
         return [(place.path, place.read()) for place in self._torch_generators]

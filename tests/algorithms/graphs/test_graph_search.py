@@ -8,7 +8,8 @@ from schedsim.algorithms.graphs._graph_search import GraphSearch
 from schedsim.algorithms.graphs.local_search import local_search
 
 from schedsim import Graph, Op, Schedule, simulate
-from schedsim.workloads.synthetic_graphs import branches
+from schedsim.plans.effort import Effort
+from schedsim.workloads.synthetic_graphs import branches, layered
 
 
 def four() -> Graph:
@@ -54,3 +55,17 @@ def test_kernels_that_are_not_compiled_yet_change_nothing(monkeypatch, seed, sha
         warm.least,
     )
     assert bool(makes) == bool(cold.search.num_moves or not cold.feasible)
+
+
+@pytest.mark.parametrize(
+    ("moves", "work"), [(0, 0.4), (2000, 0.6), (10**6, 6.0), (None, 6.0)], ids=str
+)
+def test_few_moves_ask_for_little_of_the_bound(moves, work):
+    """2,000 moves take a tenth of a second; their bound took ten seconds of the solver."""
+    graph = layered(40, seed=1)
+    budget = int(0.6 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
+    effort = Effort.of(20.0, moves=moves)
+    effort.cancel()  # the shares are dealt out all the same
+    search = GraphSearch(graph, budget, "fixed", effort, seed=0, num_threads=1, gap=0.0)
+    search.run(())
+    assert search.cuts.effort.work == pytest.approx(work)

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from schedsim.validation.guards.recording import (  # noqa: E402
     detached_copies,
     drawn,
+    kept_generators,
     kept_python,
     python_generators,
     record,
@@ -184,3 +185,20 @@ def test_what_is_given_twice_is_one_tensor_in_a_copy_too():
     assert copies["inputs"] is not x
     assert copies["other"][0].requires_grad
     assert torch.equal(copies["other"][0], y)
+
+
+def test_generators_of_the_loss_stand_where_they_stood():
+    """In a global, a closure or a container; planning by blocks times the loss many times."""
+    held = {"noise": [torch.Generator().manual_seed(3)]}
+    numpy_own = np.random.default_rng(4)
+
+    def loss(y):
+        noise = torch.rand(y.shape, generator=held["noise"][0]) * numpy_own.random()
+        return (y - noise).square().mean()
+
+    before = held["noise"][0].get_state(), numpy_own.bit_generator.state
+    with kept_generators(nn.Linear(2, 2), loss, None):
+        loss(torch.zeros(2, 2))
+        assert not torch.equal(held["noise"][0].get_state(), before[0])
+    assert torch.equal(held["noise"][0].get_state(), before[0])
+    assert numpy_own.bit_generator.state == before[1]

@@ -57,3 +57,10 @@ void *dry_unmodelled_driver_call(const char *name) {
     pthread_mutex_unlock(&lock);
     return (void *)slots[at];
 }
+
+/* The profiler's library: its calls fail (stubs.py), and this one says so in words. */
+DRY_EXPORT int cuptiGetResultString(int status, const char **text) {
+    (void)status;
+    *text = "the profiler is not modelled on a dry CUDA device";
+    return 0;
+}
