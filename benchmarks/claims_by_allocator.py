@@ -91,7 +91,7 @@ LOOPS = (
 
 
 class Checkpointed(nn.Module):
-    """A block whose inner tensors are computed again in backward."""
+    """A block whose inner tensors are recomputed in the backward."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()

@@ -194,13 +194,13 @@ def _solve(
             effort.spend(effort.left)
         else:
             effort.note_clock()
-        return None, {"solved": False, "programme": "its first node takes more than the effort"}
+        return None, {"solved": False, "milp": "its first node takes more than the effort"}
     with effort.part(1.0 - _POLISH_SHARE) as part:
         answer = model.milp.solve(part)
     told: dict[str, Any] = {"solved": answer.finished}
     if answer.x is None:
         if math.isfinite(best_s):
-            told["programme"] = "nothing better" if answer.infeasible else "nothing better in time"
+            told["milp"] = "nothing better" if answer.infeasible else "nothing better in time"
         else:
             told["infeasible"] = "the MILP has none" if answer.infeasible else "none in time"
         return None, told

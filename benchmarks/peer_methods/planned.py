@@ -152,7 +152,7 @@ def _sac_ilp(subject: Subject, share: float, *, quick: bool, helped: bool) -> St
     except Exception as error:  # whatever it raises is its answer
         raise _refusal(error) from error
     if bound_bytes < 0:
-        raise Refused("its programme has no solution at this budget")
+        raise Refused("its MILP has no solution at this budget")
     policies = {
         names.index(name): get_optimal_checkpointing_policy_per_module(
             estimator.sac_mod_stats[name], 1.0 - discard

@@ -44,7 +44,7 @@ Op = namedtuple("Op", "name time workspace saving reads writes optional once tak
 Cut = namedtuple("Cut", "known after given charged room needed")
 # min cost x, coefficients x >= right for each row, low <= x <= high, x whole; `unit` is the seconds
 # of a unit of cost: every sum of repeats is a multiple.
-Programme = namedtuple("Programme", "rows cost low high unit")
+LinearProgram = namedtuple("LinearProgram", "rows cost low high unit")
 
 
 class Graph(namedtuple("Graph", "ops sizes producer results static number seconds")):
@@ -274,7 +274,7 @@ def make_cut(graph: Graph, budget: int, order: str, i: int) -> Cut:
     return Cut(known, after, given, charged, room, needed)
 
 
-def cut_programme(graph: Graph, cuts: list[Cut]) -> Programme:
+def cut_program(graph: Graph, cuts: list[Cut]) -> LinearProgram:
     """What every schedule must pay across the cuts, each surely before the next."""
     ops, tensors, count, producer = len(graph.ops), len(graph.sizes), len(cuts), graph.producer
     times = [op.time for op in graph.ops if not op.once]
@@ -312,10 +312,10 @@ def cut_programme(graph: Graph, cuts: list[Cut]) -> Programme:
         for p in sorted(cuts[k].known):
             parts = {first + j * ops + p: 1 for j in range(k, count)}
             rows.append(({**parts, first + (count + k) * ops + p: -1}, 0))
-    return Programme(rows, cost, low, high, Fraction(divisor, scale))
+    return LinearProgram(rows, cost, low, high, Fraction(divisor, scale))
 
 
-def leaf_bound(programme: Programme, low: list[int], high: list[int], leaf: Any) -> int | None:
+def leaf_bound(program: LinearProgram, low: list[int], high: list[int], leaf: Any) -> int | None:
     """Units that no point between `low` and `high` is below, by weak duality; None: no point is.
 
     Multipliers y of any rows, zero or more, give a bound: y right + the least of (cost - y A) x.
@@ -323,11 +323,11 @@ def leaf_bound(programme: Programme, low: list[int], high: list[int], leaf: Any)
     weights = [(row, rational(value)) for row, value in leaf["y"]]
     common = lcm(1, *(value.denominator for _, value in weights))
     empty, total = bool(leaf.get("empty")), 0
-    left = {} if empty else {v: c * common for v, c in enumerate(programme.cost) if c}
+    left = {} if empty else {v: c * common for v, c in enumerate(program.cost) if c}
     for row, value in weights:
-        known = type(row) is int and 0 <= row < len(programme.rows)
+        known = type(row) is int and 0 <= row < len(program.rows)
         require(known and value >= 0, f"multiplier {value} of row {row!r} is not one")
-        coefficients, right = programme.rows[row]
+        coefficients, right = program.rows[row]
         total += int(value * common) * right
         for v, c in coefficients.items():
             left[v] = left.get(v, 0) - int(value * common) * c
@@ -336,17 +336,17 @@ def leaf_bound(programme: Programme, low: list[int], high: list[int], leaf: Any)
     return None if empty else -(-total // common)
 
 
-def tree_bound(programme: Programme, node: Any, low: list[int], high: list[int]) -> int | None:
+def tree_bound(program: LinearProgram, node: Any, low: list[int], high: list[int]) -> int | None:
     """The least bound of the leaves below `node`; None where all are empty."""
     require(isinstance(node, dict), "a node of the tree is none")
     if "branch" not in node:
-        return leaf_bound(programme, low, high, node)
+        return leaf_bound(program, low, high, node)
     v, bounds = node["branch"], []
     free = type(v) is int and 0 <= v < len(low) and (low[v], high[v]) == (0, 1)
     require(free, f"variable {v!r} cannot be branched on")
     for side, value in (("down", 0), ("up", 1)):
         low[v] = high[v] = value
-        bounds.append(tree_bound(programme, node[side], low, high))
+        bounds.append(tree_bound(program, node[side], low, high))
         low[v], high[v] = 0, 1
     return min((bound for bound in bounds if bound is not None), default=None)
 
@@ -359,10 +359,10 @@ def cut_tree(graph: Graph, budget: int, scope: str, proof: dict[str, Any]) -> Fr
     for k, later in combinations(range(len(cuts)), 2):
         sure = places[k] in cuts[later].known and places[later] in cuts[k].after
         require(sure, "a cut that is not surely behind the one before it")
-    programme = cut_programme(graph, cuts)
-    bound = tree_bound(programme, proof["tree"], list(programme.low), list(programme.high))
+    program = cut_program(graph, cuts)
+    bound = tree_bound(program, proof["tree"], list(program.low), list(program.high))
     require(bound is not None, "the tree says that nothing fits, and there is a schedule")
-    return graph.seconds + max(0, bound or 0) * programme.unit
+    return graph.seconds + max(0, bound or 0) * program.unit
 
 
 class Instance:
@@ -375,7 +375,7 @@ class Instance:
 
     def curve(self, proof: dict[str, Any], scope: str) -> list[tuple[int, Fraction]]:
         """The break points of a chain, computed once; refused where they are not the proof's."""
-        require(self.is_chain and scope == PERSISTENT, f"no programme for {scope!r} of this")
+        require(self.is_chain and scope == PERSISTENT, f"no program for {scope!r} of this")
         self._curve = self._curve or persistent_curve(self.graph)
         text = "".join(f"{m} {t}\n" for m, t in self._curve)
         require(proof["table_hash"] in (None, digest(text)), "the table has another hash")

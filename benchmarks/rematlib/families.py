@@ -302,7 +302,7 @@ def layered(ops: int, seed: int) -> Graph:
 
 
 def layered_inference(ops: int, seed: int) -> Graph:
-    """The same without a backward: what is run again was let go for want of memory alone."""
+    """The same without a backward: what is recomputed was evicted for want of memory alone."""
     return _layered(ops, seed).inference()
 
 

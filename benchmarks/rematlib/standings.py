@@ -40,8 +40,8 @@ GRAPH_PLANNERS = (
 # Beyond so many ops a planner is skipped, for the reason that its rows give.
 MOST_OPS = {"checkmate": 24, "moccasin": 120, "kusumoto": 300}
 WHY = {
-    "checkmate": "the first node of a programme over all pairs of ops takes longer than the effort",
-    "moccasin": "a programme of intervals over all pairs of ops is not built within the effort",
+    "checkmate": "the first node of a MILP over all pairs of ops takes longer than the effort",
+    "moccasin": "a constraint model of intervals over all pairs of ops is not built within the effort",
     "kusumoto": "the lower sets of so many ops are not listed within the effort",
 }
 # Work of a search: of chains more, whose exact planners are over in an instant.

@@ -485,7 +485,7 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
 
     ``core`` runs only attention again, and keeps its inputs (Korthikanti et al. 2022, section 5). A
     compiled layer without a policy keeps the tensors that a product or an attention of the backward
-    reads, and the outputs of these ops; the rest is computed again in the kernel that reads it, as
+    reads, and the outputs of these ops; the rest is recomputed in the kernel that reads it, as
     PyTorch's partitioner recomputes nothing that the backward would have to write to memory.
 
     Examples

@@ -258,7 +258,7 @@ class RankStep(EndWriter):
             self._embed_backward(micro)
 
     def _before_recomputing(self, backward: Sequence[RankOp]) -> int:
-        """How many ops of a layer's backward run before anything is computed again.
+        """How many ops of a layer's backward run before anything is recomputed.
 
         PyTorch's checkpoint runs the forward again when the first tensor of it is read; Megatron's
         runs it first.

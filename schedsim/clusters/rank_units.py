@@ -173,7 +173,7 @@ class UnitWriter:
         self._gathered.append(f"AG {weight}")
 
     def _drop_gathered(self) -> None:
-        """Let go the buffer of the last gather of the forward."""
+        """Free the buffer of the last gather of the forward."""
         while self._gathered:
             buffer = self._gathered.pop()
             self._add(Op(f"drop {buffer}", "forward", reads=(buffer,)))

@@ -115,7 +115,7 @@ def attention_block(config: TransformerConfig) -> StageRecord:
 
 
 def _with_core_again(forward: list[OpRecord], backward: list[OpRecord]) -> list[OpRecord]:
-    """`backward` with what it reads of the core computed again before its first reader."""
+    """`backward` with what it reads of the core recomputed before its first reader."""
     core = [op for op in forward if op.name in ("scores", "softmax", "softmax_dropout")]
     again = {tensor: f"{tensor}.again" for op in core for tensor in op.writes}
     changed = [replace(op, reads=tuple(again.get(t, t) for t in op.reads)) for op in backward]

@@ -2,7 +2,7 @@
 
 A state is what lies where, what has run, and what runs with the seconds left. From it any op or
 copy may start whose stream is free, whose inputs are there and whose memory can be made to fit by
-letting tensors go; or time passes to the next end, runs held back at will included. Dijkstra's
+evicting tensors; or time passes to the next end, runs held back at will included. Dijkstra's
 algorithm finds the least time. There is no order of a schedule and no rule of who starts first; but
 first runs come in the graph's order.
 """
@@ -69,7 +69,7 @@ def least_time_s(
         return frozenset(found)
 
     def tidy(state):
-        """The state without what nobody will want; letting it go later would be no better."""
+        """The state without what no later run reads; evicting it later would be no better."""
         here, there, done, running = state
         useful = wanted(done)
         here = here & useful | {running[1][0]} if running[1] else here & useful
@@ -85,7 +85,7 @@ def least_time_s(
         return found | ({running[1][0]} if running[1] else frozenset())
 
     def make_room(state, need: int, keep: frozenset[int]):
-        """Device contents that leave `need` bytes, no tensor let go for nothing."""
+        """Device contents that leave `need` bytes, no tensor evicted for nothing."""
         here = state[0]
         lacking = device_bytes(state) + need - room
         if lacking <= 0:
@@ -180,7 +180,7 @@ def least_time_s(
             return spent
         others = seen.setdefault((state[2], state[3]), [])
         if any(t <= spent and state[0] <= h and state[1] <= a for h, a, t in others):
-            continue  # there is more where that is, no later; letting it go is free
+            continue  # there is more where that is, no later; evicting it is free
         others.append((state[0], state[1], spent))
         expanded += 1
         if expanded > max_states:

@@ -1,4 +1,4 @@
-"""The programme over cuts, against the stand-alone checker's own making of it."""
+"""The linear program over cuts, against the stand-alone checker's own making of it."""
 
 from fractions import Fraction
 
@@ -29,7 +29,7 @@ def test_rows_are_those_that_the_checker_makes(seed, order):
     ours = cut_rows(table, cuts)
     theirs_graph = check.make_graph(workload_to_dict(graph))
     scope = check.FIXED if order == "fixed" else check.ANY
-    theirs = check.cut_programme(
+    theirs = check.cut_program(
         theirs_graph, [check.make_cut(theirs_graph, budget, scope, cut.op) for cut in cuts]
     )
     assert list(zip(ours.rows, ours.rights, strict=True)) == theirs.rows
