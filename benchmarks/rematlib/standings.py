@@ -41,7 +41,7 @@ GRAPH_PLANNERS = (
 MOST_OPS = {"checkmate": 24, "moccasin": 120, "kusumoto": 300}
 WHY = {
     "checkmate": "the first node of a MILP over all pairs of ops takes longer than the effort",
-    "moccasin": "a constraint model of intervals over all pairs of ops is not built within the effort",
+    "moccasin": "a model of intervals over all pairs of ops is not built within the effort",
     "kusumoto": "the lower sets of so many ops are not listed within the effort",
 }
 # Work of a search: of chains more, whose exact planners are over in an instant.
