@@ -39,8 +39,9 @@ _MOST_BYTES = 2**53
 _BOUND_WORK, _BOUND_SHARE = 0.3, 0.4
 
 # Where moves end the search, the bound may take so much work without any, and another unit for so
-# many moves; 2,000 moves on 600 ops take a tenth of a second, the bound of an effort of 20 takes 6.
-_BOUND_OF_NO_MOVES, _MOVES_PER_UNIT = 0.4, 10_000
+# many moves; 2,000 moves on 600 ops take a tenth of a second. From 20,000 moves on, the bound takes
+# all that an effort of 20 grants it.
+_BOUND_OF_NO_MOVES, _MOVES_PER_UNIT = 0.2, 3_400
 
 # The share of the first round after which the walkers meet for the first time.
 _FIRST_MEETING = 0.1
