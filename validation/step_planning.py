@@ -43,6 +43,7 @@ from .op_level.recorded_ops import with_requests
 from .optimizer_requests import with_optimizer
 from .ranks import ALONE, Ranks
 from .ranks.envelope import envelope
+from .ranks.failures import is_elsewhere
 from .ranks.one_plan import planned_once
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
@@ -406,6 +407,8 @@ def _capture(
                 hint="loss=cross_entropy, or in_place=True for a loss that the loop computes",
             ) from error
         except Exception as error:  # raised by a tracer, or by the model's own code on fakes
+            if is_elsewhere(error):
+                raise
             why = " ".join(str(error).split())[:300]
             ours = isinstance(error, SchedsimError | torch.OutOfMemoryError)
             if settings.level == "op" and (ours or not settings.bound_ranks.alone):

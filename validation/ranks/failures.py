@@ -56,3 +56,14 @@ def agree_on(error: Any) -> Any:
 def is_agreed(error: BaseException) -> bool:
     """Whether all ranks raise this error already."""
     return bool(getattr(error, "raised_on_all_ranks", False))
+
+
+def mark_elsewhere(error: Any) -> Any:
+    """`error`, marked as that of a rank which failed outside of what this rank is doing."""
+    error.failed_elsewhere = True
+    return error
+
+
+def is_elsewhere(error: BaseException) -> bool:
+    """Whether the rank that failed is not where this one is: it takes no part in a second try."""
+    return bool(getattr(error, "failed_elsewhere", False))

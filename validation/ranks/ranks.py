@@ -15,7 +15,15 @@ from torch import Tensor
 from schedsim.errors import SchedsimError
 
 from ..torch_private.process_groups import default_group, default_store
-from .failures import Interrupted, RankError, agree_on, heard, is_agreed, told
+from .failures import (
+    Interrupted,
+    RankError,
+    agree_on,
+    heard,
+    is_agreed,
+    mark_elsewhere,
+    told,
+)
 from .patience import GRACE_S, Lookout, wait_in_turns
 
 T = TypeVar("T")
@@ -251,7 +259,8 @@ class _Channel:
             _, their_what, text = rows[first]
             if own is not None and text == content:
                 raise agree_on(own)  # the error is the same on all ranks: no rank need be named
-            raise agree_on(heard(text, self.members[first], their_what)) from own
+            other = agree_on(heard(text, self.members[first], their_what))
+            raise (other if their_what == what else mark_elsewhere(other)) from own
         if len({row[1] for row in rows}) > 1:
             self.broken = "they do different things"
             lines = ", ".join(

@@ -12,6 +12,8 @@ from schedsim.validation.ranks.failures import (
     agree_on,
     heard,
     is_agreed,
+    is_elsewhere,
+    mark_elsewhere,
     told,
 )
 
@@ -51,3 +53,10 @@ def test_an_error_that_all_raise_is_marked():
     error = ValueError()
     assert not is_agreed(error)
     assert is_agreed(agree_on(error))
+
+
+def test_an_error_of_a_rank_that_is_elsewhere_is_marked():
+    """A second try would wait for that rank."""
+    error = heard(told(ValueError()), 1, "plan a step")
+    assert not is_elsewhere(error)
+    assert is_elsewhere(mark_elsewhere(error))

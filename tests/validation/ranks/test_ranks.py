@@ -163,6 +163,24 @@ def test_a_rank_that_fails_in_the_middle_of_a_model_fails_all():
         assert "start again" in row[1][1]
 
 
+def _failing_loss(rank):
+    def loss(output, target):
+        if rank == 1:
+            raise ValueError("the disk is full")
+        return LOSS(output, target)
+
+    model = nn.Sequential(*(Block(16) for _ in range(3)))
+    return said(lambda: schedsim.rematerialize(model, data(), "95%", loss, effort=0.2))
+
+
+def test_a_rank_whose_loss_fails_on_the_way_to_a_capture_fails_all():
+    """The others, which are further on, do not try again by blocks: nobody would come."""
+    first, second = run_ranks(_failing_loss, 2)
+    assert second == ("ValueError", "the disk is full")
+    message = "rank 1 failed to plan a step: ValueError: the disk is full"
+    assert first == ("RankStoppedError", message)
+
+
 def test_one_process_waits_for_nobody():
     """Its own is what all have, its work is done at once, and its errors are its own."""
     assert ALONE.alone
