@@ -29,7 +29,7 @@ _LOOK = 0.03
 # Rungs of the ladder, nearer to each other at small budgets, where a byte saves the most time.
 _NUM_RUNGS = 256
 
-# Of two times, the least relative difference that counts.
+# Two times differ if their relative difference is at least this.
 _TINY = 1e-9
 
 
