@@ -39,9 +39,8 @@ def require(condition: bool, message: str) -> None:
 
 # takes_over: output -> the input whose storage it may take over
 Op = namedtuple("Op", "name time workspace saving reads writes optional once takes_over")
-# A cut is the first run of an op, which every schedule passes: the ops that surely ran by its end
-# and those that run after it; the tensors surely alive in it; the bytes of other tensors, if these
-# are alive; the room for them; the tensors that are read later.
+# A cut is the first run of an op: ops that surely ran by its end, and after it; tensors surely
+# alive in it; bytes of the others, if alive; the room for them; the tensors that are read later.
 Cut = namedtuple("Cut", "known after given charged room needed")
 # min cost x, coefficients x >= right for each row, low <= x <= high, x whole; `unit` is the seconds
 # of a unit of cost: every sum of repeats is a multiple.
@@ -144,8 +143,8 @@ def replay(graph: Graph, names: list[str]) -> tuple[int, Fraction]:
     """(peak bytes, seconds) of a legal schedule.
 
     An instance of a tensor lives from the run that writes it to the last run that reads it before
-    it is written again. A result lives to the end, and an optional output that nobody reads never
-    lives. An output takes over its input's storage if this run is the last use of that instance.
+    it is written again, a result to the end; an optional output that nobody reads never lives. An
+    output takes over its input's storage if this run is the last use of that instance.
     """
     latest = {t: t for t in range(len(graph.sizes)) if graph.producer[t] < 0}  # tensor -> instance
     instances = [[t, 0, -1, -1] for t in latest]  # tensor, first and last run, taken over from
