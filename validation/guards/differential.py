@@ -249,9 +249,8 @@ class Both:
             for name, buffer in buffers_of(module).items()
             if buffer is not None
         ]
-        written, moved = (), ()
-        if self.recorded is not None:
-            written, moved = self.recorded.written, self.recorded.moved
+        written = self.recorded.written if self.recorded is not None else ()
+        moved = self.recorded.moved if self.recorded is not None else ()
         held = DataPlaces([*parameters, *moved])
         contents = [(tensor, tensor.detach().clone()) for tensor in written]
         buffers = tuple(buffer for _, _, buffer, _ in tables)

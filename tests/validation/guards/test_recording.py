@@ -153,13 +153,18 @@ def test_data_that_is_replaced_is_put_back_and_told():
 def test_what_hooks_of_a_backward_change_is_reached_and_put_back():
     """Hooks of modules and of tensors, which no forward calls."""
 
+    def note(gradient):
+        linear.noted = 1
+
+    def count(*given):
+        linear.counted = 1
+
     def what(self, x):
-        x.requires_grad_().register_hook(self.linear.note)
+        x.requires_grad_().register_hook(note)
 
     linear = nn.Linear(3, 3)
     linear.noted = linear.counted = 0
-    linear.note = lambda gradient: setattr(linear, "noted", 1)
-    linear.register_full_backward_hook(lambda *given: setattr(linear, "counted", 1))
+    linear.register_full_backward_hook(count)
     found, _ = recorded(what, linear=linear)
     assert {"noted", "counted"} <= found.reach.names
     with kept_python(found):
