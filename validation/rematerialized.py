@@ -202,7 +202,8 @@ class Rematerialized(nn.Module):
     def replan(self, budget: int | str) -> None:
         """Forget all plans; steps are planned anew within `budget` when they come.
 
-        What was captured and measured for the shapes seen is kept. Of several ranks, all call it.
+        Captures and measurements of the shapes seen are kept. If there are several ranks, all call
+        it.
         """
         self._changes += 1
         self._all_come = True

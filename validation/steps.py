@@ -147,7 +147,7 @@ class MeasuredSteps:
         with StorageTracker() as tracker:
             tracker.add(self.resident, "static")
             if isinstance(module, ScheduledBlocks):
-                watch = _Watch(tracker)
+                watch = _StepWatch(tracker)
                 module.observer = watch
                 try:
                     loss = self.step(which)
@@ -211,7 +211,7 @@ class _PlainStep(nn.Module):
         return loss_of(out) if loss is None else loss(out, *given.extra)
 
 
-class _Watch:
+class _StepWatch:
     """An observer of runs that notes the tracker's peak of each run, and labels storages."""
 
     def __init__(self, tracker: StorageTracker) -> None:

@@ -37,7 +37,7 @@ _NUM_PLACES = 256
 # a search finds at one place, it mostly finds at the places beside it.
 _RISE = 0.0125
 
-# Of two times, the least relative difference that counts.
+# Two times differ if their relative difference is at least this.
 _TINY = 1e-9
 
 

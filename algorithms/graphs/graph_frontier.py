@@ -113,7 +113,7 @@ def graph_frontier(
         curve.descend()
         curve.refine()
         curve.polish()
-    except (KeyboardInterrupt, _Interrupted):
+    except (KeyboardInterrupt, _CurveInterrupted):
         effort.cancel()
     return ParetoCurve(
         workload_name=graph.name,
@@ -130,7 +130,7 @@ def graph_frontier(
     )
 
 
-class _Interrupted(Exception):
+class _CurveInterrupted(Exception):
     """The user interrupted a search."""
 
 
@@ -308,7 +308,7 @@ class _Curve:
         else:
             self.least_bytes = max(self.least_bytes, plan.least.floor_bytes)
         if plan.search.interrupted:
-            raise _Interrupted
+            raise _CurveInterrupted
         return seen[0] if seen else None
 
     def add(self, new: Simulation) -> None:

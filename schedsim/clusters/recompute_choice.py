@@ -65,7 +65,7 @@ def least_recomputation(
     >>> chosen.recompute.partition(",")[0]  # of the first 13 layers
     'keep=mixed:13'
     """
-    choice = _Choice(model, degrees, training, fabric, budget_bytes)
+    choice = _LayerChoice(model, degrees, training, fabric, budget_bytes)
     found = [choice.of_rank(rank) for rank in range(degrees.pipeline)]
     return replace(training, recompute=found[0] if len(set(found)) == 1 else "/".join(found))
 
@@ -109,7 +109,7 @@ def _op_s(op: RankOp, fabric: Fabric) -> float:
     return op.link_s if op.stream != "compute" else compute_s + op.link_s
 
 
-class _Choice:
+class _LayerChoice:
     """The choices for all ranks; ranks that are alike are looked at once."""
 
     def __init__(
