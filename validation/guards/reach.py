@@ -140,7 +140,7 @@ class CodeRun:
                 for name in global_names(one):
                     read.add(name)
                     called = scope.get(name)
-                    # What a hook or a backward calls may not have run yet.
+                    # Code that a hook or a backward calls may not have run yet.
                     if isinstance(called, FunctionType) and called.__code__ not in seen:
                         seen.add(called.__code__)
                         pending.append((called.__code__, called.__globals__))

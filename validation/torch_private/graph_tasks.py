@@ -1,4 +1,4 @@
-"""What the backward pass that is running was asked for."""
+"""The request that the running backward pass was started with."""
 
 from __future__ import annotations
 
