@@ -176,7 +176,7 @@ def dynamo_graph(
 
 @contextlib.contextmanager
 def _exporting(mode: FakeTensorMode) -> Iterator[None]:
-    """The context that an export of a joint graph runs in, inside the export's own stack of them."""
+    """The context of an export of a joint graph, inside the export's own stack of contexts."""
     from torch._guards import TracingContext, tracing
 
     with (
