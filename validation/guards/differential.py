@@ -20,7 +20,7 @@ from schedsim.errors import SchedsimError
 from ..measure.meters import Meter
 from ..torch_private.module_tables import buffers_of, step_hooks
 from ..torch_private.pytrees import tree_leaves
-from ..torch_private.storage_refs import unseen_writes
+from ..torch_private.storage_refs import DataPlaces, unseen_writes
 from .recording import (
     Recorded,
     detached_copies,
@@ -224,7 +224,8 @@ class Both:
         tensors = [(f"buffer {n}", self.kept(b)) for root in roots for n, b in root.named_buffers()]
         tensors += [(f"input {i}", self.kept(leaf)) for i, leaf in enumerate(leaves)]
         if self.recorded is not None:
-            tensors += [("a tensor", self.kept(t)) for t in self.recorded.written]
+            changed = (*self.recorded.written, *self.recorded.moved)
+            tensors += [("a tensor", self.kept(t)) for t in changed]
         if state is not None:
             tensors += state.torch_generators()
         left: dict[str, Any] = {}
@@ -249,6 +250,8 @@ class Both:
             if buffer is not None
         ]
         written = self.recorded.written if self.recorded is not None else ()
+        moved = self.recorded.moved if self.recorded is not None else ()
+        held = DataPlaces([*parameters, *moved])
         contents = [(tensor, tensor.detach().clone()) for tensor in written]
         buffers = tuple(buffer for _, _, buffer, _ in tables)
         devices = sorted({p.device for p in parameters if p.device.type == "cuda"}, key=str)
@@ -262,6 +265,7 @@ class Both:
                     parameter.grad = None
                 yield
             finally:
+                held.restore()
                 for parameter, gradient in own:
                     parameter.grad = gradient
                 with torch.no_grad():

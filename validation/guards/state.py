@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import random
 import sys
 import types
@@ -326,6 +327,7 @@ class StateSnapshot:
         walk.run()
         for scope, names in self.reach.scopes:
             walk.scope(scope, names)
+        walk.environment(self.reach.variables)
         walk.run()
         self._places, self._empty, self.iterators = walk.places, walk.empty, walk.iterators
         self._generators, self._torch_generators = walk.generators, walk.torch_generators
@@ -449,6 +451,31 @@ class _StateWalk:
         """Add globals, of which `names` are read."""
         module = scope.get("__name__", "globals")
         self._names(module, scope, ".{}", names.__contains__)
+
+    def environment(self, names: frozenset[str]) -> None:
+        """Add those of the environment's variables that have these names, or get one of them."""
+
+        def view() -> dict[str, str]:
+            return {name: os.environ[name] for name in names if name in os.environ}
+
+        def write(saved: Mapping[Any, Any]) -> None:
+            for name in names:
+                store(name, saved.get(name, _GONE))
+
+        def store(name: Any, value: Any) -> None:
+            if value is _GONE:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+        if names:
+            saved = view()
+            self.places.append(
+                _NamedPlaces(
+                    "os.environ", os.environ, view, write, store, None, "[{!r}]", saved,
+                    [*saved.items()],
+                )
+            )  # fmt: skip
 
     def _visit(self, path: str, value: Any) -> None:
         if isinstance(value, nn.Module):

@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 
 __all__ = [
     "AnyBatchNorm",
+    "backward_hooks_of",
     "buffers_of",
     "call_as_itself",
     "call_instead",
@@ -57,6 +58,11 @@ def step_hooks(parameter: Tensor) -> dict[int, Any] | None:
 def gradient_hooks(parameter: Tensor) -> bool:
     """Whether something is called with the gradient of `parameter`, or after it."""
     return bool(getattr(parameter, "_backward_hooks", None) or step_hooks(parameter))
+
+
+def backward_hooks_of(module: nn.Module) -> list[Any]:
+    """What is called in the backward of `module`, before it and after it."""
+    return [*module._backward_pre_hooks.values(), *module._backward_hooks.values()]
 
 
 def call_instead(module: nn.Module, call: Callable[..., Any] | None) -> None:
