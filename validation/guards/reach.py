@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -224,7 +224,8 @@ def nested(code: CodeType) -> Iterator[CodeType]:
             yield from nested(constant)
 
 
-def global_names(code: CodeType) -> set[str]:
+@lru_cache(maxsize=8192)  # reading instructions takes longer than all else that a reach does
+def global_names(code: CodeType) -> frozenset[str]:
     """The names that `code` reads as globals.
 
     Examples
@@ -233,7 +234,7 @@ def global_names(code: CodeType) -> set[str]:
     ['len']
     """
     kinds = ("LOAD_GLOBAL", "LOAD_NAME")
-    return {i.argval for i in dis.get_instructions(code) if i.opname in kinds}
+    return frozenset(i.argval for i in dis.get_instructions(code) if i.opname in kinds)
 
 
 def _words(code: CodeType) -> set[str]:
