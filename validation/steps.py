@@ -121,7 +121,7 @@ class MeasuredSteps:
             return self._tracked_peak(which)
 
     def _left(self, loss: Tensor) -> list[Tensor]:
-        """What a step leaves behind, on the host."""
+        """The results of a step, on the host."""
         model = self.target.model
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         found = [loss, *gradients, *model.buffers()]

@@ -176,7 +176,7 @@ class _Curve:
         self.least_work = min(0.02 + 3e-4 * graph.num_ops, self.whole / 4)
 
     def left(self, share: float) -> float:
-        """What is left until that share of the effort is used; zero once the whole effort is."""
+        """The effort left until that share of it is used; zero once all of it is used."""
         return min(self.effort.left, self.effort.left - (1.0 - share) * self.whole)
 
     def is_worth_it(self, share: float) -> bool:

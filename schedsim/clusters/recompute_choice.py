@@ -1,4 +1,4 @@
-"""What each layer of each rank keeps, so that a step fits and runs as little as possible again.
+"""Chooses what each layer of each rank keeps, so that a step fits and recomputes little.
 
 Pieces to keep are what single ops of a layer make, in as many layers as fit. They are added by
 seconds saved for a byte, the best first; what room the last one leaves goes to smaller ones. Layers
@@ -22,12 +22,12 @@ from .tape import RankOp
 from .training import Training
 
 _KINDS = ("product", "attention", "core", "scatter")
-"""Of ops worth keeping: what is pointwise takes little time for its bytes."""
+"""Kinds of ops worth keeping: pointwise ops take little time for their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPiece:
-    """What an op of a layer makes, if it is kept: its bytes, and the seconds that are saved."""
+    """The output of an op of a layer, if it is kept: its bytes, and the seconds saved."""
 
     name: str
     size_bytes: int
@@ -73,7 +73,7 @@ def least_recomputation(
 def kept_pieces(
     model: Architecture, degrees: Degrees, training: Training, fabric: Fabric, *, experts: bool
 ) -> list[KeptPiece]:
-    """What a layer may keep, the best by seconds for a byte first, each beside those before it."""
+    """The sets that a layer may keep: each adds the next best op by seconds saved a byte."""
     tokens = training.micro_batch(degrees) * training.seq // degrees.context
     layer = write_layer(model, degrees, training, tokens, fabric, experts=experts)
 

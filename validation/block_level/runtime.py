@@ -129,7 +129,7 @@ class _Place:
 
 @dataclass
 class _Bundle:
-    """What a forward kept: the autograd graph, held by its output edges."""
+    """The tensors that a forward kept: the autograd graph, held by its output edges."""
 
     edges: list[Any]  # one for each leaf of the output, None where no gradient flows
     cell: _BundleState

@@ -160,7 +160,7 @@ class SplitModel:
         return call
 
     def _after(self, step: StepInputs, value: Any) -> Any:
-        # What runs before the blocks runs again here, with the random numbers of its first run, and
+        # The code before the blocks runs again here, with the random numbers of its first run, and
         # without moving statistics; from the last block on, everything is as it was.
         now = RandomState.now(self.generators)
         before = ExitStack()

@@ -359,6 +359,6 @@ def _inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*inputs: Any, **keywords: Any) -> Any:
         return function(*inputs, **keywords)
 
-    # What Dynamo knows depends on the code object: without copies, models would share a trace.
+    # Dynamo keeps traces by code object: without copies, models would share a trace.
     run.__code__ = run.__code__.replace()
     return run

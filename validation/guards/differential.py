@@ -55,7 +55,7 @@ def read_check(check: Any) -> str | int:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs first between the planned step and the plain one.
+    """The first difference between the planned step and the plain one.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Checked:
 
 @dataclass
 class _Left:
-    """What a step leaves behind."""
+    """The results that a step leaves behind."""
 
     loss: Tensor
     gradients: list[tuple[str, Tensor | None, tuple[int, ...]]]
@@ -126,7 +126,7 @@ class Both:
         *,
         rounded: bool = False,
     ) -> Difference | None:
-        """What `planned` does otherwise than `plain`; both give the loss.
+        """The first difference between the steps `planned` and `plain`; both give the loss.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class Both:
         inputs: tuple[Any, ...],
         keywords: Mapping[str, Any],
     ) -> _Left:
-        """What a forward and backward of `step` leave."""
+        """The results of a forward and backward of `step`."""
         inputs, keywords = detached_copies((inputs, dict(keywords)))
         state = self.recorded.state() if self.recorded is not None else None
         python = python_generators()
@@ -172,7 +172,7 @@ class Both:
                 restore_python_generators(python)
 
     def compared(self, expected: _Left, found: _Left) -> Difference | None:
-        """What differs between two results of `run`; of digests, whether anything does."""
+        """The difference between two results of `run`; for digests, whether there is one."""
         return _difference(expected, found, False)
 
     def peak_bytes(

@@ -164,7 +164,7 @@ class CodeRun:
                     called = scope.get(name)
                     if isinstance(called, str) and _ENVIRONMENT & set(one.co_names):
                         variables.add(called)
-                    # What a hook or a backward calls may not have run yet.
+                    # Code that a hook or a backward calls may not have run yet.
                     if isinstance(called, FunctionType) and called.__code__ not in seen:
                         seen.add(called.__code__)
                         pending.append((called.__code__, called.__globals__))

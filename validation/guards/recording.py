@@ -26,7 +26,7 @@ from .state import NO_PLACES, Places, StateChange, StateSnapshot
 
 @dataclass(frozen=True)
 class Recorded:
-    """What one forward of a step did besides computing tensors.
+    """The effects of one forward of a step besides its tensors.
 
     Attributes
     ----------

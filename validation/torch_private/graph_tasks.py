@@ -1,4 +1,4 @@
-"""The backward pass that is running, and what it was asked for."""
+"""The backward pass that is running, and the request that it was started with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module has in its own tables, its buffers and hooks among it, and how it is called."""
+"""The tables of a module, buffers and hooks among them, and how the module is called."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def call_instead(module: nn.Module, call: Callable[..., Any] | None) -> None:
 
 
 def replacement_of(module: nn.Module) -> Callable[..., Any] | None:
-    """What ``module(...)`` runs in place of its own call; ``None`` for its own."""
+    """The function that ``module(...)`` runs in place of its own call; ``None`` if none."""
     found: Callable[..., Any] | None = module._compiled_call_impl
     return found
 
