@@ -1,4 +1,4 @@
-"""Is the measured peak within the budget, whatever the budget? From the store-all peak down.
+"""Is the measured peak within the budget, whatever the budget from the store-all peak down?
 
     python benchmarks/bench_budgets.py [--models gpt2,llama,vit,resnet,unet] [--quick]
 

@@ -2,8 +2,9 @@
 
     python benchmarks/bench_chain_optimum.py [--effort 40] [--table FILE]
 
-Every row is a chain and a budget, which lies so far from the least persistent one to that of
-store-all. Times are of the processor; states are those that the search has seen.
+Every row is a chain and a budget. The row gives how far the budget lies on the way from the least
+persistent one to the store-all peak. Times are processor time; states are those that the search has
+seen.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _HEAD = ["chain", "stages", "budget", "persistent %", "any schedule %", "proven"
 
 
 def chains() -> Iterator[Chain]:
-    """Of equal stages in unit sizes, and synthetic ones, of 20 and 30 stages."""
+    """Chains of 20 and 30 stages: equal stages of unit sizes, and synthetic ones."""
     for num in (20, 30):
         ones = [1] * num
         yield Chain.from_arrays(

@@ -44,7 +44,7 @@ def heterogeneous(num_stages: int, seed: int = 0) -> Chain:
 
 
 def transformer(num_stages: int) -> Chain:
-    """Attention and MLP blocks in turn: batch 1, sequence 2048, width 4096, 32 heads, fp16."""
+    """Alternating attention and MLP blocks: batch 1, sequence 2048, width 4096, 32 heads, fp16."""
     sbh, scores = 2048 * 4096, 2 * 32 * 2048 * 2048
     pairs = -(-num_stages // 2)
 

@@ -4,11 +4,11 @@
 
 A chain, its graph, and training graphs that are no chains are each planned three times, in
 processes of their own: with an empty cache of kernels, with what that process left there, and once
-more. The first less the last is what compiling costs. Of the two graphs one is solved by its bound,
-the other is left to the annealing, beside which HiGHS spends what the effort grants it: these
-seconds are named, as no compiler can save them. A row follows for each kernel that was compiled:
-seconds of its own, seconds with the kernels inside it. Processor time too differs by a third
-between a busy machine and a quiet one.
+more. Compiling costs the difference between the first and the last. One of the two graphs is solved
+by its bound. The other is left to the annealing, and beside it HiGHS takes the seconds that the
+effort grants it: these are printed apart, because no faster compilation can save them. A row
+follows for each kernel that was compiled: seconds of its own, and seconds with the kernels inside
+it. Even processor time differs by a third between a busy machine and a quiet one.
 """
 
 from __future__ import annotations

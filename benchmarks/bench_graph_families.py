@@ -3,10 +3,10 @@
     python benchmarks/bench_graph_families.py --results FILE [--seeds 0] [--table FILE]
 
 Every row is a family, a number of ops, a budget and a seed; every planner's answer is replayed. The
-budget is a share of the store-all peak, or `+10%`: so much above what one op needs alone at least.
-Lines go to the results file one by one, and a run that was stopped goes on where it was. Times are
-of the processor, over all threads, as other programs may run on the machine; `first` is when `auto`
-had its first plan.
+budget is a share of the store-all peak, or `+10%`: so much above the bytes that the largest op
+needs alone. Lines go to the results file one by one, and a run that was stopped goes on where it
+was. Times are processor time of all threads, because other programs may run on the machine; `first`
+is when `auto` had its first plan.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def graph_of(family: str, size: int, seed: int) -> Graph:
 
 
 def budget_of(graph: Graph, budget: str) -> int:
-    """Bytes, of a share of the store-all peak or of more than the least."""
+    """Bytes of a budget given as a share of the store-all peak, or as more than the least."""
     share = float(budget.strip("+%")) / 100
     if budget.startswith("+"):
         return int((1 + share) * least_memory_bytes(graph)[0])
@@ -70,7 +70,7 @@ def budget_of(graph: Graph, budget: str) -> int:
 
 
 class FirstPlan(progress.Progress):
-    """When the first plan was there, in seconds of the processor; of the search that runs."""
+    """When the running search had its first plan, in seconds of processor time."""
 
     first_s: float | None = None  # of the class: a facade may begin a search of its own
     clock = staticmethod(time.process_time)

@@ -144,12 +144,12 @@ def tiny() -> Graph:
 
 
 def machine() -> str:
-    """Where the numbers are from."""
+    """The machine and versions that the numbers are from."""
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
 
 
 def key(row: dict[str, Any]) -> tuple[str, float, str, int]:
-    """What makes a line of the results file unique."""
+    """The fields that tell a line of the results file from all others."""
     return (row["graph"], row["budget_fraction"], row["column"], row["seed"])
 
 

@@ -5,7 +5,7 @@
 A GPT-2 of 48 layers (GPT-2 XL, batch 8 of 1024 tokens; nothing is allocated) is captured: some
 5,300 nodes as traced, 4,017 calls, of which 1,652 are ops with storage of their own and the rest
 views. Needs the extra `torch`. Times of ops are a roofline of an A100. Planning is bounded by the
-time allowed; what counts is how far from the proven bound it is by then.
+time allowed; the result to look at is how far from the proven bound the plan is by then.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     import schedsim
     from schedsim import Chain, Schedule, simulate
 
-    # What is compiled or loaded once is not planning.
+    # Kernels are compiled or loaded once: that is not planning.
     units: dict[str, Any] = dict.fromkeys(
         ("forward_s", "backward_s", "output_bytes", "saved_bytes"), [1] * 12
     )

@@ -9,9 +9,9 @@ its peaks, about what such models reach in practice, with PCIe 4.0 and 10 us of 
 chain from a file gets a link that carries `--rate` times its activations during its forward pass.
 
 The claims looked at are those of Beaumont, Eyraud-Dubois & Shilova (POFO, NeurIPS 2021) for
-convolutional chains: offloading takes off a third of the overhead of recomputing alone, and both
-together save a factor of 4 to 6 in activation memory under 20 % overhead. Recomputing alone is the
-optimal persistent schedule (`frontier`). Every plan is replayed by the engine.
+convolutional chains: offloading lowers the overhead of recomputing alone by a third, and both
+together save a factor of 4 to 6 in activation memory at under 20 % overhead. Recomputing alone is
+the optimal persistent schedule (`frontier`). Every plan is replayed by the engine.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     python benchmarks/bench_random_graphs.py --results FILE --table FILE
 
 Butterflies, grids, pyramids with skips, networks by preferential attachment, and windows of random
-skips; times and sizes are log-normal, `random.seed(16)` chooses them and the budgets, shares of
-the store-all peak. A line of the results is a graph and a planner; what is there is not run again.
-Every schedule is replayed. Wall seconds and processor seconds stand side by side: on a busy machine
-a limit of seconds is little work.
+skips; times and sizes are log-normal, `random.seed(16)` chooses them and the budgets, shares of the
+store-all peak. A line of the results is a graph and a planner; a line that is there is not run
+again. Every schedule is replayed. Wall seconds and processor seconds stand side by side: on a busy
+machine a limit of seconds is little work.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Kinds:
         return found
 
     def pyramid(self, depth: int) -> list[Forward]:
-        """Down, and up again with a skip at every step."""
+        """A way down, and a way up again with a skip at every step."""
         found, last = [], ""
         for d in range(depth):
             found.append(self.op(f"down{d}", (last,) * (d > 0), 2**20 // 2 ** (d % 8)))

@@ -1,13 +1,13 @@
-"""What rematerialize takes before the first step, by phase, and what a step takes at 100 %.
+"""Time that rematerialize takes before the first step, by phase, and time of a step at 100 %.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_rematerialize.py [LAYERS ...] [--steps]
 
 A GPT-2 of so many layers, small in all else (15 layers are about 500 ops, 155 about 5,000),
 within 70 % of its store-all peak, on the CPU. Kernels of the planner are compiled before. Figures
-are seconds of processor time of all threads, so that what else runs on the machine hardly matters.
-With ``--steps``, steps at 100 %, where nothing is recomputed, by turns with plain ones: the median
-of their ratios, for GPT-2, Llama and ResNet-50, each by ops, by blocks (where it has a line of
-them) and in place.
+are seconds of processor time of all threads, so that other programs on the machine hardly matter.
+With ``--steps``, steps at 100 %, where nothing is recomputed, alternate with plain ones, and the
+median of their ratios is printed, for GPT-2, Llama and ResNet-50, each by ops, by blocks (if it has
+a line of them) and in place.
 """
 
 from __future__ import annotations

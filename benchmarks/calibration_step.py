@@ -3,8 +3,8 @@
 The one argument is a row as JSON, as `dry_calibration.Row` describes it. A line of JSON with the
 peaks of the last of three steps is printed: the first step lacks the optimizer's state. The line
 says how many graphs Inductor compiled anew, because it has not kept them in its cache: while
-Inductor compiles, its own tensors stand between those of the step, and the allocator's segments
-come out otherwise.
+Inductor compiles, its own tensors lie between those of the step, and the allocator's segments
+are cut differently.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def built(row: dict[str, Any]) -> Decoder:
 
 
 def _alone(row: dict[str, Any], sizes: Sizes) -> Decoder:
-    """As torchtune has it: all in bf16, norms step by step."""
+    """The model as torchtune has it: all in bf16, norms step by step."""
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("meta"):
         model = Decoder(replace(sizes, real=True), row["seq"])
@@ -92,7 +92,7 @@ def _in_float8(model: nn.Module) -> None:
 
 
 class OnHost(torch.autograd.graph.saved_tensors_hooks):
-    """What is kept for the backward waits in host memory, except for parameters."""
+    """Tensors kept for the backward wait in host memory, except for parameters."""
 
     def __init__(self, model: nn.Module) -> None:
         mine = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -143,7 +143,7 @@ def train(model: Decoder, row: dict[str, Any]) -> dict[str, int]:
 
 
 def _in_backward(trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
-    """A step of each parameter as soon as its gradient is there; none is left for the end."""
+    """Update each parameter as soon as its gradient is there; no gradient is left for the end."""
     mine = {parameter: torch.optim.AdamW([parameter], fused=True) for parameter in trained}
 
     def stepped(parameter: nn.Parameter) -> None:

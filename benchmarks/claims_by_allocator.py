@@ -115,7 +115,7 @@ def checkpoint_blocks(model: nn.Module) -> int:
 
 
 def contexts(loop: Loop) -> Iterator[AbstractContextManager[Any]]:
-    """What is around the forward pass."""
+    """The contexts in which the forward pass runs."""
     yield torch.autocast("cuda", torch.float16) if loop.mixed else nullcontext()
     yield sdpa_kernel(SDPBackend.MATH) if loop.eager_attention else nullcontext()
 

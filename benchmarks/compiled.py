@@ -4,14 +4,14 @@
     python benchmarks/compiled.py --report          # the table of what is measured already
 
 Needs the extra `torch` and a C++ compiler. Each setting of torch.compile (inductor, the whole step
-as one graph) is measured, then ``rematerialize(compile=True)`` at its measured peak, and both are
-timed in turn with plain torch.compile; then ours at five budgets. Peaks are the CPU allocator's
-record of a step with what is resident on top, times processor time on one thread. Gradients are
-compared with plain torch.compile's from the same seed. The C library keeps freed memory, as the
-CUDA allocator does, for both sides alike: by its own rule it returns some of it to the system in
-some orders of requests, whose pages are then filled with zeros again in each step. Rows go to a
-file as they are made, and what is in it is not measured again. A model takes about ten minutes of
-two idle cores.
+as one graph) is measured, then ``rematerialize(compile=True)`` at the setting's measured peak. Both
+are timed alternately with plain torch.compile. Then ``rematerialize(compile=True)`` is measured at
+five budgets. Peaks are the CPU allocator's record of a step, resident bytes included; times are
+processor time on one thread. Gradients are compared with plain torch.compile's from the same seed.
+On both sides the C library is told to keep freed memory, as the CUDA allocator does. By its own
+rule it would return some of it to the system, for some orders of requests, and those pages would be
+filled with zeros again in each step. Rows go to a file as they are made, and a row in the file is
+not measured again. A model takes about ten minutes of two idle cores.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ALL_BUDGETS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.0)
 
 
 class Timed:
-    """A step that can be measured: what gives the loss, and whose gradients it leaves.
+    """A step that can be measured: a function that gives the loss, and the model of the gradients.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Timed:
         self.resident_bytes = storage_bytes(held)
 
     def clear(self) -> None:
-        """No gradients, and the first random number."""
+        """Drop the gradients, and start from the first random number."""
         for parameter in self.subject.model.parameters():
             parameter.grad = None
         torch.manual_seed(0)
@@ -96,7 +96,7 @@ class Timed:
         return self.resident_bytes + reading.peak_bytes
 
     def gradients(self) -> list[Tensor]:
-        """From the first random number."""
+        """Gradients of a step that starts from the first random number."""
         self.clear()
         self.run()
         found = [p.grad for p in self.subject.model.parameters() if p.grad is not None]
@@ -190,7 +190,7 @@ class Ours:
 
 
 def timed(steps: dict[str, Timed], rounds: int) -> dict[str, list[float]]:
-    """Processor seconds of each step, in turn in every round."""
+    """Processor seconds of each step; every round runs each step once."""
     found: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():

@@ -2,7 +2,7 @@
 
 A decoder of the Llama family, as torchtitan and torchtune train it, whole or with low-rank
 adapters (LoRA, Hu et al. 2021). Both train the same sizes. What their layers hold for the backward
-differs in the norm and in how positions are turned, so both ways are here.
+differs in the norm and in the rotary positions, so both forms are here.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ LORA_RANK, LORA_SHARE = 64, 2.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a decoder; those of Llama 3 are in table 3 of Dubey et al. 2024.
+    """The sizes of a decoder; those of Llama 3 are in table 3 of Dubey et al. 2024.
 
     Attributes
     ----------
     tied
         Whether logits are made with the embedding's table.
     rank
-        Of adapters; 0 trains the weights themselves.
+        Rank of the adapters; 0 trains the weights themselves.
     few
-        Whether only query and value have adapters; else the feed-forward network and the product
-        after attention, too.
+        Whether only query and value have adapters; if not, the feed-forward network and the product
+        after attention have them too.
     real
-        Whether positions are turned, and norms taken, in single precision step by step (as
+        Whether rotary positions and norms are computed in single precision step by step (as
         torchtune does), or by complex numbers and torch's own norm (as torchtitan does).
     """
 
@@ -47,12 +47,12 @@ class Sizes:
 
     @property
     def more_rank(self) -> int:
-        """Of adapters beyond query and value."""
+        """Rank of the adapters beyond query and value."""
         return 0 if self.few else self.rank
 
     @property
     def width(self) -> int:
-        """Of a head."""
+        """Width of a head."""
         return self.hidden // self.heads
 
 
@@ -77,7 +77,7 @@ class Adapted(nn.Module):
         self.down, self.up = linear(given, rank), linear(rank, made)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Last axis from `given` to `made`."""
+        """The product, whose last axis has `made` entries in place of `given`."""
         out: Tensor = functional.linear(x, self.weight)
         return out + LORA_SHARE * self.up(self.down(x))
 

@@ -73,7 +73,7 @@ class Rows:
 
     @staticmethod
     def key(row: dict[str, Any]) -> tuple[str, str, str]:
-        """What is measured once."""
+        """The fields that tell one measurement from all others."""
         return row["model"], row["method"], row["setting"]
 
     def has(self, *key: str) -> bool:
@@ -148,7 +148,7 @@ def measure(args: argparse.Namespace) -> None:
 
 
 def about(args: argparse.Namespace) -> dict[str, Any]:
-    """Where and how it was measured."""
+    """The machine, the versions and the day of the measurements."""
     import torch
     from schedsim.validation.costs.measured import environment
 

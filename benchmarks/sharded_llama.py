@@ -69,7 +69,7 @@ def selective() -> Any:
 
 
 def keeping(names: frozenset[str]) -> Any:
-    """What the products `names` make is kept, and the results of attention for ``mixed``."""
+    """A policy that keeps the outputs of the products `names`, and of attention for ``mixed``."""
     counts = {True: 0, False: 0}
 
     def keeps(op: object, again: bool) -> bool:
@@ -164,7 +164,7 @@ def spread(sizes: Sizes, seq: int, fsdp: int, tensor: int, policies: list[str]) 
 
 
 def train(model: Decoder, shape: tuple[int, int], tensor: int) -> dict[str, int]:
-    """What the allocator counted in the last of `NUM_STEPS` steps, and the flops of one more."""
+    """The allocator's counts of the last of `NUM_STEPS` steps, and the flops of one more."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, foreach=True)
     for _ in range(NUM_STEPS):
         torch.cuda.reset_peak_memory_stats()

@@ -102,7 +102,7 @@ def in_half_the_layers(policies: list[str]) -> str:
 
 
 def run(case: Case, recompute: str, python: str, before: list[dict[str, Any]]) -> dict[str, Any]:
-    """What PyTorch says of three steps; of one that was run before, what it said then."""
+    """PyTorch's record of three steps; for a row that was run before, the record of then."""
     for row in before:
         if CASES.index(case) == _number(row) and row["recompute"] == recompute:
             return {name: value for name, value in row.items() if name not in _BESIDE}

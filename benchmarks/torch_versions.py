@@ -26,14 +26,14 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "torch-versions.jsonl"
 PAGE = ROOT / "docs" / "torch-versions.md"
 VERSIONS = ("2.11", "2.12", "2.13", "2.14", "2.15")
-# Of the extra dev, what these tests import.
+# The packages of the extra dev that these tests import.
 TOOLS = ("pytest", "hypothesis", "pyyaml", "transformers", "accelerate", "peft")
 _CASE = "import torch; print(torch.__version__)"
 
 
 @dataclass(frozen=True)
 class VersionRun:
-    """What came out of one version.
+    """The results of the tests on one version of torch.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class VersionRun:
 
     @property
     def minor(self) -> str:
-        """Like 2.15."""
+        """The version without its last number: 2.15."""
         return ".".join(self.version.split(".")[:2])
 
     @property

@@ -1,7 +1,7 @@
-"""What the examples share: the measured peak of steps in loops that somebody else wrote.
+"""The measured peak of steps in loops that somebody else wrote; all examples use it.
 
-On a GPU ``torch.cuda.max_memory_allocated()`` says it; on a CPU nothing does, so this reads the
-allocator's own record.
+On a GPU ``torch.cuda.max_memory_allocated()`` gives the peak. On a CPU no function does, so this
+module reads the allocator's own record.
 """
 
 import torch
@@ -19,7 +19,7 @@ class StepPeaks:
         self.resident, self.num_steps, self.most, self._record = list(resident), 0, 0, None
 
     def begin(self, *batch):
-        """A step begins. The first ones are not measured: schedsim reads the same record there."""
+        """A step begins. The first steps are not measured: schedsim reads the same record there."""
         self.num_steps += 1
         if self.num_steps > WARM:
             there = storages([tensors_of(self.resident), batch])
@@ -29,7 +29,7 @@ class StepPeaks:
             self._record.mark()
 
     def end(self):
-        """It is over."""
+        """The step is over."""
         if self._record is not None:
             (changes,) = self._record.stop()
             self._record, alive = None, self._alive

@@ -35,7 +35,7 @@ def train(budget, num_steps=6, checkpoint=None):
     average = torch.optim.swa_utils.AveragedModel(model, use_buffers=True)  # a deep copy
     if budget:
         x, target = batch()
-        # What the average and the targets hold is seen by nobody but you.
+        # schedsim does not see the bytes of the average and of the targets: name them.
         held = storage_bytes([*average.parameters(), *average.buffers(), target])
         schedsim.rematerialize(model, x, budget, in_place=True, extra_bytes=held, effort=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

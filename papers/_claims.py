@@ -46,19 +46,19 @@ class Claim:
     ours
         As computed here; ``None`` where it cannot be, and then `why` must say so.
     unit
-        Of both numbers.
+        Unit of both numbers.
     within
         How far apart they may be and still agree, in that unit: the rounding of the print, or what
         the words "about" and "roughly" leave open.
     relation
-        What the source says of a number like ours: that it is equal, at most or at least this.
+        How our number should compare with the claimed one: equal, at most or at least.
     seen
-        How the claimed number was come by, a key of `SEEN`.
+        Where the claimed number comes from, a key of `SEEN`.
     why
         Why ours differs or is missing.
     check
-        Why ours says nothing of the source, where it cannot come out otherwise but by a fault of
-        this program, or is counted already: it is a check of ours then, and no agreement.
+        Why our number says nothing about the source: it could differ only by a fault of this
+        program, or is counted already. Then it is a check of ours, and no agreement.
 
     Examples
     --------
@@ -126,7 +126,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Instances:
-    """Graphs and chains that are not ours, in a folder the user names."""
+    """Graphs and chains that are not ours, in a folder that the user names."""
 
     folder: Path | None
 

@@ -43,7 +43,7 @@ def forward_share(workload: Chain | Graph) -> float:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Of positive numbers."""
+    """The geometric mean of positive numbers."""
     logs = [log(value) for value in values]
     return exp(sum(logs) / len(logs))
 
@@ -69,5 +69,5 @@ def searched(
 
 
 def overhead_percent(plan: Plan) -> float | None:
-    """Of a plan; ``None`` where none fits."""
+    """Overhead of a plan in percent; ``None`` if no plan fits."""
     return None if plan.overhead is None else 100 * plan.overhead

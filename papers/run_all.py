@@ -1,4 +1,4 @@
-"""Run the sources, write what came out: a line a claim, the tables of the notes, the summary.
+"""Run the sources and write the results: a line a claim, the tables of the notes, the summary.
 
 python papers/run_all.py --instances FOLDER            # all, about five minutes on two cores
 python papers/run_all.py --instances FOLDER chen-2016  # some; the others' results stay
@@ -36,7 +36,7 @@ RESULTS = HERE / "results.jsonl"
 
 
 def folders() -> list[Path]:
-    """Of the sources, by name."""
+    """The folders of the sources, by name."""
     return sorted(path.parent for path in HERE.glob("*/reproduce.py"))
 
 

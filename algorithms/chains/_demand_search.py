@@ -74,6 +74,8 @@ class ChainItems(Record):
     prices: Reals
     unit_s: float
 
+    only_read = True
+
     @classmethod
     def of(cls, chain: Chain, budget_bytes: int) -> ChainItems:
         """The items of `chain`, of at most `MAX_STAGES` stages; O(L).
@@ -294,10 +296,9 @@ def hash_all(states: States) -> int:
 @kernel
 def at_price(items: ChainItems, outputs: int, residuals: int, position: int, price: float) -> float:
     """The best bound at one price on what runs again behind a run in front of the place; O(L)."""
-    num = items.forward_s.size
     best = 0.0
     unread, read = 0.0, 0.0  # cost so far, where a rerun of the next stage reads the output
-    for k in range(num):
+    for k in range(len(items.forward_s)):
         again_s = items.forward_s[k]
         output, residual = items.output_bytes[k], items.residual_bytes[k]
         # 2: output and residual are demanded; 1: the output; 0: none.
@@ -308,15 +309,19 @@ def at_price(items: ChainItems, outputs: int, residuals: int, position: int, pri
             demand = 1
         # At the run of the backward behind this stage, or of the loss, the output is alive in any
         # case.
+        rerun = again_s + read
         if k + 1 >= position:
             here = unread
             if demand == 2:
-                here = min(price * residual + unread, again_s + read)
-            room = items.room_bytes[k + 1] - items.backward_bytes[k + 1]
-            best = max(best, here - price * room)
-        rerun = again_s + read
-        held = unread + price * (output + residual if demand == 2 else output)
-        read = min(rerun, held)
+                here = price * residual + unread
+                if rerun < here:
+                    here = rerun
+            here -= price * (items.room_bytes[k + 1] - items.backward_bytes[k + 1])
+            if here > best:
+                best = here
+        read = unread + price * (output + residual if demand == 2 else output)
+        if rerun < read:
+            read = rerun
         if demand:
             unread = read
     return best
@@ -327,7 +332,7 @@ def rest_of(items: ChainItems, states: States, state: int, price: int) -> int:
     """Store the bound of a state and the price that proves it, the best one near `price`."""
     outputs, residuals = states.outputs[state], states.residuals[state]
     position = int(states.position[state])
-    num = items.forward_s.size
+    num = len(items.forward_s)
     base = 0.0
     if position == num + 1:
         # The loss is behind: what is demanded runs, and all stages before it.
@@ -341,8 +346,11 @@ def rest_of(items: ChainItems, states: States, state: int, price: int) -> int:
         base += items.forward_s[k]
     base += items.above_s[position]
     best = at_price(items, outputs, residuals, position, items.prices[price])
+    given = price
     for step in (-1, 1):
-        while 0 <= price + step < items.prices.size:
+        if price != given:  # lower prices are better: the next higher one is known to be worse
+            break
+        while 0 <= price + step < len(items.prices):
             other = at_price(items, outputs, residuals, position, items.prices[price + step])
             if other <= best:
                 break
@@ -442,7 +450,7 @@ def expand(items: ChainItems, states: States, num_expansions: int, below_s: floa
 
     States that cannot lead to less than `below_s` are dropped.
     """
-    num, counts = items.forward_s.size, states.counts
+    num, counts = len(items.forward_s), states.counts
     until = counts[EXPANDED] + num_expansions
     while counts[HEAP] > 0:
         if counts[EXPANDED] >= until:

@@ -8,6 +8,8 @@ each with a search of the same length: a larger budget has all that a smaller on
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Iterator
 
 from schedsim.dataflow.chain import Chain
 from schedsim.plans.effort import Effort
@@ -23,27 +25,37 @@ MOST_EXACT = 12
 """The most stages of a chain that is solved to the end: some ten thousand states at most."""
 
 # Units of work of a search, divided by the number of stages, because a state takes time by the
-# stage. That is no longer than the persistent schedules take.
-_LOOK = 0.03
+# stage. That is no longer than the persistent schedules take. A rung has a longer one than the
+# bound at a budget.
+_LOOK_AT_RUNG, _LOOK = 0.05, 0.03
 
-# Rungs of the ladder, nearer to each other at small budgets, where a byte saves the most time.
-_NUM_RUNGS = 256
+# Places of which the ladder takes its rungs, nearer to each other at small budgets, where a byte
+# saves the most time.
+_NUM_PLACES = 256
 
-# Of two times, the least relative difference that counts.
+# Between one rung and the next the bound rises by this part of the store-all time, or by more: what
+# a search finds at one place, it mostly finds at the places beside it.
+_RISE = 0.0125
+
+# Two times differ if their relative difference is at least this.
 _TINY = 1e-9
 
 
-def look(chain: Chain, budget_bytes: int, *, below_s: float = math.inf) -> Optimum:
+def look(
+    chain: Chain, budget_bytes: int, *, below_s: float = math.inf, work: float = _LOOK
+) -> Optimum:
     """A search over all schedules within `budget_bytes`: short, or exact for few stages.
 
     Parameters
     ----------
     below_s
         Makespan of a schedule that is known.
+    work
+        Units of work times stages, where it is no exact search.
     """
     if is_exact(chain):
         return search_optimum(chain, budget_bytes, below_s=below_s)
-    effort = Effort(_LOOK / chain.num_stages)
+    effort = Effort(work / chain.num_stages)
     return search_optimum(chain, budget_bytes, below_s=below_s, effort=effort)
 
 
@@ -61,18 +73,41 @@ def is_exact(chain: Chain) -> bool:
     )
 
 
-def rungs_up_to(chain: Chain, least_bytes: int, budget_bytes: int) -> list[int]:
+def rungs_up_to(chain: Chain, least_bytes: int, budget_bytes: int) -> Iterator[tuple[int, float]]:
     """The budgets of the ladder up to `budget_bytes`, the largest first.
+
+    Of the places at which the bound is nearly the same the largest is a rung.
 
     Parameters
     ----------
     least_bytes
         The first rung, which must depend on `chain` alone.
+
+    Yields
+    ------
+    int, float
+        The budget; a bound on the time of all schedules within it.
+
+    Notes
+    -----
+    A place takes O(L), for L stages.
     """
     room = simulate(chain, Schedule.store_all(chain)).peak_bytes - least_bytes
-    places = range(_NUM_RUNGS)
-    rungs = {least_bytes + room * place**2 // _NUM_RUNGS**2 for place in places}
-    return sorted((rung for rung in rungs if rung <= budget_bytes), reverse=True)
+    unit_s = _RISE * chain.store_all_s
+    places = sorted({least_bytes + room * k**2 // _NUM_PLACES**2 for k in range(_NUM_PLACES + 1)})
+    last = max(bisect_right(places, budget_bytes), 1)
+    above = None if last == len(places) else _bound_s(chain, places[last]) // unit_s
+    for place in reversed(places[:last]):
+        bound_s = _bound_s(chain, place)
+        level = bound_s // unit_s
+        if level != above or place == places[0]:
+            yield place, bound_s
+        above = level
+
+
+def _bound_s(chain: Chain, budget_bytes: int) -> float:
+    """The bound that is proven before the search begins."""
+    return search_optimum(chain, budget_bytes, effort=Effort(0.0)).bound_s
 
 
 def faster_schedule(
@@ -91,23 +126,23 @@ def faster_schedule(
 
     Notes
     -----
-    The ladder ends at the first rung at which nothing can be better: where the bound before the
-    search says so, or where a search has come to its end.
+    The ladder ends at the first rung at which nothing can be better, by the bound before the search
+    or by that of the search.
     """
     if is_exact(chain):
         return look(chain, budget_bytes, below_s=known_s).schedule
     best, best_s = None, known_s
-    for rung in rungs_up_to(chain, least_bytes, budget_bytes):
-        # Neither search may depend on what is known at this budget: another budget has to see the
-        # same.
-        if search_optimum(chain, rung, effort=Effort(0.0)).bound_s >= best_s * (1 - _TINY):
+    for rung, bound_s in rungs_up_to(chain, least_bytes, budget_bytes):
+        if bound_s >= best_s * (1 - _TINY):
             break
-        found = look(chain, rung)
+        # The search may not depend on what is known at this budget: another budget has to see the
+        # same.
+        found = look(chain, rung, work=_LOOK_AT_RUNG)
         if found.schedule is not None:
             time_s = simulate(chain, found.schedule).makespan_s
             if time_s < best_s * (1 - _TINY):
                 best, best_s = found.schedule, time_s
-        if found.finished and not found.relaxed:
+        if found.bound_s >= best_s * (1 - _TINY):
             break
     return best
 

@@ -57,7 +57,7 @@ from ._moves import (
 
 @dataclass(frozen=True, eq=False)
 class Rules(Record):
-    """What stays the same for one walker throughout its annealing.
+    """The rules that stay the same for one walker throughout its annealing.
 
     Attributes
     ----------
@@ -287,7 +287,7 @@ def anneal(
                 price[0] = max(price[0] * 0.98, price[1])
         profile.counts[NUM_EDITS] = 0
         before_s = profile.total_s[0]
-        # What the move may cost is drawn first, so that a hopeless one ends early.
+        # The cost that the move may have is drawn first, so that a hopeless move ends early.
         allowed_s = before_s + price[0] * excess
         warm_s = heat_s
         if best[1] == 0.0:

@@ -35,8 +35,12 @@ NUM_RUNGS, NUM_STEPS, FEW_STEPS = 16, 24, 8
 corrected, and steps from one rung to the next, whose runs are simulated where they promise to be
 faster; few steps for one partition among many."""
 
-ROUNDING = 1e-12
-"""The model and the simulator add the same times in another order; they differ by less."""
+ROUNDING = 1e-9
+"""The model and the simulator add the same times in another order; relative to the step time they
+differ by less. (By 1.2e-12 over the 12,000 runs of 8 devices with 12 layers each.)"""
+
+UNLIMITED_BYTES = 2**60
+"""More room than the choices of any device take."""
 
 
 _Points = tuple[tuple[int, ...], ...]
@@ -53,7 +57,7 @@ def _fastest(runs: Sequence[PipelineRun | None], budget_bytes: int) -> PipelineR
 
 
 class OrderFacts:
-    """What the choices of every partition need to know of an order.
+    """The facts about an order that the choices of every partition use.
 
     Attributes
     ----------
@@ -234,7 +238,7 @@ class Selection:
             least_bytes = self.run(least).peak_bytes
         if known is None or self.makespan_s(least) * (1 - ROUNDING) < known.makespan_s:
             best = _fastest([known, self.run(least)], budget_bytes)
-        best = self.every_choice(budget_bytes, best)
+        best = self._unlimited(budget_bytes, self.every_choice(budget_bytes, best))
         rungs = self.ladder(least_bytes, num_steps)
         top = budget_bytes
         for foot in range(len(rungs) - 1, -1, -num_steps):
@@ -245,6 +249,21 @@ class Selection:
             # A run of a rung below that takes more than this rung is not counted there.
             top = min(top, rungs[foot])
         return best
+
+    def _unlimited(self, budget_bytes: int, best: PipelineRun | None) -> PipelineRun | None:
+        """`best`, or the run of what is chosen where memory plays no part, if that fits.
+
+        The ladder ends below that run: its highest rung counts what is kept, and no workspaces.
+        """
+        choices = self.choose([UNLIMITED_BYTES] * self.pipeline.num_devices)
+        if choices is None:
+            return best
+        room = self.room(budget_bytes)
+        if any(self._size(choices, k) > size for k, size in enumerate(room)):
+            return best
+        if best is not None and self.makespan_s(choices) * (1 - ROUNDING) >= best.makespan_s:
+            return best
+        return _fastest([best, self.run(choices)], budget_bytes)
 
     def _climbed(
         self, best: PipelineRun | None, rungs: Sequence[int], most_bytes: int
@@ -285,7 +304,7 @@ class Selection:
 
     @property
     def least_bytes(self) -> int:
-        """What the device that needs most takes at least; no run of this partition takes less."""
+        """The least bytes of the device that needs most; no run of this partition takes less."""
         least, static = self.least(), self.pipeline.device_static_bytes
         return max(self._size(least, k) + size for k, size in enumerate(static))
 
@@ -373,7 +392,7 @@ class Selection:
         return list(found.values()), extra
 
     def _size(self, choices: Sequence[StageChoice], device: int) -> int:
-        """What the choices of a device's stages should take, messages that wait aside."""
+        """Bytes that the choices of a device's stages should take, without messages that wait."""
         num = self.pipeline.num_devices
         mine = range(device, self.pipeline.num_stages, num)
         held = 0

@@ -1,1 +1,1 @@
-"""What else spends less memory on a training step, behind one form: see `peers.py`."""
+"""Other methods that spend less memory on a training step, behind one form: see `peers.py`."""

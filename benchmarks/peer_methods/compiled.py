@@ -69,7 +69,7 @@ class CompiledStep:
     budget
         Share of the bytes that would be saved by default, 0 to 1.
     solver
-        Of the knapsack over what to save.
+        Solver of the knapsack over the tensors to save.
     """
 
     def __init__(self, subject: Subject, budget: float, solver: str) -> None:
@@ -93,7 +93,7 @@ class CompiledStep:
         return loss
 
     def count_flops(self) -> int:
-        """Of a forward and a backward pass."""
+        """Operations of a forward and a backward pass."""
         self.backend.counts, self.backend.flops = True, 0
         try:
             self().backward()  # type: ignore[no-untyped-call]

@@ -50,7 +50,7 @@ class Bench:
         self._ours: dict[str, Any] = {}
 
     def clear(self) -> None:
-        """No gradients, and the first random number."""
+        """Drop the gradients, and start from the first random number."""
         for parameter in self.subject.model.parameters():
             parameter.grad = None
         torch.manual_seed(0)
@@ -60,7 +60,7 @@ class Bench:
         step().backward()  # type: ignore[no-untyped-call]
 
     def peak_bytes(self, step: Step) -> int:
-        """By the allocator's own record, kernels' scratch included, on top of what is resident."""
+        """Peak by the allocator's own record, with kernels' scratch and all resident bytes."""
         self.clear()
         self.once(step)  # warm: what is allocated once for all
         self.clear()
@@ -69,7 +69,7 @@ class Bench:
         return self.resident_bytes + reading.peak_bytes
 
     def flops(self, step: Step) -> int:
-        """Of matrix products, convolutions and attention."""
+        """Operations of matrix products, convolutions and attention."""
         self.clear()
         own: Callable[[], int] | None = getattr(step, "count_flops", None)
         found = own() if own is not None else count_flops(lambda: self.once(step))
@@ -99,7 +99,7 @@ class Bench:
         return f"relative {worst:.0e}" if worst else "bitwise"
 
     def times(self, steps: dict[str, Step]) -> dict[str, list[float]]:
-        """Seconds of processor time per round, all in turn in every round.
+        """Seconds of processor time per round; every round runs each step once.
 
         On one thread that is the step's time on a machine with nothing else to do.
         """
@@ -122,7 +122,7 @@ class Bench:
         self, budget_bytes: int, costs: str = "measured"
     ) -> tuple[dict[str, Any], Step | None]:
         """The rematerialized model whose measured peak is at most `budget_bytes`."""
-        # What the allocator sees is a little more than the prediction.
+        # The allocator sees a little more than the prediction.
         aim = budget_bytes - (budget_bytes - self.resident_bytes) // 1000
         row, step = {}, None
         for _ in range(_TRIES):

@@ -9,7 +9,7 @@ from .subjects import TITLES
 
 MIB = 2**20
 NOISE = 0.02
-"""A measured time counts as more than a peer's where its lower quartile is, by this."""
+"""A measured time counts as slower than a peer's if the ratio's lower quartile is above this."""
 
 
 def write_table(rows: list[dict[str, Any]], path: Path) -> None:
@@ -54,7 +54,7 @@ def _page(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _counts(peers: list[dict[str, Any]]) -> list[str]:
-    """What one plan does, and apart from it what the other does: no row credits both."""
+    """The results of each of the two plans, counted apart: no row credits both."""
 
     def slower(plans: list[dict[str, Any]]) -> int:
         return sum(one["over_peer"]["low"] > 1 + NOISE for one in plans)

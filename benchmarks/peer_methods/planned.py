@@ -1,7 +1,7 @@
-"""Planners of blocks: ckptplan, and the integer programmes of torch.distributed._tools.
+"""Planners of blocks: ckptplan, and the MILP of torch.distributed._tools.
 
-Both measure with CUDA alone. What they lack on a CPU (bytes of a block, times of ops) is measured
-here and handed to them; what they decide is theirs.
+Both measure only with CUDA. The figures that they lack on a CPU (bytes of a block, times of ops)
+are measured here and given to them; the decisions are theirs.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _refusal(error: Exception) -> Refused:
 
 
 def _kept_bytes(subject: Subject) -> list[int]:
-    """What each part keeps after its forward, less its input: ckptplan's own definition."""
+    """Bytes that each part keeps after its forward, less its input: ckptplan's own definition."""
     found = []
     value: Any = subject.inputs[0]
     for part in subject.parts:
@@ -184,7 +184,7 @@ def _sac_ilp(subject: Subject, share: float, *, quick: bool, helped: bool) -> St
 
 
 def _estimated(name: str, quick: bool, helped: bool) -> tuple[Any, Any, list[str]]:
-    """What the tools find out about a fake copy of the model, and its blocks' names there."""
+    """The tools' estimates for a fake copy of the model, and its blocks' names there."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.ilp_utils import aggregate_stats
     from torch.distributed._tools.mem_tracker import MemTracker

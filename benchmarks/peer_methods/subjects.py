@@ -45,10 +45,10 @@ class Subject:
     blocks
         The repeated modules, first to last.
     parts
-        The model as a sequence of modules; empty where it is none.
+        The model as a sequence of modules; empty if the model is no sequence.
     enable
-        Turns on the model's own checkpointing and gives the function that turns it off; ``None``
-        where it has none.
+        Turns on the model's own checkpointing and returns the function that turns it off; ``None``
+        if the model has none.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Subject:
     enable: Callable[[], Callable[[], None]] | None = None
 
     def output(self, forward: Callable[..., Any] | None = None) -> Any:
-        """Of the model, or of `forward` in its place."""
+        """The output of the model, or of `forward` in its place."""
         return (forward or self.model)(*self.inputs)
 
 

@@ -29,7 +29,7 @@ FIELDS.append("saving_workspace_bytes")
 
 
 class Rejected(Exception):
-    """What a certificate says is not so, or not proven."""
+    """A statement of a certificate is false, or not proven."""
 
 
 def require(condition: bool, message: str) -> None:
@@ -39,8 +39,8 @@ def require(condition: bool, message: str) -> None:
 
 # takes_over: output -> the input whose storage it may take over
 Op = namedtuple("Op", "name time workspace saving reads writes optional once takes_over")
-# Of the first run of an op, a border that every schedule crosses: ops that surely ran by its end
-# and after it; tensors surely alive in it; bytes of others, if alive; room for them; read later.
+# A cut is the first run of an op: ops that surely ran by its end, and after it; tensors surely
+# alive in it; bytes of the others, if alive; the room for them; the tensors that are read later.
 Cut = namedtuple("Cut", "known after given charged room needed")
 # min cost x, coefficients x >= right for each row, low <= x <= high, x whole; `unit` is the seconds
 # of a unit of cost: every sum of repeats is a multiple.
@@ -142,9 +142,9 @@ def make_graph(document: dict[str, Any]) -> Graph:
 def replay(graph: Graph, names: list[str]) -> tuple[int, Fraction]:
     """(peak bytes, seconds) of a legal schedule.
 
-    An instance of a tensor lives from the run that writes it to the last that reads it before it is
-    written again; a result to the end; an optional output that nobody reads, never. An output takes
-    over its input's storage where this run is that instance's last use.
+    An instance of a tensor lives from the run that writes it to the last run that reads it before
+    it is written again, a result to the end; an optional output that nobody reads never lives. An
+    output takes over its input's storage if this run is the last use of that instance.
     """
     latest = {t: t for t in range(len(graph.sizes)) if graph.producer[t] < 0}  # tensor -> instance
     instances = [[t, 0, -1, -1] for t in latest]  # tensor, first and last run, taken over from
@@ -275,7 +275,7 @@ def make_cut(graph: Graph, budget: int, order: str, i: int) -> Cut:
 
 
 def cut_program(graph: Graph, cuts: list[Cut]) -> LinearProgram:
-    """What every schedule must pay across the cuts, each surely before the next."""
+    """The MILP that bounds what every schedule pays across cuts, each surely before the next."""
     ops, tensors, count, producer = len(graph.ops), len(graph.sizes), len(cuts), graph.producer
     times = [op.time for op in graph.ops if not op.once]
     scale = lcm(1, *(t.denominator for t in times))
@@ -415,7 +415,7 @@ def check_bound(instance: Instance, budget: int, bound: dict[str, Any]) -> Fract
 
 
 def verify(instance: Instance, certificate: Any) -> dict[str, bool]:
-    """What the certificate proves; raises `Rejected` where anything it says is not so."""
+    """The parts that the certificate proves; raises `Rejected` if any statement of it is false."""
     try:
         return proven_by(instance, certificate)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:

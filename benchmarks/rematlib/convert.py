@@ -8,7 +8,7 @@ None of them is kept here: their licences are their own. FORMAT is one of
   repository has its random graphs and Checkmate's;
 - ``dtr``: a log of DTR's simulator, a JSON instruction a line.
 
-What a format does not say is not made up: ops get no workspace, and graphs no static bytes.
+Nothing is invented where a format is silent: ops get no workspace, and graphs no static bytes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DtrLog:
 
     A name of the log stands for a tensor and for the tensors whose storage it shares: a view takes
     no bytes, and keeps what it looks at alive. ``MUTATE`` gives new tensors, as the simulator of
-    DTR has it. What is still referred to at the end is a result.
+    DTR has it. A tensor that is still referred to at the end is a result.
     """
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ class Draw:
         return least + int(self._random.random() * (most - least + 1))
 
     def heavy(self, least: int, most: int) -> int:
-        """Mostly near `least`: a Pareto distribution of index 1.1, cut at `most`."""
+        """A number mostly near `least`: a Pareto distribution of index 1.1, cut at `most`."""
         return min(most, int(least / (1.0 - self._random.random()) ** (1 / 1.1)))
 
     def one_of(self, items: Sequence[str], count: int) -> list[str]:
@@ -99,7 +99,7 @@ def waist_chain(stages: int, seed: int) -> Chain:
 
 
 def blocks_chain(stages: int, seed: int) -> Chain:
-    """Two kinds of stage in turn, as attention and feed-forward blocks are, and a large head."""
+    """Two kinds of stage that alternate, like attention and feed-forward, and a large head."""
     draw = Draw(seed)
     kinds = [
         (draw.between(4, 9), 16, draw.between(60, 140), draw.between(0, 40)),
@@ -166,8 +166,8 @@ class Forward:
         """The step: forwards, a loss of the last output, and a backward op for each forward op.
 
         A backward op reads the gradients that arrive for its output, and what it needs of the
-        forward; it writes a gradient for each tensor that its op read, but the step's inputs. What
-        nothing reads has no backward.
+        forward; it writes a gradient for each tensor that its op read, but the step's inputs. An op
+        whose output nothing reads has no backward.
         """
         last = self.nodes[-1]
         arriving: dict[str, list[str]] = {node[0]: [] for node in self.nodes}

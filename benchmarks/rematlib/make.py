@@ -2,9 +2,9 @@
 
     python benchmarks/rematlib/make.py [GROUP or NAME ...]
 
-Synthetic families and formula models are made again bit by bit. Captured models take the extra
-`torch`; a later version of it may trace other ops, so that their files are what counts, and
-they are only made again where they are named.
+Synthetic families and formula models are reproduced bit by bit. Captured models take the extra
+`torch`, and a later version of it may trace other ops. So the committed files of captured models
+count, and these models are captured again only if they are named.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 The best known stays where nothing better is found, with the date on which it was. Budgets of an
 instance are chosen once: the least that is found feasible, and four between it and the store-all
-peak. Of a chain, a schedule that is faster than all persistent ones is kept beside the best of
-these, with its own bound.
+peak. If a schedule of a chain is faster than all persistent ones, it is kept beside the best
+persistent one, with its own bound.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from schedsim.api import try_plan
 from schedsim.files.document import from_dict
 
 SHARES = (0.1, 0.35, 0.6, 0.85)
-"""Of the way from the least budget to the store-all peak."""
+"""Where the four budgets lie, as shares of the way from the least one to the store-all peak."""
 
 
 def least_budget(workload: Chain | Graph, effort: float) -> int:

@@ -80,7 +80,7 @@ def experiment(row: Mapping[str, Any], effort: float) -> str:
 
 
 def sweep(row: Mapping[str, Any], effort: float) -> list[dict[str, Any]]:
-    """What each planner makes of an instance, a row a budget and planner; skipped ones as well."""
+    """The results of each planner on an instance, a row a budget and planner, skipped ones too."""
     with tempfile.TemporaryDirectory() as folder:
         file, results = Path(folder, "experiment.toml"), Path(folder, "results.jsonl")
         file.write_text(experiment(row, effort))
@@ -186,7 +186,7 @@ def covered(
     counts: Mapping[str, tuple[int, int]],
     rows: Iterable[Mapping[str, Any]],
 ) -> str:
-    """What was run, in a sentence."""
+    """A sentence that says what was run."""
     run = {row["instance"] for row in rows}
     missing = [row for row in index if row["name"] not in run]
     if not missing:

@@ -3,9 +3,9 @@
     python benchmarks/rematlib/submit.py CERTIFICATE.json [--by NAME] [--accept]
 
 A certificate counts where `check.py` finds nothing wrong with it, and its schedule is faster or its
-bound higher than the best known of its instance at its budget. Of a chain the library keeps two:
-the best persistent schedule, and beside it, where it is known, one that is faster than all of
-these. Standard library alone, as `check.py`.
+bound higher than the best known of its instance at its budget. For a chain the library keeps two:
+the best persistent schedule, and beside it, if one is known, one that is faster than all
+persistent ones. Like `check.py`, this script needs only the standard library.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def keep(document: dict[str, Any], place: int, best: dict[str, Any]) -> None:
 
 
 def summaries(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the index says of an instance, a row a budget."""
+    """The rows of the index for an instance, one a budget."""
     faster = {one["budget_bytes"]: summary(one) for one in document.get("any_schedule", [])}
     return [
         summary(one)
@@ -85,7 +85,7 @@ def summaries(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def news_of(known: dict[str, Any], given: dict[str, Any]) -> list[str]:
-    """In what `given` is better; both are taken for proven."""
+    """The respects in which `given` is better; both are taken for proven."""
     news = []
     if given["schedule"] is not None:
         new = Fraction(given["makespan_s"])
@@ -125,7 +125,7 @@ def joined(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(certificate: dict[str, Any]) -> dict[str, Any]:
-    """What the index says of a certificate."""
+    """The entry of the index for a certificate."""
     bound = certificate["bound"]
     return {
         "budget_bytes": certificate["budget_bytes"],
@@ -172,7 +172,7 @@ def accept(root: Path, given: dict[str, Any], by: str) -> None:
 
 
 def main(arguments: list[str], root: Path = HERE) -> int:
-    """0: it is news; 1: it is right and no news, or wrong; 2: the file cannot be read."""
+    """Exit code 0: it is news; 1: it is right and no news, or wrong; 2: the file is unreadable."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("certificate", type=Path)
     parser.add_argument("--by", default="a reader", help="who found it")

@@ -230,7 +230,7 @@ def filled_slices() -> Subject:
 
 @entry("in place")
 def memory_bank() -> Subject:
-    """A queue of keys in a buffer, and a momentum encoder (He et al. 2020, MoCo)."""
+    """A first-in-first-out buffer of keys, and a momentum encoder (He et al. 2020, MoCo)."""
 
     class Moco(nn.Module):
         def __init__(self) -> None:

@@ -71,6 +71,6 @@ def entry(family: str, source: str = "here") -> Callable[[Callable[[], Subject]]
 
 
 def mean_square(output: Any, *targets: Tensor) -> Tensor:
-    """Of an output without a loss, where what is learnt does not matter."""
+    """A loss for models without one, where it does not matter what is learnt."""
     found: Tensor = output.square().mean() if not targets else (output - targets[0]).square().mean()
     return found

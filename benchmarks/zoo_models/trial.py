@@ -30,7 +30,7 @@ from .subject import Entry, Subject
 NUM_STEPS = 4
 """Compared; the last is measured."""
 SHARES = (0.8, 0.6, 0.45)
-"""Of the bytes of a step that are not resident from before it."""
+"""Budgets, as shares of the bytes of a step that are not resident before it."""
 WAYS = ("whole step", "by blocks", "in place")
 EFFORT = 0.1
 _FEWEST_TRIES = 4
@@ -46,7 +46,7 @@ CRASH = "CRASH"
 
 @dataclass
 class Trace:
-    """What a loop leaves: losses, gradients, parameters, buffers and generators of every step.
+    """The results of a loop: losses, gradients, parameters, buffers, generators of every step.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Trace:
         self.tensors.append((name, kept))
 
     def difference(self, other: Trace) -> str | None:
-        """What differs first, with how much; ``None`` where all is equal to the bit."""
+        """The first difference, and its size; ``None`` if all is equal to the bit."""
         if len(self.tensors) != len(other.tensors):
             return f"{len(other.tensors)} tensors instead of {len(self.tensors)}"
         for (name, a), (_, b) in zip(self.tensors, other.tensors, strict=True):
@@ -113,7 +113,7 @@ class Loop:
             parameter.grad = None
 
     def resident_bytes(self, optimizer: torch.optim.Optimizer) -> int:
-        """Of all that is there before a step."""
+        """Bytes that are there before a step."""
         subject = self.subject
         given = [list(self._state()), subject.inputs, subject.targets, dict(subject.keywords)]
         return storage_bytes([given, dict(optimizer.state)])
@@ -173,7 +173,7 @@ class Loop:
 
 
 def plain_loop(entry: Entry) -> Trace:
-    """What the model does without us."""
+    """The loop of the plain model, without schedsim."""
     subject = entry.make()
     loop = Loop(subject)
     return loop.run(lambda: _plain_step(subject), loop.optimizer())

@@ -20,7 +20,7 @@ SOURCE = Source(
 _3B = {"seq": 4096, "batch": 2, "state": "bf16", "device": "a100-80gb"}
 _LOSS = {"compiled": True, "compiled_loss": True}
 # torchtune's README (1814feb17): GB of memory in use, each row with all that is above it. Its
-# norms keep fp32 copies; without chunks the logits are turned to fp32 before the loss.
+# norms keep fp32 copies; without chunks the logits are converted to fp32 before the loss.
 TORCHTUNE: dict[str, tuple[float, dict[str, Any]]] = {
     "packed sequences": (60.0, {"wide_norm": True}),
     "and compile": (51.0, {**_LOSS, "wide_logits": True}),
@@ -49,7 +49,7 @@ LLAMA3 = {
 
 @cache
 def seconds(model: str, full: bool) -> float:
-    """Of an iteration of Korthikanti et al. on our ranks."""
+    """Seconds of an iteration of Korthikanti et al. on our ranks."""
     preset, pipeline, batch, chunks, _, _ = KORTHIKANTI[model]
     order = {"schedule": "interleaved", "num_chunks": chunks} if chunks > 1 else {}
     return schedsim.cluster(

@@ -37,7 +37,7 @@ WHY = {
 
 
 def parameters(layers: int) -> int:
-    """Of the Transformer with width 2048 and a vocabulary of 32,000."""
+    """Parameters of the Transformer with width 2048 and a vocabulary of 32,000."""
     return TransformerConfig(
         name="transformer",
         num_layers=layers,

@@ -236,8 +236,8 @@ def claims(instances: Instances) -> Iterator[Claim]:
         unit="%",
         within=2,
         seen="folklore",
-        why="Of the same network; the one ten times as deep takes ten times as long, and a third "
-        "more.",
+        why="Ours is over the same network; a network ten times as deep takes ten times as long, "
+        "and a third more.",
     )
 
 

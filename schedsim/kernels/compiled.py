@@ -287,8 +287,13 @@ def run(function: Callable[..., Result], num_steps: int, *arguments: Any) -> Res
     if isinstance(function, _Kernel) and not function.at_hand():
         function.num_plain_steps += num_steps
         if function.num_plain_steps <= MOST_PLAIN_STEPS:
-            return cast("Result", function.in_python(*arguments))
+            quick = [_quick_to_read(it) for it in arguments]
+            return cast("Result", function.in_python(*quick))
     return function(*arguments)
+
+
+def _quick_to_read(argument: Any) -> Any:
+    return argument.lists if isinstance(argument, Record) and argument.only_read else argument
 
 
 event.register("numba:compile", CompilingNotice())

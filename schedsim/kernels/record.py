@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache, cached_property
-from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_type_hints
+from types import SimpleNamespace
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, cast, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +79,20 @@ class Record:
     np.int64(3)
     """
 
+    only_read: ClassVar[bool] = False
+    """Whether no kernel writes into the arrays, which all have one axis: see `lists`."""
+
+    @cached_property
+    def lists(self) -> Any:
+        """The fields with lists in place of arrays, whose items Python reads several times faster.
+
+        Kernels take the length of such an array by `len`.
+        """
+        named = {name: getattr(self, name) for name, _ in layout_of_record(type(self))}
+        return SimpleNamespace(
+            **{k: it.tolist() if isinstance(it, np.ndarray) else it for k, it in named.items()}
+        )
+
     @cached_property
     def words(self) -> NDArray[np.int64]:
         """The block that kernels read: for each field an address and lengths, or a value."""
@@ -102,7 +117,8 @@ class Record:
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields without the block: addresses mean nothing to another process."""
-        return {key: it for key, it in self.__dict__.items() if key not in ("words", "address")}
+        made = ("words", "address", "lists")
+        return {key: it for key, it in self.__dict__.items() if key not in made}
 
 
 def _check(record: Record, name: str, value: Any, layout: Layout) -> None:

@@ -1,9 +1,9 @@
 """PyTorch's CUDA build, with its own caching allocator, on a machine without a GPU.
 
-A preloaded library, built here from C against the headers of the installed wheels, answers the CUDA
-runtime. Device memory is address space that nobody touches and kernels are not run; everything
-above them, allocator, snapshots, streams, autograd, FSDP, Inductor, is PyTorch's own code, so that
-what it says of memory is what it would say on the device. It says nothing of times.
+A preloaded library, built here from C against the headers of the installed wheels, answers the
+calls to the CUDA runtime. Device memory is address space that nobody touches, and kernels are not
+run. Everything above them (allocator, snapshots, streams, autograd, FSDP, Inductor) is PyTorch's
+own code. So PyTorch says the same about memory as on the real device. It says nothing about times.
 
 ``python -m schedsim.validation.dry_cuda --device a100-80gb -- python train.py``
 """

@@ -24,7 +24,7 @@ USAGE = 2
 @click.option(
     "--device", default="a100-80gb", show_default=True, metavar="NAME", help=", ".join(DEVICES)
 )
-@click.option("--memory", metavar="SIZE", help="Of the device, if not its own: 40GB, 24GiB.")
+@click.option("--memory", metavar="SIZE", help="Memory, if not the device's own: 40GB, 24GiB.")
 @click.option(
     "--values", is_flag=True, help="Every op computes, on the CPU: for small models and tests."
 )

@@ -24,17 +24,17 @@ FLAGS = ("-std=gnu11", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-pa
 
 @dataclass(frozen=True)
 class Built:
-    """What there is to preload.
+    """The built libraries, to be preloaded.
 
     Attributes
     ----------
     library
-        Stands for the CUDA runtime, driver, cuBLAS and cuDNN; its name inside is libcuda.so.1, so
-        that whoever asks for the driver finds it loaded already.
+        Stands for the CUDA runtime, driver, cuBLAS and cuDNN. Its SONAME is libcuda.so.1, so that
+        code that asks for the driver finds it loaded already.
     nvml
         Stands for NVML.
     folder
-        Of both; it holds them under the names libcuda.so and libcuda.so.1 too, for linkers.
+        Holds both, and for linkers also links named libcuda.so and libcuda.so.1.
     """
 
     library: Path

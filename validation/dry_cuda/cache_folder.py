@@ -1,4 +1,4 @@
-"""Where the built library is kept; without torch, which the launcher must not import."""
+"""The folder in which the built library is kept. No torch here: the launcher must not import it."""
 
 from __future__ import annotations
 

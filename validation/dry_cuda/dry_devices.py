@@ -1,4 +1,4 @@
-"""The devices that the dry one can stand for."""
+"""The devices that the dry device can stand for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIB, KIB = 2**20, 2**10
 
 @dataclass(frozen=True)
 class DryDevice:
-    """What a CUDA device says of itself, as far as PyTorch asks.
+    """The properties of a CUDA device that PyTorch asks for.
 
     Attributes
     ----------
@@ -22,7 +22,8 @@ class DryDevice:
     capability
         Compute capability: it selects kernels, and workspaces of the matrix libraries.
     memory_bytes
-        What ``cudaMemGetInfo`` calls total: less than what is sold, as parts are the driver's.
+        The total of ``cudaMemGetInfo``: less than the advertised size, because the driver takes a
+        part.
     num_sms, threads_per_sm, blocks_per_sm, shared_per_block_bytes, shared_per_sm_bytes
         From the tables of the CUDA programming guide by compute capability.
     l2_bytes, bus_bits
@@ -45,11 +46,11 @@ class DryDevice:
     shared_per_sm_bytes: int = 228 * KIB
 
     def with_memory(self, memory_bytes: int) -> DryDevice:
-        """The same with another amount of memory."""
+        """The same device with another amount of memory."""
         return replace(self, memory_bytes=memory_bytes)
 
     def settings(self) -> dict[str, str]:
-        """Variables that the library reads."""
+        """The environment variables that the library reads."""
         numbers = {
             "MAJOR": self.capability[0],
             "MINOR": self.capability[1],

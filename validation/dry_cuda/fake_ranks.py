@@ -33,8 +33,8 @@ def reduces_nothing(
 ) -> Future[torch.Tensor]:
     """A communication hook that leaves the bucket as it is.
 
-    For ``model.register_comm_hook(None, reduces_nothing)``: the fake backend's own answer is no
-    tensor, which DistributedDataParallel asks for.
+    Use it as ``model.register_comm_hook(None, reduces_nothing)``: DistributedDataParallel expects a
+    tensor, and the fake backend's own answer is none.
     """
     done: Future[torch.Tensor] = Future()
     done.set_result(bucket.buffer())

@@ -1,4 +1,4 @@
-"""What is said of every number that comes from the dry device."""
+"""The label of every number that comes from the dry device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VARIABLE = "SCHEDSIM_DRY_CUDA"
 """Set by the launcher to the device's key; the library is then preloaded."""
 
 PREFIX = "dry:"
-"""What stands before the device's name in ``--device dry:a100-80gb``."""
+"""The prefix of the device's name in ``--device dry:a100-80gb``."""
 
 
 def is_dry() -> bool:
@@ -25,10 +25,10 @@ def dry_device_name() -> str | None:
 
 
 def has_times(device: Any) -> bool:
-    """Whether what runs on `device`, a ``torch.device``, takes the time of that device."""
+    """Whether ops on `device`, a ``torch.device``, take the time of that device."""
     return not (device.type == "cuda" and is_dry())
 
 
 def has_values(device: Any) -> bool:
-    """Whether what is computed on `device`, a ``torch.device``, is there to be read."""
+    """Whether ops on `device`, a ``torch.device``, compute values that can be read."""
     return has_times(device) or os.environ.get("SCHEDSIM_DRY_VALUES") == "1"

@@ -28,7 +28,7 @@ def environment_of(
     values: bool = False,
     late_events: bool = False,
 ) -> dict[str, str]:
-    """`environment` with what puts a process on the dry device.
+    """`environment` with the variables that put a process on the dry device.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def environment_of(
         Whether ops compute, on the CPU and slowly; see `values`.
     late_events
         Whether an event is over only once the host has waited for it, as on a device that is far
-        behind; otherwise at once.
+        behind; if not, an event is over at once.
     """
     made = dict(environment)
     made.pop("CUDA_VISIBLE_DEVICES", None)  # it may hide every device

@@ -1,9 +1,9 @@
-"""Values for the dry device: every CUDA op again on the CPU, on the same bytes.
+"""Values for the dry device: every CUDA op runs again on the CPU, on the same bytes.
 
-Memory of the device is memory of this process, so that a CPU tensor can be laid over a CUDA one.
-Below autograd, an op first runs as CUDA's, which allocates and computes nothing, then as the CPU's
-on the tensors laid over, and the results go where CUDA's would be. Bytes on the device are those of
-CUDA alone. It is slow, and for small models: it is there to compare gradients.
+Memory of the device is memory of this process, so that a CPU tensor can be laid over a CUDA tensor.
+Below autograd, an op first runs as CUDA's op, which allocates and computes nothing. Then the CPU's
+op runs on the tensors laid over, and its results go where CUDA's would be. Bytes on the device are
+those of CUDA alone. This is slow, and meant for small models, to compare gradients.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _on_cuda(item: Any) -> bool:
 
 
 def _is_traced(item: Any) -> bool:
-    """Fake, functional and the like: there are no bytes."""
+    """Whether a tensor is fake, functional or the like, and so has no bytes."""
     if not isinstance(item, Tensor):
         return isinstance(item, torch.SymInt)
     plain = type(item) in (Tensor, torch.nn.Parameter)
@@ -129,7 +129,7 @@ def _seed(func: Any, kwargs: dict[str, Any]) -> int | None:
 
 
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> Any:
-    """What the CPU's kernel, or its substitute, makes of the same bytes."""
+    """The result of the CPU's kernel, or of its substitute, on the same bytes."""
     cpu_args, cpu_kwargs = tree_map(_on_cpu, args), tree_map(_on_cpu, dict(kwargs))
     cpu_kwargs.pop("pin_memory", None)
     kernel = SUBSTITUTES.get(func.overloadpacket)
@@ -157,7 +157,7 @@ def _brought(tensor: Tensor) -> Tensor:
 
 
 def _write(func: Any, outs: list[Any], got: Any) -> None:
-    """Put results where the device's would be."""
+    """Write the results where those of the device would be."""
     found = tree_flatten(got, is_leaf=lambda x: x is None)[0]
     for mine, its in zip(outs, found, strict=False):
         if not _on_cuda(mine) or not isinstance(its, Tensor) or not mine.numel():

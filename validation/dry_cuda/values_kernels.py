@@ -33,7 +33,7 @@ def _attention(
     scale: float | None,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp, in single precision at least."""
+    """The output and the log-sum-exp of attention, in single precision at least."""
     kind = torch.float64 if query.dtype == torch.float64 else torch.float32
     query, key, value = query.to(kind), key.to(kind), value.to(kind)
     groups = query.shape[1] // key.shape[1]
@@ -102,7 +102,7 @@ def _first(seed: Tensor) -> int:
 
 
 def _given(found: tuple[Any, ...], *defaults: Any) -> tuple[Any, ...]:
-    """Positional arguments, the last of them as they are by default where left out."""
+    """All positional arguments; the last ones have their defaults if they were left out."""
     return (*found, *defaults[len(found) :])
 
 

@@ -21,7 +21,7 @@ _PACKAGES = ("torch", "triton", "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-
 
 @dataclass(frozen=True)
 class Wheels:
-    """Where things lie.
+    """Where the headers, libraries and programs lie.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ def find_wheels(path: list[str] | None = None) -> Wheels:
 
 
 def _folder(package: str, path: list[str] | None) -> Path | None:
-    """Where `package` lies; found as an import would, without importing anything."""
+    """The folder of `package`; found as an import would, without importing anything."""
     spec = PathFinder.find_spec(package, path)
     if spec is None or not spec.submodule_search_locations:
         return None

@@ -1,1 +1,1 @@
-"""What this package adds to schedsim: see `pyproject.toml` for the names."""
+"""This package adds a planner, an export, a workload and a device; `pyproject.toml` names them."""

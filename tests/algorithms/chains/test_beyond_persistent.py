@@ -47,6 +47,7 @@ def test_more_memory_never_costs_time(seed, exact, monkeypatch):
     if not exact:
         monkeypatch.setattr(module, "MOST_EXACT", 0)
         monkeypatch.setattr(module, "_LOOK", [1e-4, 5e-4, 2e-3][seed % 3])
+        monkeypatch.setattr(module, "_LOOK_AT_RUNG", [1e-4, 1e-3, 4e-3][seed % 3])
     least = int(exact_frontier(chain).budget_bytes[0])
     peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
     budgets = np.unique(np.linspace(least, peak, 12).astype(int)).tolist()
@@ -84,12 +85,24 @@ def test_the_ladder_depends_on_the_chain_alone():
     chain = uniform(20)
     peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
     least = int(exact_frontier(chain).budget_bytes[0])
-    whole = rungs_up_to(chain, least, peak)
-    assert whole == sorted(whole, reverse=True)
-    assert whole[-1] == least
-    assert whole[0] < peak
-    for budget in (least, (least + peak) // 2, whole[3], whole[3] - 1):
-        assert rungs_up_to(chain, least, budget) == [rung for rung in whole if rung <= budget]
+    whole = list(rungs_up_to(chain, least, peak))
+    rungs = [rung for rung, _ in whole]
+    assert rungs == sorted(rungs, reverse=True)
+    assert (rungs[0], rungs[-1]) == (peak, least)
+    for budget in (least, least + 1, (least + peak) // 2, rungs[3], rungs[3] - 1, rungs[1] + 1):
+        assert list(rungs_up_to(chain, least, budget)) == [it for it in whole if it[0] <= budget]
+
+
+@pytest.mark.parametrize("chain", [uniform(20), alternating(16)], ids=lambda chain: chain.name)
+def test_what_is_between_two_rungs_has_nearly_the_bound_of_the_upper_one(chain):
+    peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
+    least = int(exact_frontier(chain).budget_bytes[0])
+    whole = list(rungs_up_to(chain, least, peak))
+    assert 10 < len(whole) < 150
+    for (upper, bound_s), (lower, _) in pairwise(whole):
+        for k in range(1, 20):
+            between = module._bound_s(chain, upper - k * (upper - lower) // 20)
+            assert between <= bound_s + 0.02 * chain.store_all_s
 
 
 def test_nothing_faster_than_the_optimum_is_found():

@@ -7,7 +7,6 @@ import json
 import math
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -205,7 +204,10 @@ def test_once_ops_move_in_free_order_and_run_once():
 
 @pytest.mark.parametrize("after_s", [0.03, 0.1, 0.3, 0.8])
 def test_an_interrupt_gives_the_best_plan_so_far(after_s, request):
-    """Whenever it comes: in the making of walkers, in their rounds, or while waiting."""
+    """Whenever it comes: in the making of walkers, in their rounds, or while waiting.
+
+    Without it the search would take an hour.
+    """
     graph = wide_graph(150)
     budget = (peak_of(graph) + least_memory_bytes(graph)[0]) // 2
     local_search(four(), 4, time_limit_s=0.05)  # kernels are there
@@ -213,10 +215,8 @@ def test_an_interrupt_gives_the_best_plan_so_far(after_s, request):
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, handler))
     timer = threading.Timer(after_s, _thread.interrupt_main)
-    begun = time.perf_counter()
     timer.start()
-    plan = local_search(graph, budget, time_limit_s=30)
-    assert time.perf_counter() - begun < 15
+    plan = local_search(graph, budget, effort=1e9, time_limit_s=3000)
     assert plan.search.interrupted
     if plan.schedule is not None:
         assert simulate(graph, plan.schedule).peak_bytes <= budget

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from schedsim.algorithms.graphs._cut_search import CutSearch
@@ -25,7 +23,7 @@ def wide_graph(num: int = 40) -> Graph:
 
 
 def test_a_failure_in_a_thread_is_not_lost(monkeypatch):
-    """Neither that of the bound nor that of a walker; and nobody goes on to the time limit."""
+    """Neither that of the bound nor that of a walker; and nobody searches on for an hour."""
 
     def failing(*args):
         raise ZeroDivisionError("on purpose")
@@ -35,7 +33,5 @@ def test_a_failure_in_a_thread_is_not_lost(monkeypatch):
     for owner, name in ((CutSearch, "solve_milps"), (GraphWalker, "anneal")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, failing)
-            begun = time.perf_counter()
             with pytest.raises(ZeroDivisionError, match="on purpose"):
-                local_search(graph, budget, time_limit_s=60)
-            assert time.perf_counter() - begun < 30
+                local_search(graph, budget, effort=1e9, time_limit_s=3000)
