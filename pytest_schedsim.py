@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class PeakTester:
-    """What the fixture `schedsim_peak` gives: the peak of a step, and its check against a file."""
+    """The fixture `schedsim_peak`: the peak of a step, and its check against a golden file."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._update = bool(request.config.getoption("--schedsim-update"))

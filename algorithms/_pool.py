@@ -32,7 +32,7 @@ class Walker(Protocol):
 
     @property
     def rank(self) -> tuple[int, float]:
-        """What walkers are sorted by: the walker of the lowest rank is the best."""
+        """The rank by which walkers are sorted: the walker of the lowest rank is the best."""
 
     def begin(self, number: int) -> None:
         """Begin round `number`, from 0 on."""

@@ -154,7 +154,7 @@ def simulate(
     schedule: Schedule | Plan,
     capacities: Mapping[str, int] | None = None,
 ) -> Simulation:
-    """What a schedule or a plan costs on `workload`, once it is checked to be legal.
+    """The cost of a schedule or a plan on `workload`, after a check that the schedule is legal.
 
     An instance of a tensor lives from the start of the run that writes it to the end of the last
     run that reads it before it is written again. During a run, static bytes, every live instance,
@@ -369,7 +369,7 @@ def _run(
 
 @checked
 def certify(workload: WorkloadLike, plan: Plan, **limits: Any) -> Certificate:
-    """What is proven of `plan`, with the proofs: see `schedsim.algorithms.certificates.certify`.
+    """A certificate of `plan`, with proofs: see `schedsim.algorithms.certificates.certify`.
 
     Parameters
     ----------

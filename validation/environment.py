@@ -73,7 +73,7 @@ def device_memory_bytes(device: str | torch.device) -> int:
 
 
 def environment(device: str | torch.device) -> dict[str, str]:
-    """What a measured time depends on besides the model: device, versions, threads."""
+    """The environment that a measured time depends on: device, versions, threads."""
     facts = {
         "device": torch.device(device).type,
         "device_name": device_name(device),

@@ -229,7 +229,7 @@ def _refuse_in_place(more: FurtherOptions, given: Mapping[str, Any], level: str)
 
 
 def drop_in_report(model: nn.Module) -> str:
-    """What was planned for a model that has a budget in place; for people.
+    """A report for people on the plans of a model that has a budget in place.
 
     Raises
     ------

@@ -123,13 +123,13 @@ class Rematerialized(nn.Module):
         self._step_for(self._full_key(inputs, keywords), inputs, keywords)
 
     def _full_key(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-        """What a plan depends on, here and on the ranks that follow the same."""
+        """The values that a plan depends on, here and on the ranks that follow the same plan."""
         ranks = self._settings.bound_ranks
         key = self._key(inputs, keywords)
         return key if ranks.alone else (*key, self._forms_of_all(key, ranks))
 
     def _forms_of_all(self, key: Any, ranks: Ranks) -> tuple[str, ...]:
-        """What stands for `key` on each rank, all of which run this step by one schedule."""
+        """The short form of `key` on each rank; all ranks run this step by one schedule."""
         rows = ranks.gather_from("start a step", lambda: (_digest(key), self._changes))
         changes = [row[1] for row in rows]
         if len(set(changes)) > 1:
@@ -514,7 +514,7 @@ class Rematerialized(nn.Module):
         return plain_loss(self._model, loss, inputs, keywords, num_extra)
 
     def _key(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-        """What a plan depends on: forms of the inputs, modes, what trains, autocast."""
+        """The values that a plan depends on: forms of inputs, modes, what trains, autocast."""
         kinds = ("cpu", "cuda")
         return (
             _Form(inputs, keywords),
@@ -606,7 +606,7 @@ class Rematerialized(nn.Module):
         return found
 
     def report(self) -> str:
-        """What was counted and how, the predicted peak and overhead; for people."""
+        """A report for people: what was counted and how, the predicted peak and overhead."""
         planned = self._last
         plan, state = planned.plan, planned.captured.state
         size = len(planned.captured.workload.op_names)
@@ -652,7 +652,7 @@ class Rematerialized(nn.Module):
         return list(self._last.ways)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `report` says, for JSON."""
+        """The content of `report`, for JSON."""
         planned = self._last
         return {
             "level": planned.captured.level,
@@ -735,7 +735,7 @@ class _Forward:
 
     def __init__(self, module: Rematerialized) -> None:
         # A compiler around the module would trace the planner; it shall step over the whole step.
-        # What is compiled within, blocks, stays compiled.
+        # Blocks that are compiled inside the model stay compiled.
         self._step: Any = torch.compiler.disable(module._step)  # type: ignore[no-untyped-call]
         self.__name__ = "forward"
         if module._settings.loss is None:
@@ -793,7 +793,7 @@ def _leaf(leaf: Any) -> Any:
 
 
 def _digest(key: Any) -> str:
-    """What stands for a key among ranks."""
+    """The short form of a key that ranks compare."""
     form, *rest = key
     text = repr((form.spec, form.leaves, form.positional, rest))
     return hashlib.sha256(text.encode()).hexdigest()

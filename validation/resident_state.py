@@ -1,4 +1,4 @@
-"""What is resident besides activations: parameters, gradients, buffers, optimizer state."""
+"""Resident bytes besides activations: parameters, gradients, buffers, optimizer state."""
 
 from __future__ import annotations
 

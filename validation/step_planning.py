@@ -232,7 +232,7 @@ class PlannedStep:
 
     @property
     def change(self) -> StateChange | None:
-        """What has changed since the step was captured; ``None`` where nothing has."""
+        """The change since the step was captured; ``None`` if nothing has changed."""
         guards = self.captured.guards
         return None if guards is None else guards.change()
 

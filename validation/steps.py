@@ -121,7 +121,7 @@ class MeasuredSteps:
             return self._tracked_peak(which)
 
     def _left(self, loss: Tensor) -> list[Tensor]:
-        """What a step leaves behind, on the host."""
+        """The results of a step, on the host."""
         model = self.target.model
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         found = [loss, *gradients, *model.buffers()]
@@ -147,7 +147,7 @@ class MeasuredSteps:
         with StorageTracker() as tracker:
             tracker.add(self.resident, "static")
             if isinstance(module, ScheduledBlocks):
-                watch = _Watch(tracker)
+                watch = _StepWatch(tracker)
                 module.observer = watch
                 try:
                     loss = self.step(which)
@@ -211,7 +211,7 @@ class _PlainStep(nn.Module):
         return loss_of(out) if loss is None else loss(out, *given.extra)
 
 
-class _Watch:
+class _StepWatch:
     """An observer of runs that notes the tracker's peak of each run, and labels storages."""
 
     def __init__(self, tracker: StorageTracker) -> None:

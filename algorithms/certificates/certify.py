@@ -40,7 +40,7 @@ def certify(
     time_limit_s: float | None = None,
     max_leaves: int = MAX_LEAVES,
 ) -> Certificate:
-    """What can be proven of `plan`, in exact numbers.
+    """The certificate of `plan`: all that can be proven about it, in exact numbers.
 
     For a chain the proof is the dynamic program over persistent schedules, which a checker computes
     again. For a graph, or for a chain whose plan claims something over any schedule, the proof is a

@@ -224,7 +224,7 @@ class AdjointTables:
 
 @dataclass(frozen=True, eq=False)
 class AdjointPlan:
-    """What is stored where: exact, or as exact as the number of slots allows.
+    """A schedule of stored data: exact, or as exact as the number of slots allows.
 
     Attributes
     ----------

@@ -106,7 +106,7 @@ def rungs_up_to(chain: Chain, least_bytes: int, budget_bytes: int) -> Iterator[t
 
 
 def _bound_s(chain: Chain, budget_bytes: int) -> float:
-    """What is proven before the search begins."""
+    """The bound that is proven before the search begins."""
     return search_optimum(chain, budget_bytes, effort=Effort(0.0)).bound_s
 
 

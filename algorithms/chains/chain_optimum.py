@@ -50,7 +50,7 @@ _MOST_BUDGETS = 40
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """What a search over all schedules of a chain has found.
+    """The result of a search over all schedules of a chain.
 
     Attributes
     ----------

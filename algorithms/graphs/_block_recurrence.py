@@ -116,7 +116,7 @@ def trace_rows(line: BlockRows, table: RealTable, slots: int) -> Any:
     num = plain.size
     steps = np.empty((64, 3), np.int64)
     size = 0
-    # What is left to do, last first: (kind, first block, end or option, slots); 3 is a sub-line.
+    # The tasks left, the last first: (kind, first block, end or option, slots); 3 is a sub-line.
     todo = np.empty((4 * num + 8, 4), np.int64)
     height = 0
     if table[row_of[0, num], slots] < INFINITE:

@@ -158,7 +158,7 @@ def sizes_of(graph: Graph, byte_unit: float) -> StagedSizes:
 
 @dataclass(frozen=True)
 class StagedGraph:
-    """What all stages of a model share: the graph, its chains and sizes, and the room."""
+    """The data that all stages of a model share: the graph, its chains and sizes, the room."""
 
     graph: Graph
     chains: Chains

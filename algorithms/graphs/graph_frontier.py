@@ -113,7 +113,7 @@ def graph_frontier(
         curve.descend()
         curve.refine()
         curve.polish()
-    except (KeyboardInterrupt, _Interrupted):
+    except (KeyboardInterrupt, _CurveInterrupted):
         effort.cancel()
     return ParetoCurve(
         workload_name=graph.name,
@@ -130,7 +130,7 @@ def graph_frontier(
     )
 
 
-class _Interrupted(Exception):
+class _CurveInterrupted(Exception):
     """The user interrupted a search."""
 
 
@@ -176,7 +176,7 @@ class _Curve:
         self.least_work = min(0.02 + 3e-4 * graph.num_ops, self.whole / 4)
 
     def left(self, share: float) -> float:
-        """What is left until that share of the effort is used; zero once the whole effort is."""
+        """The effort left until that share of it is used; zero once all of it is used."""
         return min(self.effort.left, self.effort.left - (1.0 - share) * self.whole)
 
     def is_worth_it(self, share: float) -> bool:
@@ -308,7 +308,7 @@ class _Curve:
         else:
             self.least_bytes = max(self.least_bytes, plan.least.floor_bytes)
         if plan.search.interrupted:
-            raise _Interrupted
+            raise _CurveInterrupted
         return seen[0] if seen else None
 
     def add(self, new: Simulation) -> None:

@@ -26,7 +26,8 @@ from ._linked_graph import link_graph, token_names
 from ._offload_search import OffloadSearch, load_kernels
 from ._starts import chain_starts, graph_starts
 
-_WORK = 12.0
+# Units of work by default: of a workload of few ops, millions of moves find no more than thousands.
+_WORK, _WORK_PER_OP = 12.0, 0.1
 # Shares of the effort left: for the bound, for schedules without copies, and for the copies that
 # make these schedules fit the budget.
 _BOUND_SHARE, _STARTS_SHARE, _REPAIR_SHARE = 0.2, 0.5, 0.4
@@ -77,8 +78,8 @@ def offload(
     host_latency_s
         Seconds that every copy takes additionally, for links given as a text.
     time_limit_s, effort
-        As of `local_search`; 12 units of work where neither is given. The search stops earlier
-        where the bound is met; an interrupt gives the best plan so far.
+        As of `local_search`; 0.1 units of work an op, and at most 12, where neither is given. The
+        search stops earlier where the bound is met; an interrupt gives the best plan so far.
     seed
         Seed of all random choices.
     num_threads
@@ -132,7 +133,8 @@ def offload(
             setting=Setting(copies=offloading),
             search=SearchRecord(chosen="store_all"),
         )
-    effort = Effort.of(effort, time_limit_s, moves=max_moves, default=_WORK)
+    default = min(_WORK, _WORK_PER_OP * graph.num_ops)
+    effort = Effort.of(effort, time_limit_s, moves=max_moves, default=default)
     given = effort.to_options()
     linked = link_graph(graph, budget_bytes, offloading)
     peak = simulate(workload, Schedule.store_all(workload)).peak_bytes

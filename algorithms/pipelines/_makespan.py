@@ -22,7 +22,7 @@ FORWARD, BACKWARD, WEIGHTS = range(3)
 
 @dataclass(frozen=True, eq=False)
 class StageWork(Record):
-    """What each stage does for one micro-batch, in seconds.
+    """The seconds that each stage works for one micro-batch.
 
     Attributes
     ----------

@@ -57,7 +57,7 @@ def _fastest(runs: Sequence[PipelineRun | None], budget_bytes: int) -> PipelineR
 
 
 class OrderFacts:
-    """What the choices of every partition need to know of an order.
+    """The facts about an order that the choices of every partition use.
 
     Attributes
     ----------
@@ -304,7 +304,7 @@ class Selection:
 
     @property
     def least_bytes(self) -> int:
-        """What the device that needs most takes at least; no run of this partition takes less."""
+        """The least bytes of the device that needs most; no run of this partition takes less."""
         least, static = self.least(), self.pipeline.device_static_bytes
         return max(self._size(least, k) + size for k, size in enumerate(static))
 
@@ -392,7 +392,7 @@ class Selection:
         return list(found.values()), extra
 
     def _size(self, choices: Sequence[StageChoice], device: int) -> int:
-        """What the choices of a device's stages should take, messages that wait aside."""
+        """Bytes that the choices of a device's stages should take, without messages that wait."""
         num = self.pipeline.num_devices
         mine = range(device, self.pipeline.num_stages, num)
         held = 0

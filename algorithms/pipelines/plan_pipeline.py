@@ -285,7 +285,7 @@ def _for_search(fronts: StageFrontiers) -> StageFrontiers:
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _FastestRun:
     """The fastest run that was found, its debt, and the least bytes that some run takes."""
 
     run: PipelineRun | None
@@ -301,7 +301,7 @@ def _fastest(
     budget_bytes: int,
     *,
     mix: bool,
-) -> _Chosen:
+) -> _FastestRun:
     """Over the partitions and the orders, those that promise most first."""
     selections = [
         (most_owed, Selection(one, facts, whole, mix=mix))
@@ -325,7 +325,7 @@ def _fastest(
         run = selection.best(budget_bytes, within_s, best, thorough=given)
         if run is not None and (best is None or run.makespan_s < best.makespan_s):
             best, debt = run, owed
-    return _Chosen(best, debt, int(least))
+    return _FastestRun(best, debt, int(least))
 
 
 def _whole(fronts: StageFrontiers, pipeline: Pipeline) -> StageFrontiers:

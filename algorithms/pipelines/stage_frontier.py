@@ -1,4 +1,4 @@
-"""What a stage may keep for each micro-batch in flight, what it then needs, and how long it takes.
+"""The choices of a stage: bytes kept for each micro-batch in flight, bytes needed, and time.
 
 A micro-batch goes through a stage twice, and in between the stage holds something for it while
 others pass: with n micro-batches in flight it holds that n times, but runs one of them at a time.

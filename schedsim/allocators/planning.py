@@ -131,13 +131,13 @@ class _WithinReserved:
     allocator: str
     options: Mapping[str, Any]
 
-    def measured(self, plan: Plan, inner: int) -> _Measured:
+    def measured(self, plan: Plan, inner: int) -> _AllocatedPlan:
         return _measure(self.workload, plan, inner, self.budget_bytes, self.allocator, self.options)
 
-    def best(self, max_plans: int, spare_waits: bool) -> tuple[_Measured | None, LeastBudget]:
+    def best(self, max_plans: int, spare_waits: bool) -> tuple[_AllocatedPlan | None, LeastBudget]:
         """The best plan found within `max_plans` tries; or the least budget that fits one."""
         budget_bytes, planner = self.budget_bytes, self.planner
-        best: _Measured | None = None
+        best: _AllocatedPlan | None = None
         inner, low, high = budget_bytes, 0, budget_bytes
         step = _FIRST_STEP * budget_bytes
         plan = first = planner(budget_bytes)
@@ -183,7 +183,7 @@ class _WithinReserved:
             best = self.probed(best, spare_waits)
         return best, LeastBudget()
 
-    def probed(self, best: _Measured, spare_waits: bool) -> _Measured:
+    def probed(self, best: _AllocatedPlan, spare_waits: bool) -> _AllocatedPlan:
         """`best`, or a faster plan for a larger inner budget that fits too: reserved bytes jump."""
         room = self.budget_bytes - best.inner
         if self.workload.kind == "chain":
@@ -211,7 +211,7 @@ def _leanest(
     options: Mapping[str, Any],
     *,
     spare_waits: bool,
-) -> tuple[_Measured | None, LeastBudget]:
+) -> tuple[_AllocatedPlan | None, LeastBudget]:
     """The plan of least memory if that plan fits; else the least budget at which it would.
 
     This plan does not depend on the budget, so the planner finds it again at the budget in the
@@ -243,7 +243,7 @@ def _leanest(
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _AllocatedPlan:
     """A plan with its reserved bytes, on an unlimited device and on one as large as the budget."""
 
     plan: Plan
@@ -267,7 +267,7 @@ def _measure(
     budget_bytes: int,
     allocator: str,
     options: Mapping[str, Any],
-) -> _Measured:
+) -> _AllocatedPlan:
     # Runs wait for memory within the whole budget, as in the replay of the plan.
     plan = replace(plan, budget_bytes=budget_bytes)
     simulation = plan.simulate(workload)
@@ -281,7 +281,7 @@ def _measure(
     free = tight = allocate(simulation, allocator, **given)
     if free.peak_reserved_bytes > budget_bytes:
         tight = allocate(simulation, allocator, capacity_bytes=budget_bytes, **given)
-    return _Measured(
+    return _AllocatedPlan(
         plan,
         inner,
         simulation.makespan_s,
@@ -293,7 +293,7 @@ def _measure(
 
 
 def _finished(
-    chosen: _Measured,
+    chosen: _AllocatedPlan,
     first: Plan,
     allocator: str,
     options: Mapping[str, Any],

@@ -165,7 +165,7 @@ def _dying(simulation: Simulation) -> list[list[str]]:
 
 
 def _taken_over(simulation: Simulation) -> dict[int, dict[str, str]]:
-    """Of each run with outputs in place, these tensors, and whose storage each takes over."""
+    """For each run with outputs in place: these outputs, and whose storage each takes over."""
     names = simulation._graph.arrays.tensor_names
     tensor, first, _, source, _ = (column.tolist() for column in simulation._instances)
     found: dict[int, dict[str, str]] = {}

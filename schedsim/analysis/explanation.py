@@ -87,7 +87,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What sets the peak of a schedule, and what one change would buy.
+    """The explanation of a schedule's peak, and of what one change would buy.
 
     Attributes
     ----------

@@ -166,7 +166,7 @@ def _items(value: Any, kind: type, parts: tuple[Any, ...]) -> Iterable[tuple[Any
 
 
 def _in_words(hint: Any) -> str:
-    """What an argument may be, as a phrase after "is not"."""
+    """The values that an argument may have, as a phrase after "is not"."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         words = list(dict.fromkeys(_in_words(part) for part in parts))

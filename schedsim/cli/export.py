@@ -172,7 +172,7 @@ def _show(loaded: Loaded, exported: Exported, output: str | None) -> None:
 
 
 def _what_fits(loaded: Loaded, exported: Exported) -> str:
-    """What to ask for where nothing that the target can express is within the budget."""
+    """The hint where nothing that the target can express is within the budget."""
     assert loaded.plan is not None
     others = []
     for name, target in TARGETS.items() if loaded.given.kind == "chain" else ():
@@ -188,7 +188,7 @@ def _what_fits(loaded: Loaded, exported: Exported) -> str:
 
 
 def _show_facts(facts: list[tuple[str, str]], text: str, output: str | None) -> None:
-    """What is exported, and about it; to stderr where the text itself goes to stdout."""
+    """Lines about the export; to stderr where the exported text goes to stdout."""
     if output is not None:
         print_facts(facts)
         return

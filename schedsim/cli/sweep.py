@@ -224,7 +224,7 @@ def _words(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _of(row: dict[str, Any]) -> str:
-    """What a row is of."""
+    """The planner and the workload of a row."""
     planner = row.get("planner")
     return f"{planner} on {row['workload']}" if planner else str(row["workload"])
 

@@ -524,7 +524,7 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
 
 
 def _lasting(op: RankOp) -> set[str]:
-    """What an op writes and does not drop itself."""
+    """The tensors that an op writes and does not drop itself."""
     return {t for t in op.writes if t != "kv.whole" and not t.endswith(COPY)}
 
 

@@ -154,7 +154,7 @@ class UnitWriter:
             return
         buffer = f"AG {weight}"
         size = self._gathered_bytes(unit)
-        # What was sent is dropped when the gather has been issued, as its host sees it.
+        # Sent tensors are dropped when the host has issued the gather.
         reads = (buffer,) if self.one_stream else (buffer, f"{buffer} cast")
         moved = self.fabric.op_s(0, 0, 2 * size)
         self._add(Op(name, "forward", moved, 0, reads, {weight: size}))

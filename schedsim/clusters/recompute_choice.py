@@ -1,4 +1,4 @@
-"""What each layer of each rank keeps, so that a step fits and runs as little as possible again.
+"""Chooses what each layer of each rank keeps, so that a step fits and recomputes little.
 
 Pieces to keep are what single ops of a layer make, in as many layers as fit. They are added by
 seconds saved for a byte, the best first; what room the last one leaves goes to smaller ones. Layers
@@ -22,12 +22,12 @@ from .tape import RankOp
 from .training import Training
 
 _KINDS = ("product", "attention", "core", "scatter")
-"""Of ops worth keeping: what is pointwise takes little time for its bytes."""
+"""Kinds of ops worth keeping: pointwise ops take little time for their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPiece:
-    """What an op of a layer makes, if it is kept: its bytes, and the seconds that are saved."""
+    """The output of an op of a layer, if it is kept: its bytes, and the seconds saved."""
 
     name: str
     size_bytes: int
@@ -65,7 +65,7 @@ def least_recomputation(
     >>> chosen.recompute.partition(",")[0]  # of the first 13 layers
     'keep=mixed:13'
     """
-    choice = _Choice(model, degrees, training, fabric, budget_bytes)
+    choice = _LayerChoice(model, degrees, training, fabric, budget_bytes)
     found = [choice.of_rank(rank) for rank in range(degrees.pipeline)]
     return replace(training, recompute=found[0] if len(set(found)) == 1 else "/".join(found))
 
@@ -73,7 +73,7 @@ def least_recomputation(
 def kept_pieces(
     model: Architecture, degrees: Degrees, training: Training, fabric: Fabric, *, experts: bool
 ) -> list[KeptPiece]:
-    """What a layer may keep, the best by seconds for a byte first, each beside those before it."""
+    """The sets that a layer may keep: each adds the next best op by seconds saved a byte."""
     tokens = training.micro_batch(degrees) * training.seq // degrees.context
     layer = write_layer(model, degrees, training, tokens, fabric, experts=experts)
 
@@ -109,7 +109,7 @@ def _op_s(op: RankOp, fabric: Fabric) -> float:
     return op.link_s if op.stream != "compute" else compute_s + op.link_s
 
 
-class _Choice:
+class _LayerChoice:
     """The choices for all ranks; ranks that are alike are looked at once."""
 
     def __init__(

@@ -11,7 +11,7 @@ from .degrees import Degrees
 from .kept_names import kept_names
 
 RECOMPUTE = ("none", "core", "selective", "full")
-"""What a layer recomputes. ``none``: nothing. ``core``: attention alone. ``selective``: keep
+"""The policies of a layer. ``none``: nothing. ``core``: attention alone. ``selective``: keep
 attention and every second matrix product, run the rest again (torchtitan's per-op policy).
 ``full``: keep the layer's input alone. Besides, ``keep=q+v+mixed`` keeps what these ops of a layer
 make, and runs the rest again."""

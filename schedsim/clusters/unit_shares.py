@@ -42,7 +42,7 @@ class UnitShares:
                 self._of_layer[experts] = [*sizes, norms]
 
     def of_unit(self, unit: str) -> list[int]:
-        """Of a layer, by its number, or of ``ends``, ``embedding`` or ``head``."""
+        """The share of a layer, by its number, or of ``ends``, ``embedding`` or ``head``."""
         if unit.isdecimal():
             return self._of_layer[self.model.has_experts(int(unit))]
         pairs = [end_parameters(self.model, stage, self.degrees) for stage in self.stages]

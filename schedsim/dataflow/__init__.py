@@ -1,1 +1,1 @@
-"""What a training step is: chains, graphs, ops, tensors and their variants."""
+"""Training steps: chains, graphs, ops, tensors and their variants."""

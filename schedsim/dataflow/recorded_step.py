@@ -64,7 +64,7 @@ class RecordedStep:
 
     @property
     def made_at_end_bytes(self) -> int:
-        """What the end of the first step makes and leaves: the optimizer's state."""
+        """The optimizer's state: requests that the end of the first step makes and leaves."""
         freed = {~block for block in self.first_end if block < 0}
         return sum(self.block_bytes[b] for b in self.first_end if b >= 0 and b not in freed)
 

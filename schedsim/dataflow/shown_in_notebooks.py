@@ -1,4 +1,4 @@
-"""What notebooks show of workloads, plans, simulations and curves."""
+"""How notebooks show workloads, plans, simulations and curves."""
 
 from __future__ import annotations
 

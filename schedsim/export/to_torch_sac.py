@@ -41,7 +41,7 @@ BUDGET_BYTES = {budget}
 SIMULATED_PEAK_BYTES = {peak}
 # Policies: op -> for each of its calls in a layer's forward, whether or where its output is kept.
 SAVE = {save}
-# Of each layer its policy, by its place above; None: the layer is not checkpointed.
+# The policy of each layer, by its place above; None: the layer is not checkpointed.
 LAYERS = {layers}
 # Products are one op with a bias and another without; attention has a kernel per device.
 SAME = {{"mm": "addmm", "baddbmm": "bmm", "_safe_softmax": "_softmax"}}

@@ -40,7 +40,7 @@ def enable(model):
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if len(layers) != NUM_LAYERS:
         raise ValueError(f"{{len(layers)}} layers, but the plan was made for {{NUM_LAYERS}}")
-    # What lies in host memory already is not copied there.
+    # Tensors that lie in host memory already are not copied there.
     offload = OFFLOAD and torch.accelerator.is_available()
     model.activation_checkpointing_enable(every_n_layers=EVERY or 1, offload=offload)
     for i, layer in enumerate(layers):

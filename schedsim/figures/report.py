@@ -40,7 +40,7 @@ class _Card:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _ReportTable:
     title: str
     headers: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -146,7 +146,7 @@ def _variants(plan: Plan) -> list[str]:
     return lines + [f"{kind}: {VARIANT_KINDS[kind]}" for kind in kinds]
 
 
-def _planners(plan: Plan) -> _Table:
+def _planners(plan: Plan) -> _ReportTable:
     rows = []
 
     def size(value: int | None) -> str:
@@ -165,10 +165,10 @@ def _planners(plan: Plan) -> _Table:
             )
         )
     headers = ("planner", "status", "peak", "overhead", "lower bound", "least budget", "planned in")
-    return _Table("Planners tried", headers, rows, 2)
+    return _ReportTable("Planners tried", headers, rows, 2)
 
 
-def _explained(workload: Chain | Graph, explanation: Explanation) -> list[_Table]:
+def _explained(workload: Chain | Graph, explanation: Explanation) -> list[_ReportTable]:
     alive = [
         (
             tensor.name,
@@ -182,7 +182,7 @@ def _explained(workload: Chain | Graph, explanation: Explanation) -> list[_Table
     headers = ("tensor", "category", "written by", "waits for", "size")
     hidden = len(explanation.alive) - len(alive)
     more = f"and {hidden} smaller" if hidden > 0 else ""
-    tables = [_Table("Alive at the peak", headers, alive, 4, more)]
+    tables = [_ReportTable("Alive at the peak", headers, alive, 4, more)]
     for title, changes in (
         ("Recomputing one thing more", explanation.recompute),
         ("Recomputing one thing less", explanation.keep),
@@ -191,7 +191,9 @@ def _explained(workload: Chain | Graph, explanation: Explanation) -> list[_Table
             rows = [_change(workload, change) for change in changes[:ROWS]]
             hidden = len(changes) - len(rows)
             more = f"and {hidden} more" if hidden > 0 else ""
-            tables.append(_Table(title, ("op", "tensors", "peak", "time", "runs"), rows, 2, more))
+            tables.append(
+                _ReportTable(title, ("op", "tensors", "peak", "time", "runs"), rows, 2, more)
+            )
     return tables
 
 

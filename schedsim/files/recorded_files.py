@@ -1,4 +1,4 @@
-"""What the ops of a step asked of an allocator, as workload files hold it."""
+"""The requests that the ops of a step made to an allocator, in workload files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def recorded_to_dict(recorded: RecordedStep) -> dict[str, Any]:
 
 
 def read_recorded(item: Reader) -> RecordedStep:
-    """What `recorded_to_dict` wrote.
+    """Read what `recorded_to_dict` wrote.
 
     Raises
     ------

@@ -37,7 +37,7 @@ def workload_hash(workload: Chain | Graph) -> str:
         document = workload_to_dict(workload)
         del document["name"]
         document.pop("recorded", None)  # how an allocator serves it, not what is run
-        # What may be chosen is not what is run: a plan carries the variants that it uses.
+        # Variants that may be chosen do not change what runs: a plan carries those that it uses.
         document.pop("variants", None)
         for stage in document.get("stages", ()):
             stage.pop("variants", None)

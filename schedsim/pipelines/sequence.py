@@ -22,7 +22,7 @@ StagePlans = Sequence[StagePlan | Sequence[StagePlan]]
 
 
 @dataclass
-class _Program:
+class _OpSequence:
     """Runs of all devices, each in its own order; dependencies are indices into these lists."""
 
     op: list[int] = field(default_factory=list)  # index in the graph
@@ -99,9 +99,11 @@ def timed_schedule(pipeline: Pipeline, order: Order, plans: StagePlans) -> Timed
     return TimedSchedule(schedule, start[entries], end[entries])
 
 
-def _programs(pipeline: Pipeline, template: Template, order: Order, plans: StagePlans) -> _Program:
+def _programs(
+    pipeline: Pipeline, template: Template, order: Order, plans: StagePlans
+) -> _OpSequence:
     expander = _Expander(pipeline, template)
-    program = _Program()
+    program = _OpSequence()
     width = len(template.ops)
     streams: dict[str, int] = {}
     stream_of = [streams.setdefault(op.stream, len(streams)) for op in template.ops]
@@ -200,7 +202,7 @@ def _is_read(runs: Sequence[str], at: int, *, last: bool) -> bool:
     return False
 
 
-def _with_moves(program: _Program, entries: Sequence[int]) -> list[int]:
+def _with_moves(program: _OpSequence, entries: Sequence[int]) -> list[int]:
     """`entries`, each followed by its messages and collectives.
 
     Messages come before the next run of the device, which may overwrite what they read.
@@ -218,7 +220,7 @@ def _with_moves(program: _Program, entries: Sequence[int]) -> list[int]:
 
 
 def _in_time(
-    pipeline: Pipeline, program: _Program
+    pipeline: Pipeline, program: _OpSequence
 ) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
     """Entries sorted by start, with each stream in its own order; and the times of all entries."""
     num = len(program.op)

@@ -248,7 +248,7 @@ class Effort:
 
     @property
     def ended_by(self) -> EndedBy:
-        """What ended the search, or would end it now."""
+        """The reason that ended the search, or would end it now."""
         if self._facts.rank:
             return ENDED_BY[self._facts.rank]
         return "work" if self.counted and self.spent >= self.work * (1 - 1e-9) else "itself"

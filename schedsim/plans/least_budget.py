@@ -44,7 +44,7 @@ class LeastBudget:
         return self.found_bytes is not None and self.found_bytes <= self.floor_bytes
 
     def sentence(self, set_by: str = "") -> str:
-        """What is known, in words: a budget that was only found is never called proven.
+        """The least budget in words: a budget that was only found is never called proven.
 
         Parameters
         ----------
@@ -64,7 +64,7 @@ class LeastBudget:
 
 
 def least_of(leasts: list[LeastBudget], *, peak_bytes: int | None = None) -> LeastBudget:
-    """What several planners together know about the least budget of one workload.
+    """The least budget of one workload, from what several planners know about it.
 
     The least budget that any of them found, and the highest floor; a floor over a narrower class of
     schedules never replaces one over a wider class.

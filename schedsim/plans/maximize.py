@@ -51,7 +51,7 @@ class Sized:
 
 @dataclass(frozen=True)
 class Maximum:
-    """What `maximize` found.
+    """The result of `maximize`.
 
     Attributes
     ----------

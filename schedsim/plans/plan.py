@@ -147,7 +147,7 @@ class Plan(ShownInNotebooks):
     def simulate(
         self, workload: Chain | Graph, capacities: Mapping[str, int] | None = None
     ) -> Simulation:
-        """What the plan's schedule costs on `workload`, for which the plan was made.
+        """The cost of the plan's schedule on `workload`, for which the plan was made.
 
         Parameters
         ----------

@@ -165,7 +165,7 @@ class Setting:
         *,
         capacities: Mapping[str, int] | None = None,
     ) -> Simulation:
-        """What `schedule` costs on the workload that runs.
+        """The cost of `schedule` on the workload that runs.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class Setting:
         return simulate(run, schedule, capacities=limits or None)
 
     def words(self, schedule: Schedule | None) -> str:
-        """What `schedule` needs besides the given workload, in words; empty for nothing."""
+        """The things that `schedule` needs besides the given workload, in words; may be empty."""
         found = ["variants"] if self.variants else []
         found += ["copies"] if self.copies_anything(schedule) else []
         return " and ".join(found)

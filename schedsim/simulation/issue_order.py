@@ -1,4 +1,4 @@
-"""What the order of a schedule decides: the instance that each run reads, and who writes it."""
+"""The order of a schedule decides which instance each run reads, and which run writes it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ __all__ = ["CATEGORIES", "RUN_KINDS", "LiveTensor", "Simulation", "simulate"]
 def simulate(
     workload: Chain | Graph, schedule: Schedule, capacities: Mapping[str, int] | None = None
 ) -> Simulation:
-    """What `schedule` costs on `workload`, once it is checked to be legal.
+    """The cost of `schedule` on `workload`, after a check that the schedule is legal.
 
     An instance of a tensor lives from the start of the run that writes it to the end of the last
     run that reads it before it is written again. During a run, static bytes, every live

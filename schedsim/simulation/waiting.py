@@ -1,4 +1,4 @@
-"""What a step waits for: its critical path, and why streams are idle."""
+"""Waiting in a step: its critical path, and why streams are idle."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def run_one(run: Run | ClusterRun) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _planned(run: Run) -> dict[str, Any]:
-    """What the planner found."""
+    """The result of the planner."""
     arguments = dict(run.options)
     if run.seed is not None:
         arguments["seed"] = run.seed

@@ -185,7 +185,7 @@ class ResultFile:
         except BaseException:
             os.close(self._handle)
             raise
-        # Of two rows with the same key the last one counts: its run was repeated on request.
+        # If two rows have the same key, the last one counts: its run was repeated on request.
         self.rows: dict[str, dict[str, Any]] = {row["key"]: row for row in rows}
 
     def __enter__(self) -> ResultFile:

@@ -202,7 +202,7 @@ _TEXT = 2048
 _TIME = 1280
 
 
-class _UNet:
+class _UNetWriter:
     """Writes the U-Net to one tape."""
 
     def __init__(self, config: SDXLConfig) -> None:
@@ -386,6 +386,6 @@ def sdxl_model(config: SDXLConfig) -> ModelRecord:
     >>> sdxl_model(SDXLConfig()).num_parameters
     2567463684
     """
-    stage = _UNet(config).write()
+    stage = _UNetWriter(config).write()
     pixels = config.batch * 4 * config.latent**2 * DTYPE_BYTES[config.dtype]
     return ModelRecord(config.name, pixels, (stage,), config.dtype)

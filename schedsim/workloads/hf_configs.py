@@ -181,7 +181,7 @@ def _family(name: str, text: str) -> dict[str, Any]:
     return found
 
 
-class _Sizes:
+class _ConfigFields:
     """Fields of a configuration, read strictly."""
 
     def __init__(self, fields: Mapping[str, Any], name: str) -> None:
@@ -248,10 +248,10 @@ def read_architecture(
             f"{name}: a model_type of {kind!r} has no formula",
             hint=f"one of {', '.join(READERS)}; schedsim plan MODEL.py:build takes any model",
         )
-    return READERS[kind](_Sizes({**document, **(changes or {})}, name))
+    return READERS[kind](_ConfigFields({**document, **(changes or {})}, name))
 
 
-def _heads(sizes: _Sizes, **more: bool) -> AttentionSizes:
+def _heads(sizes: _ConfigFields, **more: bool) -> AttentionSizes:
     hidden, heads = sizes.number("hidden_size"), sizes.number("num_attention_heads")
     keys = sizes.number("num_key_value_heads", default=heads)
     width = sizes.number("head_dim", default=hidden // max(1, heads))
@@ -261,7 +261,7 @@ def _heads(sizes: _Sizes, **more: bool) -> AttentionSizes:
 
 
 def _model(
-    sizes: _Sizes,
+    sizes: _ConfigFields,
     attention: AttentionSizes,
     *,
     tied: bool,
@@ -285,22 +285,22 @@ def _model(
     )
 
 
-def _of_llama(sizes: _Sizes) -> Architecture:
+def _of_llama(sizes: _ConfigFields) -> Architecture:
     sizes.refuse("mlp_bias", lambda value: not value, "an MLP with biases has no formula")
     bias = sizes.flag("attention_bias", False)
     return _model(sizes, _heads(sizes, bias=bias, output_bias=bias), tied=False)
 
 
-def _of_qwen2(sizes: _Sizes) -> Architecture:
+def _of_qwen2(sizes: _ConfigFields) -> Architecture:
     return _model(sizes, _heads(sizes, bias=True), tied=False)
 
 
-def _of_qwen3(sizes: _Sizes) -> Architecture:
+def _of_qwen3(sizes: _ConfigFields) -> Architecture:
     bias = sizes.flag("attention_bias", False)
     return _model(sizes, _heads(sizes, bias=bias, output_bias=bias, head_norm=True), tied=False)
 
 
-def _of_qwen3_moe(sizes: _Sizes) -> Architecture:
+def _of_qwen3_moe(sizes: _ConfigFields) -> Architecture:
     sizes.refuse("decoder_sparse_step", lambda value: value == 1, "experts are in every layer here")
     sizes.refuse("mlp_only_layers", lambda value: not value, "experts are in every layer here")
     experts = ExpertSizes(
@@ -313,7 +313,7 @@ def _of_qwen3_moe(sizes: _Sizes) -> Architecture:
     return _model(sizes, attention, tied=False, experts=experts)
 
 
-def _of_mixtral(sizes: _Sizes) -> Architecture:
+def _of_mixtral(sizes: _ConfigFields) -> Architecture:
     experts = ExpertSizes(
         sizes.number("num_local_experts"),
         sizes.number("num_experts_per_tok"),
@@ -322,7 +322,7 @@ def _of_mixtral(sizes: _Sizes) -> Architecture:
     return _model(sizes, _heads(sizes), tied=False, experts=experts)
 
 
-def _of_gpt_oss(sizes: _Sizes) -> Architecture:
+def _of_gpt_oss(sizes: _ConfigFields) -> Architecture:
     experts = ExpertSizes(
         sizes.number("num_local_experts"),
         sizes.number("num_experts_per_tok"),
@@ -334,7 +334,7 @@ def _of_gpt_oss(sizes: _Sizes) -> Architecture:
     return _model(sizes, attention, tied=False, experts=experts)
 
 
-def _of_deepseek(sizes: _Sizes) -> Architecture:
+def _of_deepseek(sizes: _ConfigFields) -> Architecture:
     sizes.refuse("attention_bias", lambda value: not value, "latents with biases have no formula")
     plain, turned = sizes.number("qk_nope_head_dim"), sizes.number("qk_rope_head_dim")
     heads = sizes.number("num_attention_heads")
@@ -358,16 +358,16 @@ def _of_deepseek(sizes: _Sizes) -> Architecture:
     return _model(sizes, attention, tied=False, experts=experts, dense=dense)
 
 
-def _of_gemma2(sizes: _Sizes) -> Architecture:
+def _of_gemma2(sizes: _ConfigFields) -> Architecture:
     return _model(sizes, _heads(sizes), tied=True, post_norm=True)
 
 
-def _of_gemma3(sizes: _Sizes) -> Architecture:
+def _of_gemma3(sizes: _ConfigFields) -> Architecture:
     attention = _heads(sizes, head_norm=True)
     return _model(sizes, attention, tied=True, post_norm=True, vocab=262208)
 
 
-def _of_gpt2(sizes: _Sizes) -> Architecture:
+def _of_gpt2(sizes: _ConfigFields) -> Architecture:
     hidden = sizes.number("n_embd", "hidden_size")
     heads = sizes.number("n_head", "num_attention_heads")
     if not heads or hidden % heads:
@@ -387,7 +387,7 @@ def _of_gpt2(sizes: _Sizes) -> Architecture:
     )
 
 
-READERS: dict[str, Callable[[_Sizes], Architecture]] = {
+READERS: dict[str, Callable[[_ConfigFields], Architecture]] = {
     "llama": _of_llama,
     "mistral": _of_llama,
     "phi3": _of_llama,

@@ -60,7 +60,7 @@ class LanguageModelConfig:
 
     @property
     def num_parameters(self) -> int:
-        """Of the whole model."""
+        """The number of parameters of the whole model."""
         return self.architecture.num_parameters
 
     def check(self) -> None:

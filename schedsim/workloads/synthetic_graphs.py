@@ -85,7 +85,7 @@ class _Network:
         return Graph(name, tuple(ops))
 
     def _storage(self, reads: list[int]) -> list[int]:
-        """What is read: of a view, what it looks at too."""
+        """The tensors read; with a view, also the tensor that it looks at."""
         found: dict[int, None] = {}
         for r in reads:
             found[r] = None

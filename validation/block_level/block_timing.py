@@ -121,7 +121,7 @@ def _timed_step(
 def _clock_of(device: torch.device) -> _Clock:
     """The clock for runs on `device`; on a dry device, its data sheet gives the times."""
     if not has_times(device):
-        return _RooflineClock()
+        return _DataSheetClock()
     return _CudaClock() if device.type == "cuda" else _Clock()
 
 
@@ -168,7 +168,7 @@ class _CudaClock(_Clock):
         return [(run, begin.elapsed_time(end) / 1000) for run, begin, end in self.marks]
 
 
-class _RooflineClock(_Clock):
+class _DataSheetClock(_Clock):
     """Computes the seconds of each run from the data sheet of the device that is emulated."""
 
     def __init__(self) -> None:

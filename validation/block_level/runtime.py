@@ -94,7 +94,7 @@ class StepLayout:
 
 
 @dataclass
-class _Cell:
+class _BundleState:
     """Where a bundle finds its inputs while its backward runs, and leaves their gradients.
 
     `held`: the tensors that the bundle keeps, where they may be copied to the host. `kept`: keys of
@@ -103,11 +103,11 @@ class _Cell:
 
     inputs: Mapping[int, list[Any]] | None = None
     gradients: dict[int, list[Tensor | None]] = field(default_factory=dict)
-    held: list[weakref.ref[_Held]] = field(default_factory=list)
+    held: list[weakref.ref[_HeldContent]] = field(default_factory=list)
     kept: set[int] = field(default_factory=set)
 
 
-class _Held:
+class _HeldContent:
     """A saved tensor in a place where it can be taken out and put back."""
 
     __slots__ = ("__weakref__", "content")
@@ -129,10 +129,10 @@ class _Place:
 
 @dataclass
 class _Bundle:
-    """What a forward kept: the autograd graph, held by its output edges."""
+    """The tensors that a forward kept: the autograd graph, held by its output edges."""
 
     edges: list[Any]  # one for each leaf of the output, None where no gradient flows
-    cell: _Cell
+    cell: _BundleState
 
 
 class _Gate(torch.autograd.Function):
@@ -142,7 +142,7 @@ class _Gate(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, cell: _Cell, value: int, anchor: Tensor, *tensors: Tensor) -> Any:
+    def forward(ctx: Any, cell: _BundleState, value: int, anchor: Tensor, *tensors: Tensor) -> Any:
         ctx.cell, ctx.value = cell, value
         ctx.set_materialize_grads(False)
         return tuple(tensor.detach() for tensor in tensors)
@@ -258,7 +258,7 @@ class BlockStep:
         return run.stays and layout.sharding is None and not asked
 
     def _saving(self, part: Part, index: int, left_alone: bool = False) -> Any:
-        cell = _Cell()
+        cell = _BundleState()
         hooks = _NOTHING if left_alone else saved_tensors_hooks(*self._packing(part.reads, cell))
         with torch.enable_grad(), hooks:
             out = part.call(self.inputs, *self._gated(part.reads, cell))
@@ -267,7 +267,7 @@ class BlockStep:
         self.bundles[index] = _Bundle(_edges(out), cell)
         return out
 
-    def _gated(self, reads: Sequence[int], cell: _Cell) -> list[Any]:
+    def _gated(self, reads: Sequence[int], cell: _BundleState) -> list[Any]:
         """The values read; tensors that take part in gradients are behind a gate."""
         gated = []
         for value in reads:
@@ -284,7 +284,7 @@ class BlockStep:
             gated.append(tree)
         return gated
 
-    def _packing(self, reads: Sequence[int], cell: _Cell) -> tuple[Any, Any]:
+    def _packing(self, reads: Sequence[int], cell: _BundleState) -> tuple[Any, Any]:
         places: dict[int, tuple[int, int, torch.dtype]] = {}
         for value in reads:
             for i, leaf in enumerate(leaves_of(self.values.get(value))):
@@ -316,7 +316,7 @@ class BlockStep:
 
     def _loss_forward(self) -> Tensor:
         last = len(self.layout.parts)
-        loss, cell = self.layout.loss, _Cell()
+        loss, cell = self.layout.loss, _BundleState()
         if loss is None:
             out = self.values[last]
             self._loss = _Bundle([], cell)
@@ -338,7 +338,7 @@ class BlockStep:
             )
         return compact(out.detach())
 
-    def _release_output(self, cell: _Cell) -> None:
+    def _release_output(self, cell: _BundleState) -> None:
         """Drop the model's output if neither the loss nor the last part keeps it.
 
         The plain step drops it, too; logits are a large part of the peak.
@@ -407,14 +407,14 @@ class BlockStep:
         return found
 
 
-def _looked_up(place: _Place, cell: _Cell) -> Tensor:
+def _looked_up(place: _Place, cell: _BundleState) -> Tensor:
     assert cell.inputs is not None
     source: Tensor = cell.inputs[place.value][place.leaf]
     return source.as_strided(place.size, place.stride, place.offset)
 
 
 def _holding(
-    places: Mapping[int, tuple[int, int, torch.dtype]], cell: _Cell
+    places: Mapping[int, tuple[int, int, torch.dtype]], cell: _BundleState
 ) -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]:
     """Pack and unpack for tensors that may be copied to the host in between."""
 
@@ -423,7 +423,7 @@ def _holding(
         if tensor.layout == torch.strided and not (tensor.is_conj() or tensor.is_neg()):
             cell.kept.add(storage_key(tensor))
             content = _placed(tensor, places) or content
-        held = _Held(content)
+        held = _HeldContent(content)
         cell.held.append(weakref.ref(held))
         return held
 
@@ -444,7 +444,7 @@ def _placed(tensor: Tensor, places: Mapping[int, tuple[int, int, torch.dtype]]) 
     return _Place(found[0], found[1], *view)
 
 
-def _place_in(cell: _Cell, value: int, out: Any) -> None:
+def _place_in(cell: _BundleState, value: int, out: Any) -> None:
     """Take what a bundle keeps of its part's own output from there, as the output may leave."""
     places = {
         storage_key(leaf): (value, i, leaf.dtype)

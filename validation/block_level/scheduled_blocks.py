@@ -80,7 +80,7 @@ class ScheduledBlocks(nn.Module):
 
     @property
     def gathering(self) -> str:
-        """What the schedule gathers of sharded parameters, in words; empty without sharding."""
+        """The sharded parameters that the schedule gathers, in words; empty without sharding."""
         sharding = self._layout.sharding
         return "" if sharding is None else sharding.note(self._program)
 

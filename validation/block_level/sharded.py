@@ -38,7 +38,7 @@ def grouped_calls(model: nn.Module, parts: Sequence[Part]) -> Iterator[list[Grou
     """The calls in a forward of `model`, run inside, of modules that gather together."""
     calls: list[GroupedCall] = []
     begun: list[nn.Module] = []
-    # What is around the blocks belongs to the part before and the part after; blocks to one.
+    # Modules around the blocks belong to the part before and the part after; blocks to one.
     counts = Counter(m for part in parts for m in part.modules)
     handles = []
     together = [m for m in model.modules() if private.is_sharded(m) and private.is_grouped(m)]
@@ -158,7 +158,7 @@ class Sharding:
         return total, 2 * sum(self.gathered_bytes), number
 
     def note(self, program: BlockProgram) -> str:
-        """What a schedule gathers, in words."""
+        """The parameters that a schedule gathers, in words."""
         total, least, number = self.gathers(program)
         more = total - least
         again = f"{format_bytes(more)} of it more than store-all does" if more > 0 else "no more"

@@ -160,7 +160,7 @@ class SplitModel:
         return call
 
     def _after(self, step: StepInputs, value: Any) -> Any:
-        # What runs before the blocks runs again here, with the random numbers of its first run, and
+        # The code before the blocks runs again here, with the random numbers of its first run, and
         # without moving statistics; from the last block on, everything is as it was.
         now = RandomState.now(self.generators)
         before = ExitStack()
@@ -211,7 +211,7 @@ class SplitModel:
 
 
 @dataclass
-class _Call:
+class _BlockCall:
     """One call of a candidate block."""
 
     module: nn.Module
@@ -282,8 +282,8 @@ def _recorded(
     arguments: tuple[Any, ...],
     keywords: Mapping[str, Any],
     candidates: Sequence[nn.Module],
-) -> list[_Call]:
-    calls: list[_Call] = []
+) -> list[_BlockCall]:
+    calls: list[_BlockCall] = []
     previous: list[Any] = [None]
     handles = []
 
@@ -296,7 +296,7 @@ def _recorded(
         if isinstance(before, Tensor):
             named = [*enumerate(args), *kwargs.items()]
             place = next((key for key, value in named if value is before), None)
-        calls.append(_Call(module, place, in_tuple, extra))
+        calls.append(_BlockCall(module, place, in_tuple, extra))
 
     for module in candidates:
         handles.append(module.register_forward_hook(after, with_kwargs=True))
@@ -309,9 +309,9 @@ def _recorded(
     return calls
 
 
-def _longest_run(calls: Sequence[_Call]) -> list[_Call]:
-    best: list[_Call] = []
-    run: list[_Call] = []
+def _longest_run(calls: Sequence[_BlockCall]) -> list[_BlockCall]:
+    best: list[_BlockCall] = []
+    run: list[_BlockCall] = []
     for call in calls:
         linked = (
             run

@@ -35,7 +35,7 @@ from .attention_backends import (
 
 
 def note_of(kernels: str) -> str:
-    """What a capture with substituted attention says of it."""
+    """The line by which a capture says that attention was substituted."""
     major, minor = CUDA_KERNELS[kernels]
     return (
         f"attention is that of CUDA's kernels on compute capability {major}.{minor}, in the sizes "

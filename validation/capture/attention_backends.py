@@ -42,7 +42,7 @@ _CUDNN_WIDTHS = ((192, 128), (256, 256))
 
 @dataclass(frozen=True)
 class Attending:
-    """What PyTorch looks at when it chooses a kernel of ``scaled_dot_product_attention``.
+    """The facts by which PyTorch chooses a kernel of ``scaled_dot_product_attention``.
 
     Attributes
     ----------

@@ -180,7 +180,7 @@ def record_step(
     kwargs: Mapping[str, Any],
     watched_loss: Any = None,
 ) -> Recorded:
-    """What a forward of the step does besides computing (`guards.recording.record`)."""
+    """Effects of a forward of the step besides computing (`guards.recording.record`)."""
     refuse_unshaped(model)
     refuse_foreign(model, (inputs, dict(kwargs)))
     num_extra = count_extra_inputs(model, loss, len(inputs))

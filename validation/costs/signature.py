@@ -1,4 +1,4 @@
-"""What makes two ops cost the same: the function, its tensors' layout, its other arguments."""
+"""Two ops of one signature cost the same: function, layout of tensors, other arguments."""
 
 from __future__ import annotations
 

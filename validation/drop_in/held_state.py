@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 from ..measure import storage_bytes
 from ..measure.allocator import close_waiting
 from ..resident_state import resident_state
+from ..torch_private.graph_tasks import in_backward
 from .drop_in_options import DropInOptions
 
 _stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -25,7 +26,14 @@ def _note(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> 
     _stepped.add(optimizer)
 
 
-register_optimizer_step_pre_hook(close_waiting)
+def _close(*_: Any) -> None:
+    # An optimizer may step in a hook of a gradient: a record that is closed there goes on, as
+    # backward runs with a copy of the thread's state.
+    if not in_backward():
+        close_waiting()
+
+
+register_optimizer_step_pre_hook(_close)
 register_optimizer_step_post_hook(_note)
 
 

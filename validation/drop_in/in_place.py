@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,7 @@ from ..torch_private.dynamo_settings import (
     without_logging,
 )
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
+from ..torch_private.storage_refs import DataPlaces
 from .backend import compiled_part
 from .drop_in_options import DropInOptions
 from .plain_check import difference, frugal_difference, made_up_loss
@@ -105,9 +107,11 @@ def _left_as_it_is(
         with as_itself(model), suppress(Exception):  # what fails is told by the steps below
             written = record_step(model, made_up_loss, inputs, keywords).written
     contents = [(tensor, tensor.detach().clone()) for tensor in written]
+    held = DataPlaces([*model.parameters(), *model.buffers()])
     try:
         yield
     finally:
+        held.restore()
         state.restore()
         with torch.no_grad():
             for tensor, content in contents:
@@ -197,8 +201,6 @@ class _BudgetedCall:
         self._may_trace = False
         self._num_calls = 0
 
-        run = _inlined(call_as_itself(model))
-
         def backend(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
             if self._compares and not self._may_trace and not session.is_rehearsing:
                 if session.num_forwards == self._num_forwards and not _has_begun():
@@ -206,7 +208,14 @@ class _BudgetedCall:
                 self._is_due = True  # the part of this call that has run must not run again
             return compiled_part(session, graph_module, inputs)
 
-        self._run: Any = torch.compile(run, backend=backend, dynamic=session.options.dynamic)
+        def compiled() -> Any:
+            run = _inlined(call_as_itself(model))
+            return torch.compile(run, backend=backend, dynamic=session.options.dynamic)
+
+        # Dynamo takes variables of the environment for constants, and does not look at them again.
+        self._variables = tuple(sorted(static_reach([model]).variables))
+        self._compiled = compiled
+        self._runs: dict[tuple[str | None, ...], Any] = {}
         self._num_forwards = 0
         self._has_whole_recurrence = _has_recurrence_on_cpu(model)
 
@@ -250,7 +259,7 @@ class _BudgetedCall:
                 settings["allow_rnn"] = True
                 stack.enter_context(whole_recurrence())
             stack.enter_context(dynamo_settings(settings))
-            found = self._run(*inputs, **keywords)
+            found = self._run_for(tuple(map(os.environ.get, self._variables)))(*inputs, **keywords)
         if self._session.num_forwards == before and not self._gave_up:
             self._gave_up = True
             reason = last_graph_break(breaks)
@@ -266,6 +275,12 @@ class _BudgetedCall:
                 stacklevel=3,
             )
         return found
+
+    def _run_for(self, variables: tuple[str | None, ...]) -> Any:
+        """The compiled call for these values of the environment's variables."""
+        if variables not in self._runs:
+            self._runs[variables] = self._compiled()
+        return self._runs[variables]
 
     def _compare(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
         """Run a step by the schedules beside the plain step; if they differ, keep to the plain.
@@ -344,6 +359,6 @@ def _inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*inputs: Any, **keywords: Any) -> Any:
         return function(*inputs, **keywords)
 
-    # What Dynamo knows depends on the code object: without copies, models would share a trace.
+    # Dynamo keeps traces by code object: without copies, models would share a trace.
     run.__code__ = run.__code__.replace()
     return run

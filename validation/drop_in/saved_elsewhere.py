@@ -1,4 +1,4 @@
-"""What a plain step saves for its backward, stored where it takes no memory of the device."""
+"""Stores the tensors that a plain step saves for its backward outside of the device's memory."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a step reads from Python, watched: a change leads to another plan, not to a stale one."""
+"""Watches what a step reads from Python: a change leads to another plan, not to a stale one."""

@@ -20,7 +20,7 @@ from schedsim.errors import SchedsimError
 from ..measure.meters import Meter
 from ..torch_private.module_tables import buffers_of, step_hooks
 from ..torch_private.pytrees import tree_leaves
-from ..torch_private.storage_refs import unseen_writes
+from ..torch_private.storage_refs import DataPlaces, unseen_writes
 from .recording import (
     Recorded,
     detached_copies,
@@ -55,7 +55,7 @@ def read_check(check: Any) -> str | int:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs first between the planned step and the plain one.
+    """The first difference between the planned step and the plain one.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Checked:
 
 @dataclass
 class _Left:
-    """What a step leaves behind."""
+    """The results that a step leaves behind."""
 
     loss: Tensor
     gradients: list[tuple[str, Tensor | None, tuple[int, ...]]]
@@ -126,7 +126,7 @@ class Both:
         *,
         rounded: bool = False,
     ) -> Difference | None:
-        """What `planned` does otherwise than `plain`; both give the loss.
+        """The first difference between the steps `planned` and `plain`; both give the loss.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class Both:
         inputs: tuple[Any, ...],
         keywords: Mapping[str, Any],
     ) -> _Left:
-        """What a forward and backward of `step` leave."""
+        """The results of a forward and backward of `step`."""
         inputs, keywords = detached_copies((inputs, dict(keywords)))
         state = self.recorded.state() if self.recorded is not None else None
         python = python_generators()
@@ -172,7 +172,7 @@ class Both:
                 restore_python_generators(python)
 
     def compared(self, expected: _Left, found: _Left) -> Difference | None:
-        """What differs between two results of `run`; of digests, whether anything does."""
+        """The difference between two results of `run`; for digests, whether there is one."""
         return _difference(expected, found, False)
 
     def peak_bytes(
@@ -224,7 +224,8 @@ class Both:
         tensors = [(f"buffer {n}", self.kept(b)) for root in roots for n, b in root.named_buffers()]
         tensors += [(f"input {i}", self.kept(leaf)) for i, leaf in enumerate(leaves)]
         if self.recorded is not None:
-            tensors += [("a tensor", self.kept(t)) for t in self.recorded.written]
+            changed = (*self.recorded.written, *self.recorded.moved)
+            tensors += [("a tensor", self.kept(t)) for t in changed]
         if state is not None:
             tensors += state.torch_generators()
         left: dict[str, Any] = {}
@@ -249,6 +250,8 @@ class Both:
             if buffer is not None
         ]
         written = self.recorded.written if self.recorded is not None else ()
+        moved = self.recorded.moved if self.recorded is not None else ()
+        held = DataPlaces([*parameters, *moved])
         contents = [(tensor, tensor.detach().clone()) for tensor in written]
         buffers = tuple(buffer for _, _, buffer, _ in tables)
         devices = sorted({p.device for p in parameters if p.device.type == "cuda"}, key=str)
@@ -262,6 +265,7 @@ class Both:
                     parameter.grad = None
                 yield
             finally:
+                held.restore()
                 for parameter, gradient in own:
                     parameter.grad = gradient
                 with torch.no_grad():

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -28,6 +29,8 @@ _LIBRARY = frozenset({*_ALSO, *sys.stdlib_module_names}) - {"__main__"}
 _DYNAMIC = frozenset(
     {"getattr", "hasattr", "setattr", "__dict__", "vars", "eval", "exec", "attrgetter", "globals"}
 )
+_ENVIRONMENT = frozenset({"environ", "getenv"})
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OWN = globals()
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -53,17 +56,21 @@ class Reach:
         Names of attributes; ``None`` stands for any name.
     scopes
         Globals of code outside of libraries, with the names that are read there.
+    variables
+        Words that may name variables of the environment, where such code reads any.
     """
 
     names: frozenset[str] | None = None
     scopes: tuple[tuple[dict[str, Any], frozenset[str]], ...] = ()
+    variables: frozenset[str] = frozenset()
 
     def joined(self, other: Reach) -> Reach:
         """The names that either of the two can look up."""
         names = None
         if self.names is not None and other.names is not None:
             names = self.names | other.names
-        return Reach(names, (*self.scopes, *other.scopes))
+        scopes = (*self.scopes, *other.scopes)
+        return Reach(names, scopes, self.variables | other.variables)
 
 
 @dataclass
@@ -112,6 +119,8 @@ class CodeRun:
         if code in self.codes:
             return
         self.codes[code] = frame.f_globals
+        if code.co_name == "register_hook" and frame.f_globals.get("__name__") == "torch._tensor":
+            self.note_function(frame.f_locals.get("hook"))
         # The backward of an autograd function runs later, if ever: it counts with its forward.
         if code.co_name in ("forward", "setup_context") and code.co_argcount and code.co_varnames:
             owner = function_of(frame.f_locals.get(code.co_varnames[0]))
@@ -120,9 +129,20 @@ class CodeRun:
                 if isinstance(method, FunctionType):
                     self.codes.setdefault(method.__code__, method.__globals__)
 
+    def note_function(self, function: Any) -> None:
+        """Note a function, method or callable object that a backward may call later."""
+        while isinstance(function, partial):
+            function = function.func
+        if callable(function) and not isinstance(function, FunctionType | MethodType):
+            function = type(function).__call__
+        function = getattr(function, "__func__", function)
+        if isinstance(function, FunctionType):
+            self.codes.setdefault(function.__code__, function.__globals__)
+
     def reach(self) -> Reach:
         """The names that the noted code can look up; O(size of the code)."""
         names: set[str] = set()
+        variables: set[str] = set()
         dynamic = False
         scopes: dict[int, tuple[dict[str, Any], set[str]]] = {}
         pending = [(code, scope) for code, scope in self.codes.items()]
@@ -136,16 +156,20 @@ class CodeRun:
                 if library:
                     continue
                 dynamic = dynamic or bool(_DYNAMIC & set(one.co_names))
+                if _ENVIRONMENT & set(one.co_names):
+                    variables |= _words(one)
                 read = scopes.setdefault(id(scope), (scope, set()))[1]
                 for name in global_names(one):
                     read.add(name)
                     called = scope.get(name)
-                    # What a hook or a backward calls may not have run yet.
+                    if isinstance(called, str) and _ENVIRONMENT & set(one.co_names):
+                        variables.add(called)
+                    # Code that a hook or a backward calls may not have run yet.
                     if isinstance(called, FunctionType) and called.__code__ not in seen:
                         seen.add(called.__code__)
                         pending.append((called.__code__, called.__globals__))
         found = tuple((scope, frozenset(read)) for scope, read in scopes.values())
-        return Reach(None if dynamic else frozenset(names), found)
+        return Reach(None if dynamic else frozenset(names), found, frozenset(variables))
 
 
 def static_reach(roots: Iterable[Any]) -> Reach:
@@ -170,10 +194,9 @@ def static_reach(roots: Iterable[Any]) -> Reach:
                 # A function that an instance holds, such as an activation that was passed in.
                 if isinstance(value, FunctionType) and not is_library(value.__module__):
                     found.codes[value.__code__] = value.__globals__
-            for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+            for hooks in _HOOKS:
                 for hook in getattr(part, hooks, {}).values():
-                    if isinstance(hook, FunctionType):
-                        found.codes[hook.__code__] = hook.__globals__
+                    found.note_function(hook)
     methods = [
         (name, function)
         for kind in classes
@@ -201,7 +224,8 @@ def nested(code: CodeType) -> Iterator[CodeType]:
             yield from nested(constant)
 
 
-def global_names(code: CodeType) -> set[str]:
+@lru_cache(maxsize=8192)  # reading instructions takes longer than all else that a reach does
+def global_names(code: CodeType) -> frozenset[str]:
     """The names that `code` reads as globals.
 
     Examples
@@ -210,7 +234,7 @@ def global_names(code: CodeType) -> set[str]:
     ['len']
     """
     kinds = ("LOAD_GLOBAL", "LOAD_NAME")
-    return {i.argval for i in dis.get_instructions(code) if i.opname in kinds}
+    return frozenset(i.argval for i in dis.get_instructions(code) if i.opname in kinds)
 
 
 def _words(code: CodeType) -> set[str]:

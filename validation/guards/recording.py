@@ -15,10 +15,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from schedsim.errors import UnsupportedError
 
-from ..torch_private.module_tables import parameters_of
+from ..torch_private.module_tables import backward_hooks_of, parameters_of
 from ..torch_private.op_modes import TorchDispatchMode, schema_of
 from ..torch_private.pytrees import tree_leaves, tree_map_only
-from ..torch_private.storage_refs import storage_key, unseen_writes
+from ..torch_private.storage_refs import DataPlaces, storage_key, unseen_writes
 from .asking import Answers, Question
 from .reach import CodeRun, Reach, static_reach
 from .state import NO_PLACES, Places, StateChange, StateSnapshot
@@ -26,7 +26,7 @@ from .state import NO_PLACES, Places, StateChange, StateSnapshot
 
 @dataclass(frozen=True)
 class Recorded:
-    """What one forward of a step did besides computing tensors.
+    """The effects of one forward of a step besides its tensors.
 
     Attributes
     ----------
@@ -48,6 +48,8 @@ class Recorded:
         Content of `places` after the first run.
     written
         Tensors from before the step that were written in place, by an op that declares it.
+    moved
+        Tensors from before the step whose data was replaced, as by ``tensor.data = other``.
     """
 
     reach: Reach
@@ -59,6 +61,7 @@ class Recorded:
     settles: bool = False
     warm: tuple[Any, ...] = ()
     written: tuple[Tensor, ...] = ()
+    moved: tuple[Tensor, ...] = ()
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -126,15 +129,20 @@ def restore_python_generators(states: tuple[Any, Any]) -> None:
 
 @contextmanager
 def kept_python(recorded: Recorded | None) -> Iterator[None]:
-    """Restore what steps in the block change outside of tensors, and Python's generators."""
+    """Restore what steps in the block change outside of tensors, and Python's generators.
+
+    Hooks of a backward may change other places than the forward that was recorded.
+    """
     generators = python_generators()
     contents = recorded.places.take() if recorded is not None else []
+    state = recorded.state() if recorded is not None else None
     try:
         yield
     finally:
         restore_python_generators(generators)
-        if recorded is not None:
+        if recorded is not None and state is not None:
             recorded.places.put(contents)
+            state.restore()
 
 
 @contextmanager
@@ -185,7 +193,7 @@ def record(
     refuse_iterators(around)
     recorder = _Recorder(model, loss, run)
     first = recorder.once(around, inputs, keywords)
-    if not first.effects or first.draws:
+    if not first.effects or first.draws or first.moved:
         return first
     first.places.put(list(first.warm))
     try:
@@ -250,6 +258,7 @@ class _Recorder:
         leaves = [t for t in tree_leaves((inputs, dict(keywords))) if isinstance(t, Tensor)]
         python, undo = python_generators(), _Undo(buffers)
         codes, answers = CodeRun(), Answers()
+        held = DataPlaces([*around.tensors.values(), *parameters, *buffers])
         # Buffers end as they began; code that saved one need not know.
         unseen = ExitStack()
         unseen.enter_context(unseen_writes(buffers))
@@ -260,7 +269,9 @@ class _Recorder:
             draws = (*drawn(python), *around.draws())
             places = around.changed()
             warm = tuple(places.take())
+            moved = held.moved()
         finally:
+            held.restore()
             undo.restore()
             unseen.close()
             around.restore()
@@ -271,6 +282,12 @@ class _Recorder:
         for key in undo.written:
             if key not in known and key in paths:
                 effects.append(f"{paths[key]} is written in place, and is no buffer")
+        for tensor in moved:
+            path = paths.get(_storage(tensor), "a tensor")
+            effects.append(f"{path} is given other data (.data = ...)")
+        for module in (module for root in roots for module in root.modules()):
+            for hook in backward_hooks_of(module):
+                codes.note_function(hook)
         reach = codes.reach()
         return Recorded(
             reach=reach,
@@ -281,6 +298,7 @@ class _Recorder:
             places=places,
             warm=warm,
             written=tuple(tensor for tensor, _ in undo.written.values()),
+            moved=tuple(moved),
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import random
 import sys
 import types
@@ -220,7 +221,7 @@ class _Sequence:
 
 
 @dataclass(slots=True)
-class _Value:
+class _StateValue:
     """One content that functions read and write: a cell, a generator, an array."""
 
     path: str
@@ -248,7 +249,7 @@ class _Value:
             self.write(self.saved)
 
 
-_Place = _NamedPlaces | _Keys | _Sequence | _Value
+_Place = _NamedPlaces | _Keys | _Sequence | _StateValue
 
 
 @dataclass(frozen=True)
@@ -320,12 +321,13 @@ class StateSnapshot:
         self.roots = {path: root for path, root in roots.items() if root is not None}
         self.reach = reach or Reach()
         self.skip = skip
-        walk = _Walk(self.reach.names, skip)
+        walk = _StateWalk(self.reach.names, skip)
         for path, root in self.roots.items():
             walk.pending.append((path, root))
         walk.run()
         for scope, names in self.reach.scopes:
             walk.scope(scope, names)
+        walk.environment(self.reach.variables)
         walk.run()
         self._places, self._empty, self.iterators = walk.places, walk.empty, walk.iterators
         self._generators, self._torch_generators = walk.generators, walk.torch_generators
@@ -413,7 +415,7 @@ def _form(tensor: Tensor) -> tuple[Any, ...]:
     return (tuple(tensor.shape), stride, tensor.dtype, tensor.device, tensor.requires_grad)
 
 
-class _Walk:
+class _StateWalk:
     """Finds all places, breadth first, each object once."""
 
     def __init__(self, names: frozenset[str] | None, skip: frozenset[str]) -> None:
@@ -426,8 +428,8 @@ class _Walk:
         self.places: list[_Place] = []
         self.empty: list[tuple[str, Any, Any]] = []
         self.tensors: list[tuple[str, Tensor, Any]] = []
-        self.generators: list[_Value] = []
-        self.torch_generators: list[_Value] = []
+        self.generators: list[_StateValue] = []
+        self.torch_generators: list[_StateValue] = []
         self.iterators: list[str] = []
         self.seen: dict[int, Any] = {}
 
@@ -449,6 +451,31 @@ class _Walk:
         """Add globals, of which `names` are read."""
         module = scope.get("__name__", "globals")
         self._names(module, scope, ".{}", names.__contains__)
+
+    def environment(self, names: frozenset[str]) -> None:
+        """Add those of the environment's variables that have these names, or get one of them."""
+
+        def view() -> dict[str, str]:
+            return {name: os.environ[name] for name in names if name in os.environ}
+
+        def write(saved: Mapping[Any, Any]) -> None:
+            for name in names:
+                store(name, saved.get(name, _GONE))
+
+        def store(name: Any, value: Any) -> None:
+            if value is _GONE:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+        if names:
+            saved = view()
+            self.places.append(
+                _NamedPlaces(
+                    "os.environ", os.environ, view, write, store, None, "[{!r}]", saved,
+                    [*saved.items()],
+                )
+            )  # fmt: skip
 
     def _visit(self, path: str, value: Any) -> None:
         if isinstance(value, nn.Module):
@@ -618,7 +645,7 @@ class _Walk:
     def _object(self, path: str, value: Any) -> None:
         if isinstance(value, random.Random):
             state = value.getstate()
-            self.generators.append(_Value(path, value.getstate, value.setstate, _equal, state))
+            self.generators.append(_StateValue(path, value.getstate, value.setstate, _equal, state))
             return
         if isinstance(value, np.random.Generator):
             bits: Any = value.bit_generator
@@ -626,12 +653,14 @@ class _Walk:
             def write(state: Any) -> None:
                 bits.state = state
 
-            self.generators.append(_Value(path, lambda: bits.state, write, _equal, bits.state))
+            self.generators.append(_StateValue(path, lambda: bits.state, write, _equal, bits.state))
             return
         if isinstance(value, np.random.RandomState):
             legacy: Any = value
             own = legacy.get_state()
-            self.generators.append(_Value(path, legacy.get_state, legacy.set_state, _equal, own))
+            self.generators.append(
+                _StateValue(path, legacy.get_state, legacy.set_state, _equal, own)
+            )
             return
         if isinstance(value, np.ndarray):
             self._array(path, value)
@@ -642,7 +671,7 @@ class _Walk:
             def stand(state: Any) -> None:
                 source.set_state(state)
 
-            kept = _Value(path, source.get_state, stand, torch.equal, stands)
+            kept = _StateValue(path, source.get_state, stand, torch.equal, stands)
             self.torch_generators.append(kept)
             return
         if type(value).__module__.partition(".")[0] == "schedsim":
@@ -683,7 +712,7 @@ class _Walk:
             np.copyto(array, saved)
 
         equal: Any = functools.partial(np.array_equal, equal_nan=array.dtype.kind in "fc")
-        self.places.append(_Value(path, lambda: array, write, equal, array.copy(), "array"))
+        self.places.append(_StateValue(path, lambda: array, write, equal, array.copy(), "array"))
 
     def tensors_of_array(self, path: str, array: np.ndarray[Any, Any]) -> None:
         """Watch a large array, by a sum over its bytes."""
@@ -694,7 +723,7 @@ class _Walk:
 
         if not array.dtype.hasobject:
             same_sum: Any = int.__eq__
-            self.places.append(_Value(path, read, lambda _: None, same_sum, read(), "array"))
+            self.places.append(_StateValue(path, read, lambda _: None, same_sum, read(), "array"))
 
 
 def _contents(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -728,22 +757,22 @@ def _slots(kind: type) -> tuple[str, ...]:
     return (found,) if isinstance(found, str) else tuple(found)
 
 
-def _attribute(path: str, owner: Any, name: str) -> _Value:
+def _attribute(path: str, owner: Any, name: str) -> _StateValue:
     def write(value: Any) -> None:
         setattr(owner, name, value)
 
     def read() -> Any:
         return getattr(owner, name, _GONE)
 
-    return _Value(path, read, write, same, read())
+    return _StateValue(path, read, write, same, read())
 
 
-def _cell(path: str, cell: types.CellType) -> _Value:
+def _cell(path: str, cell: types.CellType) -> _StateValue:
     def write(value: Any) -> None:
         if value is not _GONE:
             cell.cell_contents = value
 
-    return _Value(path, lambda: _content(cell), write, same, _content(cell))
+    return _StateValue(path, lambda: _content(cell), write, same, _content(cell))
 
 
 def _content(cell: types.CellType) -> Any:

@@ -13,7 +13,7 @@ from .step_peak import HeldTensor, StepPeak, in_words
 _MOST_LINES = 8
 
 
-class _Change(NamedTuple):
+class _TensorChange(NamedTuple):
     bytes: int
     name: str
     what: str
@@ -33,7 +33,7 @@ def explain_difference(old: StepPeak, new: StepPeak) -> list[str]:
     >>> explain_difference(old, StepPeak("m", 12, "a", held))
     ['+8 B: `b.1.mul` now kept for its backward']
     """
-    groups: dict[tuple[str, str, bool], list[_Change]] = {}
+    groups: dict[tuple[str, str, bool], list[_TensorChange]] = {}
     for change in _changes(old, new):
         key = (_pattern(change.name), _pattern(change.what), change.bytes > 0)
         groups.setdefault(key, []).append(change)
@@ -48,21 +48,21 @@ def explain_difference(old: StepPeak, new: StepPeak) -> list[str]:
     return lines
 
 
-def _changes(old: StepPeak, new: StepPeak) -> list[_Change]:
+def _changes(old: StepPeak, new: StepPeak) -> list[_TensorChange]:
     before, after = _by_name(old), _by_name(new)
     changes = []
     for name, tensor in after.items():
         was = before.get(name)
         if was is None:
-            changes.append(_Change(tensor.size_bytes, name, _now(tensor), tensor.size_bytes))
+            changes.append(_TensorChange(tensor.size_bytes, name, _now(tensor), tensor.size_bytes))
         elif was.size_bytes != tensor.size_bytes:
             what = f"was {format_bytes_short(was.size_bytes)} ({tensor.role})"
             size = tensor.size_bytes - was.size_bytes
-            changes.append(_Change(size, name, what, tensor.size_bytes))
+            changes.append(_TensorChange(size, name, what, tensor.size_bytes))
     for name, was in before.items():
         if name not in after:
             what = "no longer kept" if was.role == "kept" else f"no longer there ({was.role})"
-            changes.append(_Change(-was.size_bytes, name, what, was.size_bytes))
+            changes.append(_TensorChange(-was.size_bytes, name, what, was.size_bytes))
     return changes
 
 
@@ -89,7 +89,7 @@ def _pattern(text: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.)|(?<!\S)\d+(?=\.)", "*", text)
 
 
-def _line(group: list[_Change]) -> str:
+def _line(group: list[_TensorChange]) -> str:
     total = format_bytes_change(sum(change.bytes for change in group))
     first = group[0]
     if len(group) == 1:

@@ -1,4 +1,4 @@
-"""What a builder returns."""
+"""The model, inputs and loss that a builder returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the backward pass that is running was asked for."""
+"""The backward pass that is running, and the request that it was started with."""
 
 from __future__ import annotations
 
@@ -9,3 +9,8 @@ def goes_to_all_leaves() -> bool:
     """Whether it is a plain ``backward()``, and not for the gradients of some tensors alone."""
     valid: bool = torch.autograd._is_checkpoint_valid()  # type: ignore[no-untyped-call]
     return valid
+
+
+def in_backward() -> bool:
+    """Whether a backward pass is running on this thread, as where a hook of a gradient runs."""
+    return bool(torch._C._current_graph_task_id() != -1)

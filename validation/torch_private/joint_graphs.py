@@ -21,7 +21,7 @@ from .op_modes import without_modes
 
 
 class Role(NamedTuple):
-    """What a graph input or output is: ``kind``, and the name or position it has in the model.
+    """The role of a graph input or output: ``kind``, and its name or position in the model.
 
     Inputs: parameter, buffer, input, tangent, other. Outputs: output, mutation, gradient, other.
     """
@@ -47,7 +47,7 @@ def size_text(size: torch.SymInt) -> str | None:
 
 
 def known_of(size: torch.SymInt) -> tuple[int, int | None]:
-    """What an open size was when it was traced, and the most that it may be, if torch was told."""
+    """The value of an open size when it was traced, and its largest value, if torch was told."""
     most: int | None = None
     found = size.node.shape_env.var_to_range.get(size.node.expr)
     if found is not None and found.upper.is_finite and found.upper < 2**31:
@@ -176,7 +176,7 @@ def dynamo_graph(
 
 @contextlib.contextmanager
 def _exporting(mode: FakeTensorMode) -> Iterator[None]:
-    """What an export of a joint graph runs in; its stack of contexts goes around this one."""
+    """The context of an export of a joint graph, inside the export's own stack of contexts."""
     from torch._guards import TracingContext, tracing
 
     with (
@@ -193,7 +193,7 @@ def _exporting(mode: FakeTensorMode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """What fails in a trace is raised, and need not be logged too."""
+    """No logs while tracing: an error in a trace is raised, and need not be logged too."""
     loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch._subclasses")]
     loggers.append(logging.getLogger("torch._subclasses.fake_tensor"))
     levels = [logger.level for logger in loggers]
@@ -207,7 +207,7 @@ def _quiet_loggers() -> Iterator[None]:
 
 
 def placeholder_role(node: torch.fx.Node) -> Role:
-    """What a placeholder of a joint graph stands for."""
+    """The input that a placeholder of a joint graph stands for."""
     from torch._functorch._aot_autograd import descriptors as d
 
     desc = node.meta.get("desc")

@@ -1,4 +1,4 @@
-"""What a module has in its own tables, its buffers and hooks among it, and how it is called."""
+"""The tables of a module, buffers and hooks among them, and how the module is called."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 
 __all__ = [
     "AnyBatchNorm",
+    "backward_hooks_of",
     "buffers_of",
     "call_as_itself",
     "call_instead",
@@ -59,6 +60,11 @@ def gradient_hooks(parameter: Tensor) -> bool:
     return bool(getattr(parameter, "_backward_hooks", None) or step_hooks(parameter))
 
 
+def backward_hooks_of(module: nn.Module) -> list[Any]:
+    """What is called in the backward of `module`, before it and after it."""
+    return [*module._backward_pre_hooks.values(), *module._backward_hooks.values()]
+
+
 def call_instead(module: nn.Module, call: Callable[..., Any] | None) -> None:
     """Have ``module(...)`` run `call`; ``None`` for its own. Copies and pickles leave it behind."""
     own: Any = module
@@ -66,7 +72,7 @@ def call_instead(module: nn.Module, call: Callable[..., Any] | None) -> None:
 
 
 def replacement_of(module: nn.Module) -> Callable[..., Any] | None:
-    """What ``module(...)`` runs in place of its own call; ``None`` for its own."""
+    """The function that ``module(...)`` runs in place of its own call; ``None`` if none."""
     found: Callable[..., Any] | None = module._compiled_call_impl
     return found
 

@@ -1,4 +1,4 @@
-"""What torch's profiler knows of the CPU allocator."""
+"""Records of the CPU allocator by torch's profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of FSDP2 beyond its documented interface."""
+"""Everything that is read of FSDP2 beyond its documented interface."""
 
 from __future__ import annotations
 

@@ -48,3 +48,31 @@ def share_of(tensor: Tensor) -> Tensor:
     """`tensor`, or this rank's share of one that is spread over ranks."""
     share = getattr(tensor, "_local_tensor", None)
     return share if isinstance(share, Tensor) else tensor
+
+
+class DataPlaces:
+    """Where the data of `tensors` lies, to be found again after code that may replace it.
+
+    An assignment to ``tensor.data`` leaves the object and its version as they were.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = {id(t): t for t in tensors if type(t) in (Tensor, torch.nn.Parameter)}
+        self._data = {
+            key: tensor.data
+            for key, tensor in self._tensors.items()
+            if tensor.layout is torch.strided and not tensor.is_nested
+        }
+
+    def moved(self) -> list[Tensor]:
+        """The tensors whose data lies elsewhere now."""
+        return [
+            self._tensors[key]
+            for key, data in self._data.items()
+            if storage_key(data) != storage_key(self._tensors[key])
+        ]
+
+    def restore(self) -> None:
+        """Give those tensors the data back that they had."""
+        for tensor in self.moved():
+            tensor.data = self._data[id(tensor)]

@@ -1,4 +1,4 @@
-"""What a model can compute in chunks of the tokens, and a twin of the model that does so."""
+"""The modules of a model that can work in chunks of the tokens, and a twin that does so."""
 
 from __future__ import annotations
 

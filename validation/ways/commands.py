@@ -38,7 +38,7 @@ class Outcome:
 
 
 class Allowed(TypedDict, total=False):
-    """What a plan may use, by the names of `Settings`."""
+    """The ways that a plan may use, by the names of `Settings`."""
 
     level: str
     planner: str

@@ -83,7 +83,7 @@ def _row(sized: Sized) -> tuple[str, ...]:
 
 
 def document(found: Maximum, field: str, budget_bytes: int) -> dict[str, Any]:
-    """What `show` prints, as a JSON document."""
+    """The content that `show` prints, as a JSON document."""
 
     def row(sized: Sized) -> dict[str, Any]:
         return {

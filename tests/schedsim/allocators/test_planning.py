@@ -9,7 +9,7 @@ import pytest
 import schedsim
 from schedsim import Schedule, allocate, simulate
 from schedsim.allocators import ALLOCATORS
-from schedsim.allocators.planning import _Measured, plan_reserved
+from schedsim.allocators.planning import _AllocatedPlan, plan_reserved
 from schedsim.api import try_plan
 from schedsim.dataflow.recorded_step import RecordedStep
 from schedsim.workloads import WorkloadOptions, build_workload
@@ -122,7 +122,7 @@ def test_what_stays_just_above_the_budget_is_left_in_few_tries(monkeypatch):
         if inner in range(560_000, 580_000):
             reserved = 990_000  # not in order
         fits = reserved <= budget
-        return _Measured(plan, inner, 2 - inner / budget, reserved, reserved, fits, 0)
+        return _AllocatedPlan(plan, inner, 2 - inner / budget, reserved, reserved, fits, 0)
 
     monkeypatch.setattr("schedsim.allocators.planning._measure", measured)
 

@@ -30,6 +30,20 @@ def test_gradients_and_optimizers_are_counted_as_they_come():
     assert held.total_bytes == 400 + 800 + 4 + 7
 
 
+def test_a_record_is_not_closed_by_an_optimizer_that_steps_within_backward():
+    """It would go on there: backward runs with a copy of the thread's state."""
+    seen = []
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight])
+    handle = weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    close_later(lambda: seen.append(1))
+    weight.sum().backward()
+    assert seen == []
+    handle.remove()
+    optimizer.step()
+    assert seen == [1]
+
+
 def test_an_optimizer_is_foreseen_by_name():
     """Before its first step."""
     model = torch.nn.Linear(10, 10, bias=False)

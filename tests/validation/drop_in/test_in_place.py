@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import os
 import pickle
 
 import numpy
@@ -321,6 +322,26 @@ def test_a_forward_that_leaves_traces_is_the_plain_one(batch):
         sum(y.square().mean() for y in outputs).backward()
         found.append([*outputs, *(p.grad for p in model.parameters())])
     assert all(map(torch.equal, *found))
+
+
+class ReadsEnvironment(Net):
+    def forward(self, x):
+        return super().forward(x)["hidden"] * float(os.environ.get("SCHEDSIM_SCALE_OF_A_TEST", "1"))
+
+
+def test_variables_of_the_environment_are_followed(batch, monkeypatch):
+    """Dynamo takes them for constants."""
+    monkeypatch.delenv("SCHEDSIM_SCALE_OF_A_TEST", raising=False)
+    model = ReadsEnvironment(depth=2)
+    schedsim.rematerialize(model, batch[0], "1MiB", in_place=True)
+    for scale in (1.0, 0.5, 1.0):
+        monkeypatch.setenv("SCHEDSIM_SCALE_OF_A_TEST", str(scale))
+        torch.manual_seed(2)
+        found = model(batch[0])
+        with as_itself(model):
+            torch.manual_seed(2)
+            assert torch.equal(found, model(batch[0]))
+        found.sum().backward()
 
 
 def test_generators_are_put_back_wherever_they_are(batch):

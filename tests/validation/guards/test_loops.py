@@ -163,6 +163,33 @@ def numbers():
         yield value
 
 
+class Teaches(Block):
+    """Keeps a slow copy of its weight, whose data it replaces."""
+
+    def __init__(self):
+        super().__init__()
+        self.slow = nn.Parameter(torch.zeros(WIDTH, WIDTH), requires_grad=False)
+
+    def forward(self, x):
+        self.slow.data = 0.9 * self.slow.data + 0.1 * self.linear.weight.detach()
+        return torch.tanh(self.linear(x)) + F.linear(x, self.slow)
+
+
+class CountsBackward(Block):
+    """A hook of the module's backward counts, and scales by the count."""
+
+    def __init__(self):
+        super().__init__(count=0)
+        self.register_full_backward_pre_hook(self.counted)
+
+    def counted(self, _, gradients):
+        self.count += 1
+        return (gradients[0] * (1.0 + 0.1 * self.count),)
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x))
+
+
 @dataclass
 class Case:
     """A loop: how its model is built, what happens before each step, and what is expected.
@@ -389,6 +416,8 @@ CASES = {
     "hook": Case(Line, late_hook),
     "hook on all": Case(lambda: nn.Sequential(*blocks()), late_pre_hook_on_all),
     "backward hook": Case(Line, late_backward_hook),
+    "backward count": Case(of(CountsBackward)),
+    "data replaced": Case(of(Teaches)),
     "module replaced": Case(Line, replace_module),
     "module replaced in sequence": Case(lambda: nn.Sequential(*blocks()), lambda m, k: swap(m, k)),
     "forward replaced": Case(Line, replace_forward, budget="100%"),
@@ -509,8 +538,8 @@ REFUSED = {
         "counter", "layer drop", "crop", "numpy noise", "mixup of python", "mixup of numpy",
         "logging", "buffer reassigned", "stored", "iterator",
     ),
-    "block": ("iterator", "lstm", "gru"),
-    "auto": ("iterator",),
+    "block": ("iterator", "lstm", "gru", "data replaced"),
+    "auto": ("iterator", "data replaced"),
 }  # fmt: skip
 
 

@@ -134,6 +134,44 @@ def test_tensors_written_in_place_are_put_back_and_told():
     assert not view.any()
 
 
+def test_data_that_is_replaced_is_put_back_and_told():
+    """The tensor is the same object, with the same version: only its place in memory tells."""
+
+    def what(self, x):
+        self.linear.weight.data = self.linear.weight.data * 0.5
+
+    linear = nn.Linear(3, 3)
+    content, place = linear.weight.detach().clone(), linear.weight.data_ptr()
+    found, _ = recorded(what, linear=linear)
+    assert torch.equal(linear.weight, content)
+    assert linear.weight.data_ptr() == place
+    assert [id(tensor) for tensor in found.moved] == [id(linear.weight)]
+    with pytest.raises(UnsupportedError, match=r"model\.linear\.weight is given other data"):
+        found.refuse_graph()
+
+
+def test_what_hooks_of_a_backward_change_is_reached_and_put_back():
+    """Hooks of modules and of tensors, which no forward calls."""
+
+    def note(gradient):
+        linear.noted = 1
+
+    def count(*given):
+        linear.counted = 1
+
+    def what(self, x):
+        x.requires_grad_().register_hook(note)
+
+    linear = nn.Linear(3, 3)
+    linear.noted = linear.counted = 0
+    linear.register_full_backward_hook(count)
+    found, _ = recorded(what, linear=linear)
+    assert {"noted", "counted"} <= found.reach.names
+    with kept_python(found):
+        linear.noted, linear.counted = 1, 2
+    assert (linear.noted, linear.counted) == (0, 0)
+
+
 def test_iterators_are_refused():
     """Planning would use up their items."""
     with pytest.raises(UnsupportedError, match=r"can read an iterator, model\.data") as caught:

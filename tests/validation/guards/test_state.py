@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import OrderedDict, deque
 from functools import partial
@@ -12,11 +13,17 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.guards import state  # noqa: E402
-from schedsim.validation.guards.reach import is_library  # noqa: E402
+from schedsim.validation.guards.reach import is_library, static_reach  # noqa: E402
 from schedsim.validation.guards.state import NO_PLACES, StateSnapshot, same, shown  # noqa: E402
 from torch import nn  # noqa: E402
 
 from schedsim.errors import UnsupportedError  # noqa: E402
+
+VARIABLE = "SCHEDSIM_SCALE_OF_A_TEST"
+
+
+def reads_the_environment():
+    return os.environ.get(VARIABLE, "1")
 
 
 class Slotted:
@@ -72,6 +79,19 @@ CHANGES = {
     ),
 }
 del CHANGES["model.nan is new"]
+
+
+def test_variables_of_the_environment_are_watched_where_code_reads_them(monkeypatch):
+    """By a constant of the module, or by name; others may change."""
+    before = StateSnapshot({}, static_reach([reads_the_environment]))
+    monkeypatch.setenv("SCHEDSIM_UNREAD", "1")
+    assert before.change() is None
+    monkeypatch.setenv(VARIABLE, "2")
+    assert str(before.change()) == f"os.environ['{VARIABLE}'] is new"
+    after = before.again()
+    before.restore()
+    assert VARIABLE not in os.environ
+    assert str(after.change()) == f"os.environ['{VARIABLE}'] is gone"
 
 
 @pytest.mark.parametrize("says", CHANGES)

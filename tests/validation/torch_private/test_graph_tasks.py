@@ -1,4 +1,4 @@
-"""What a running backward was asked for."""
+"""Whether a backward is running, and what it was asked for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.torch_private.graph_tasks import goes_to_all_leaves  # noqa: E402
+from schedsim.validation.torch_private.graph_tasks import goes_to_all_leaves, in_backward  # noqa: E402
 
 
 class Noted(torch.autograd.Function):
@@ -31,3 +31,13 @@ def test_plain_calls_are_told_from_those_for_some_tensors():
     torch.autograd.grad(Noted.apply(x), x)
     Noted.apply(x).backward(inputs=[x])
     assert Noted.seen == [True, False, False]
+
+
+def test_hooks_of_gradients_run_in_a_backward():
+    """Those of a leaf too, in which some loops let the optimizer step."""
+    seen = []
+    x = torch.ones((), requires_grad=True)
+    x.register_post_accumulate_grad_hook(lambda _: seen.append(in_backward()))
+    (2 * x).backward()
+    assert seen == [True]
+    assert not in_backward()
