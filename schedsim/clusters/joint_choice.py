@@ -105,12 +105,12 @@ class _Search:
         for rank in order:
             settings = [setting(entries, k, sizes[rank]) for k in range(len(entries))]
             # Every entry before it is tried: what the allocator reserves need not fall with each.
-            for place, one in enumerate(settings):
+            for place, recompute in enumerate(settings):
                 chosen = {**found, rank: place}
                 every = [setting(entries, chosen.get(k, 0), size) for k, size in enumerate(sizes)]
                 if place and self._least_s(candidate, every) >= best_s:
                     return None
-                if self._fits(candidate, rank, one):
+                if self._fits(candidate, rank, recompute):
                     break
             else:
                 return None
