@@ -397,7 +397,10 @@ def check_overhead(found: Timing, predicted: float, device: str) -> Check:
         f"measured {found.median_s - 1:+.1%} (half of {found.num_runs} rounds in {low:+.1%} to "
         f"{high:+.1%}), predicted {predicted:+.1%}, allowed {100 * allowed:.0f} points"
     )
-    return Check("overhead", max(low - predicted, predicted - high, 0.0) <= allowed, says)
+    holds = max(low - predicted, predicted - high, 0.0) <= allowed
+    if holds and abs(found.median_s - 1.0 - predicted) > allowed:
+        says += "; the rounds differ too much to say more, so validate again on a quiet machine"
+    return Check("overhead", holds, says)
 
 
 @contextmanager

@@ -9,10 +9,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.block_level.repeated_forward import frozen_statistics  # noqa: E402
+from schedsim.validation.measure.timing import Timing  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
 from schedsim.validation.steps import MeasuredSteps  # noqa: E402
 from schedsim.validation.targets import LoadedTarget, capture_target  # noqa: E402
-from schedsim.validation.validate import check_peak, check_results, validate  # noqa: E402
+from schedsim.validation.validate import (  # noqa: E402
+    check_overhead,
+    check_peak,
+    check_results,
+    validate,
+)
 from small_models import SMALL  # noqa: E402
 
 from schedsim import Schedule, simulate  # noqa: E402
@@ -163,3 +169,17 @@ def test_frozen_statistics_normalise_the_same():
         assert torch.equal(norm(x), first)
     assert torch.equal(norm.running_mean, moved)
     assert norm.num_batches_tracked == 1
+
+
+@pytest.mark.parametrize(
+    ("rounds", "holds", "noisy"),
+    [
+        ((1.15, 1.14, 1.16), True, False),  # near the prediction
+        ((1.27, 0.86, 2.14), True, True),  # far from it, but the rounds differ as much
+        ((1.27, 1.25, 1.30), False, False),
+    ],
+)
+def test_an_overhead_in_noise_says_so(rounds, holds, noisy):
+    check = check_overhead(Timing(*rounds, num_runs=7), 0.1, "cpu")
+    assert check.holds == holds
+    assert ("quiet machine" in check.says) == noisy
