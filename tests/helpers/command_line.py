@@ -202,7 +202,7 @@ class Watched:
         fakes: dict[str, dict[str, Any]] = {
             "targets": {"read_target": read_target},
             "ways.commands": {"plan_target": plan_target},
-            "environment": {"check_device": self._recording("check_device", None)},
+            "environment": {"resolve_device": self._recording("resolve_device", None)},
             "validate": {"validate": self._recording("validate", Report())},
         }
         for name, content in fakes.items():
