@@ -179,7 +179,7 @@ class Both:
     def results(
         self, step: Callable[..., Tensor], inputs: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        """The loss, gradients and buffers of `step`, by the names that a `Difference` gives them."""
+        """The loss, gradients and buffers of `step`, by the names in a `Difference`."""
         left = self.run(step, inputs, keywords)
         named = {name: t for name, t, _ in left.gradients if t is not None}
         return {"the loss": left.loss, **named, **dict(left.tensors)}
