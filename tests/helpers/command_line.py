@@ -240,7 +240,7 @@ def plain_plan(workload: Any, budget: Any) -> Plan:
 
 
 def text(value: Any) -> str:
-    """What `value` says, without what differs from call to call."""
+    """The content of `value`, without parts that differ from call to call."""
     if isinstance(value, schedsim.Chain | schedsim.Graph):
         kinds = sorted({v.kind for stage in getattr(value, "stages", ()) for v in stage.variants})
         return f"workload {workload_hash(value)} {kinds}"
